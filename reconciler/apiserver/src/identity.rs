@@ -1,0 +1,33 @@
+//! Who makes a request.
+
+/// An authenticated user, as `SelfSubjectReview` shows it and as access rules and admission policies see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The user name.
+    pub user: String,
+    /// The groups, `system:authenticated` among them.
+    pub groups: Vec<String>,
+}
+
+/// Members may do everything.
+pub(crate) const MASTERS: &str = "system:masters";
+
+impl Identity {
+    /// A user in the given groups and in `system:authenticated`.
+    pub fn new(user: impl Into<String>, groups: impl IntoIterator<Item = String>) -> Self {
+        let mut groups: Vec<String> = groups.into_iter().collect();
+        if !groups.iter().any(|group| group == "system:authenticated") {
+            groups.push("system:authenticated".into());
+        }
+        Self { user: user.into(), groups }
+    }
+
+    /// The administrator: a member of `system:masters`, to whom no access rule applies.
+    pub fn admin() -> Self {
+        Self::new("admin", [MASTERS.to_owned()])
+    }
+
+    pub(crate) fn is_master(&self) -> bool {
+        self.groups.iter().any(|group| group == MASTERS)
+    }
+}

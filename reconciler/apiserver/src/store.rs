@@ -1,0 +1,350 @@
+//! Objects in one append-only SQLite table, read from memory.
+//!
+//! Knows keys, revisions, labels and owners; knows no Kubernetes verb and no HTTP.
+//! A write is answered only after it is durable, and is seen by readers and watchers only then. Lists and
+//! subscriptions are taken under one lock, so a watch misses nothing and repeats nothing.
+
+mod entry;
+mod key;
+mod log;
+mod state;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use entry::{Encoded, Entry, FieldPath};
+pub(crate) use key::Key;
+use log::Log;
+pub(crate) use state::{Change, Event, Interest, State};
+use writer::{Job, Writer};
+pub(crate) use writer::{Action, Counters, Expect, Write, WriteError};
+
+use crate::config::{Storage, WriterMode};
+
+/// Writes that may wait for the writer; further ones wait to be queued.
+const QUEUE: usize = 1024;
+/// Events a watcher may lag behind before it is cut off with 410.
+const WATCH_BUFFER: usize = 2048;
+
+/// Why a database could not be opened. Guarantees: the file has not been changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory could not be made or the lock file not be opened.
+    #[error("preparing {path}")]
+    Directory {
+        /// What was being prepared.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// Another process has it open.
+    #[error("{path} is in use by another process")]
+    Locked {
+        /// The database.
+        path: PathBuf,
+    },
+    /// It was written by a newer version.
+    #[error("{path} has format {found}, this version reads up to {supported}: it was written by a newer version")]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The newest format this version reads.
+        supported: i64,
+    },
+    /// It is some other SQLite database.
+    #[error("{path} is not a database of this server")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its content is broken.
+    #[error("{path} is damaged ({detail}); nothing was changed, restore it from a backup")]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What was found.
+        detail: String,
+    },
+    /// SQLite failed otherwise.
+    #[error("opening {path}")]
+    Database {
+        /// The database.
+        path: PathBuf,
+        /// Why it failed.
+        source: rusqlite::Error,
+    },
+    /// Keys, certificates or tokens beside the database could not be read or made.
+    #[error("credentials: {0}")]
+    Credentials(String),
+    /// A stored definition cannot be served.
+    #[error("stored objects: {0}")]
+    Content(String),
+}
+
+/// Why a read that looks back failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// The revision is no longer in the history.
+    #[error("revision {requested} has been compacted")]
+    Compacted { requested: u64 },
+    /// The revision has not happened yet.
+    #[error("revision {requested} is in the future, the current one is {current}")]
+    Future { requested: u64, current: u64 },
+    #[error("reading the database: {0}")]
+    Database(String),
+}
+
+#[derive(Debug)]
+enum Hands {
+    Thread { jobs: Mutex<Option<mpsc::Sender<Job>>>, thread: Mutex<Option<std::thread::JoinHandle<()>>> },
+    Inline(Mutex<Writer>),
+}
+
+/// The store; shared by reference.
+#[derive(Debug)]
+pub(crate) struct Store {
+    state: Arc<RwLock<State>>,
+    hands: Hands,
+    /// Looks back; `None` where the writer's own connection does (in memory).
+    reader: Option<Arc<Mutex<Log>>>,
+    pub(crate) counters: Arc<Counters>,
+    /// Held for as long as the database is open.
+    _lock: Option<File>,
+}
+
+/// Events of one resource from a point on.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    store: Arc<Store>,
+    resource: Arc<str>,
+    interest: Interest,
+    id: u64,
+    /// What happened between the point asked for and the subscription.
+    pub(crate) backlog: Vec<Arc<Event>>,
+    pub(crate) events: mpsc::Receiver<Arc<Event>>,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        write(&self.store.state).unwatch(&self.resource, &self.interest, self.id);
+    }
+}
+
+fn read(state: &RwLock<State>) -> RwLockReadGuard<'_, State> {
+    state.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(state: &RwLock<State>) -> RwLockWriteGuard<'_, State> {
+    state.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// Opens the database and reads every live object into memory.
+    pub(crate) fn open(storage: &Storage, mode: WriterMode) -> Result<Arc<Self>, OpenError> {
+        let (log, path, lock) = match storage {
+            Storage::Memory => (Log::in_memory()?, None, None),
+            Storage::Directory(directory) => {
+                let lock = lock_directory(directory)?;
+                let path = directory.join("berth.db");
+                (Log::open(&path)?, Some(path), Some(lock))
+            }
+        };
+        let shown = path.clone().unwrap_or_else(|| ":memory:".into());
+        let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
+        let mut state = State::new(revision, compacted);
+        log.load(|entry| state.load(Arc::new(entry))).map_err(|source| OpenError::from_load(&shown, source))?;
+        let state = Arc::new(RwLock::new(state));
+        let reader = match &path {
+            Some(path) => Some(Arc::new(Mutex::new(Log::open_reader(path)?))),
+            None => None,
+        };
+        let counters = Arc::new(Counters::default());
+        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters) };
+        let hands = match mode {
+            WriterMode::Thread if path.is_some() => Self::start_thread(writer, &shown)?,
+            WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(writer)),
+        };
+        Ok(Arc::new(Self { state, hands, reader, counters, _lock: lock }))
+    }
+
+    fn start_thread(writer: Writer, path: &Path) -> Result<Hands, OpenError> {
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("store-writer".into())
+            .spawn(move || writer.run(queue))
+            .map_err(|source| OpenError::Directory { path: path.into(), source })?;
+        Ok(Hands::Thread { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The current state, for reads that must see one revision. Never held across an await.
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
+        read(&self.state)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.state().get(key).cloned()
+    }
+
+    pub(crate) fn select_by(&self, resource: &Arc<str>, fields: Arc<[FieldPath]>) {
+        write(&self.state).select_by(resource, fields);
+    }
+
+    /// Makes one write durable and answers with what is stored now; a deletion answers with the last state
+    /// under the deletion's revision.
+    pub(crate) async fn submit(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
+        match &self.hands {
+            Hands::Inline(writer) => {
+                hold(writer).commit(std::slice::from_ref(&one)).pop().unwrap_or(Err(WriteError::Closed))
+            }
+            Hands::Thread { jobs, .. } => {
+                let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
+                let (answer, answered) = oneshot::channel();
+                jobs.send(Job::Write(Box::new(one), answer)).await.map_err(|_| WriteError::Closed)?;
+                answered.await.unwrap_or(Err(WriteError::Closed))
+            }
+        }
+    }
+
+    /// Applies the history window; answers with the revision history now starts after.
+    pub(crate) async fn compact(&self, written_before_ms: i64, keep_revisions: u64) -> Result<u64, WriteError> {
+        match &self.hands {
+            Hands::Inline(writer) => hold(writer).compact(written_before_ms, keep_revisions),
+            Hands::Thread { jobs, .. } => {
+                let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
+                let (done, answered) = oneshot::channel();
+                let job = Job::Compact { written_before_ms, keep_revisions, done };
+                jobs.send(job).await.map_err(|_| WriteError::Closed)?;
+                answered.await.unwrap_or(Err(WriteError::Closed))
+            }
+        }
+    }
+
+    /// Subscribes to a resource after `after`, or from now on, taking `first` under the same lock.
+    pub(crate) async fn subscribe<T>(
+        self: &Arc<Self>,
+        resource: &Arc<str>,
+        interest: Interest,
+        after: Option<u64>,
+        first: impl FnOnce(&State) -> T,
+    ) -> Result<(T, Subscription), ReadError> {
+        let (subscription, taken, missing) = {
+            let mut state = write(&self.state);
+            if let Some(after) = after {
+                check_range(&state, after)?;
+            }
+            let (events, receiver) = mpsc::channel(WATCH_BUFFER);
+            let id = state.watch(resource, &interest, events);
+            let backlog = after.map(|after| state.recent(resource, after)).unwrap_or_default();
+            let missing = after.filter(|after| *after < state.recent_after).map(|after| (after, state.recent_after));
+            let taken = first(&state);
+            let store = Arc::clone(self);
+            let resource = Arc::clone(resource);
+            (Subscription { store, resource, interest, id, backlog, events: receiver }, taken, missing)
+        };
+        let mut subscription = subscription;
+        if let Some((after, until)) = missing {
+            let fields = self.state().fields(resource);
+            let name = Arc::clone(resource);
+            let mut older = self.look_back(move |log| log.events(&name, after, until, &fields)).await?;
+            // Compaction may have passed the point while the disk was read.
+            check_range(&self.state(), after)?;
+            older.append(&mut subscription.backlog);
+            subscription.backlog = older;
+        }
+        Ok((taken, subscription))
+    }
+
+    /// Subscribes to everything, for the server's own controllers.
+    pub(crate) fn subscribe_all(&self) -> mpsc::Receiver<Arc<Event>> {
+        let (events, receiver) = mpsc::channel(WATCH_BUFFER);
+        write(&self.state).watch_everything(events);
+        receiver
+    }
+
+    /// The objects of a resource as they were at `revision`, in key order.
+    pub(crate) async fn list_at(&self, resource: &Arc<str>, revision: u64) -> Result<Vec<Arc<Entry>>, ReadError> {
+        let fields = {
+            let state = self.state();
+            check_range(&state, revision)?;
+            state.fields(resource)
+        };
+        let name = Arc::clone(resource);
+        let entries = self.look_back(move |log| log.list_at(&name, revision, &fields)).await?;
+        check_range(&self.state(), revision)?;
+        Ok(entries)
+    }
+
+    async fn look_back<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Log) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let result = match (&self.reader, &self.hands) {
+            (Some(reader), Hands::Thread { .. }) => {
+                let reader = Arc::clone(reader);
+                tokio::task::spawn_blocking(move || query(&hold(&reader)))
+                    .await
+                    .map_err(|_| ReadError::Database("the reader stopped".into()))?
+            }
+            (Some(reader), Hands::Inline(_)) => query(&hold(reader)),
+            (None, Hands::Inline(writer)) => query(&hold(writer).log),
+            (None, Hands::Thread { .. }) => return Err(ReadError::Database("no reader".into())),
+        };
+        result.map_err(|source| ReadError::Database(source.to_string()))
+    }
+
+    /// Ends every watch.
+    pub(crate) fn close_watches(&self) {
+        write(&self.state).close_watches();
+    }
+
+    /// Refuses further writes and waits for those that are queued.
+    pub(crate) fn close(&self) {
+        self.close_watches();
+        if let Hands::Thread { jobs, thread } = &self.hands {
+            hold(jobs).take();
+            if let Some(thread) = hold(thread).take() {
+                // A writer that panicked has already failed the writes it held.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn check_range(state: &State, revision: u64) -> Result<(), ReadError> {
+    if revision > state.revision {
+        return Err(ReadError::Future { requested: revision, current: state.revision });
+    }
+    if revision < state.compacted {
+        return Err(ReadError::Compacted { requested: revision });
+    }
+    Ok(())
+}
+
+/// Makes the directory, closed to others, and takes its lock.
+fn lock_directory(directory: &Path) -> Result<File, OpenError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let failed = |source| OpenError::Directory { path: directory.into(), source };
+    if !directory.is_dir() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    }
+    let path = directory.join("berth.lock");
+    let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.join("berth.db") }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}

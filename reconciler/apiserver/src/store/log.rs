@@ -1,0 +1,334 @@
+//! The append-only table in SQLite, as kine lays it out: the row id is the resourceVersion, and
+//! (key, previous revision) is unique, so that two writers can never both follow the same revision.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
+
+use super::OpenError;
+use super::entry::{Encoded, Entry, Facts, FieldPath, with_revision};
+use super::key::Key;
+use super::state::{Change, Event};
+
+/// Raised with every change of the tables; a file with a higher one is refused.
+const FORMAT: i64 = 1;
+/// `BRTH`: tells our files from other SQLite databases.
+const APPLICATION_ID: i64 = 0x4252_5448;
+
+const TABLES: &str = "
+CREATE TABLE log (
+    id INTEGER PRIMARY KEY,
+    resource TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    prev INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    written_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL,
+    value BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX log_follows ON log (resource, namespace, name, prev);
+CREATE INDEX log_resource ON log (resource, id);
+CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+INSERT INTO state VALUES ('compacted', 0);
+";
+
+/// One connection to the log.
+#[derive(Debug)]
+pub(super) struct Log {
+    db: Connection,
+}
+
+/// A write that has been given its revision.
+pub(super) struct Append<'a> {
+    pub(super) revision: u64,
+    pub(super) key: &'a Key,
+    /// The revision this follows; `None` makes it follow the key's last row, a tombstone or nothing.
+    pub(super) previous: Option<u64>,
+    pub(super) deleted: bool,
+    pub(super) written_ms: i64,
+    pub(super) text: &'a [u8],
+}
+
+impl Log {
+    pub(super) fn in_memory() -> Result<Self, OpenError> {
+        let db = Connection::open_in_memory().map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
+        let log = Self { db };
+        log.create().map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
+        Ok(log)
+    }
+
+    /// Opens or creates the file. Guarantees: a file that is refused has not been changed.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let failed = |source: rusqlite::Error| OpenError::from_sqlite(path, source);
+        let log = Self { db: Connection::open(path).map_err(failed)? };
+        let (application, format, tables) = log.identity().map_err(failed)?;
+        if application == 0 && format == 0 && tables == 0 {
+            log.durable().map_err(failed)?;
+            log.create().map_err(failed)?;
+            return Ok(log);
+        }
+        if application != APPLICATION_ID {
+            return Err(OpenError::Foreign { path: path.into() });
+        }
+        if format > FORMAT {
+            return Err(OpenError::Newer { path: path.into(), found: format, supported: FORMAT });
+        }
+        let verdict: String =
+            log.db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+        if verdict != "ok" {
+            return Err(OpenError::Damaged { path: path.into(), detail: verdict });
+        }
+        log.durable().map_err(failed)?;
+        Ok(log)
+    }
+
+    /// A second connection for looking back, which never writes.
+    pub(super) fn open_reader(path: &Path) -> Result<Self, OpenError> {
+        let failed = |source: rusqlite::Error| OpenError::from_sqlite(path, source);
+        let db = Connection::open(path).map_err(failed)?;
+        db.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512;").map_err(failed)?;
+        Ok(Self { db })
+    }
+
+    fn identity(&self) -> rusqlite::Result<(i64, i64, i64)> {
+        let number = |sql| self.db.query_row(sql, [], |row| row.get::<_, i64>(0));
+        Ok((
+            number("PRAGMA application_id")?,
+            number("PRAGMA user_version")?,
+            number("SELECT count(*) FROM sqlite_schema")?,
+        ))
+    }
+
+    fn durable(&self) -> rusqlite::Result<()> {
+        self.db.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -2048; \
+             PRAGMA journal_size_limit = 16777216;",
+        )
+    }
+
+    fn create(&self) -> rusqlite::Result<()> {
+        self.db.execute_batch(&format!(
+            "BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; COMMIT;"
+        ))
+    }
+
+    /// The last revision given out and the one history was compacted to.
+    pub(super) fn bounds(&self) -> rusqlite::Result<(u64, u64)> {
+        let last: i64 = self.db.query_row("SELECT coalesce(max(id), 0) FROM log", [], |row| row.get(0))?;
+        let compacted: i64 =
+            self.db.query_row("SELECT value FROM state WHERE name = 'compacted'", [], |row| row.get(0))?;
+        Ok((last.unsigned_abs(), compacted.unsigned_abs()))
+    }
+
+    /// Every live object.
+    pub(super) fn load(&self, mut each: impl FnMut(Entry)) -> rusqlite::Result<()> {
+        let mut statement = self.db.prepare(
+            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value FROM log WHERE id IN \
+             (SELECT max(id) FROM log GROUP BY resource, namespace, name) AND deleted = 0 ORDER BY id",
+        )?;
+        let mut rows = statement.query([])?;
+        let mut resource: Arc<str> = "".into();
+        while let Some(row) = rows.next()? {
+            let name: String = row.get(1)?;
+            if *resource != *name {
+                resource = name.into();
+            }
+            each(entry_of(row, 0, &resource, &[])?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&self) -> rusqlite::Result<()> {
+        self.db.execute_batch("BEGIN IMMEDIATE")
+    }
+
+    pub(super) fn commit(&self) -> rusqlite::Result<()> {
+        self.db.execute_batch("COMMIT")
+    }
+
+    pub(super) fn roll_back(&self) {
+        // SQLite has already rolled back after some errors, and then this one fails: nothing is lost by it.
+        let _ = self.db.execute_batch("ROLLBACK");
+    }
+
+    pub(super) fn append(&self, row: &Append<'_>) -> rusqlite::Result<()> {
+        let previous = match row.previous {
+            Some(previous) => i64::try_from(previous).unwrap_or(i64::MAX),
+            None => self.last_row(row.key)?,
+        };
+        let mut statement = self.db.prepare_cached(
+            "INSERT INTO log (id, resource, namespace, name, prev, deleted, written_ms, sum, value) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?;
+        let id = i64::try_from(row.revision).unwrap_or(i64::MAX);
+        let (namespace, name) = (&*row.key.namespace, &*row.key.name);
+        statement.execute(params![
+            id, &*row.key.resource, namespace, name, previous, row.deleted, row.written_ms, checksum(row.text), row.text
+        ])?;
+        Ok(())
+    }
+
+    fn last_row(&self, key: &Key) -> rusqlite::Result<i64> {
+        self.db
+            .prepare_cached("SELECT max(id) FROM log WHERE resource = ?1 AND namespace = ?2 AND name = ?3")?
+            .query_row(params![&*key.resource, &*key.namespace, &*key.name], |row| row.get::<_, Option<i64>>(0))
+            .map(|last| last.unwrap_or(0))
+    }
+
+    /// Events of `resource` with `after < revision <= until`, oldest first.
+    pub(super) fn events(
+        &self,
+        resource: &Arc<str>,
+        after: u64,
+        until: u64,
+        fields: &[FieldPath],
+    ) -> rusqlite::Result<Vec<Arc<Event>>> {
+        let mut statement = self.db.prepare_cached(
+            "SELECT l.id, l.resource, l.namespace, l.name, l.deleted, l.written_ms, l.sum, l.value, \
+             p.id, p.resource, p.namespace, p.name, p.deleted, p.written_ms, p.sum, p.value \
+             FROM log l LEFT JOIN log p ON p.id = l.prev AND p.deleted = 0 \
+             WHERE l.resource = ?1 AND l.id > ?2 AND l.id <= ?3 ORDER BY l.id",
+        )?;
+        let (after, until) = (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(until).unwrap_or(i64::MAX));
+        let rows = statement.query_map(params![&**resource, after, until], |row| {
+            let entry = entry_of(row, 0, resource, fields)?;
+            let previous = match row.get::<_, Option<i64>>(8)? {
+                Some(_) => Some(Arc::new(entry_of(row, 8, resource, fields)?)),
+                None => None,
+            };
+            let change = match (row.get::<_, bool>(4)?, &previous) {
+                (true, _) => Change::Deleted,
+                (false, Some(_)) => Change::Modified,
+                (false, None) => Change::Added,
+            };
+            Ok(Event::new(change, Arc::new(entry), previous))
+        })?;
+        rows.collect()
+    }
+
+    /// The objects of `resource` as they were at `revision`, in key order.
+    pub(super) fn list_at(
+        &self,
+        resource: &Arc<str>,
+        revision: u64,
+        fields: &[FieldPath],
+    ) -> rusqlite::Result<Vec<Arc<Entry>>> {
+        let mut statement = self.db.prepare_cached(
+            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value FROM log WHERE id IN \
+             (SELECT max(id) FROM log WHERE resource = ?1 AND id <= ?2 GROUP BY namespace, name) \
+             AND deleted = 0 ORDER BY namespace, name",
+        )?;
+        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+        let rows = statement.query_map(params![&**resource, revision], |row| {
+            Ok(Arc::new(entry_of(row, 0, resource, fields)?))
+        })?;
+        rows.collect()
+    }
+
+    /// The highest revision that both limits of the window allow to compact to.
+    pub(super) fn compactable(&self, written_before_ms: i64, keep_revisions: u64) -> rusqlite::Result<u64> {
+        let old: Option<i64> = self
+            .db
+            .query_row("SELECT max(id) FROM log WHERE written_ms < ?1", [written_before_ms], |row| row.get(0))
+            .optional()?
+            .flatten();
+        let last: i64 = self.db.query_row("SELECT coalesce(max(id), 0) FROM log", [], |row| row.get(0))?;
+        let beyond_count = last.unsigned_abs().saturating_sub(keep_revisions);
+        Ok(old.unwrap_or(0).unsigned_abs().max(beyond_count).min(last.unsigned_abs()))
+    }
+
+    /// Forgets what `revision` and everything after it does not need. The last row always stays, so that
+    /// revisions never start over.
+    pub(super) fn compact(&self, revision: u64) -> rusqlite::Result<usize> {
+        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+        self.begin()?;
+        let removed = self.forget(revision);
+        if removed.is_err() {
+            self.roll_back();
+            return removed;
+        }
+        self.commit()?;
+        removed
+    }
+
+    fn forget(&self, revision: i64) -> rusqlite::Result<usize> {
+        let superseded = self.db.execute(
+            "DELETE FROM log WHERE id < ?1 AND EXISTS (SELECT 1 FROM log n WHERE n.resource = log.resource AND \
+             n.namespace = log.namespace AND n.name = log.name AND n.prev = log.id AND n.id <= ?1)",
+            [revision],
+        )?;
+        let tombstones = self.db.execute(
+            "DELETE FROM log WHERE id <= ?1 AND deleted = 1 AND id < (SELECT max(id) FROM log) AND NOT EXISTS \
+             (SELECT 1 FROM log n WHERE n.resource = log.resource AND n.namespace = log.namespace AND \
+             n.name = log.name AND n.prev = log.id)",
+            [revision],
+        )?;
+        self.db.execute("UPDATE state SET value = ?1 WHERE name = 'compacted'", [revision])?;
+        Ok(superseded + tombstones)
+    }
+
+    /// Limits the file to `pages` pages: what a full disk looks like to SQLite.
+    #[cfg(test)]
+    pub(super) fn limit_pages(&self, pages: u32) {
+        self.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).expect("a pragma of a healthy database");
+    }
+}
+
+fn entry_of(row: &Row<'_>, at: usize, resource: &Arc<str>, fields: &[FieldPath]) -> rusqlite::Result<Entry> {
+    let revision = row.get::<_, i64>(at)?.unsigned_abs();
+    let value = row.get_ref(at + 7)?.as_blob()?;
+    let damaged = |what: &str| {
+        let text = format!("revision {revision}: {what}");
+        rusqlite::Error::FromSqlConversionFailure(at + 7, rusqlite::types::Type::Blob, text.into())
+    };
+    if row.get::<_, i64>(at + 6)? != checksum(value) {
+        return Err(damaged("checksum does not match"));
+    }
+    let object: serde_json::Value = serde_json::from_slice(value).map_err(|_| damaged("not JSON"))?;
+    let bytes = with_revision(value, revision).ok_or_else(|| damaged("not an object"))?;
+    let (namespace, name) = (row.get_ref(at + 2)?.as_str()?, row.get_ref(at + 3)?.as_str()?);
+    Ok(Entry {
+        key: Key::new(resource, namespace, name),
+        revision,
+        written_ms: row.get(at + 5)?,
+        bytes,
+        facts: Arc::new(Facts::of(&object, fields)),
+    })
+}
+
+/// FNV-1a: SQLite checks its own structure, not the bytes inside a value.
+fn checksum(bytes: &[u8]) -> i64 {
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    hash.cast_signed()
+}
+
+impl OpenError {
+    fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Self::Damaged { path, detail: source.to_string() }
+            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked { path },
+            _ => Self::Database { path, source },
+        }
+    }
+
+    pub(super) fn from_load(path: &Path, source: rusqlite::Error) -> Self {
+        match source {
+            rusqlite::Error::FromSqlConversionFailure(_, _, detail) => {
+                Self::Damaged { path: path.to_path_buf(), detail: detail.to_string() }
+            }
+            other => Self::from_sqlite(path, other),
+        }
+    }
+}
+
+/// The row text of a deletion is the object's last text: watchers that resume are told what went away.
+pub(super) fn tombstone(entry: &Entry) -> Encoded {
+    Encoded { text: entry.bytes.to_vec(), facts: Arc::clone(&entry.facts) }
+}

@@ -1,0 +1,324 @@
+//! The current objects, the recent events and the watchers: what every read is served from.
+//!
+//! Pure and synchronous; knows neither SQLite nor HTTP. It sits under one lock, so that a list and the
+//! subscription that continues it see one and the same revision.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::entry::{Entry, Facts, FieldPath};
+use super::key::Key;
+
+/// Events kept in memory for watches that resume; older ones come from disk.
+const RECENT_EVENTS: usize = 4096;
+/// And at most so many bytes of them.
+const RECENT_BYTES: usize = 8 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// One committed write. For a deletion `entry` is the last state under the deletion's revision.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) change: Change,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) previous: Option<Arc<Entry>>,
+    /// The watch frame most watchers send, made once for all of them.
+    pub(crate) frame: OnceLock<Bytes>,
+}
+
+impl Event {
+    pub(crate) fn new(change: Change, entry: Arc<Entry>, previous: Option<Arc<Entry>>) -> Arc<Self> {
+        Arc::new(Self { change, entry, previous, frame: OnceLock::new() })
+    }
+}
+
+/// What a watcher is woken for. Coarse on purpose: exact selection happens in the watcher's own task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// Every object of the resource.
+    Resource,
+    /// Only objects whose field has, or had, this value.
+    Field { name: Box<str>, value: Box<str> },
+}
+
+#[derive(Debug)]
+struct Watcher {
+    id: u64,
+    events: mpsc::Sender<Arc<Event>>,
+}
+
+type Name = (Box<str>, Box<str>);
+
+#[derive(Debug, Default)]
+struct Table {
+    objects: BTreeMap<Name, Arc<Entry>>,
+    fields: Arc<[FieldPath]>,
+    /// The revision of the last write to this resource.
+    changed: u64,
+    watchers: Vec<Watcher>,
+    by_field: HashMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    tables: HashMap<Arc<str>, Table>,
+    /// The last committed revision.
+    pub(crate) revision: u64,
+    /// Revisions up to this one cannot be looked back on.
+    pub(crate) compacted: u64,
+    recent: VecDeque<Arc<Event>>,
+    recent_bytes: usize,
+    /// Every event after this revision is in `recent`.
+    pub(crate) recent_after: u64,
+    uids: HashMap<Box<str>, Key>,
+    dependents: HashMap<Box<str>, HashSet<Key>>,
+    everything: Vec<Watcher>,
+    next_watcher: u64,
+}
+
+impl State {
+    pub(crate) fn new(revision: u64, compacted: u64) -> Self {
+        Self {
+            tables: HashMap::new(),
+            revision,
+            compacted,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            recent_after: revision,
+            uids: HashMap::new(),
+            dependents: HashMap::new(),
+            everything: Vec::new(),
+            next_watcher: 0,
+        }
+    }
+
+    /// Puts an object that was read from disk, without an event.
+    pub(super) fn load(&mut self, entry: Arc<Entry>) {
+        self.index(&entry);
+        let table = self.tables.entry(Arc::clone(&entry.key.resource)).or_default();
+        table.changed = table.changed.max(entry.revision);
+        table.objects.insert((entry.key.namespace.clone(), entry.key.name.clone()), entry);
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.tables.get(&key.resource)?.objects.get(&(key.namespace.clone(), key.name.clone()))
+    }
+
+    pub(crate) fn by_uid(&self, uid: &str) -> Option<&Arc<Entry>> {
+        self.get(self.uids.get(uid)?)
+    }
+
+    pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
+        keys.sort();
+        keys
+    }
+
+    /// Objects in key order, of one namespace or of all, after `after`.
+    pub(crate) fn list<'a>(
+        &'a self,
+        resource: &str,
+        namespace: Option<&'a str>,
+        after: Option<(&str, &str)>,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> {
+        let start = match (after, namespace) {
+            (Some((namespace, name)), _) => Bound::Excluded((namespace.into(), name.into())),
+            (None, Some(namespace)) => Bound::Included((namespace.into(), "".into())),
+            (None, None) => Bound::Unbounded,
+        };
+        let objects = self.tables.get(resource).map(|table| table.objects.range((start, Bound::Unbounded)));
+        let in_namespace = move |entry: &&Arc<Entry>| namespace.is_none_or(|n| n == &*entry.key.namespace);
+        objects.into_iter().flatten().map(|(_, entry)| entry).take_while(in_namespace)
+    }
+
+    /// The revision of the last write to `resource`.
+    pub(crate) fn changed(&self, resource: &str) -> u64 {
+        self.tables.get(resource).map_or(0, |table| table.changed)
+    }
+
+    pub(crate) fn resources(&self) -> Vec<Arc<str>> {
+        let mut with_objects: Vec<_> =
+            self.tables.iter().filter(|(_, t)| !t.objects.is_empty()).map(|(r, _)| Arc::clone(r)).collect();
+        with_objects.sort();
+        with_objects
+    }
+
+    pub(crate) fn count(&self, resource: &str) -> usize {
+        self.tables.get(resource).map_or(0, |table| table.objects.len())
+    }
+
+    pub(crate) fn watcher_count(&self) -> usize {
+        let of_table = |t: &Table| {
+            t.watchers.len() + t.by_field.values().flat_map(HashMap::values).map(Vec::len).sum::<usize>()
+        };
+        self.tables.values().map(of_table).sum()
+    }
+
+    /// Sets which fields objects of `resource` can be selected by, reading them anew where that changed.
+    pub(crate) fn select_by(&mut self, resource: &Arc<str>, fields: Arc<[FieldPath]>) {
+        let table = self.tables.entry(Arc::clone(resource)).or_default();
+        if table.fields == fields {
+            return;
+        }
+        table.fields = fields;
+        for entry in table.objects.values_mut() {
+            let facts = Facts::of(&entry.value(), &table.fields);
+            *entry = Arc::new(Entry {
+                key: entry.key.clone(),
+                revision: entry.revision,
+                written_ms: entry.written_ms,
+                bytes: entry.bytes.clone(),
+                facts: Arc::new(facts),
+            });
+        }
+    }
+
+    pub(crate) fn fields(&self, resource: &str) -> Arc<[FieldPath]> {
+        self.tables.get(resource).map(|table| Arc::clone(&table.fields)).unwrap_or_default()
+    }
+
+    /// Makes a committed write visible and hands it to whoever watches.
+    pub(super) fn apply(&mut self, event: &Arc<Event>) {
+        let entry = &event.entry;
+        self.revision = entry.revision;
+        if let Some(previous) = &event.previous {
+            self.unindex(previous);
+        }
+        let name = (entry.key.namespace.clone(), entry.key.name.clone());
+        let deleted = event.change == Change::Deleted;
+        if !deleted {
+            self.index(entry);
+        }
+        let table = self.tables.entry(Arc::clone(&entry.key.resource)).or_default();
+        table.changed = entry.revision;
+        if deleted {
+            table.objects.remove(&name);
+        } else {
+            table.objects.insert(name, Arc::clone(entry));
+        }
+        table.fan_out(event);
+        send_all(&mut self.everything, event);
+        self.remember(event);
+    }
+
+    fn remember(&mut self, event: &Arc<Event>) {
+        self.recent_bytes += event.entry.bytes.len();
+        self.recent.push_back(Arc::clone(event));
+        while self.recent.len() > RECENT_EVENTS || self.recent_bytes > RECENT_BYTES {
+            let Some(oldest) = self.recent.pop_front() else { break };
+            self.recent_bytes -= oldest.entry.bytes.len();
+            self.recent_after = oldest.entry.revision;
+        }
+    }
+
+    /// Recent events of `resource` after `revision`, oldest first.
+    pub(crate) fn recent(&self, resource: &str, revision: u64) -> Vec<Arc<Event>> {
+        let start = self.recent.partition_point(|event| event.entry.revision <= revision);
+        let of_resource = |event: &&Arc<Event>| &*event.entry.key.resource == resource;
+        self.recent.range(start..).filter(of_resource).cloned().collect()
+    }
+
+    /// Adds a watcher; events committed from now on reach `events`.
+    pub(crate) fn watch(&mut self, resource: &Arc<str>, interest: &Interest, events: mpsc::Sender<Arc<Event>>) -> u64 {
+        let id = self.next_id();
+        let table = self.tables.entry(Arc::clone(resource)).or_default();
+        let watchers = match interest {
+            Interest::Resource => &mut table.watchers,
+            Interest::Field { name, value } => {
+                table.by_field.entry(name.clone()).or_default().entry(value.clone()).or_default()
+            }
+        };
+        watchers.push(Watcher { id, events });
+        id
+    }
+
+    /// Adds a watcher of every resource, for the server's own controllers.
+    pub(crate) fn watch_everything(&mut self, events: mpsc::Sender<Arc<Event>>) {
+        let id = self.next_id();
+        self.everything.push(Watcher { id, events });
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_watcher += 1;
+        self.next_watcher
+    }
+
+    pub(crate) fn unwatch(&mut self, resource: &str, interest: &Interest, id: u64) {
+        let Some(table) = self.tables.get_mut(resource) else { return };
+        match interest {
+            Interest::Resource => table.watchers.retain(|w| w.id != id),
+            Interest::Field { name, value } => {
+                let Some(values) = table.by_field.get_mut(name) else { return };
+                if let Some(watchers) = values.get_mut(value) {
+                    watchers.retain(|w| w.id != id);
+                }
+                values.retain(|_, watchers| !watchers.is_empty());
+                table.by_field.retain(|_, values| !values.is_empty());
+            }
+        }
+    }
+
+    /// Ends every watch.
+    pub(crate) fn close_watches(&mut self) {
+        for table in self.tables.values_mut() {
+            table.watchers.clear();
+            table.by_field.clear();
+        }
+        self.everything.clear();
+    }
+
+    fn index(&mut self, entry: &Arc<Entry>) {
+        self.uids.insert(entry.facts.uid.clone(), entry.key.clone());
+        for owner in &entry.facts.owners {
+            self.dependents.entry(owner.clone()).or_default().insert(entry.key.clone());
+        }
+    }
+
+    fn unindex(&mut self, entry: &Arc<Entry>) {
+        if self.uids.get(&entry.facts.uid) == Some(&entry.key) {
+            self.uids.remove(&entry.facts.uid);
+        }
+        for owner in &entry.facts.owners {
+            if let Some(keys) = self.dependents.get_mut(owner) {
+                keys.remove(&entry.key);
+                if keys.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    fn fan_out(&mut self, event: &Arc<Event>) {
+        send_all(&mut self.watchers, event);
+        for (field, by_value) in &mut self.by_field {
+            let value = |entry: &Entry| match &**field {
+                "metadata.name" => Some(entry.key.name.clone()),
+                "metadata.namespace" => Some(entry.key.namespace.clone()),
+                _ => entry.facts.field(field).map(Into::into),
+            };
+            let now: Option<Box<str>> = value(&event.entry);
+            let before = event.previous.as_deref().and_then(value).filter(|before| Some(before) != now.as_ref());
+            for value in now.into_iter().chain(before) {
+                if let Some(watchers) = by_value.get_mut(&value) {
+                    send_all(watchers, event);
+                }
+            }
+        }
+    }
+}
+
+/// A watcher that cannot take the event is dropped: its stream ends with 410 and the client lists again.
+fn send_all(watchers: &mut Vec<Watcher>, event: &Arc<Event>) {
+    watchers.retain(|watcher| watcher.events.try_send(Arc::clone(event)).is_ok());
+}
