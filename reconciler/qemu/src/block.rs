@@ -1,0 +1,203 @@
+//! Disks of a running machine: seen, plugged in, grown, taken out.
+//!
+//! A disk is two things in QEMU: a block node (the file, opened and locked) and a `scsi-hd` device (what the guest
+//! sees), both named by [`DiskSpec::id`]. Every function here looks first and does what is missing, so each may be
+//! repeated from the start after a crash at any point, or after a timeout.
+//!
+//! ```text
+//!  absent ──blockdev-add──▶ node only ──device_add──▶ plugged
+//!     ▲                        │  ▲                      │
+//!     └──────blockdev-del──────┘  └──DEVICE_DELETED──────┘ device_del
+//! ```
+
+mod observe;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::machine::{DiskSpec, SpecError, blockdev, scsi_disk};
+use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
+use observe::{device_ids, node, nodes};
+pub use observe::{disks, free_target};
+
+/// Between two looks at whether a device is gone, if its event was missed.
+const POLL: Duration = Duration::from_millis(250);
+
+/// A disk as QEMU has it. Read back, never assumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedDisk {
+    /// The device's id, and the id of the [`DiskSpec`] it came from.
+    pub id: String,
+    /// What backs it; None for a device whose node is gone.
+    pub node: Option<String>,
+    pub serial: String,
+    pub file: Option<PathBuf>,
+    /// What the guest sees, in bytes.
+    pub size: u64,
+    pub read_only: bool,
+    pub target: Option<u8>,
+    /// QEMU's `io-status` is not `ok`: the machine may be paused for it.
+    pub io_error: bool,
+}
+
+/// What [`unplug`] found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unplugged {
+    /// QEMU holds neither the device nor the file any more.
+    Released,
+    /// The guest has been asked and has not let go yet; ask again later.
+    Waiting,
+}
+
+/// Why a disk could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+    #[error("the disk cannot be described to QEMU")]
+    Spec(#[from] SpecError),
+    #[error("{id} is already in the machine as something else: {detail}")]
+    Conflict { id: String, detail: String },
+    #[error("the machine has no disk {id}")]
+    NoSuchDisk { id: String },
+    #[error("disk {id} has {from} bytes and cannot shrink to {to}")]
+    Shrink { id: String, from: u64, to: u64 },
+    #[error("the image file is in use by another process: {desc}")]
+    Locked { id: String, desc: String },
+    #[error("all SCSI targets of the machine are taken")]
+    Full,
+}
+
+/// Makes the machine have this disk.
+///
+/// *Errors*: [`BlockError::Conflict`] when the id is there with another file or serial: it is not touched.
+/// When `device_add` fails, the node it needed is removed again, so that the file is not held for nothing.
+pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
+    disk.validate()?;
+    if let Some(present) = disks(qmp).await?.into_iter().find(|d| d.id == disk.id) {
+        return same_disk(disk, &present);
+    }
+    match node(qmp, &disk.id).await? {
+        Some(open) if open.file.as_ref() != Some(&disk.file) => {
+            let detail = format!("node on {}", open.file.unwrap_or_default().display());
+            return Err(BlockError::Conflict { id: disk.id.clone(), detail });
+        }
+        Some(_) => {}
+        None => {
+            qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;
+        }
+    }
+    let Err(error) = qmp.execute("device_add", scsi_disk(disk)).await else { return Ok(()) };
+    if let QmpError::Refused { .. } = error {
+        // Best effort: a later call finds the node and goes on from there.
+        let _ = remove_node(qmp, &disk.id).await;
+    }
+    Err(error.into())
+}
+
+fn same_disk(wanted: &DiskSpec, present: &ObservedDisk) -> Result<(), BlockError> {
+    let file = present.file.as_ref().is_none_or(|f| *f == wanted.file);
+    if file && present.serial == wanted.serial && present.node.is_some() {
+        return Ok(());
+    }
+    let file = present.file.clone().unwrap_or_default();
+    let detail = format!("serial {}, file {}", present.serial, file.display());
+    Err(BlockError::Conflict { id: wanted.id.clone(), detail })
+}
+
+fn locked(id: &str, error: QmpError) -> BlockError {
+    match error {
+        QmpError::Refused { desc, .. } if desc.contains("lock") => {
+            BlockError::Locked { id: id.to_owned(), desc }
+        }
+        other => other.into(),
+    }
+}
+
+/// Makes the machine not have this disk, waiting at most `limit` for the guest.
+///
+/// Neither flushes nor asks the guest's file systems: callers ask the guest agent first.
+pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, BlockError> {
+    let deadline = Instant::now() + limit;
+    // Subscribed before asking, so the answer cannot be missed.
+    let mut events = qmp.events();
+    if device_ids(qmp).await?.iter().any(|d| d == id) {
+        match qmp.execute("device_del", json!({"id": id})).await {
+            Ok(_) => {}
+            Err(error) if error.is_device_not_found() => {}
+            // Asked before, and the guest still thinks about it.
+            Err(QmpError::Refused { desc, .. }) if desc.contains("in the process of unplug") => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !device_gone(qmp, id, &mut events, deadline).await? {
+            return Ok(Unplugged::Waiting);
+        }
+    }
+    // QEMU drops the device's last reference a moment after the event.
+    while !remove_node(qmp, id).await? {
+        if Instant::now() >= deadline {
+            return Ok(Unplugged::Waiting);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(Unplugged::Released)
+}
+
+/// Waits for the event, and looks now and then in case the event was lost. False at the deadline.
+async fn device_gone(
+    qmp: &Qmp,
+    id: &str,
+    events: &mut Events,
+    deadline: Instant,
+) -> Result<bool, BlockError> {
+    loop {
+        let next = tokio::time::timeout_at(deadline.min(Instant::now() + POLL), events.next()).await;
+        match next {
+            Ok(Some(Notice::Event(event))) => match event.kind() {
+                EventKind::DeviceDeleted { device: Some(device) } if device == id => return Ok(true),
+                EventKind::UnplugRefused { device: Some(device) } if device == id => return Ok(false),
+                _ => continue,
+            },
+            // The monitor is gone: the look below reports it.
+            Ok(None) | Ok(Some(Notice::Missed(_))) | Err(_) => {}
+        }
+        if !device_ids(qmp).await?.iter().any(|d| d == id) {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+    }
+}
+
+/// False while something still uses the node.
+async fn remove_node(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
+    if !nodes(qmp).await?.iter().any(|n| n.name == id) {
+        return Ok(true);
+    }
+    match qmp.execute("blockdev-del", json!({"node-name": id})).await {
+        Ok(_) => Ok(true),
+        Err(QmpError::Refused { desc, .. }) if desc.contains("in use") => Ok(false),
+        Err(QmpError::Refused { desc, .. }) if desc.contains("Failed to find node") => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes a disk at least `bytes` large. The guest sees it at once.
+///
+/// *Errors*: [`BlockError::Shrink`] rather than cutting off data (QEMU itself would do it).
+pub async fn resize(qmp: &Qmp, id: &str, bytes: u64) -> Result<(), BlockError> {
+    let Some(current) = node(qmp, id).await? else {
+        return Err(BlockError::NoSuchDisk { id: id.to_owned() });
+    };
+    if bytes < current.size {
+        return Err(BlockError::Shrink { id: id.to_owned(), from: current.size, to: bytes });
+    }
+    if bytes > current.size {
+        qmp.execute("block_resize", json!({"node-name": id, "size": bytes})).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! What block nodes and disk devices a machine has.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{BlockError, ObservedDisk};
+use crate::machine::SEED_TARGET;
+use crate::qmp::{Qmp, QmpError, shorten};
+
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) file: Option<PathBuf>,
+    pub(super) size: u64,
+}
+
+/// Every disk on the machine's controller, the bootstrap volume included, in the order of their ids.
+pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
+    let blocks = list(qmp, "query-block", json!({})).await?;
+    let mut found = Vec::new();
+    for id in disk_ids(qmp).await? {
+        // `qdev` is the device's id, or its path for those without one.
+        let block = blocks.iter().find(|b| b["qdev"] == id.as_str());
+        let Some(serial) = property(qmp, &id, "serial").await? else { continue };
+        let target = property(qmp, &id, "scsi-id").await?;
+        let inserted = block.map_or(&Value::Null, |b| &b["inserted"]);
+        found.push(ObservedDisk {
+            node: text(inserted, "node-name"),
+            serial: serial.as_str().unwrap_or_default().to_owned(),
+            file: text(inserted, "file").map(PathBuf::from),
+            size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
+            read_only: inserted["ro"].as_bool().unwrap_or(false),
+            target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
+            io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
+            id,
+        });
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(found)
+}
+
+/// The lowest SCSI target no disk of the machine has.
+pub fn free_target(disks: &[ObservedDisk]) -> Option<u8> {
+    (0..SEED_TARGET).find(|target| !disks.iter().any(|d| d.target == Some(*target)))
+}
+
+/// Ids of all devices that have one.
+pub(super) async fn device_ids(qmp: &Qmp) -> Result<Vec<String>, BlockError> {
+    Ok(peripherals(qmp).await?.into_iter().map(|(id, _)| id).collect())
+}
+
+async fn disk_ids(qmp: &Qmp) -> Result<Vec<String>, BlockError> {
+    Ok(peripherals(qmp)
+        .await?
+        .into_iter()
+        .filter(|(_, kind)| kind == "child<scsi-hd>")
+        .map(|(id, _)| id)
+        .collect())
+}
+
+async fn peripherals(qmp: &Qmp) -> Result<Vec<(String, String)>, BlockError> {
+    let devices = list(qmp, "qom-list", json!({"path": "/machine/peripheral"})).await?;
+    Ok(devices
+        .iter()
+        .filter_map(|d| Some((text(d, "name")?, text(d, "type")?)))
+        .filter(|(_, kind)| kind.starts_with("child<"))
+        .collect())
+}
+
+/// None when the device went away between two questions.
+async fn property(qmp: &Qmp, id: &str, name: &str) -> Result<Option<Value>, BlockError> {
+    match qmp.execute("qom-get", json!({"path": format!("/machine/peripheral/{id}"), "property": name})).await
+    {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_device_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) async fn nodes(qmp: &Qmp) -> Result<Vec<Node>, BlockError> {
+    let nodes = list(qmp, "query-named-block-nodes", json!({"flat": true})).await?;
+    Ok(nodes
+        .iter()
+        .filter_map(|n| {
+            Some(Node {
+                name: text(n, "node-name")?,
+                file: text(n, "file").map(PathBuf::from),
+                size: n["image"]["virtual-size"].as_u64()?,
+            })
+        })
+        .collect())
+}
+
+pub(super) async fn node(qmp: &Qmp, name: &str) -> Result<Option<Node>, BlockError> {
+    Ok(nodes(qmp).await?.into_iter().find(|n| n.name == name))
+}
+
+async fn list(qmp: &Qmp, command: &str, args: Value) -> Result<Vec<Value>, BlockError> {
+    match qmp.execute(command, args).await? {
+        Value::Array(items) => Ok(items),
+        other => Err(QmpError::Unexpected { command: command.to_owned(), detail: shorten(&other) }.into()),
+    }
+}
+
+fn text(value: &Value, name: &str) -> Option<String> {
+    Some(value.get(name)?.as_str()?.to_owned())
+}

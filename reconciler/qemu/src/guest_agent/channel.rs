@@ -1,0 +1,80 @@
+//! The line discipline of the guest agent's channel.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+
+use super::GuestAgentError;
+use crate::qmp::{FrameError, Frames};
+
+/// The longest answer taken from a guest.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Stale answers skipped while looking for the one to our sync.
+const MAX_STALE: usize = 64;
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+pub(super) struct Channel {
+    frames: Frames<ReadHalf<Box<dyn Stream>>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    last_sync: u64,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("last_sync", &self.last_sync).finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    pub(super) fn new<S>(stream: S) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let stream: Box<dyn Stream> = Box::new(stream);
+        let (reader, writer) = tokio::io::split(stream);
+        Self { frames: Frames::new(reader, MAX_MESSAGE), writer, last_sync: 0 }
+    }
+
+    /// After this, the next answer is to the next question.
+    ///
+    /// The 0xFF before the request makes the agent throw away half a request some client left behind, the one it
+    /// puts before its answer makes us throw away half an answer.
+    pub(super) async fn sync(&mut self) -> Result<(), GuestAgentError> {
+        self.last_sync = self.last_sync % 1_000_000 + 1;
+        // Differs between clients of one channel that follow each other quickly.
+        let id = u64::from(std::process::id()) * 1_000_000 + self.last_sync;
+        let mut line = vec![0xff];
+        line.extend(
+            json!({"execute": "guest-sync-delimited", "arguments": {"id": id}}).to_string().into_bytes(),
+        );
+        line.push(b'\n');
+        self.write(&line).await?;
+        for _ in 0..MAX_STALE {
+            match self.frames.next().await {
+                Ok(answer) if answer.get("return").and_then(Value::as_u64) == Some(id) => return Ok(()),
+                // Stale, or cut off at its start.
+                Ok(_) | Err(FrameError::NotJson(_)) => {}
+                Err(error) => return Err(broken(&error)),
+            }
+        }
+        Err(GuestAgentError::Broken { detail: "it talks and never answers".to_owned() })
+    }
+
+    pub(super) async fn exchange(&mut self, message: &Value) -> Result<Value, GuestAgentError> {
+        let mut line = message.to_string().into_bytes();
+        line.push(b'\n');
+        self.write(&line).await?;
+        self.frames.next().await.map_err(|e| broken(&e))
+    }
+
+    async fn write(&mut self, line: &[u8]) -> Result<(), GuestAgentError> {
+        self.writer.write_all(line).await.map_err(|e| GuestAgentError::Broken { detail: e.to_string() })
+    }
+}
+
+fn broken(error: &FrameError) -> GuestAgentError {
+    GuestAgentError::Broken { detail: error.to_string() }
+}

@@ -1,0 +1,238 @@
+//! `MachineSpec` → QEMU's arguments. Pure.
+//!
+//! JSON where QEMU takes JSON (`-blockdev`, `-device`, `-object`): nothing to escape there. The older
+//! `key=value` options double their commas ([`escape`]).
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{
+    Accelerator, Cache, DiskSpec, Firmware, Format, MachineSpec, NicSpec, SCSI_CONTROLLER, SEED_ID,
+    SEED_TARGET, Tap,
+};
+use super::{blockdev, scsi_disk};
+
+/// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f is the chipset's.
+const SLOT_VGA: u8 = 0x1;
+const SLOT_SCSI: u8 = 0x2;
+const SLOT_SERIAL: u8 = 0x3;
+const SLOT_RNG: u8 = 0x4;
+const SLOT_BALLOON: u8 = 0x5;
+const SLOT_FIRST_NIC: u8 = 0x10;
+
+/// SMBIOS manufacturer: marks a process as one of ours.
+const MANUFACTURER: &str = "berth";
+/// The virtio-serial port qemu-guest-agent looks for.
+const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
+
+/// QEMU's arguments, without the program's name.
+///
+/// The machine starts stopped (`-S`): its first instruction runs only when the caller, having written down that
+/// the process exists, says `cont`. It ends by pausing (`-action shutdown=pause`), so that why it ended can be
+/// asked also by a caller who was not there.
+pub fn command_line(spec: &MachineSpec) -> Vec<String> {
+    let mut args = Arguments::default();
+    identity(spec, &mut args);
+    machine(spec, &mut args);
+    firmware(spec, &mut args);
+    monitors(spec, &mut args);
+    args.device(
+        json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}),
+    );
+    for disk in &spec.disks {
+        args.disk(disk);
+    }
+    if let Some(seed) = &spec.seed {
+        args.disk(&seed_disk(seed));
+    }
+    for nic in &spec.nics {
+        network(nic, &mut args);
+    }
+    for item in &spec.fw_cfg {
+        args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
+    }
+    graphics(spec, &mut args);
+    args.0
+}
+
+fn identity(spec: &MachineSpec, args: &mut Arguments) {
+    args.pair("-name", format!("guest={},debug-threads=on", escape(&spec.name)));
+    args.pair("-uuid", spec.uuid.clone());
+    args.pair(
+        "-smbios",
+        format!("type=1,manufacturer={MANUFACTURER},product=VM,serial={}", escape(&spec.instance)),
+    );
+}
+
+fn machine(spec: &MachineSpec, args: &mut Arguments) {
+    for flag in ["-nodefaults", "-no-user-config", "-S"] {
+        args.0.push(flag.to_owned());
+    }
+    args.pair("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+    args.pair("-action", "shutdown=pause,reboot=reset,panic=pause");
+    let mut machine = format!("{},usb=off,memory-backend=ram", escape(&spec.machine_type));
+    if spec.vnc_socket.is_none() {
+        // Firmware then writes to the serial line.
+        machine.push_str(",graphics=off");
+    }
+    if let Firmware::Uefi { .. } = spec.firmware {
+        machine.push_str(",pflash0=firmware-code,pflash1=firmware-vars");
+    }
+    args.pair("-machine", machine);
+    args.pair(
+        "-accel",
+        match spec.accelerator {
+            Accelerator::Kvm => "kvm".to_owned(),
+            Accelerator::Tcg { tb_size_mib } => format!("tcg,thread=multi,tb-size={tb_size_mib}"),
+        },
+    );
+    args.pair("-cpu", spec.cpu_model.clone());
+    args.pair("-smp", format!("cpus={0},sockets=1,cores={0},threads=1", spec.cpus));
+    args.pair("-m", format!("size={}k", spec.memory_bytes / 1024));
+    args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));
+    args.pair("-rtc", "base=utc,driftfix=slew");
+    args.pair("-boot", "menu=off,strict=on");
+    args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
+    args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
+    args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": true, "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
+    args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
+}
+
+fn firmware(spec: &MachineSpec, args: &mut Arguments) {
+    let Firmware::Uefi { code, vars } = &spec.firmware else { return };
+    for (node, path, read_only) in [("firmware-code", code, true), ("firmware-vars", vars, false)] {
+        args.json(
+            "-blockdev",
+            json!({"driver": "raw", "node-name": node, "read-only": read_only,
+                   "file": {"driver": "file", "filename": text(path), "read-only": read_only, "auto-read-only": false, "locking": "on"}}),
+        );
+    }
+}
+
+fn monitors(spec: &MachineSpec, args: &mut Arguments) {
+    for (id, path) in [("qmp0", &spec.paths.qmp), ("qmp1", &spec.paths.rescue)] {
+        args.pair("-chardev", format!("socket,id={id},path={},server=on,wait=off", escape(&text(path))));
+        args.pair("-mon", format!("chardev={id},mode=control"));
+    }
+    args.pair(
+        "-chardev",
+        format!(
+            "socket,id=serial0,path={},server=on,wait=off,logfile={},logappend=on",
+            escape(&text(&spec.paths.serial_socket)),
+            escape(&text(&spec.paths.serial_log)),
+        ),
+    );
+    args.device(json!({"driver": "isa-serial", "id": "com1", "chardev": "serial0"}));
+    args.device(json!({"driver": "virtio-serial-pci", "id": "virtio-serial0", "bus": "pcie.0", "addr": slot(SLOT_SERIAL)}));
+    args.pair(
+        "-chardev",
+        format!("socket,id=qga0,path={},server=on,wait=off", escape(&text(&spec.paths.guest_agent))),
+    );
+    args.device(json!({"driver": "virtserialport", "id": "qga-port0", "bus": "virtio-serial0.0", "chardev": "qga0", "name": GUEST_AGENT_PORT}));
+}
+
+fn network(nic: &NicSpec, args: &mut Arguments) {
+    let source = match &nic.tap {
+        Tap::Name(name) => format!("ifname={},script=no,downscript=no", escape(name)),
+        Tap::Fd(fd) => format!("fd={fd}"),
+    };
+    args.pair("-netdev", format!("tap,id=net-{},{source},vhost=off", nic.id));
+    let mut device = json!({
+        "driver": "virtio-net-pci",
+        "id": nic.id,
+        "netdev": format!("net-{}", nic.id),
+        "mac": nic.mac,
+        // No option ROM: machines here never boot from the network, and the file may not be installed.
+        "romfile": "",
+        "bus": "pcie.0",
+        "addr": slot(SLOT_FIRST_NIC + nic.slot),
+    });
+    if let Some(mtu) = nic.mtu {
+        device["host_mtu"] = json!(mtu);
+    }
+    args.device(device);
+}
+
+fn graphics(spec: &MachineSpec, args: &mut Arguments) {
+    match &spec.vnc_socket {
+        None => args.pair("-display", "none"),
+        Some(socket) => {
+            args.device(json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)}));
+            args.pair("-vnc", format!("unix:{}", escape(&text(socket))));
+        }
+    }
+}
+
+fn seed_disk(file: &Path) -> DiskSpec {
+    DiskSpec {
+        id: SEED_ID.to_owned(),
+        file: file.to_owned(),
+        format: Format::Raw,
+        backing: None,
+        serial: SEED_ID.to_owned(),
+        wwn: None,
+        boot: false,
+        read_only: true,
+        target: Some(SEED_TARGET),
+        cache: Cache::Writeback,
+    }
+}
+
+/// The instance a QEMU process was started for, if berth started it.
+pub fn instance_of(argv: &[String]) -> Option<&str> {
+    let value = argument(argv, "-smbios")?;
+    let mut fields = value.split(',');
+    fields
+        .any(|f| f == "manufacturer=berth")
+        .then(|| value.split(',').find_map(|f| f.strip_prefix("serial=")))
+        .flatten()
+}
+
+/// The guest's name on a QEMU command line, whoever started it.
+pub fn name_of(argv: &[String]) -> Option<&str> {
+    let first = argument(argv, "-name")?.split(',').next()?;
+    Some(first.strip_prefix("guest=").unwrap_or(first))
+}
+
+fn argument<'a>(argv: &'a [String], option: &str) -> Option<&'a str> {
+    argv.windows(2)
+        .find(|pair| pair[0] == option || pair[0].strip_prefix('-') == Some(option))
+        .map(|pair| pair[1].as_str())
+}
+
+/// QEMU's `key=value` options end a value at a comma; two commas are one.
+fn escape(value: &str) -> String {
+    value.replace(',', ",,")
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn slot(number: u8) -> String {
+    format!("{number:#x}")
+}
+
+#[derive(Default)]
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn pair(&mut self, option: &str, value: impl Into<String>) {
+        self.0.push(option.to_owned());
+        self.0.push(value.into());
+    }
+
+    fn json(&mut self, option: &str, value: Value) {
+        self.pair(option, value.to_string());
+    }
+
+    fn device(&mut self, value: Value) {
+        self.json("-device", value);
+    }
+
+    fn disk(&mut self, disk: &DiskSpec) {
+        self.json("-blockdev", blockdev(disk));
+        self.device(scsi_disk(disk));
+    }
+}

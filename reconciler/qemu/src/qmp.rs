@@ -1,0 +1,244 @@
+//! A QMP client over any byte stream.
+//!
+//! Deliberately untyped (`serde_json::Value`): QEMU adds events, fields and enum values with every release, and a
+//! client that must know them all breaks on the next one. What this crate needs of them is typed where it is used
+//! ([`crate::block`], [`crate::power`], [`Event::kind`]).
+//!
+//! One background task owns the stream:
+//!
+//! ```text
+//!   Qmp (clones) ──request──▶ ┌──────┐ ──line──▶ QEMU
+//!                ◀──reply──── │ task │ ◀─line──
+//!   Events (any) ◀──event──── └──────┘
+//! ```
+//!
+//! *Guarantees*: an event QEMU sent before a reply is in every [`Events`] before `execute` returns that reply.
+//! Events are bounded: a slow reader is told how many it missed ([`Notice::Missed`]) and must look at the state
+//! instead. The task ends when the last handle is dropped, when QEMU goes away, or at the first malformed message.
+
+mod connection;
+mod event;
+mod frame;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+
+use connection::{Ended, Request};
+pub use event::{Event, EventKind, Events, Notice};
+pub(crate) use frame::{FrameError, Frames};
+
+/// How long a command may take unless the caller says otherwise. Generous: of 100 QEMUs started at once on two
+/// cores under TCG, the slowest takes more than 7 s to answer its first command.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Events kept for a reader that does not read.
+const EVENT_CAPACITY: usize = 256;
+/// Requests waiting to be written; more callers than that wait their turn.
+const REQUEST_CAPACITY: usize = 32;
+/// The longest message taken from QEMU. `query-qmp-schema`, the longest known answer, has about 250 KiB.
+const MAX_MESSAGE: usize = 8 << 20;
+
+/// A monitor connection. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Qmp {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    requests: mpsc::Sender<Request>,
+    events: broadcast::WeakSender<Event>,
+    ended: watch::Receiver<Option<Ended>>,
+    version: Version,
+    task: AbortHandle,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What QEMU says it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+    pub micro: u32,
+    /// The distribution's version text, possibly empty.
+    pub package: String,
+}
+
+/// Why a command has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    #[error("cannot connect to the monitor socket {}", path.display())]
+    Connect { path: PathBuf, source: std::io::Error },
+    #[error("no QMP greeting within {after:?}: another client may be holding this monitor")]
+    NoGreeting { after: Duration },
+    #[error("this is not a QMP server: {detail}")]
+    NotQmp { detail: String },
+    #[error("no answer to {command} within {after:?}")]
+    Timeout { command: String, after: Duration },
+    #[error("the connection to QEMU ended ({detail}) before {command} was answered")]
+    Disconnected { command: String, detail: String },
+    /// QEMU's own refusal.
+    #[error("{command}: {desc} ({class})")]
+    Refused { command: String, class: String, desc: String },
+    #[error("{command}: QEMU answered with something else than expected: {detail}")]
+    Unexpected { command: String, detail: String },
+}
+
+impl QmpError {
+    /// QEMU knows no device of that name.
+    pub fn is_device_not_found(&self) -> bool {
+        matches!(self, Self::Refused { class, .. } if class == "DeviceNotFound")
+    }
+
+    /// The machine can no longer be asked over this connection.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Disconnected { .. } | Self::Connect { .. })
+    }
+}
+
+impl Qmp {
+    /// Connects to a monitor's unix socket. See [`Qmp::over`].
+    pub async fn connect(path: &Path) -> Result<(Self, Events), QmpError> {
+        let stream = UnixStream::connect(path)
+            .await
+            .map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
+        Self::over(stream).await
+    }
+
+    /// Greets and negotiates over a connected stream, then hands back the handle and the events from the very
+    /// first one on.
+    pub async fn over<S>(stream: S) -> Result<(Self, Events), QmpError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        Self::over_within(stream, DEFAULT_TIMEOUT).await
+    }
+
+    /// [`Qmp::over`] with a limit on how long the greeting and the negotiation may take (each).
+    pub async fn over_within<S>(stream: S, limit: Duration) -> Result<(Self, Events), QmpError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (reader, writer) = tokio::io::split(stream);
+        let mut frames = Frames::new(reader, MAX_MESSAGE);
+        let greeting = tokio::time::timeout(limit, frames.next())
+            .await
+            .map_err(|_| QmpError::NoGreeting { after: limit })?
+            .map_err(|e| QmpError::NotQmp { detail: e.to_string() })?;
+        let version = version_of(&greeting).ok_or_else(|| QmpError::NotQmp { detail: shorten(&greeting) })?;
+
+        let (requests, queue) = mpsc::channel(REQUEST_CAPACITY);
+        let (events, first) = broadcast::channel(EVENT_CAPACITY);
+        let (end, ended) = watch::channel(None);
+        let weak = events.downgrade();
+        let task = tokio::spawn(connection::run(frames, writer, queue, events, end)).abort_handle();
+        let qmp = Self { shared: Arc::new(Shared { requests, events: weak, ended, version, task }) };
+        qmp.execute_within("qmp_capabilities", Value::Null, limit).await?;
+        Ok((qmp, Events::new(first)))
+    }
+
+    /// Runs one command; `args` is an object, or null for none.
+    pub async fn execute(&self, command: &str, args: Value) -> Result<Value, QmpError> {
+        self.execute_within(command, args, DEFAULT_TIMEOUT).await
+    }
+
+    /// Runs one command with its own time limit.
+    ///
+    /// After a timeout the command may still take effect: look at the state before repeating it. Dropping the
+    /// future has the same meaning.
+    pub async fn execute_within(
+        &self,
+        command: &str,
+        args: Value,
+        limit: Duration,
+    ) -> Result<Value, QmpError> {
+        let (reply, answer) = oneshot::channel();
+        let request = Request { command: command.to_owned(), args, reply };
+        let exchange = async {
+            self.shared.requests.send(request).await.ok()?;
+            answer.await.ok()
+        };
+        match tokio::time::timeout(limit, exchange).await {
+            Err(_) => Err(QmpError::Timeout { command: command.to_owned(), after: limit }),
+            Ok(None) => Err(self.disconnected(command)),
+            Ok(Some(Ok(value))) => Ok(value),
+            Ok(Some(Err(refusal))) => Err(QmpError::Refused {
+                command: command.to_owned(),
+                class: refusal.class,
+                desc: refusal.desc,
+            }),
+        }
+    }
+
+    /// A new reader of events from now on. After the connection ended it yields nothing.
+    pub fn events(&self) -> Events {
+        match self.shared.events.upgrade() {
+            Some(sender) => Events::new(sender.subscribe()),
+            None => Events::new(broadcast::channel(1).1),
+        }
+    }
+
+    pub fn version(&self) -> &Version {
+        &self.shared.version
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.shared.ended.borrow().is_some()
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn closed(&self) {
+        let mut ended = self.shared.ended.clone();
+        // An error means that the task is gone, which is an end too.
+        let _ = ended.wait_for(Option::is_some).await;
+    }
+
+    fn disconnected(&self, command: &str) -> QmpError {
+        let detail = match &*self.shared.ended.borrow() {
+            Some(ended) => ended.0.clone(),
+            None => "closing".to_owned(),
+        };
+        QmpError::Disconnected { command: command.to_owned(), detail }
+    }
+}
+
+fn version_of(greeting: &Value) -> Option<Version> {
+    let version = greeting.get("QMP")?.get("version")?;
+    let number = |name: &str| u32::try_from(version.get("qemu")?.get(name)?.as_u64()?).ok();
+    Some(Version {
+        major: number("major")?,
+        minor: number("minor")?,
+        micro: number("micro")?,
+        package: version.get("package").and_then(Value::as_str).unwrap_or_default().to_owned(),
+    })
+}
+
+/// Untrusted JSON for an error message.
+pub(crate) fn shorten(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+fn request_line(id: u64, command: &str, args: &Value) -> Vec<u8> {
+    let mut message = json!({"execute": command, "id": id});
+    if !args.is_null() {
+        message["arguments"] = args.clone();
+    }
+    let mut line = message.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}

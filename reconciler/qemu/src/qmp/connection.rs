@@ -1,0 +1,99 @@
+//! The task that owns a monitor's stream.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use super::event::Event;
+use super::frame::{FrameError, Frames};
+use super::request_line;
+
+/// A command on its way to QEMU.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) command: String,
+    pub(super) args: Value,
+    pub(super) reply: oneshot::Sender<Result<Value, Refusal>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) class: String,
+    pub(super) desc: String,
+}
+
+/// Why the connection ended, for error messages.
+#[derive(Clone, Debug)]
+pub(super) struct Ended(pub(super) String);
+
+type Waiting = HashMap<u64, oneshot::Sender<Result<Value, Refusal>>>;
+
+/// Runs until either side is done. Callers still waiting learn it by their dropped reply channels, after the
+/// reason has been published.
+pub(super) async fn run<R, W>(
+    mut frames: Frames<R>,
+    mut writer: W,
+    mut requests: mpsc::Receiver<Request>,
+    events: broadcast::Sender<Event>,
+    ended: watch::Sender<Option<Ended>>,
+) where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut waiting = Waiting::new();
+    let mut next_id = 0_u64;
+    // The line being written: kept outside the select, so that a partial write is never lost or repeated.
+    let mut line: Vec<u8> = Vec::new();
+    let mut written = 0;
+    let why = loop {
+        tokio::select! {
+            message = frames.next() => match message {
+                Ok(message) => dispatch(&message, &mut waiting, &events),
+                Err(FrameError::Closed) => break "closed by QEMU".to_owned(),
+                Err(error) => break error.to_string(),
+            },
+            count = writer.write(&line[written..]), if written < line.len() => match count {
+                Ok(0) => break "closed by QEMU".to_owned(),
+                Ok(count) => written += count,
+                Err(error) => break error.to_string(),
+            },
+            request = requests.recv(), if written == line.len() => match request {
+                None => break "no user left".to_owned(),
+                Some(request) => {
+                    // A caller that gave up while queueing never meant its command to run now.
+                    if request.reply.is_closed() {
+                        continue;
+                    }
+                    waiting.retain(|_, reply| !reply.is_closed());
+                    next_id += 1;
+                    line = request_line(next_id, &request.command, &request.args);
+                    written = 0;
+                    waiting.insert(next_id, request.reply);
+                }
+            },
+        }
+    };
+    ended.send_replace(Some(Ended(why)));
+}
+
+fn dispatch(message: &Value, waiting: &mut Waiting, events: &broadcast::Sender<Event>) {
+    if let Some(event) = Event::from_message(message) {
+        // No reader is no error.
+        let _ = events.send(event);
+        return;
+    }
+    let reply = message.get("id").and_then(Value::as_u64).and_then(|id| waiting.remove(&id));
+    let Some(reply) = reply else {
+        // The answer to a request that timed out, or a kind of message of a later QEMU.
+        tracing::debug!(message = super::shorten(message), "unasked QMP message");
+        return;
+    };
+    let text = |error: &Value, name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let outcome = match message.get("error") {
+        Some(error) => Err(Refusal { class: text(error, "class"), desc: text(error, "desc") }),
+        None => Ok(message.get("return").cloned().unwrap_or(Value::Null)),
+    };
+    let _ = reply.send(outcome);
+}

@@ -1,0 +1,56 @@
+//! Newline-separated JSON with a bound on the length of a line.
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+
+/// Reads one JSON value a line.
+#[derive(Debug)]
+pub(crate) struct Frames<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+    max: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("closed by the other side")]
+    Closed,
+    #[error("a message is longer than {0} bytes")]
+    TooLong(usize),
+    #[error("a message is not JSON: {0}")]
+    NotJson(serde_json::Error),
+    #[error("{0}")]
+    Io(std::io::Error),
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    pub(crate) fn new(reader: R, max: usize) -> Self {
+        Self { reader: BufReader::new(reader), line: Vec::new(), max }
+    }
+
+    /// The next value. Cancel safe: what was read of a line stays for the next call.
+    pub(crate) async fn next(&mut self) -> Result<Value, FrameError> {
+        loop {
+            let available = self.reader.fill_buf().await.map_err(FrameError::Io)?;
+            if available.is_empty() {
+                return Err(FrameError::Closed);
+            }
+            let end = available.iter().position(|b| *b == b'\n');
+            let taken = end.map_or(available.len(), |at| at + 1);
+            if self.line.len() + taken > self.max {
+                return Err(FrameError::TooLong(self.max));
+            }
+            self.line.extend_from_slice(&available[..taken]);
+            self.reader.consume(taken);
+            if end.is_none() {
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            // 0xFF marks the answer to guest-sync-delimited; whatever was before it belongs to nobody.
+            let message = line.rsplit(|b| *b == 0xff).next().unwrap_or(&line).trim_ascii();
+            if !message.is_empty() {
+                return serde_json::from_slice(message).map_err(FrameError::NotJson);
+            }
+        }
+    }
+}
