@@ -1,0 +1,230 @@
+//! Conditions in the form every Kubernetes tool reads (kstatus): `Ready` is always present, `Reconciling` and
+//! `Stalled` only while they are true, and `observedGeneration` says which spec they speak of.
+//!
+//! `Ready` means *converged*, not *running*: a VM declared stopped that is stopped is ready.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+use crate::Reason;
+
+/// The list of conditions in a status, a list-map by `type`.
+pub type Conditions = Vec<Condition>;
+
+/// The types of condition berth writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionType {
+    /// The object is converged: all that is declared is real.
+    Ready,
+    /// Work towards the declared state goes on. Present only while true.
+    Reconciling,
+    /// A person must change something. Present only while true.
+    Stalled,
+    /// A VM was bound to a host.
+    Scheduled,
+    /// QEMU runs the VM.
+    Running,
+    /// The guest was seen: its agent answers, or without one it took its DHCP lease.
+    GuestReady,
+    /// A running VM has the size its class declares.
+    ClassSynced,
+    /// An attachment's disk is attached to the running VM.
+    Attached,
+    /// A host can use hardware acceleration.
+    Accelerated,
+    /// Packets between guests and the outside are forwarded.
+    Forwarding,
+}
+
+impl ConditionType {
+    /// The type as it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
+            Self::Scheduled => "Scheduled",
+            Self::Running => "Running",
+            Self::GuestReady => "GuestReady",
+            Self::ClassSynced => "ClassSynced",
+            Self::Attached => "Attached",
+            Self::Accelerated => "Accelerated",
+            Self::Forwarding => "Forwarding",
+        }
+    }
+}
+
+/// Where an object stands; decides its `Ready`, `Reconciling` and `Stalled` conditions together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Converged.
+    Ready(Reason, String),
+    /// Goes on by itself.
+    Reconciling(Reason, String),
+    /// Waits for a person.
+    Stalled(Reason, String),
+    /// Not known, because the host is silent.
+    Unknown(Reason, String),
+}
+
+impl Readiness {
+    /// The reason.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Ready(reason, _)
+            | Self::Reconciling(reason, _)
+            | Self::Stalled(reason, _)
+            | Self::Unknown(reason, _) => *reason,
+        }
+    }
+
+    /// The text for people.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Ready(_, text)
+            | Self::Reconciling(_, text)
+            | Self::Stalled(_, text)
+            | Self::Unknown(_, text) => text,
+        }
+    }
+
+    /// Writes the three conditions this readiness stands for.
+    pub fn write(&self, conditions: &mut Conditions, generation: i64, now: Timestamp) {
+        let ready = match self {
+            Self::Ready(..) => "True",
+            Self::Unknown(..) => "Unknown",
+            Self::Reconciling(..) | Self::Stalled(..) => "False",
+        };
+        set(conditions, ConditionType::Ready, ready, self.reason(), self.message(), generation, now);
+        let abnormal = [
+            (ConditionType::Reconciling, matches!(self, Self::Reconciling(..))),
+            (ConditionType::Stalled, matches!(self, Self::Stalled(..))),
+        ];
+        for (kind, holds) in abnormal {
+            if holds {
+                set(conditions, kind, "True", self.reason(), self.message(), generation, now);
+            } else {
+                remove(conditions, kind);
+            }
+        }
+    }
+}
+
+/// Sets one condition; its transition time changes only when its status does.
+///
+/// *Guarantees:* calling it again with equal arguments but a later `now` changes nothing, so that a reconcile of a
+/// converged object writes nothing. Messages are cut at 32,768 bytes, Kubernetes' limit.
+pub fn set(
+    conditions: &mut Conditions,
+    kind: ConditionType,
+    status: &str,
+    reason: Reason,
+    message: &str,
+    generation: i64,
+    now: Timestamp,
+) {
+    let old = find(conditions, kind.as_str());
+    let last_transition_time = match old {
+        Some(old) if old.status == status => old.last_transition_time.clone(),
+        _ => Time(now),
+    };
+    let condition = Condition {
+        type_: kind.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message: cut(message, 32_768).to_owned(),
+        observed_generation: Some(generation),
+        last_transition_time,
+    };
+    match conditions.iter_mut().find(|c| c.type_ == condition.type_) {
+        Some(place) => *place = condition,
+        None => conditions.push(condition),
+    }
+}
+
+/// Sets a condition that is plainly true or false.
+pub fn set_bool(
+    conditions: &mut Conditions,
+    kind: ConditionType,
+    holds: bool,
+    reason: Reason,
+    message: &str,
+    generation: i64,
+    now: Timestamp,
+) {
+    set(conditions, kind, if holds { "True" } else { "False" }, reason, message, generation, now);
+}
+
+/// Removes a condition.
+pub fn remove(conditions: &mut Conditions, kind: ConditionType) {
+    conditions.retain(|c| c.type_ != kind.as_str());
+}
+
+/// The condition of a type.
+pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == kind)
+}
+
+/// Whether the condition of a type is `True`.
+pub fn is_true(conditions: &[Condition], kind: ConditionType) -> bool {
+    find(conditions, kind.as_str()).is_some_and(|c| c.status == "True")
+}
+
+fn cut(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// `observedGeneration` of an object nobody has looked at yet.
+pub(crate) fn never_observed() -> i64 {
+    -1
+}
+
+/// The schema of a `conditions` field: a list-map by `type`, so that several writers can each own theirs.
+pub(crate) fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let mut schema = generator.subschema_for::<Vec<Condition>>();
+    schema.insert("x-kubernetes-list-type".into(), "map".into());
+    schema.insert("x-kubernetes-list-map-keys".into(), serde_json::json!(["type"]));
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a small number of seconds is a time")
+    }
+
+    #[test]
+    fn ready_is_always_there_and_the_abnormal_ones_only_while_true() {
+        let mut conditions = Conditions::new();
+        Readiness::Stalled(Reason::ChecksumMismatch, "x".into()).write(&mut conditions, 3, at(1));
+        assert!(is_true(&conditions, ConditionType::Stalled));
+        assert_eq!(find(&conditions, "Ready").map(|c| c.status.as_str()), Some("False"));
+        Readiness::Ready(Reason::Available, String::new()).write(&mut conditions, 4, at(2));
+        let types: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
+        assert_eq!(types, ["Ready"]);
+        assert_eq!(conditions[0].observed_generation, Some(4));
+    }
+
+    #[test]
+    fn writing_the_same_again_later_changes_nothing() {
+        let mut conditions = Conditions::new();
+        let readiness = Readiness::Reconciling(Reason::Pulling, "half".into());
+        readiness.write(&mut conditions, 1, at(1));
+        let before = conditions.clone();
+        readiness.write(&mut conditions, 1, at(100));
+        assert_eq!(conditions, before);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        assert_eq!(cut("äää", 3), "ä");
+    }
+}

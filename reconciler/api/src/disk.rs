@@ -1,0 +1,117 @@
+//! Disk: a persistent disk that outlives any VM.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
+
+/// A persistent disk that outlives any VM: blank, or made from an Image.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "Disk",
+    plural = "disks",
+    singular = "disk",
+    shortname = "dsk",
+    namespaced,
+    status = "DiskStatus",
+    derive = "PartialEq",
+    category = "berth",
+    doc = "A persistent disk that outlives any VM.",
+    selectable = ".status.binding.host",
+    selectable = ".spec.image",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.size"),
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.image"),
+    printcolumn(name = "Used-By", type_ = "string", json_path = ".status.usedBy[*].vm"),
+    printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.size) || has(self.image)").message("size is required for a disk without an image").field_path(".size"),
+    validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
+    validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
+    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool")
+)]
+pub struct DiskSpec {
+    /// The size, for example `4Gi`. Grow only; growing takes effect on the running VM. Left out: the image's virtual size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Quantity>,
+    /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Left out: a blank disk. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ResourceName>,
+    /// Name of the StoragePool. Default `default`. Cannot change.
+    #[serde(default = "default_pool")]
+    pub pool: ResourceName,
+    /// What becomes of the file when the Disk is deleted: `Delete` (default) moves it to the pool's trash, from which
+    /// `berth undelete` brings it back for 24 hours; `Retain` leaves it in place for good. Applied live.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+}
+
+impl Default for DiskSpec {
+    fn default() -> Self {
+        Self { size: None, image: None, pool: default_pool(), deletion_policy: DeletionPolicy::Delete }
+    }
+}
+
+fn default_pool() -> ResourceName {
+    crate::DEFAULT_NAME.into()
+}
+
+/// What becomes of a disk's file when the Disk is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    #[default]
+    Delete,
+    Retain,
+}
+
+/// What is known of a Disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskStatus {
+    /// The generation these conditions were computed from; -1 before anybody looked.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`, `Reconciling`, `Stalled`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+    /// One word for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<DiskState>,
+    /// The host that has the file. Written by the scheduler, with the first VM that uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// berth's own identity of this disk; the file is named by it. Decided at bind.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "volumeID")]
+    pub volume_id: Option<String>,
+    /// The serial number a guest finds it by (`/dev/disk/by-id/…`). Decided at bind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// The size the file has now, as a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    /// Who uses it. While anybody does, deleting the Disk is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUse>,
+}
+
+/// One word for what a Disk is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DiskState {
+    Pending,
+    Creating,
+    Available,
+    InUse,
+    Failed,
+    Terminating,
+}

@@ -1,0 +1,147 @@
+//! Host: a machine that runs VMs.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::Conditions;
+
+/// A machine that runs VMs. Made by its agent; a person sets `spec` only.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "Host",
+    plural = "hosts",
+    singular = "host",
+    status = "HostStatus",
+    derive = "PartialEq",
+    category = "berth",
+    doc = "A machine that runs VMs.",
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(name = "Accelerator", type_ = "string", json_path = ".status.accelerator"),
+    printcolumn(name = "CPUs", type_ = "integer", json_path = ".status.capacity.cpus"),
+    printcolumn(name = "Memory", type_ = "string", json_path = ".status.capacity.memory"),
+    printcolumn(name = "Free", type_ = "string", json_path = ".status.free.memory"),
+    printcolumn(name = "VMs", type_ = "integer", json_path = ".status.vms"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HostSpec {
+    /// Whether the host takes no new VMs. Default false.
+    #[serde(default)]
+    pub cordoned: bool,
+}
+
+/// What a host's agent says of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostStatus {
+    /// The generation these conditions were computed from; -1 before anybody looked.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`, `Accelerated`, `Forwarding`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+    /// The agent's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The host's own address, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// QEMU's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu_version: Option<String>,
+    /// What VMs run with here: `kvm` or `tcg`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<String>,
+    /// What was measured of `/dev/kvm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<KvmStatus>,
+    /// What the machine has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Resources>,
+    /// What VMs may use of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocatable: Option<Resources>,
+    /// What is left of it after the VMs bound here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<Resources>,
+    /// Memory each VM takes above its guest memory, as a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm_overhead: Option<String>,
+    /// How many VMs are bound here.
+    #[serde(default)]
+    pub vms: i64,
+    /// SHA-256 of each image in this host's cache.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<String>,
+    /// Files of deleted disks that `berth undelete` can bring back. At most 1,000 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trash: Vec<TrashedVolume>,
+    /// What runs or lies here that no object owns. Reported, never touched. At most 1,000 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orphans: Vec<Orphan>,
+}
+
+/// What was measured of `/dev/kvm`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KvmStatus {
+    /// Whether guests run on it fast enough.
+    pub usable: bool,
+    /// Why, for people.
+    pub reason: String,
+    /// Million guest instructions a second, measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mips: Option<i64>,
+}
+
+/// Amounts of what VMs need.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Resources {
+    /// CPUs. Allocatable and free ones count virtual CPUs, which may be more than there are real ones.
+    pub cpus: i64,
+    /// Memory, as a quantity.
+    pub memory: String,
+    /// Space for disks' files, as a quantity.
+    pub storage: String,
+}
+
+/// The file of a deleted disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrashedVolume {
+    /// Its identity.
+    #[serde(rename = "volumeID")]
+    pub volume_id: String,
+    /// The Disk's namespace.
+    pub namespace: String,
+    /// The Disk's name.
+    pub name: String,
+    /// Its size, as a quantity.
+    pub size: String,
+    /// The Image it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// When it was deleted, RFC 3339.
+    pub deleted_at: String,
+}
+
+/// Something on a host that no object owns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Orphan {
+    /// `Process`, `Volume` or `Instance`.
+    pub kind: String,
+    /// A pid with its name, or a file's name.
+    pub name: String,
+    /// What it is, for people.
+    pub detail: String,
+}

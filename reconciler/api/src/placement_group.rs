@@ -1,0 +1,93 @@
+//! PlacementGroup: how VMs are spread.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Conditions;
+
+/// A rule that spreads its member VMs over hosts (or zones).
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "PlacementGroup",
+    plural = "placementgroups",
+    singular = "placementgroup",
+    shortname = "pg",
+    namespaced,
+    status = "PlacementGroupStatus",
+    derive = "PartialEq",
+    category = "berth",
+    doc = "How VMs are spread over hosts.",
+    printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.strategy"),
+    printcolumn(name = "Enforcement", type_ = "string", json_path = ".spec.enforcement"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Members", type_ = "string", json_path = ".status.members[*].vm"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementGroupSpec {
+    /// `spread`: no two members share a `topologyKey` value. The only strategy.
+    #[serde(default)]
+    pub strategy: Strategy,
+    /// `required` (default): a member that cannot be spread stays unscheduled. `preferred`: it is placed anyway.
+    #[serde(default)]
+    pub enforcement: Enforcement,
+    /// The Host label that must differ. Default `kubernetes.io/hostname`: the host itself.
+    #[serde(default = "default_topology_key")]
+    #[schemars(length(min = 1, max = 317))]
+    pub topology_key: String,
+}
+
+/// The label every Host has with its own name.
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+fn default_topology_key() -> String {
+    HOSTNAME_LABEL.into()
+}
+
+/// How members are placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    #[default]
+    Spread,
+}
+
+/// Whether a rule may be broken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforcement {
+    #[default]
+    Required,
+    Preferred,
+}
+
+/// What is known of a PlacementGroup.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementGroupStatus {
+    /// The generation these conditions were computed from; -1 before anybody looked.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`: every member is placed as the rule says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+    /// The VMs that name this group, sorted by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<GroupMember>,
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupMember {
+    /// The VM's name.
+    pub vm: String,
+    /// The host it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}

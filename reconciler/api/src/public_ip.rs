@@ -1,0 +1,92 @@
+//! PublicIP: an address that leads to a VM and is kept while the VM is stopped.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Binding, Conditions, ObjectUse, ResourceName};
+
+/// An address from an IPPool. A VM's network interface names it; it is kept while the VM is stopped or replaced.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "PublicIP",
+    plural = "publicips",
+    singular = "publicip",
+    shortname = "pip",
+    namespaced,
+    status = "PublicIPStatus",
+    derive = "PartialEq",
+    category = "berth",
+    doc = "An address from an IPPool that leads to a VM.",
+    selectable = ".status.binding.host",
+    selectable = ".spec.pool",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
+    printcolumn(name = "VM", type_ = "string", json_path = ".status.usedBy[*].vm"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
+    validation = Rule::new("(has(self.address) ? self.address : '') == (has(oldSelf.address) ? oldSelf.address : '')").message("address cannot change: create another PublicIP").field_path(".address")
+)]
+pub struct PublicIPSpec {
+    /// Name of the IPPool. Default `default`. Cannot change.
+    #[serde(default = "default_pool")]
+    pub pool: ResourceName,
+    /// The very IPv4 address wanted. Left out: the lowest free one. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub address: Option<String>,
+}
+
+impl Default for PublicIPSpec {
+    fn default() -> Self {
+        Self { pool: default_pool(), address: None }
+    }
+}
+
+fn default_pool() -> ResourceName {
+    crate::DEFAULT_NAME.into()
+}
+
+/// What is known of a PublicIP. Written by the controllers only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PublicIPStatus {
+    /// The generation these conditions were computed from; -1 before anybody looked.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`: an address is allocated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+    /// One word for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<PublicIPState>,
+    /// The address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The host of the VM that uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// The VM that uses it (one at most). While one does, deleting the PublicIP is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUse>,
+}
+
+/// One word for what a PublicIP is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PublicIPState {
+    Pending,
+    Allocated,
+    InUse,
+    Failed,
+    Terminating,
+}

@@ -1,0 +1,149 @@
+//! Why an object is in the state it is in: one vocabulary for conditions, events and metrics.
+
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// A machine-readable reason, the same word in a condition, an event and a metric label.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Reason { $($(#[$doc])* $name),+ }
+
+        impl Reason {
+            /// Every reason there is.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name),+];
+
+            /// The reason as it is written in conditions, events and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Reason::$name => stringify!($name)),+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    // Converged.
+    /// Everything declared is real.
+    Available,
+    /// The VM runs as declared.
+    Running,
+    /// The VM is stopped as declared.
+    Stopped,
+    /// The disk has no file yet: its first VM decides the host.
+    WaitingForFirstUse,
+    /// The image's checksum, format and virtual size were verified.
+    Verified,
+    /// The disk is attached to the running VM.
+    Attached,
+    /// The address is allocated.
+    Allocated,
+    /// The guest agent or a DHCP lease showed that the guest is up.
+    GuestSeen,
+    /// Effective settings are those declared.
+    Synced,
+
+    // On the way, by itself.
+    /// Nobody has looked at the object yet.
+    Pending,
+    /// Bound to a host that has not reported yet.
+    Bound,
+    /// No host can take it now; the message says why for each rule that failed.
+    Unschedulable,
+    /// The VMClass does not exist yet.
+    WaitingForClass,
+    /// A Disk does not exist yet or has no file yet.
+    WaitingForDisk,
+    /// The Image does not exist yet or is not verified yet.
+    WaitingForImage,
+    /// The PlacementGroup does not exist yet.
+    WaitingForGroup,
+    /// The Network does not exist yet.
+    WaitingForNetwork,
+    /// The PublicIP does not exist yet or has no address yet.
+    WaitingForPublicIP,
+    /// The Secret with bootstrap data does not exist yet.
+    WaitingForBootstrap,
+    /// The VM does not exist yet or is not bound or not running yet.
+    WaitingForVM,
+    /// The IPPool does not exist yet.
+    WaitingForPool,
+    /// The image is being downloaded.
+    Pulling,
+    /// A file is being made.
+    Provisioning,
+    /// QEMU is being started.
+    Starting,
+    /// The guest was asked to shut down.
+    Stopping,
+    /// Being attached.
+    Attaching,
+    /// Being detached.
+    Detaching,
+    /// Being grown.
+    Growing,
+    /// Being deleted.
+    Deleting,
+    /// A declared change takes effect at the next power cycle.
+    PowerCycleNeeded,
+    /// A step failed and is being tried again; the message is the error.
+    Retrying,
+    /// The guest was not seen yet.
+    GuestNotSeen,
+    /// The host's Lease is stale: what runs there is not known.
+    HostSilent,
+
+    // A person must change something.
+    /// The downloaded bytes do not have the declared checksum.
+    ChecksumMismatch,
+    /// The source answered that there is no such image.
+    ImageNotFound,
+    /// The bytes are not an image of the declared format, or one that is refused (backing file, external data file).
+    ImageInvalid,
+    /// The image's virtual size is absurd or larger than allowed.
+    ImageTooLarge,
+    /// The disk is smaller than the image it is made from.
+    DiskSmallerThanImage,
+    /// The disk is used by another VM.
+    DiskInUse,
+    /// The disk's file is on another host.
+    DiskOnOtherHost,
+    /// The disk's file is gone from its host.
+    DiskLost,
+    /// No address is free in the pool.
+    NoFreeAddress,
+    /// The address asked for is not in the pool or is taken.
+    AddressUnavailable,
+    /// QEMU is not installed on the host.
+    QemuMissing,
+    /// QEMU failed at start; the message is its standard error.
+    QemuFailed,
+    /// The VM's QEMU ended again and again; restarts are backed off.
+    CrashLoop,
+    /// The guest ended and the restart policy leaves it ended.
+    GuestEnded,
+    /// The guest still uses the disk (a mounted filesystem): unmount it or set force.
+    GuestBusy,
+    /// The host does not support what is declared.
+    NotSupported,
+    /// The declared data cannot be used (for example bootstrap data that is too large).
+    InvalidSpec,
+    /// The host has no space left for the file.
+    NoSpace,
+
+    // Hosts.
+    /// The host agent reports.
+    AgentReady,
+    /// The accelerator is usable.
+    Accelerated,
+    /// The accelerator is not usable; emulation is used.
+    Emulated,
+    /// A firewall that is not berth's drops forwarded packets.
+    ForeignFirewall,
+    /// The host takes no new VMs.
+    Cordoned,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

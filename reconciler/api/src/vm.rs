@@ -1,0 +1,396 @@
+//! VM: a machine.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Binding, Conditions, ResourceName};
+
+/// A virtual machine: its class, disks, network interfaces, bootstrap data, power and placement.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "VM",
+    plural = "vms",
+    singular = "vm",
+    namespaced,
+    status = "VMStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    category = "berth",
+    doc = "A virtual machine.",
+    selectable = ".status.binding.host",
+    selectable = ".spec.class",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
+    printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
+    printcolumn(name = "IP", type_ = "string", json_path = ".status.privateAddress"),
+    printcolumn(name = "Public-IP", type_ = "string", json_path = ".status.publicAddress"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label (it is the guest's host name): lower-case letters, digits and '-', at most 63 characters")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
+    validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
+    validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces")
+)]
+pub struct VMSpec {
+    /// Name of the VMClass: the size and hardware profile. Looked up in the VM's namespace, then in `berth-shared`.
+    /// A change takes effect at the next power cycle; until then the condition `ClassSynced` is False.
+    pub class: ResourceName,
+    /// The VM's disks, keyed by `name`; exactly one has `boot: true`. Adding or removing one that is not the boot
+    /// disk takes effect on the running VM; another boot disk at the next power cycle.
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(min = 1, max = 16))]
+    pub disks: Vec<VMDisk>,
+    /// The network interfaces, keyed by `name`. Left out: one, `nic0`, on the Network `default`. Empty: no network.
+    #[serde(default = "one_interface")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 8))]
+    pub network_interfaces: Vec<NetworkInterface>,
+    /// Where the VM may run. Never where it does run: that is `status.binding`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// What the guest gets at its first boot (cloud-init, NoCloud).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
+    /// Whether the VM should run. Default `Running`. Applied live.
+    #[serde(default)]
+    pub power: Power,
+    /// What happens when the guest ends by itself. Default `OnFailure`. Applied live.
+    #[serde(default)]
+    pub restart_policy: RestartPolicy,
+    /// How the VM is stopped.
+    #[serde(default)]
+    pub stop: Stop,
+    /// Any text; when it changes, a running VM is restarted once (gracefully, as `stop` says).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub restart_token: Option<String>,
+}
+
+/// A disk of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VMDisk {
+    /// Name of a Disk in the VM's namespace.
+    pub name: ResourceName,
+    /// Whether the VM boots from it. Exactly one disk does.
+    #[serde(default)]
+    pub boot: bool,
+}
+
+/// A network interface of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
+    validation = Rule::new("(has(self.macAddress) ? self.macAddress : '') == (has(oldSelf.macAddress) ? oldSelf.macAddress : '')").message("macAddress cannot change on an existing interface: give the interface another name"),
+    validation = Rule::new("(has(self.address) ? self.address : '') == (has(oldSelf.address) ? oldSelf.address : '')").message("address cannot change on an existing interface: give the interface another name")
+)]
+pub struct NetworkInterface {
+    /// Name of the interface within the VM, the key of the list, for example `nic0`.
+    pub name: ResourceName,
+    /// Name of the Network, in the VM's namespace or in `berth-shared`. Default `default`. Cannot change.
+    #[serde(default = "default_network")]
+    pub network: ResourceName,
+    /// Name of a PublicIP in the VM's namespace that leads to this interface. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIP")]
+    pub public_ip: Option<ResourceName>,
+    /// A MAC address of one's own. Left out: one is made once and kept. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 17), regex(pattern = r"^[0-9a-fA-F][26aAeE0cC48](:[0-9a-fA-F]{2}){5}$"))]
+    pub mac_address: Option<String>,
+    /// A private IPv4 address of one's own, within the Network. Left out: one is allocated once and kept. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub address: Option<String>,
+}
+
+impl Default for NetworkInterface {
+    fn default() -> Self {
+        Self {
+            name: "nic0".into(),
+            network: default_network(),
+            public_ip: None,
+            mac_address: None,
+            address: None,
+        }
+    }
+}
+
+fn default_network() -> ResourceName {
+    crate::DEFAULT_NAME.into()
+}
+
+fn one_interface() -> Vec<NetworkInterface> {
+    vec![NetworkInterface::default()]
+}
+
+/// Where a VM may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// Name of a PlacementGroup in the VM's namespace. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<ResourceName>,
+    /// Name of the one Host it may run on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub host: Option<String>,
+    /// Labels a Host must have.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub host_selector: std::collections::BTreeMap<String, String>,
+}
+
+/// What the guest gets at its first boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(has(self.secretName) && has(self.userData))").message("set secretName or userData, not both"))]
+pub struct Bootstrap {
+    /// Name of a Secret in the VM's namespace. Its key `userData` is the cloud-init user data; `networkConfig` and
+    /// `metaData`, when present, replace what berth would write. Read at each start of the VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub secret_name: Option<String>,
+    /// User data without secrets, in plain sight. At most 65,536 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65536))]
+    pub user_data: Option<String>,
+    /// SSH public keys for the image's default user. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 8192), regex(pattern = r"^(ssh-|ecdsa-|sk-)\S+ \S+")))]
+    pub ssh_authorized_keys: Vec<String>,
+    /// The guest's host name. Default: the VM's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<ResourceName>,
+    /// A checksum of the Secret's content, set by whoever writes the Secret, so that a change is visible here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub checksum: Option<String>,
+}
+
+/// Whether a VM should run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Power {
+    #[default]
+    Running,
+    Stopped,
+}
+
+/// What happens when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly
+/// power-off; `Always` after both; `Never` after neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RestartPolicy {
+    Always,
+    #[default]
+    OnFailure,
+    Never,
+}
+
+/// How a VM is stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Stop {
+    /// `Graceful` asks the guest and pulls the plug after the grace period; `Hard` pulls the plug at once. Default `Graceful`.
+    #[serde(default)]
+    pub mode: StopMode,
+    /// How long the guest may take, in seconds. Default 60.
+    #[serde(default = "default_grace")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub grace_period_seconds: i64,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { mode: StopMode::Graceful, grace_period_seconds: default_grace() }
+    }
+}
+
+fn default_grace() -> i64 {
+    60
+}
+
+/// Whether the guest is asked before the plug is pulled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum StopMode {
+    #[default]
+    Graceful,
+    Hard,
+}
+
+/// What is known of a VM. Read back from the host, never copied from the spec.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VMStatus {
+    /// The generation these conditions were computed from; -1 before anybody looked.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+    /// One word for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<VMState>,
+    /// The host it is bound to. Written by the scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// berth's own identity of this machine on disk; survives a restore and a move of the control plane. Decided at bind.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "instanceID")]
+    pub instance_id: Option<String>,
+    /// Addresses and MACs, decided once at bind, one entry for each interface of the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub interfaces: Vec<InterfaceStatus>,
+    /// The private address of the first interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private_address: Option<String>,
+    /// The first public address that leads to this VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_address: Option<String>,
+    /// The hardware the VM has now, decided at its first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Hardware>,
+    /// Every disk that is attached or should be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub disks: Vec<DiskAttachmentStatus>,
+    /// What the guest says of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestStatus>,
+    /// The QEMU process, while there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessStatus>,
+    /// How often the VM was started again because it ended by itself.
+    #[serde(default)]
+    pub restarts: i64,
+    /// The `restartToken` that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_token: Option<String>,
+}
+
+/// One word for what a VM is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VMState {
+    Pending,
+    Unschedulable,
+    Creating,
+    Starting,
+    Running,
+    Stopping,
+    Stopped,
+    CrashLoop,
+    Failed,
+    Terminating,
+    Unknown,
+}
+
+/// An interface as it was decided at bind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InterfaceStatus {
+    /// The name in the spec.
+    pub name: String,
+    /// The Network, as `namespace/name`.
+    pub network: String,
+    /// The MAC address, lower case.
+    pub mac_address: String,
+    /// The private IPv4 address.
+    pub address: String,
+    /// The public address that leads here, once the host forwards it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_address: Option<String>,
+}
+
+/// The hardware a VM has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hardware {
+    /// The VMClass these came from.
+    pub class: String,
+    /// Virtual CPUs.
+    pub cpus: i64,
+    /// Guest memory.
+    pub memory: String,
+    /// `BIOS` or `UEFI`.
+    pub firmware: String,
+    /// QEMU's machine type, pinned at the first start.
+    pub machine_type: String,
+    /// QEMU's CPU model, pinned at the first start.
+    pub cpu_model: String,
+    /// `kvm` or `tcg`.
+    pub accelerator: String,
+    /// The SMBIOS UUID.
+    pub uuid: String,
+}
+
+/// A disk of a VM as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskAttachmentStatus {
+    /// The Disk's name.
+    pub name: String,
+    /// The HotswapDiskAttachment it is attached by, if by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<String>,
+    /// Whether the running VM has it.
+    pub attached: bool,
+    /// The serial number the guest sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// The device in the guest, when the guest agent told, else the stable path by serial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Why it is not attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What a guest says of itself. Untrusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GuestStatus {
+    /// Whether a qemu-guest-agent answers.
+    pub agent: bool,
+    /// The guest's host name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// The guest's operating system, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    /// All addresses the guest reports, loopback and link-local left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+}
+
+/// A VM's QEMU process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessStatus {
+    /// The process id on the host.
+    pub pid: i64,
+    /// When it was started.
+    #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
+    pub started_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_without_interfaces_gets_one_on_the_default_network() {
+        let spec: VMSpec =
+            serde_json::from_value(serde_json::json!({"class": "s", "disks": [{"name": "d", "boot": true}]}))
+                .expect("the smallest VM");
+        assert_eq!(spec.network_interfaces, one_interface());
+        assert_eq!(spec.power, Power::Running);
+        assert_eq!(spec.stop.grace_period_seconds, 60);
+    }
+}

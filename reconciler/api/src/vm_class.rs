@@ -1,0 +1,61 @@
+//! VMClass: a size and hardware profile.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Conditions, Quantity};
+
+/// A size and hardware profile that many VMs share.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "VMClass",
+    plural = "vmclasses",
+    singular = "vmclass",
+    shortname = "vmc",
+    namespaced,
+    status = "VMClassStatus",
+    derive = "PartialEq",
+    category = "berth",
+    doc = "A size and hardware profile of VMs.",
+    printcolumn(name = "CPUs", type_ = "integer", json_path = ".spec.cpus"),
+    printcolumn(name = "Memory", type_ = "string", json_path = ".spec.memory"),
+    printcolumn(name = "Firmware", type_ = "string", json_path = ".spec.firmware"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VMClassSpec {
+    /// Virtual CPUs, 1 to 128. A change reaches a VM at its next power cycle.
+    #[schemars(range(min = 1, max = 128))]
+    pub cpus: i64,
+    /// Guest memory, for example `512Mi`. A change reaches a VM at its next power cycle.
+    pub memory: Quantity,
+    /// `UEFI` (default) or `BIOS`. A change reaches a VM at its next power cycle.
+    #[serde(default)]
+    pub firmware: Firmware,
+}
+
+/// The firmware a VM boots with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Firmware {
+    #[default]
+    UEFI,
+    BIOS,
+}
+
+/// What is known of a VMClass.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VMClassStatus {
+    /// The generation these conditions were computed from; -1 before anybody looked.
+    #[serde(default = "crate::condition::never_observed")]
+    pub observed_generation: i64,
+    /// `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::schema")]
+    pub conditions: Conditions,
+}
