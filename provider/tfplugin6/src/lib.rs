@@ -1,1 +1,56 @@
+//! The Terraform plugin protocol 6, as a server.
+//!
+//! A provider implements [`Provider`] and, for each of its resources, [`Resource`] (and, where it has them,
+//! [`DataSource`], [`EphemeralResource`], [`Function`]); [`serve`] does the rest: the handshake with Terraform or
+//! OpenTofu, mutual TLS, the wire's encodings, cancellation, logs.
+//!
+//! ```ignore
+//! # use tfplugin6::{Provider, ServeOptions, Schema};
+//! # struct Mine;
+//! # impl Provider for Mine { fn schema(&self) -> Schema { Schema::default() } }
+//! fn main() -> std::process::ExitCode {
+//!     tfplugin6::serve(Mine, ServeOptions::new("registry.terraform.io/me/mine"))
+//! }
+//! ```
+//!
+//! This crate must not know any resource, nor what a provider talks to.
+//!
+//! Where to look: [`value`] and [`ty`] are cty, Terraform's value system; [`schema`] what a provider declares;
+//! [`plan`] Terraform's rules for a planned state; [`resource`] the requests and responses of a resource.
 
+mod codec;
+pub mod data_source;
+pub mod diagnostic;
+pub mod ephemeral;
+pub mod function;
+pub mod identity;
+pub mod number;
+pub mod path;
+// pub mod plan;
+pub mod proto;
+pub mod provider;
+pub mod resource;
+pub mod schema;
+// pub mod serve;
+// mod server;
+pub mod ty;
+pub mod value;
+
+pub use codec::{ValueError, ValueProblem};
+pub use data_source::DataSource;
+pub use diagnostic::{Diagnostic, Severity};
+pub use ephemeral::EphemeralResource;
+pub use function::{Function, FunctionError};
+pub use identity::IdentitySchema;
+pub use number::Number;
+pub use path::{AttributePath, Step};
+pub use provider::Provider;
+pub use resource::Resource;
+pub use schema::{Attribute, Block, NestedAttribute, NestedBlock, Schema};
+// pub use serve::{ServeOptions, serve};
+// pub use server::ProviderServer;
+pub use ty::Type;
+pub use value::{Refinement, Value};
+
+/// Re-exported: requests carry one, and [`Provider::configure`] may need its own.
+pub use tokio_util::sync::CancellationToken;

@@ -1,0 +1,337 @@
+//! What a provider, a resource or a data source looks like to its users.
+
+use crate::{ty::Type, value::Value};
+
+/// A versioned [`Block`]. The version says which upgrade an older state needs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Schema {
+    /// Raised when a state of the version before cannot be read with this schema.
+    pub version: i64,
+    /// The attributes and blocks.
+    pub block: Block,
+}
+
+/// Attributes and nested blocks: the body of a resource.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Block {
+    /// `name = value`
+    pub attributes: Vec<Attribute>,
+    /// `name { … }`
+    pub blocks: Vec<NestedBlock>,
+    /// For the documentation, in Markdown.
+    pub description: String,
+    /// Why it should not be used any more.
+    pub deprecated: Option<String>,
+}
+
+/// `name = value`. Built as
+/// `Attribute::new("cpus", Type::Number).optional().default(1).description("How many.")`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attribute {
+    /// The name in HCL.
+    pub name: String,
+    /// What values it takes.
+    pub kind: AttributeKind,
+    /// For the documentation, in Markdown.
+    pub description: String,
+    /// Must be configured.
+    pub required: bool,
+    /// May be configured.
+    pub optional: bool,
+    /// The provider gives it a value when it is not configured.
+    pub computed: bool,
+    /// Never shown in a plan.
+    pub sensitive: bool,
+    /// Only in the configuration, never in a plan or state (Terraform 1.11 and later).
+    pub write_only: bool,
+    /// Why it should not be used any more.
+    pub deprecated: Option<String>,
+    /// Planned when it is not configured. See [`crate::plan`]; never on the wire.
+    pub default: Option<Value>,
+    /// When it is not configured and has a value, it keeps the value through updates. See [`crate::plan`]; never on
+    /// the wire.
+    pub keeps_state: bool,
+}
+
+/// What values an [`Attribute`] takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttributeKind {
+    /// Values of a type.
+    Type(Type),
+    /// Objects whose attributes have descriptions and rules of their own.
+    Nested(NestedAttribute),
+}
+
+/// One or many objects with attributes of their own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NestedAttribute {
+    /// One, or how many are held together.
+    pub nesting: Nesting,
+    /// The attributes of each.
+    pub attributes: Vec<Attribute>,
+}
+
+/// How the objects of a [`NestedAttribute`] are held together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nesting {
+    /// One object.
+    Single,
+    /// Many, in order.
+    List,
+    /// Many, in no order.
+    Set,
+    /// Many, by name.
+    Map,
+}
+
+/// `name { … }`
+#[derive(Debug, Clone, PartialEq)]
+pub struct NestedBlock {
+    /// The name in HCL.
+    pub name: String,
+    /// The body.
+    pub block: Block,
+    /// How many, and how they are held together.
+    pub nesting: BlockNesting,
+    /// At least this many.
+    pub min_items: i64,
+    /// At most this many; 0 is no limit.
+    pub max_items: i64,
+}
+
+/// How many of a [`NestedBlock`] there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockNesting {
+    /// None or one; null when there is none.
+    Single,
+    /// Many, in order; empty when there is none, never null.
+    List,
+    /// Many, in no order; empty when there is none, never null.
+    Set,
+    /// Many, by label; empty when there is none, never null.
+    Map,
+    /// Always one: when it is not written, an object of nulls.
+    Group,
+}
+
+impl Schema {
+    /// A schema of version 0.
+    #[must_use]
+    pub fn new(attributes: Vec<Attribute>) -> Self {
+        Self { version: 0, block: Block::new(attributes) }
+    }
+
+    /// The same with nested blocks.
+    #[must_use]
+    pub fn blocks(mut self, blocks: Vec<NestedBlock>) -> Self {
+        self.block.blocks = blocks;
+        self
+    }
+
+    /// The same with another version.
+    #[must_use]
+    pub const fn version(mut self, version: i64) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// The same with a description (Markdown).
+    #[must_use]
+    pub fn description(mut self, markdown: impl Into<String>) -> Self {
+        self.block.description = markdown.into();
+        self
+    }
+
+    /// The type of a state.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        self.block.ty()
+    }
+}
+
+impl Block {
+    /// A body without nested blocks.
+    #[must_use]
+    pub fn new(attributes: Vec<Attribute>) -> Self {
+        Self { attributes, ..Self::default() }
+    }
+
+    /// The type of the body's value.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        let attributes = self.attributes.iter().map(|attribute| (attribute.name.clone(), attribute.ty()));
+        let blocks = self.blocks.iter().map(|block| (block.name.clone(), block.ty()));
+        Type::Object(attributes.chain(blocks).collect())
+    }
+}
+
+impl Attribute {
+    /// An attribute of a type. Say next whether it is [`Self::required`], [`Self::optional`] or [`Self::computed`].
+    #[must_use]
+    pub fn new(name: impl Into<String>, ty: Type) -> Self {
+        Self::of(name.into(), AttributeKind::Type(ty))
+    }
+
+    /// An attribute `string`.
+    #[must_use]
+    pub fn string(name: impl Into<String>) -> Self {
+        Self::new(name, Type::String)
+    }
+
+    /// An attribute `number`.
+    #[must_use]
+    pub fn number(name: impl Into<String>) -> Self {
+        Self::new(name, Type::Number)
+    }
+
+    /// An attribute `bool`.
+    #[must_use]
+    pub fn bool(name: impl Into<String>) -> Self {
+        Self::new(name, Type::Bool)
+    }
+
+    /// A nested attribute.
+    #[must_use]
+    pub fn nested(name: impl Into<String>, nesting: Nesting, attributes: Vec<Self>) -> Self {
+        Self::of(name.into(), AttributeKind::Nested(NestedAttribute { nesting, attributes }))
+    }
+
+    fn of(name: String, kind: AttributeKind) -> Self {
+        Self {
+            name,
+            kind,
+            description: String::new(),
+            required: false,
+            optional: false,
+            computed: false,
+            sensitive: false,
+            write_only: false,
+            deprecated: None,
+            default: None,
+            keeps_state: false,
+        }
+    }
+
+    /// It must be configured.
+    #[must_use]
+    pub const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// It may be configured.
+    #[must_use]
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// The provider gives it a value when it is not configured.
+    #[must_use]
+    pub const fn computed(mut self) -> Self {
+        self.computed = true;
+        self
+    }
+
+    /// It is never shown in a plan.
+    #[must_use]
+    pub const fn sensitive(mut self) -> Self {
+        self.sensitive = true;
+        self
+    }
+
+    /// It is never in a plan or state.
+    #[must_use]
+    pub const fn write_only(mut self) -> Self {
+        self.write_only = true;
+        self
+    }
+
+    /// It should not be used any more: why, and what instead.
+    #[must_use]
+    pub fn deprecated(mut self, message: impl Into<String>) -> Self {
+        self.deprecated = Some(message.into());
+        self
+    }
+
+    /// What it is (Markdown).
+    #[must_use]
+    pub fn description(mut self, markdown: impl Into<String>) -> Self {
+        self.description = markdown.into();
+        self
+    }
+
+    /// What is planned when it is not configured. Makes it optional and computed, as Terraform asks for.
+    #[must_use]
+    pub fn default(mut self, value: impl Into<Value>) -> Self {
+        self.default = Some(value.into());
+        self.optional = true;
+        self.computed = true;
+        self
+    }
+
+    /// An update does not change it: an identifier, an address decided once. Without this, every update plans
+    /// `(known after apply)`.
+    #[must_use]
+    pub const fn keeps_state(mut self) -> Self {
+        self.keeps_state = true;
+        self
+    }
+
+    /// The type of its values.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        match &self.kind {
+            AttributeKind::Type(ty) => ty.clone(),
+            AttributeKind::Nested(nested) => nested.ty(),
+        }
+    }
+}
+
+impl NestedAttribute {
+    /// The type of one of the objects.
+    #[must_use]
+    pub fn element_ty(&self) -> Type {
+        Type::object(self.attributes.iter().map(|attribute| (attribute.name.clone(), attribute.ty())))
+    }
+
+    /// The type of the whole.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        let element = self.element_ty();
+        match self.nesting {
+            Nesting::Single => element,
+            Nesting::List => Type::list(element),
+            Nesting::Set => Type::set(element),
+            Nesting::Map => Type::map(element),
+        }
+    }
+}
+
+impl NestedBlock {
+    /// A block that may be written once, as `timeouts { … }`.
+    #[must_use]
+    pub fn single(name: impl Into<String>, attributes: Vec<Attribute>) -> Self {
+        Self::new(name, BlockNesting::Single, Block::new(attributes))
+    }
+
+    /// A block.
+    #[must_use]
+    pub fn new(name: impl Into<String>, nesting: BlockNesting, block: Block) -> Self {
+        Self { name: name.into(), block, nesting, min_items: 0, max_items: 0 }
+    }
+
+    /// The type of its value.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        let body = self.block.ty();
+        match self.nesting {
+            BlockNesting::Single | BlockNesting::Group => body,
+            // Bodies of different types fit no list: Terraform's own rule for `any` inside a block.
+            BlockNesting::List | BlockNesting::Map if body.has_dynamic() => Type::Dynamic,
+            BlockNesting::List => Type::list(body),
+            BlockNesting::Set => Type::set(body),
+            BlockNesting::Map => Type::map(body),
+        }
+    }
+}
