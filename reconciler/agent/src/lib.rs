@@ -1,1 +1,3 @@
+//! The host agent: makes what is bound to this host real, and tells what it sees.
 
+pub mod system;
