@@ -16,4 +16,5 @@ pub mod hypervisor;
 pub mod machine;
 pub mod power;
 pub mod process;
+pub mod qcow2;
 pub mod qmp;

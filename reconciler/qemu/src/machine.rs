@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "fake")]
+pub(crate) use command_line::seed_disk;
 pub use command_line::{command_line, instance_of, name_of};
 pub(crate) use json::{blockdev, scsi_disk};
 

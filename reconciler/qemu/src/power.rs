@@ -36,7 +36,7 @@ pub enum RunState {
 }
 
 impl RunState {
-    fn from_qemu(status: &str) -> Self {
+    pub(crate) fn from_qemu(status: &str) -> Self {
         match status {
             "prelaunch" => Self::Prelaunch,
             "running" => Self::Running,

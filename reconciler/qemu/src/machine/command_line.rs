@@ -164,7 +164,7 @@ fn graphics(spec: &MachineSpec, args: &mut Arguments) {
     }
 }
 
-fn seed_disk(file: &Path) -> DiskSpec {
+pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
     DiskSpec {
         id: SEED_ID.to_owned(),
         file: file.to_owned(),

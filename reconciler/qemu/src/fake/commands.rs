@@ -1,0 +1,186 @@
+//! QMP commands of fake machines: which there are, which arguments they take, what they answer.
+
+use serde_json::{Map, Value, json};
+
+use super::blocks;
+use super::host::World;
+use super::machine::{Device, Later, Machine, Node};
+use crate::machine::Format;
+
+/// What a command answers and what it sets off.
+pub(super) type Answer = Result<(Value, Vec<Later>), Refusal>;
+
+/// An error as QEMU would send it.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) class: &'static str,
+    pub(super) desc: String,
+}
+
+impl Refusal {
+    pub(super) fn generic(desc: impl Into<String>) -> Self {
+        Self { class: "GenericError", desc: desc.into() }
+    }
+    pub(super) fn not_found(desc: String) -> Self {
+        Self { class: "DeviceNotFound", desc }
+    }
+    pub(super) fn missing(name: &str) -> Self {
+        Self::generic(format!("Parameter '{name}' is missing"))
+    }
+    pub(super) fn unexpected(name: &str) -> Self {
+        Self::generic(format!("Parameter '{name}' is unexpected"))
+    }
+    pub(super) fn kind(name: &str, expected: &str) -> Self {
+        Self::generic(format!("Invalid parameter type for '{name}', expected: {expected}"))
+    }
+}
+
+/// Every command and its arguments; `!` marks those that must be there, `*` a command with an open list.
+const COMMANDS: [(&str, &[&str]); 20] = [
+    ("qmp_capabilities", &["enable"]),
+    ("query-status", &[]),
+    ("query-version", &[]),
+    ("query-name", &[]),
+    ("query-uuid", &[]),
+    ("query-kvm", &[]),
+    ("query-block", &[]),
+    ("query-named-block-nodes", &["flat"]),
+    ("query-balloon", &[]),
+    ("qom-list", &["!path"]),
+    ("qom-get", &["!path", "!property"]),
+    ("blockdev-add", &["*", "!driver"]),
+    ("blockdev-del", &["!node-name"]),
+    ("block_resize", &["device", "node-name", "!size"]),
+    ("device_add", &["*", "!driver"]),
+    ("device_del", &["!id"]),
+    ("cont", &[]),
+    ("stop", &[]),
+    ("system_powerdown", &[]),
+    ("system_reset", &[]),
+];
+
+/// Runs one command of a machine's monitor. `quit` is the server's own: it ends the process.
+pub(super) fn execute(world: &mut World, pid: i32, command: &str, args: &Map<String, Value>) -> Answer {
+    check(command, args)?;
+    let machine = world.machine(pid)?;
+    if let Some(words) = machine.behaviour.refuses.get(command) {
+        return Err(Refusal::generic(words.clone()));
+    }
+    let value = match command {
+        "qmp_capabilities" => {
+            let class = "CommandNotFound";
+            return Err(Refusal {
+                class,
+                desc: "Capabilities negotiation is already complete, command ignored".to_owned(),
+            });
+        }
+        "query-status" => {
+            json!({"status": machine.status, "singlestep": false, "running": machine.status == "running"})
+        }
+        "query-version" => version(),
+        "query-name" => json!({"name": machine.spec.name}),
+        "query-uuid" => json!({"UUID": machine.spec.uuid}),
+        "query-kvm" => {
+            json!({"enabled": machine.spec.accelerator == crate::machine::Accelerator::Kvm, "present": true})
+        }
+        "query-block" => query_block(machine),
+        "query-named-block-nodes" => machine.nodes.iter().map(|(name, node)| describe(name, node)).collect(),
+        "query-balloon" => json!({"actual": machine.spec.memory_bytes}),
+        "qom-list" => qom_list(machine, args)?,
+        "qom-get" => qom_get(machine, args)?,
+        "cont" => return Ok((json!({}), machine.cont().map_err(Refusal::generic)?)),
+        "system_powerdown" => return Ok((json!({}), machine.powerdown())),
+        "system_reset" => return Ok((json!({}), machine.reset(false))),
+        "stop" => {
+            machine.stop();
+            json!({})
+        }
+        "device_del" => return blocks::device_del(world, pid, args),
+        "device_add" => blocks::device_add(world, pid, args).map(|()| json!({}))?,
+        "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
+        "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
+        "block_resize" => blocks::block_resize(world, pid, args).map(|()| json!({}))?,
+        other => return Err(unknown(other)),
+    };
+    Ok((value, Vec::new()))
+}
+
+fn check(command: &str, args: &Map<String, Value>) -> Result<(), Refusal> {
+    let Some((_, parameters)) = COMMANDS.iter().find(|(name, _)| *name == command) else {
+        return Err(unknown(command));
+    };
+    let open = parameters.contains(&"*");
+    let known = |key: &str| parameters.iter().any(|p| p.trim_start_matches('!') == key);
+    if let Some(key) = args.keys().find(|k| !open && !known(k)) {
+        return Err(Refusal::unexpected(key));
+    }
+    match parameters.iter().filter_map(|p| p.strip_prefix('!')).find(|p| !args.contains_key(*p)) {
+        Some(name) => Err(Refusal::missing(name)),
+        None => Ok(()),
+    }
+}
+
+fn unknown(command: &str) -> Refusal {
+    Refusal { class: "CommandNotFound", desc: format!("The command {command} has not been found") }
+}
+
+pub(super) fn version() -> Value {
+    json!({"qemu": {"major": 7, "minor": 2, "micro": 0}, "package": "fake"})
+}
+
+fn query_block(machine: &Machine) -> Value {
+    let one = |(id, device): (&String, &Device)| {
+        let disk = device.disk.as_ref()?;
+        let inserted = machine.nodes.get(&disk.node).map(|n| describe(&disk.node, n));
+        let status = if machine.status == "io-error" { "nospace" } else { "ok" };
+        let mut block = json!({"device": "", "qdev": id, "type": "unknown", "removable": false, "locked": false, "io-status": status});
+        if let Some(inserted) = inserted {
+            block["inserted"] = inserted;
+        }
+        Some(block)
+    };
+    machine.devices.iter().filter_map(one).collect()
+}
+
+fn describe(name: &str, node: &Node) -> Value {
+    let mut image = json!({"filename": node.file, "format": node.driver.driver(), "virtual-size": node.size, "dirty-flag": false});
+    if node.driver == Format::Qcow2 {
+        image["cluster-size"] = json!(65536);
+    }
+    let mut text = json!({
+        "node-name": name, "drv": node.driver.driver(), "ro": node.read_only, "file": node.file, "image": image,
+        "backing_file_depth": usize::from(node.backing.is_some()), "encrypted": false, "detect_zeroes": "off",
+        "cache": {"writeback": true, "direct": false, "no-flush": false},
+    });
+    if let Some(backing) = &node.backing {
+        text["backing_file"] = json!(backing);
+    }
+    text
+}
+
+fn qom_list(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Refusal> {
+    let path = args["path"].as_str().ok_or_else(|| Refusal::kind("path", "string"))?;
+    if path != "/machine/peripheral" {
+        return Err(Refusal::not_found(format!("Device '{path}' not found")));
+    }
+    let kind = json!({"name": "type", "type": "string"});
+    let devices =
+        machine.devices.iter().map(|(id, d)| json!({"name": id, "type": format!("child<{}>", d.driver)}));
+    Ok(std::iter::once(kind).chain(devices).collect())
+}
+
+fn qom_get(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Refusal> {
+    let path = args["path"].as_str().ok_or_else(|| Refusal::kind("path", "string"))?;
+    let property = args["property"].as_str().ok_or_else(|| Refusal::kind("property", "string"))?;
+    let device = path.strip_prefix("/machine/peripheral/").and_then(|id| machine.devices.get(id));
+    let Some(device) = device else { return Err(Refusal::not_found(format!("Device '{path}' not found"))) };
+    let absent = || Refusal::generic(format!("Property '{}.{property}' not found", device.driver));
+    let disk = device.disk.as_ref().ok_or_else(absent)?;
+    match property {
+        "serial" => Ok(json!(disk.serial)),
+        "scsi-id" => Ok(json!(disk.target)),
+        "lun" | "channel" => Ok(json!(0)),
+        "drive" => Ok(json!(disk.node)),
+        _ => Err(absent()),
+    }
+}

@@ -1,0 +1,38 @@
+//! The image files below fake machines.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+
+use crate::machine::Format;
+use crate::qcow2;
+
+/// What a fake machine does with image files. [`LocalFiles`] are real ones; a simulation may bring its own.
+pub trait ImageFiles: Send + Sync + fmt::Debug {
+    /// The size a guest would see.
+    fn size(&self, path: &Path, format: Format) -> io::Result<u64>;
+    /// Grows the image.
+    fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()>;
+}
+
+/// Real files, read and written as QEMU would.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalFiles;
+
+impl ImageFiles for LocalFiles {
+    fn size(&self, path: &Path, format: Format) -> io::Result<u64> {
+        let mut file = std::fs::File::open(path)?;
+        match format {
+            Format::Raw => Ok(file.metadata()?.len()),
+            Format::Qcow2 => qcow2::virtual_size(&mut file).map_err(io::Error::other),
+        }
+    }
+
+    fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()> {
+        match format {
+            Format::Raw => OpenOptions::new().write(true).open(path)?.set_len(bytes),
+            Format::Qcow2 => qcow2::grow(path, bytes).map_err(io::Error::other),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a fake guest's agent answers.
+
+use serde_json::{Map, Value, json};
+
+use super::machine::{Happening, Later, Machine};
+
+pub(super) fn is_delimited(message: &Value) -> bool {
+    message.get("execute").is_some_and(|c| c == "guest-sync-delimited")
+}
+
+/// None: no answer, because nobody listens or because the command has none.
+pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<Later>) {
+    if !machine.agent_answers() {
+        return (None, Vec::new());
+    }
+    let empty = Map::new();
+    let args = message.get("arguments").and_then(Value::as_object).unwrap_or(&empty);
+    let value = match message.get("execute").and_then(Value::as_str).unwrap_or_default() {
+        "guest-sync-delimited" | "guest-sync" => args.get("id").cloned().unwrap_or(Value::Null),
+        "guest-ping" => json!({}),
+        "guest-get-host-name" => {
+            json!({"host-name": machine.behaviour.guest.host_name.as_ref().unwrap_or(&machine.spec.name)})
+        }
+        "guest-get-osinfo" => json!({
+            "id": "debian", "name": "Debian GNU/Linux", "pretty-name": "Debian GNU/Linux 12 (bookworm)", "version": "12 (bookworm)",
+            "version-id": "12", "kernel-release": "6.1.0-28-amd64", "machine": "x86_64",
+        }),
+        "guest-network-get-interfaces" => interfaces(machine),
+        "guest-get-fsinfo" => filesystems(machine),
+        "guest-shutdown" => {
+            let what = match args.get("mode").and_then(Value::as_str) {
+                Some("reboot") => Happening::GuestReboots,
+                _ => Happening::GuestOff,
+            };
+            return (
+                None,
+                vec![Later { after: machine.behaviour.shutdown_time, life: Some(machine.life), what }],
+            );
+        }
+        other => {
+            let desc = format!("The command {other} has not been found");
+            return (Some(json!({"error": {"class": "CommandNotFound", "desc": desc}})), Vec::new());
+        }
+    };
+    (Some(json!({"return": value})), Vec::new())
+}
+
+fn interfaces(machine: &Machine) -> Value {
+    let lo = json!({"name": "lo", "hardware-address": "00:00:00:00:00:00",
+        "ip-addresses": [{"ip-address-type": "ipv4", "ip-address": "127.0.0.1", "prefix": 8}]});
+    let nics = machine.spec.nics.iter().enumerate().map(|(index, nic)| {
+        let addresses = machine.behaviour.guest.addresses.iter().filter(|a| a.nic == index).map(|a| {
+            let kind = if a.address.is_ipv4() { "ipv4" } else { "ipv6" };
+            json!({"ip-address-type": kind, "ip-address": a.address.to_string(), "prefix": a.prefix})
+        });
+        json!({"name": format!("enp0s{}", 16 + nic.slot), "hardware-address": nic.mac, "ip-addresses": addresses.collect::<Value>()})
+    });
+    std::iter::once(lo).chain(nics).collect()
+}
+
+/// The root file system, and what the guest mounted of the disks that are still there.
+fn filesystems(machine: &Machine) -> Value {
+    let one = |(id, disk): (&String, &super::machine::Disk)| {
+        let boots = machine.spec.disks.iter().any(|d| d.boot && d.id == *id);
+        let mounted = machine.behaviour.guest.mounts.get(&disk.serial).map(String::as_str);
+        let mountpoint = if boots { Some("/") } else { mounted }?;
+        Some(json!({
+            "name": format!("sd-{id}"), "mountpoint": mountpoint, "type": "ext4",
+            "disk": [{
+                "bus-type": "scsi", "bus": 0, "target": disk.target, "unit": 0,
+                "serial": format!("0QEMU_QEMU_HARDDISK_{}", disk.serial), "dev": format!("/dev/sd-{id}"),
+                "pci-controller": {"domain": 0, "bus": 0, "slot": 2, "function": 0},
+            }],
+        }))
+    };
+    machine.disks().filter_map(one).collect()
+}

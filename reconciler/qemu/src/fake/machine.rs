@@ -1,0 +1,231 @@
+//! The state of one fake machine and how it changes. Synchronous: what happens later is returned as data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, broadcast, watch};
+
+use super::Behaviour;
+use crate::hypervisor::ProcessIdentity;
+use crate::machine::{Format, MachineSpec};
+
+/// Lines a connection that does not read may lag behind; real QEMU buffers without bound.
+const EVENT_BUFFER: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) identity: ProcessIdentity,
+    pub(super) spec: MachineSpec,
+    pub(super) behaviour: Behaviour,
+    /// `query-status` in QEMU's words.
+    pub(super) status: &'static str,
+    /// The guest's operating system is up.
+    pub(super) booted: bool,
+    /// Counts resets and ends, so that what an earlier life of the guest had begun does not hit a later one.
+    pub(super) life: u64,
+    pub(super) nodes: BTreeMap<String, Node>,
+    pub(super) devices: BTreeMap<String, Device>,
+    pub(super) events: broadcast::Sender<Value>,
+    /// One client a monitor; the next one waits for its greeting.
+    pub(super) monitor: Arc<Semaphore>,
+    pub(super) exited: watch::Sender<bool>,
+}
+
+/// A named block node with the file it holds open.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) driver: Format,
+    pub(super) file: PathBuf,
+    pub(super) backing: Option<PathBuf>,
+    pub(super) size: u64,
+    pub(super) read_only: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) driver: &'static str,
+    /// For disks: the node, the serial number, the SCSI target.
+    pub(super) disk: Option<Disk>,
+    pub(super) unplugging: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) node: String,
+    pub(super) serial: String,
+    pub(super) target: u8,
+}
+
+/// Something that happens by itself after a while.
+#[derive(Clone, Debug)]
+pub(super) struct Later {
+    pub(super) after: Duration,
+    /// The guest's life it belongs to; None for what outlives resets.
+    pub(super) life: Option<u64>,
+    pub(super) what: Happening,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    Booted,
+    GuestOff,
+    GuestReboots,
+    DeviceGone(String),
+}
+
+impl Machine {
+    pub(super) fn new(identity: ProcessIdentity, spec: MachineSpec, behaviour: Behaviour) -> Self {
+        let mut devices = BTreeMap::new();
+        let fixed = [
+            ("scsi0", "virtio-scsi-pci"),
+            ("rng0", "virtio-rng-pci"),
+            ("balloon0", "virtio-balloon-pci"),
+            ("pvpanic0", "pvpanic"),
+            ("com1", "isa-serial"),
+            ("virtio-serial0", "virtio-serial-pci"),
+            ("qga-port0", "virtserialport"),
+        ];
+        let nics = spec.nics.iter().map(|n| (n.id.as_str(), "virtio-net-pci"));
+        for (id, driver) in fixed.into_iter().chain(nics) {
+            devices.insert(id.to_owned(), Device { driver, disk: None, unplugging: false });
+        }
+        Self {
+            identity,
+            spec,
+            behaviour,
+            status: "prelaunch",
+            booted: false,
+            life: 0,
+            nodes: BTreeMap::new(),
+            devices,
+            events: broadcast::channel(EVENT_BUFFER).0,
+            monitor: Arc::new(Semaphore::new(1)),
+            exited: watch::channel(false).0,
+        }
+    }
+
+    pub(super) fn emit(&self, event: &str, data: Value) {
+        // Simulated time may start anywhere, so QEMU's word for "unknown" is used.
+        let mut message = json!({"event": event, "timestamp": {"seconds": -1, "microseconds": -1}});
+        if !data.is_null() {
+            message["data"] = data;
+        }
+        let _ = self.events.send(message);
+    }
+
+    pub(super) fn cont(&mut self) -> Result<Vec<Later>, String> {
+        match self.status {
+            "running" => return Ok(Vec::new()),
+            "shutdown" | "internal-error" => {
+                return Err("Resetting the Virtual Machine is required".to_owned());
+            }
+            _ => {}
+        }
+        let first = self.status == "prelaunch";
+        self.status = "running";
+        self.emit("RESUME", Value::Null);
+        Ok(if first { vec![self.boot()] } else { Vec::new() })
+    }
+
+    pub(super) fn stop(&mut self) {
+        if self.status == "running" {
+            self.status = "paused";
+            self.emit("STOP", Value::Null);
+        }
+    }
+
+    pub(super) fn powerdown(&mut self) -> Vec<Later> {
+        self.emit("POWERDOWN", Value::Null);
+        if self.status != "running" || !self.booted || self.behaviour.ignores_powerdown {
+            return Vec::new();
+        }
+        vec![Later { after: self.behaviour.shutdown_time, life: Some(self.life), what: Happening::GuestOff }]
+    }
+
+    pub(super) fn reset(&mut self, by_guest: bool) -> Vec<Later> {
+        let reason = if by_guest { "guest-reset" } else { "host-qmp-system-reset" };
+        self.emit("RESET", json!({"guest": by_guest, "reason": reason}));
+        self.life += 1;
+        self.agent_port(false);
+        self.booted = false;
+        if self.status == "running" {
+            return vec![self.boot()];
+        }
+        self.status = "prelaunch";
+        Vec::new()
+    }
+
+    pub(super) fn guest_off(&mut self) {
+        self.emit("SHUTDOWN", json!({"guest": true, "reason": "guest-shutdown"}));
+        self.emit("STOP", Value::Null);
+        self.end_life("shutdown");
+    }
+
+    pub(super) fn guest_panics(&mut self) {
+        self.emit("GUEST_PANICKED", json!({"action": "pause"}));
+        self.emit("STOP", Value::Null);
+        self.end_life("guest-panicked");
+    }
+
+    pub(super) fn disk_full(&mut self, id: &str) {
+        let node = self.devices.get(id).and_then(|d| d.disk.as_ref()).map(|d| d.node.clone());
+        self.emit("BLOCK_IO_ERROR", json!({"device": "", "node-name": node, "nospace": true, "operation": "write", "action": "stop", "reason": "No space left on device"}));
+        self.status = "io-error";
+        self.emit("STOP", Value::Null);
+    }
+
+    fn end_life(&mut self, status: &'static str) {
+        self.life += 1;
+        self.agent_port(false);
+        self.booted = false;
+        self.status = status;
+    }
+
+    fn boot(&self) -> Later {
+        Later { after: self.behaviour.boot_time, life: Some(self.life), what: Happening::Booted }
+    }
+
+    fn agent_port(&self, open: bool) {
+        if self.behaviour.guest_agent && (open || self.booted) {
+            self.emit("VSERPORT_CHANGE", json!({"id": "qga-port0", "open": open}));
+        }
+    }
+
+    /// Something a while ago has set off.
+    pub(super) fn happen(&mut self, later: &Later) -> Vec<Later> {
+        if later.life.is_some_and(|life| life != self.life) {
+            return Vec::new();
+        }
+        match &later.what {
+            Happening::Booted => {
+                self.booted = true;
+                self.agent_port(true);
+            }
+            Happening::GuestOff => self.guest_off(),
+            Happening::GuestReboots => return self.reset(true),
+            Happening::DeviceGone(id) => {
+                if self.devices.remove(id).is_some() {
+                    let path = format!("/machine/peripheral/{id}");
+                    self.emit("DEVICE_DELETED", json!({"device": id, "path": path}));
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    pub(super) fn disks(&self) -> impl Iterator<Item = (&String, &Disk)> {
+        self.devices.iter().filter_map(|(id, d)| Some((id, d.disk.as_ref()?)))
+    }
+
+    pub(super) fn free_target(&self) -> u8 {
+        let taken: BTreeSet<u8> = self.disks().map(|(_, d)| d.target).collect();
+        (0..=u8::MAX).find(|t| !taken.contains(t)).unwrap_or(u8::MAX)
+    }
+
+    pub(super) fn agent_answers(&self) -> bool {
+        self.booted && self.status == "running" && self.behaviour.guest_agent
+    }
+}

@@ -1,0 +1,154 @@
+//! The far ends of monitor and guest agent connections.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::{Semaphore, broadcast, watch};
+
+use super::commands::{Refusal, version};
+use super::guest;
+use super::host::FakeHypervisor;
+use crate::qmp::Frames;
+
+const MAX_MESSAGE: usize = 1 << 20;
+
+/// What a connection needs of its machine.
+pub(super) struct Wire {
+    pub(super) pid: i32,
+    pub(super) monitor: Arc<Semaphore>,
+    pub(super) events: broadcast::Receiver<Value>,
+    pub(super) exited: watch::Receiver<bool>,
+}
+
+/// One QMP client, from its greeting until either side goes away.
+pub(super) async fn monitor(host: FakeHypervisor, mut wire: Wire, stream: DuplexStream) {
+    let mut exited = wire.exited.clone();
+    tokio::select! {
+        _ = exited.wait_for(|gone| *gone) => {}
+        () = converse(&host, &mut wire, stream) => {}
+    }
+}
+
+async fn converse(host: &FakeHypervisor, wire: &mut Wire, stream: DuplexStream) {
+    // A second client waits here, as it does for the real one.
+    let Ok(_turn) = wire.monitor.clone().acquire_owned().await else { return };
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut frames = Frames::new(reader, MAX_MESSAGE);
+    if host.behaviour_of(wire.pid).is_none_or(|b| b.hangs) {
+        return wait_for_hang_up(&mut frames).await;
+    }
+    let greeting = json!({"QMP": {"version": version(), "capabilities": ["oob"]}});
+    if send(&mut writer, &greeting).await.is_none() {
+        return;
+    }
+    let mut negotiated = false;
+    loop {
+        let message = tokio::select! {
+            biased;
+            event = wire.events.recv(), if negotiated => match event {
+                Ok(event) => match send(&mut writer, &event).await { Some(()) => continue, None => return },
+                Err(broadcast::error::RecvError::Lagged(_)) => continue,
+                Err(broadcast::error::RecvError::Closed) => return,
+            },
+            message = frames.next() => match message {
+                Ok(message) => message,
+                Err(_) => return,
+            },
+        };
+        let Some(behaviour) = host.behaviour_of(wire.pid) else { return };
+        if behaviour.hangs {
+            return wait_for_hang_up(&mut frames).await;
+        }
+        if !behaviour.latency.is_zero() {
+            tokio::time::sleep(behaviour.latency).await;
+        }
+        let quits = negotiated && message.get("execute").is_some_and(|c| c == "quit");
+        let mut reply =
+            if quits { host.announce_quit(wire.pid) } else { answer(host, wire, &message, &mut negotiated) };
+        // What the command set off at once goes out before its answer.
+        while let Ok(event) = wire.events.try_recv() {
+            if negotiated && send(&mut writer, &event).await.is_none() {
+                return;
+            }
+        }
+        if let Some(id) = message.get("id") {
+            reply["id"] = id.clone();
+        }
+        let sent = send(&mut writer, &reply).await;
+        if quits {
+            host.end(wire.pid);
+        }
+        if quits || sent.is_none() {
+            return;
+        }
+    }
+}
+
+fn answer(host: &FakeHypervisor, wire: &mut Wire, message: &Value, negotiated: &mut bool) -> Value {
+    let result = parse(message).and_then(|(command, args)| {
+        if !*negotiated {
+            if command != "qmp_capabilities" {
+                let desc = "Expecting capabilities negotiation with 'qmp_capabilities'".to_owned();
+                return Err(Refusal { class: "CommandNotFound", desc });
+            }
+            *negotiated = true;
+            // Events of before are not for this client.
+            wire.events = wire.events.resubscribe();
+            return Ok(json!({}));
+        }
+        host.execute(wire.pid, command, &args)
+    });
+    match result {
+        Ok(value) => json!({"return": value}),
+        Err(refusal) => json!({"error": {"class": refusal.class, "desc": refusal.desc}}),
+    }
+}
+
+fn parse(message: &Value) -> Result<(&str, Map<String, Value>), Refusal> {
+    let object = message.as_object().ok_or_else(|| Refusal::generic("QMP input must be a JSON object"))?;
+    if let Some(key) = object.keys().find(|k| !["execute", "arguments", "id"].contains(&k.as_str())) {
+        return Err(Refusal::generic(format!("QMP input member '{key}' is unexpected")));
+    }
+    let command =
+        object.get("execute").ok_or_else(|| Refusal::generic("QMP input lacks member 'execute'"))?;
+    let command =
+        command.as_str().ok_or_else(|| Refusal::generic("QMP input member 'execute' must be a string"))?;
+    match object.get("arguments") {
+        None => Ok((command, Map::new())),
+        Some(Value::Object(args)) => Ok((command, args.clone())),
+        Some(_) => Err(Refusal::generic("QMP input member 'arguments' must be an object")),
+    }
+}
+
+/// The guest's end of the agent channel. Without an agent everything is swallowed.
+pub(super) async fn guest_agent(host: FakeHypervisor, mut wire: Wire, stream: DuplexStream) {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut frames = Frames::new(reader, MAX_MESSAGE);
+    loop {
+        let message = tokio::select! {
+            _ = wire.exited.wait_for(|gone| *gone) => return,
+            message = frames.next() => message,
+        };
+        let Ok(message) = message else { return };
+        let Some(answer) = host.ask_guest(wire.pid, &message) else { continue };
+        let mut bytes = answer.to_string().into_bytes();
+        if guest::is_delimited(&message) {
+            bytes.insert(0, 0xff);
+        }
+        bytes.push(b'\n');
+        if writer.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn wait_for_hang_up(frames: &mut Frames<ReadHalf<DuplexStream>>) {
+    while frames.next().await.is_ok() {}
+}
+
+async fn send(writer: &mut WriteHalf<DuplexStream>, message: &Value) -> Option<()> {
+    let mut line = message.to_string().into_bytes();
+    line.extend_from_slice(b"\r\n");
+    writer.write_all(&line).await.ok()
+}

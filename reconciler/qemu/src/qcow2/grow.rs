@@ -1,0 +1,78 @@
+//! Growing a qcow2 file nobody has open, where that takes a change of the header only.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+
+use super::header::{Header, incompatible};
+use super::{ImageError, MAX_VIRTUAL_SIZE, SECTOR};
+
+/// QEMU's image locks are locks on these bytes (`RAW_LOCK_PERM_BASE` … `RAW_LOCK_SHARED_BASE` + 64).
+const LOCK_START: libc::off_t = 100;
+const LOCK_LENGTH: libc::off_t = 164;
+
+/// Makes the disk at least `size` bytes large. As large already is fine.
+///
+/// Works where the L1 table has room in the clusters it has: for files made here always up to the next 4 TiB.
+/// Holds QEMU's own image lock meanwhile, so that no QEMU has the file open or opens it.
+/// *Guarantees*: a crash leaves the old size or the new one.
+pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
+    let failed = |source: io::Error| ImageError::Write { path: path.to_owned(), source };
+    if size == 0 || !size.is_multiple_of(SECTOR) || size > MAX_VIRTUAL_SIZE {
+        return Err(ImageError::Size { size });
+    }
+    let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+    lock(&file).map_err(|errno| match errno {
+        Errno::EAGAIN | Errno::EACCES => ImageError::InUse { path: path.to_owned() },
+        other => failed(other.into()),
+    })?;
+    let header =
+        Header::read(&mut file).map_err(|source| ImageError::Inspect { path: path.to_owned(), source })?;
+    if size < header.size {
+        return Err(ImageError::Shrink { path: path.to_owned(), from: header.size, to: size });
+    }
+    if size == header.size {
+        return Ok(());
+    }
+    let refuse = |why| Err(ImageError::NotInPlace { path: path.to_owned(), why });
+    if header.incompatible & !incompatible::COMPRESSION != 0 || header.external_data {
+        return refuse("it uses features that need QEMU");
+    }
+    if header.encrypted {
+        return refuse("it is encrypted");
+    }
+    if header.snapshots > 0 {
+        return refuse("it has internal snapshots");
+    }
+    let (old, new) = (u64::from(header.l1_size), header.l1_entries_for(size).max(header.l1_size.into()));
+    if (new * 8).div_ceil(header.cluster()) > (old * 8).div_ceil(header.cluster()) {
+        return refuse("its L1 table is full");
+    }
+    let mut unused = vec![0; usize::try_from((new - old) * 8).expect("within the last cluster of a table")];
+    file.read_exact_at(&mut unused, header.l1_offset + old * 8).map_err(failed)?;
+    if unused.iter().any(|b| *b != 0) {
+        return refuse("its L1 table is followed by other data");
+    }
+    // Size, encryption (none) and number of L1 entries are neighbours: one write of 16 bytes within a sector.
+    let mut fields = Vec::with_capacity(16);
+    fields.extend(size.to_be_bytes());
+    fields.extend(0_u32.to_be_bytes());
+    fields.extend(u32::try_from(new).expect("64 TiB needs 131072 entries").to_be_bytes());
+    file.write_all_at(&fields, 24).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Lasts as long as the file is open.
+fn lock(file: &std::fs::File) -> Result<(), Errno> {
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: LOCK_START,
+        l_len: LOCK_LENGTH,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(|_| ())
+}

@@ -1,0 +1,141 @@
+//! Whether a stranger's file may become a disk.
+
+use std::io::{BufReader, Read, Seek, SeekFrom};
+
+use super::header::{Header, MAGIC, incompatible};
+use super::{ImageInfo, InspectError, MAX_VIRTUAL_SIZE, SECTOR};
+use crate::machine::Format;
+
+/// Bits of an L1 entry that are an offset.
+const L1_OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
+
+/// Looks at a file that claims to be an image of the declared format.
+///
+/// *Guarantees*: Ok means the image refers to no other file, and its size and tables are sane. The L2 tables and
+/// the data are not read: QEMU refuses what is wrong there when it gets to it.
+pub fn inspect<R: Read + Seek>(reader: &mut R, declared: Format) -> Result<ImageInfo, InspectError> {
+    let file_size = reader.seek(SeekFrom::End(0))?;
+    if file_size == 0 {
+        return Err(InspectError::Empty);
+    }
+    let found = recognise(reader, file_size)?;
+    let virtual_size = match (declared, found) {
+        (Format::Qcow2, Some("a qcow2 image")) => inspect_qcow2(reader, file_size)?,
+        (Format::Raw, None) if file_size.is_multiple_of(SECTOR) => file_size,
+        (Format::Raw, None) => return Err(InspectError::NotSectors { size: file_size }),
+        (Format::Qcow2, None) => {
+            return Err(InspectError::WrongFormat { declared: "qcow2", found: "something else (raw?)" });
+        }
+        (_, Some(found)) => return Err(InspectError::WrongFormat { declared: declared.driver(), found }),
+    };
+    if virtual_size > MAX_VIRTUAL_SIZE {
+        return Err(InspectError::TooLarge { size: virtual_size });
+    }
+    Ok(ImageInfo { format: declared, virtual_size, file_size })
+}
+
+/// The virtual size of a qcow2 file of our own, which may have a backing file.
+pub fn virtual_size<R: Read + Seek>(reader: &mut R) -> Result<u64, InspectError> {
+    Ok(Header::read(reader)?.size)
+}
+
+fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, InspectError> {
+    let header = Header::read(reader)?;
+    if let Some(name) = header.backing {
+        return Err(InspectError::BackingFile { name });
+    }
+    if header.external_data {
+        return Err(InspectError::ExternalData);
+    }
+    if header.encrypted {
+        return Err(InspectError::Encrypted);
+    }
+    if header.incompatible & (incompatible::DIRTY | incompatible::CORRUPT) != 0 {
+        return Err(InspectError::Unclean);
+    }
+    let unknown = header.incompatible & !incompatible::KNOWN;
+    if unknown != 0 {
+        return Err(InspectError::UnknownFeatures { bits: unknown });
+    }
+    if header.size > MAX_VIRTUAL_SIZE {
+        return Err(InspectError::TooLarge { size: header.size });
+    }
+    if header.size == 0 || !header.size.is_multiple_of(SECTOR) {
+        return Err(InspectError::Malformed { detail: "virtual size" });
+    }
+    header.check_tables(file_size)?;
+    check_l1(reader, &header, file_size)?;
+    Ok(header.size)
+}
+
+/// Every L2 table the L1 table names lies in the file: catches downloads that were cut off.
+fn check_l1<R: Read + Seek>(reader: &mut R, header: &Header, file_size: u64) -> Result<(), InspectError> {
+    reader.seek(SeekFrom::Start(header.l1_offset))?;
+    let mut table = BufReader::with_capacity(64 << 10, reader.take(u64::from(header.l1_size) * 8));
+    let mut entry = [0; 8];
+    for _ in 0..header.l1_size {
+        table.read_exact(&mut entry)?;
+        let offset = u64::from_be_bytes(entry) & L1_OFFSET;
+        if !offset.is_multiple_of(header.cluster()) {
+            return Err(InspectError::Malformed { detail: "an L1 entry" });
+        }
+        if offset != 0
+            && offset.saturating_add(header.cluster()) > file_size.next_multiple_of(header.cluster())
+        {
+            return Err(InspectError::Truncated { what: "an L2 table" });
+        }
+    }
+    Ok(())
+}
+
+const SIGNATURES: [(&[u8], &str); 17] = [
+    (&MAGIC, "a qcow2 image"),
+    (b"KDMV", "a VMDK image: convert it with qemu-img convert -O qcow2"),
+    (b"COWD", "a VMDK image: convert it with qemu-img convert -O qcow2"),
+    (
+        b"# Disk DescriptorFile",
+        "a VMDK descriptor without its data: convert it with qemu-img convert -O qcow2",
+    ),
+    (b"vhdxfile", "a VHDX image: convert it with qemu-img convert -O qcow2"),
+    (b"conectix", "a VHD image: convert it with qemu-img convert -O qcow2"),
+    (b"<<< ", "a VDI image: convert it with qemu-img convert -O qcow2"),
+    (b"QED\0", "a QED image: convert it with qemu-img convert -O qcow2"),
+    (b"WithoutFreeSpace", "a Parallels image: convert it with qemu-img convert -O qcow2"),
+    (b"WithouFreSpacExt", "a Parallels image: convert it with qemu-img convert -O qcow2"),
+    (b"\x1f\x8b", "compressed with gzip: unpack it first"),
+    (b"\xfd7zXZ\0", "compressed with xz: unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it first"),
+    (b"BZh", "compressed with bzip2: unpack it first"),
+    (b"PK\x03\x04", "a zip archive: unpack it first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it first"),
+    (b"%PDF-", "a PDF document"),
+];
+
+/// What the first (or last) bytes say the file is; None for anything that may be a raw disk.
+fn recognise<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<Option<&'static str>, InspectError> {
+    let mut start = Vec::new();
+    reader.seek(SeekFrom::Start(0))?;
+    reader.take(512).read_to_end(&mut start)?;
+    if let Some((_, name)) = SIGNATURES.iter().find(|(magic, _)| start.starts_with(magic)) {
+        return Ok(Some(name));
+    }
+    let words = String::from_utf8_lossy(start.trim_ascii_start()).to_ascii_lowercase();
+    if words.starts_with("<!doctype") || words.starts_with("<html") {
+        return Ok(Some("a web page: the address answers with a page instead of the image"));
+    }
+    if words.starts_with("<?xml") {
+        return Ok(Some("an XML document: the address answers with an error, likely, instead of the image"));
+    }
+    if start.get(257..262) == Some(b"ustar") {
+        return Ok(Some("a tar archive: unpack it first"));
+    }
+    if file_size >= 1024 {
+        let mut end = [0; 8];
+        reader.seek(SeekFrom::Start(file_size - 512))?;
+        reader.read_exact(&mut end)?;
+        if &end == b"conectix" {
+            return Ok(Some("a VHD image: convert it with qemu-img convert -O qcow2"));
+        }
+    }
+    Ok(None)
+}
