@@ -88,7 +88,7 @@ impl OpenResponse {
 pub struct HeldRequest {
     /// What open or the last renew returned.
     pub private: Vec<u8>,
-    /// Cancelled when Terraform is told to stop. Terraform closes after it stops: close does its work all the same.
+    /// Cancelled when Terraform is told to stop; for close never, since Terraform closes after it stops.
     pub cancel: CancellationToken,
 }
 

@@ -26,13 +26,13 @@ pub mod function;
 pub mod identity;
 pub mod number;
 pub mod path;
-// pub mod plan;
+pub mod plan;
 pub mod proto;
 pub mod provider;
 pub mod resource;
 pub mod schema;
 // pub mod serve;
-// mod server;
+mod server;
 pub mod ty;
 pub mod value;
 
@@ -48,7 +48,7 @@ pub use provider::Provider;
 pub use resource::Resource;
 pub use schema::{Attribute, Block, NestedAttribute, NestedBlock, Schema};
 // pub use serve::{ServeOptions, serve};
-// pub use server::ProviderServer;
+pub use server::ProviderServer;
 pub use ty::Type;
 pub use value::{Refinement, Value};
 

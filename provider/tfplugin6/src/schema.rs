@@ -1,5 +1,7 @@
 //! What a provider, a resource or a data source looks like to its users.
 
+pub(crate) mod conform;
+
 use crate::{ty::Type, value::Value};
 
 /// A versioned [`Block`]. The version says which upgrade an older state needs.
@@ -69,6 +71,9 @@ pub struct NestedAttribute {
     pub nesting: Nesting,
     /// The attributes of each.
     pub attributes: Vec<Attribute>,
+    /// For a list: the attribute that tells its objects apart, so that what [`crate::plan`] keeps for an object follows
+    /// it when others are added or removed before it. None: their place tells them apart. Never on the wire.
+    pub key: Option<String>,
 }
 
 /// How the objects of a [`NestedAttribute`] are held together.
@@ -193,7 +198,7 @@ impl Attribute {
     /// A nested attribute.
     #[must_use]
     pub fn nested(name: impl Into<String>, nesting: Nesting, attributes: Vec<Self>) -> Self {
-        Self::of(name.into(), AttributeKind::Nested(NestedAttribute { nesting, attributes }))
+        Self::of(name.into(), AttributeKind::Nested(NestedAttribute { nesting, attributes, key: None }))
     }
 
     fn of(name: String, kind: AttributeKind) -> Self {
@@ -275,6 +280,15 @@ impl Attribute {
     #[must_use]
     pub const fn keeps_state(mut self) -> Self {
         self.keeps_state = true;
+        self
+    }
+
+    /// The objects of this nested list are told apart by one of their attributes, not by their place.
+    #[must_use]
+    pub fn keyed_by(mut self, attribute: impl Into<String>) -> Self {
+        if let AttributeKind::Nested(nested) = &mut self.kind {
+            nested.key = Some(attribute.into());
+        }
         self
     }
 
