@@ -11,7 +11,9 @@
 
 mod clock;
 mod config;
+pub mod fields;
 mod identity;
+pub mod schema;
 mod server;
 mod store;
 

@@ -1,0 +1,331 @@
+//! The schemas, kind by kind.
+
+use serde_json::{Value, json};
+
+pub(super) fn all() -> Vec<((&'static str, &'static str), Value)> {
+    vec![
+        (("", "Secret"), secret()),
+        (("", "ConfigMap"), config_map()),
+        (("", "Namespace"), namespace()),
+        (("", "Event"), core_event()),
+        (("events.k8s.io", "Event"), event()),
+        (("", "ServiceAccount"), service_account()),
+        (("coordination.k8s.io", "Lease"), lease()),
+        (("rbac.authorization.k8s.io", "Role"), role(false)),
+        (("rbac.authorization.k8s.io", "ClusterRole"), role(true)),
+        (("rbac.authorization.k8s.io", "RoleBinding"), binding()),
+        (("rbac.authorization.k8s.io", "ClusterRoleBinding"), binding()),
+        (("apiextensions.k8s.io", "CustomResourceDefinition"), custom_resource_definition()),
+        (("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"), policy()),
+        (("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"), policy_binding()),
+    ]
+}
+
+/// An object with the usual head and these properties.
+fn kind(description: &str, properties: Value) -> Value {
+    let mut all = json!({
+        "apiVersion": {"type": "string", "description": "Group and version of this representation."},
+        "kind": {"type": "string", "description": "What the object is."},
+    });
+    if let (Some(all), Value::Object(own)) = (all.as_object_mut(), properties) {
+        all.extend(own);
+    }
+    json!({"type": "object", "description": description, "properties": all})
+}
+
+fn text() -> Value {
+    json!({"type": "string"})
+}
+
+fn texts() -> Value {
+    json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "atomic"})
+}
+
+fn time() -> Value {
+    json!({"type": "string", "format": "date-time", "nullable": true})
+}
+
+fn map_of(value: Value) -> Value {
+    json!({"type": "object", "additionalProperties": value})
+}
+
+fn object(properties: Value) -> Value {
+    json!({"type": "object", "properties": properties})
+}
+
+fn list(items: Value) -> Value {
+    json!({"type": "array", "items": items, "x-kubernetes-list-type": "atomic"})
+}
+
+fn keyed(key: &str, mut items: Value) -> Value {
+    items["required"] = json!([key]);
+    json!({
+        "type": "array",
+        "items": items,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": [key],
+    })
+}
+
+fn conditions() -> Value {
+    keyed(
+        "type",
+        object(json!({
+            "type": text(), "status": text(), "reason": text(), "message": text(),
+            "observedGeneration": {"type": "integer", "format": "int64"}, "lastTransitionTime": time(),
+        })),
+    )
+}
+
+/// Anything below, kept as it is.
+fn anything() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+fn reference() -> Value {
+    json!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "apiVersion": text(), "kind": text(), "namespace": text(), "name": text(), "uid": text(),
+            "resourceVersion": text(), "fieldPath": text(),
+        },
+    })
+}
+
+fn secret() -> Value {
+    kind(
+        "Secret holds data that must not be shown.",
+        json!({
+            "data": map_of(json!({"type": "string", "format": "byte", "nullable": true})),
+            "stringData": map_of(text()),
+            "immutable": {"type": "boolean"},
+            "type": {"type": "string", "description": "What the data is for."},
+        }),
+    )
+}
+
+fn config_map() -> Value {
+    kind(
+        "ConfigMap holds configuration data.",
+        json!({
+            "data": map_of(text()),
+            "binaryData": map_of(json!({"type": "string", "format": "byte", "nullable": true})),
+            "immutable": {"type": "boolean"},
+        }),
+    )
+}
+
+fn namespace() -> Value {
+    kind(
+        "Namespace is a scope for names.",
+        json!({
+            "spec": object(json!({"finalizers": texts()})),
+            "status": object(json!({"phase": text(), "conditions": conditions()})),
+        }),
+    )
+}
+
+fn core_event() -> Value {
+    kind(
+        "Event is a report of something that happened.",
+        json!({
+            "involvedObject": reference(),
+            "related": reference(),
+            "reason": text(),
+            "message": text(),
+            "source": object(json!({"component": text(), "host": text()})),
+            "firstTimestamp": time(),
+            "lastTimestamp": time(),
+            "eventTime": time(),
+            "count": {"type": "integer", "format": "int32"},
+            "type": text(),
+            "action": text(),
+            "reportingComponent": text(),
+            "reportingInstance": text(),
+            "series": object(json!({"count": {"type": "integer", "format": "int32"}, "lastObservedTime": time()})),
+        }),
+    )
+}
+
+fn event() -> Value {
+    kind(
+        "Event is a report of something that happened.",
+        json!({
+            "regarding": reference(),
+            "related": reference(),
+            "reason": text(),
+            "note": text(),
+            "type": text(),
+            "action": text(),
+            "eventTime": time(),
+            "reportingController": text(),
+            "reportingInstance": text(),
+            "series": object(json!({"count": {"type": "integer", "format": "int32"}, "lastObservedTime": time()})),
+            "deprecatedSource": object(json!({"component": text(), "host": text()})),
+            "deprecatedFirstTimestamp": time(),
+            "deprecatedLastTimestamp": time(),
+            "deprecatedCount": {"type": "integer", "format": "int32"},
+        }),
+    )
+}
+
+fn service_account() -> Value {
+    let named = || object(json!({"name": text()}));
+    kind(
+        "ServiceAccount is an identity for programs.",
+        json!({
+            "automountServiceAccountToken": {"type": "boolean"},
+            "imagePullSecrets": keyed("name", named()),
+            "secrets": keyed("name", object(json!({
+                "apiVersion": text(), "kind": text(), "namespace": text(), "name": text(), "uid": text(),
+                "resourceVersion": text(), "fieldPath": text(),
+            }))),
+        }),
+    )
+}
+
+fn lease() -> Value {
+    let integer = || json!({"type": "integer", "format": "int32"});
+    kind(
+        "Lease says who holds something, and until when.",
+        json!({
+            "spec": object(json!({
+                "holderIdentity": text(), "leaseDurationSeconds": integer(), "leaseTransitions": integer(),
+                "acquireTime": time(), "renewTime": time(), "preferredHolder": text(), "strategy": text(),
+            })),
+        }),
+    )
+}
+
+fn selector() -> Value {
+    let expression = object(json!({"key": text(), "operator": text(), "values": texts()}));
+    json!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {"matchLabels": map_of(text()), "matchExpressions": list(expression)},
+    })
+}
+
+fn role(cluster: bool) -> Value {
+    let rule = object(json!({
+        "apiGroups": texts(), "resources": texts(), "resourceNames": texts(), "verbs": texts(), "nonResourceURLs": texts(),
+    }));
+    let mut properties = json!({"rules": {"type": "array", "items": rule, "nullable": true}});
+    if cluster {
+        properties["aggregationRule"] = object(json!({"clusterRoleSelectors": list(selector())}));
+    }
+    kind("A set of rules of what may be done.", properties)
+}
+
+fn binding() -> Value {
+    let subject = json!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {"apiGroup": text(), "kind": text(), "name": text(), "namespace": text()},
+    });
+    kind(
+        "Gives a role to subjects.",
+        json!({
+            "roleRef": {
+                "type": "object",
+                "x-kubernetes-map-type": "atomic",
+                "required": ["apiGroup", "kind", "name"],
+                "properties": {"apiGroup": text(), "kind": text(), "name": text()},
+            },
+            "subjects": list(subject),
+        }),
+    )
+}
+
+fn custom_resource_definition() -> Value {
+    let names = || {
+        object(json!({
+            "plural": text(), "singular": text(), "kind": text(), "listKind": text(), "shortNames": texts(),
+            "categories": texts(),
+        }))
+    };
+    let column = object(json!({
+        "name": text(), "type": text(), "format": text(), "description": text(), "jsonPath": text(),
+        "priority": {"type": "integer", "format": "int32"},
+    }));
+    let version = object(json!({
+        "name": text(), "served": {"type": "boolean"}, "storage": {"type": "boolean"}, "deprecated": {"type": "boolean"},
+        "deprecationWarning": text(),
+        "schema": object(json!({"openAPIV3Schema": anything()})),
+        "subresources": object(json!({"status": anything(), "scale": anything()})),
+        "additionalPrinterColumns": list(column),
+        "selectableFields": list(object(json!({"jsonPath": text()}))),
+    }));
+    kind(
+        "CustomResourceDefinition adds a kind to the server.",
+        json!({
+            "spec": object(json!({
+                "group": text(), "names": names(), "scope": text(), "versions": list(version),
+                "conversion": anything(), "preserveUnknownFields": {"type": "boolean"},
+            })),
+            "status": object(json!({
+                "conditions": conditions(), "acceptedNames": names(), "storedVersions": texts(),
+                "observedGeneration": {"type": "integer", "format": "int64"},
+            })),
+        }),
+    )
+}
+
+fn match_resources() -> Value {
+    let rule = || {
+        json!({
+            "type": "object",
+            "x-kubernetes-map-type": "atomic",
+            "properties": {
+                "apiGroups": texts(), "apiVersions": texts(), "operations": texts(), "resources": texts(),
+                "resourceNames": texts(), "scope": text(),
+            },
+        })
+    };
+    json!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "resourceRules": list(rule()), "excludeResourceRules": list(rule()), "namespaceSelector": selector(),
+            "objectSelector": selector(), "matchPolicy": text(),
+        },
+    })
+}
+
+fn policy() -> Value {
+    let named = || object(json!({"name": text(), "expression": text()}));
+    let validation = object(json!({
+        "expression": text(), "message": text(), "messageExpression": text(), "reason": text(),
+    }));
+    let mut variables = keyed("name", named());
+    variables["items"]["x-kubernetes-map-type"] = json!("atomic");
+    kind(
+        "ValidatingAdmissionPolicy describes what may be written, in CEL.",
+        json!({
+            "spec": object(json!({
+                "failurePolicy": text(), "paramKind": anything(), "matchConstraints": match_resources(),
+                "matchConditions": keyed("name", named()), "variables": variables, "validations": list(validation),
+                "auditAnnotations": list(object(json!({"key": text(), "valueExpression": text()}))),
+            })),
+            "status": object(json!({
+                "observedGeneration": {"type": "integer", "format": "int64"}, "conditions": conditions(),
+                "typeChecking": anything(),
+            })),
+        }),
+    )
+}
+
+fn policy_binding() -> Value {
+    let mut actions = texts();
+    actions["x-kubernetes-list-type"] = json!("set");
+    kind(
+        "ValidatingAdmissionPolicyBinding puts a policy in force.",
+        json!({
+            "spec": object(json!({
+                "policyName": text(), "paramRef": anything(), "matchResources": match_resources(),
+                "validationActions": actions,
+            })),
+        }),
+    )
+}

@@ -1,0 +1,151 @@
+//! Sets of field paths. A path may be a member without what is below it, and the other way round.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::element::PathElement;
+use super::typed::Ty;
+
+/// A set of paths, as a tree. Children are never empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSet {
+    pub(super) members: BTreeSet<PathElement>,
+    pub(super) children: BTreeMap<PathElement, FieldSet>,
+}
+
+impl FieldSet {
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.children.values().all(Self::is_empty)
+    }
+
+    /// Adds one path; its parents are not added. The empty path, the whole object, cannot be owned.
+    pub fn insert(&mut self, path: &[PathElement]) {
+        match path {
+            [] => {}
+            [last] => {
+                self.members.insert(last.clone());
+            }
+            [first, rest @ ..] => self.children.entry(first.clone()).or_default().insert(rest),
+        }
+    }
+
+    pub fn contains(&self, path: &[PathElement]) -> bool {
+        match path {
+            [] => false,
+            [last] => self.members.contains(last),
+            [first, rest @ ..] => self.children.get(first).is_some_and(|of| of.contains(rest)),
+        }
+    }
+
+    pub fn union(&self, other: &Self) -> Self {
+        let mut out = self.clone();
+        out.members.extend(other.members.iter().cloned());
+        for (element, theirs) in &other.children {
+            out.children
+                .entry(element.clone())
+                .and_modify(|ours| *ours = ours.union(theirs))
+                .or_insert_with(|| theirs.clone());
+        }
+        out
+    }
+
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self {
+            members: self.members.intersection(&other.members).cloned().collect(),
+            children: self.children_map(|element, ours| other.children.get(element).map(|theirs| ours.intersection(theirs))),
+        }
+    }
+
+    /// Paths in `self` and not in `other`. Taking away a parent leaves its children.
+    pub fn difference(&self, other: &Self) -> Self {
+        Self {
+            members: self.members.difference(&other.members).cloned().collect(),
+            children: self.children_map(|element, ours| {
+                Some(other.children.get(element).map_or_else(|| ours.clone(), |theirs| ours.difference(theirs)))
+            }),
+        }
+    }
+
+    /// Like [`Self::difference`], but taking away a parent takes its children with it.
+    pub fn recursive_difference(&self, other: &Self) -> Self {
+        Self {
+            members: self.members.difference(&other.members).cloned().collect(),
+            children: self.children_map(|element, ours| {
+                if other.members.contains(element) {
+                    return None;
+                }
+                Some(other.children.get(element).map_or_else(|| ours.clone(), |theirs| ours.recursive_difference(theirs)))
+            }),
+        }
+    }
+
+    fn children_map(&self, f: impl Fn(&PathElement, &Self) -> Option<Self>) -> BTreeMap<PathElement, Self> {
+        self.children
+            .iter()
+            .filter_map(|(element, ours)| f(element, ours).filter(|set| !set.is_empty()).map(|set| (element.clone(), set)))
+            .collect()
+    }
+
+    /// Adds the declared fields on the way to every path: who owns `.spec.size` then has `.spec` as well, but a map's
+    /// key is not had by having something below it.
+    pub(super) fn with_named_fields(&self, ty: Ty<'_>) -> Self {
+        let mut out = self.clone();
+        for (element, below) in &self.children {
+            let mut of = Ty::Untyped;
+            match element {
+                PathElement::Field(name) => {
+                    if ty.declares(name) {
+                        out.members.insert(element.clone());
+                    }
+                    of = ty.member(name);
+                }
+                PathElement::Key(_) => of = ty.item(),
+                PathElement::Value(_) | PathElement::Index(_) => {}
+            }
+            out.children.insert(element.clone(), below.with_named_fields(of));
+        }
+        out
+    }
+
+    /// What changed from granular to atomic since the set was written: owning a part becomes owning the whole.
+    pub(super) fn reconciled(&self, ty: Ty<'_>) -> Self {
+        let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
+        for (element, below) in &self.children {
+            let of = match element {
+                PathElement::Field(name) => ty.member(name),
+                PathElement::Key(_) => ty.item(),
+                PathElement::Value(_) | PathElement::Index(_) => Ty::Untyped,
+            };
+            if of.is_declared_atomic() {
+                out.members.insert(element.clone());
+            } else {
+                out.children.insert(element.clone(), below.reconciled(of));
+            }
+        }
+        out
+    }
+
+    /// All paths, parents before what is below them.
+    pub fn paths(&self) -> Vec<Vec<PathElement>> {
+        let mut out = Vec::new();
+        self.collect(&mut Vec::new(), &mut out);
+        out
+    }
+
+    fn collect(&self, prefix: &mut Vec<PathElement>, out: &mut Vec<Vec<PathElement>>) {
+        for member in &self.members {
+            prefix.push(member.clone());
+            out.push(prefix.clone());
+            prefix.pop();
+        }
+        for (element, below) in &self.children {
+            prefix.push(element.clone());
+            below.collect(prefix, out);
+            prefix.pop();
+        }
+    }
+}
+
+/// `.spec.disks[name="root"].size`.
+pub(super) fn show(path: &[PathElement]) -> String {
+    path.iter().map(ToString::to_string).collect()
+}

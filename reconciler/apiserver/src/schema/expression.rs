@@ -1,0 +1,247 @@
+//! Compiled CEL expressions with a bounded cost. Shared by schema rules and admission policies.
+//!
+//! The interpreter underneath knows no cost limit, so one is woven into every loop: each turn pays from a budget and
+//! fails once it is spent. What the interpreter would panic on is refused when the expression is compiled, and
+//! expressions that nest deeply are evaluated on a stack of their own.
+
+mod ast;
+mod convert;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+
+use kube_cel::KubeCelExt;
+use kube_cel::cel::objects::OptionalValue;
+use kube_cel::cel::parser::{Expression as Tree, Parser};
+use kube_cel::cel::{self, Context, ExecutionError};
+
+pub(crate) use convert::typed;
+
+/// Longest source of one expression.
+const MAX_SOURCE: usize = 32 * 1024;
+/// Deepest syntax tree accepted.
+const MAX_TREE_DEPTH: usize = 192;
+/// Deeper trees than this are evaluated on [`BIG_STACK`].
+const INLINE_DEPTH: usize = 24;
+const BIG_STACK: usize = 64 << 20;
+/// Longest piece of an interpreter's error that is passed on: it may carry whole values.
+const MAX_ERROR: usize = 256;
+
+/// A compiled expression.
+#[derive(Debug)]
+pub(crate) struct Expression {
+    source: String,
+    tree: Tree,
+    deep: bool,
+    free: BTreeSet<String>,
+}
+
+impl Expression {
+    /// Compiles one expression. `roots` are the variables it may use.
+    ///
+    /// # Errors
+    /// A sentence for a person: what does not parse, what is unknown, what is too large.
+    pub(crate) fn compile(source: &str, roots: &[&str]) -> Result<Self, String> {
+        on_big_stack(|| Self::compile_here(source, roots))
+    }
+
+    /// Like [`Self::compile`], for callers already inside [`on_big_stack`].
+    pub(crate) fn compile_here(source: &str, roots: &[&str]) -> Result<Self, String> {
+        if source.trim().is_empty() {
+            return Err("must not be empty".to_owned());
+        }
+        if source.len() > MAX_SOURCE {
+            return Err(format!("must not be longer than {MAX_SOURCE} bytes"));
+        }
+        let mut tree = Parser::new()
+            .enable_optional_syntax(true)
+            .parse(source)
+            .map_err(|e| format!("compilation failed: {}", shorten(&e.to_string())))?;
+        let depth = ast::depth(&tree);
+        if depth > MAX_TREE_DEPTH {
+            return Err("compilation failed: expression nests too deeply".to_owned());
+        }
+        ast::rewrite(&mut tree);
+        let free = ast::check(&tree, roots).map_err(|e| format!("compilation failed: {e}"))?;
+        Ok(Self { source: source.trim().to_owned(), tree, deep: depth > INLINE_DEPTH, free })
+    }
+
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether the expression uses this variable.
+    pub(crate) fn uses(&self, variable: &str) -> bool {
+        self.free.contains(variable)
+    }
+
+    /// Evaluates within the budget in force (see [`with_budget`]).
+    pub(crate) fn evaluate(&self, scope: &Scope) -> Result<cel::Value, Failure> {
+        if spent() {
+            return Err(Failure::OutOfBudget);
+        }
+        let result = if self.deep {
+            let left = BUDGET.get();
+            let (result, left) = on_big_stack(|| {
+                BUDGET.set(left);
+                (cel::Value::resolve(&self.tree, &scope.0), BUDGET.get())
+            });
+            BUDGET.set(left);
+            result
+        } else {
+            cel::Value::resolve(&self.tree, &scope.0)
+        };
+        if spent() {
+            return Err(Failure::OutOfBudget);
+        }
+        result.map_err(|e| Failure::Error(describe(&e)))
+    }
+}
+
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    OutOfBudget,
+    Error(String),
+}
+
+/// The variables of one evaluation.
+pub(crate) struct Scope(Context<'static>);
+
+impl Scope {
+    pub(crate) fn new() -> Self {
+        Self(Context::Child { parent: &BASE, variables: Default::default(), resolver: None })
+    }
+
+    /// Assumptions: the value comes from [`typed`], [`native`] or an evaluation, so the interpreter can hold it.
+    pub(crate) fn set(&mut self, name: &str, value: cel::Value) {
+        // A value the interpreter cannot hold (a bare function) is not offered at all.
+        if !matches!(value, cel::Value::Function(..)) {
+            self.0.add_variable_from_value(name, value);
+        }
+    }
+}
+
+/// `optional.of(value)` or `optional.none()`.
+pub(crate) fn optional(value: Option<cel::Value>) -> cel::Value {
+    cel::Value::Opaque(Arc::new(value.map_or_else(OptionalValue::none, OptionalValue::of)))
+}
+
+thread_local! {
+    static BUDGET: Cell<i64> = const { Cell::new(0) };
+}
+
+fn spent() -> bool {
+    BUDGET.get() < 0
+}
+
+/// Takes from the budget what a step costs besides the turns of its loops.
+pub(crate) fn charge(cost: usize) {
+    BUDGET.set(BUDGET.get().saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX)));
+}
+
+/// Runs `f` with a budget of that many loop turns; all evaluations inside share it.
+pub(crate) fn with_budget<T>(turns: i64, f: impl FnOnce() -> T) -> T {
+    let before = BUDGET.replace(turns);
+    let result = f();
+    BUDGET.set(before);
+    result
+}
+
+/// One turn of a loop; `held` is how much the loop has gathered so far, which the interpreter copies every turn.
+fn pay(held: i64) -> Result<bool, ExecutionError> {
+    let left = BUDGET.get().saturating_sub(1 + held / 16);
+    BUDGET.set(left);
+    if left < 0 { Err(ExecutionError::function_error("loop", "out of budget")) } else { Ok(true) }
+}
+
+static BASE: LazyLock<Context<'static>> = LazyLock::new(|| {
+    let mut context = Context::default();
+    context.register_all();
+    context.add_function(ast::PAY, pay);
+    context.add_function("dyn", unchanged);
+    context.add_function("type", type_name);
+    context.add_function("bool", to_bool);
+    for name in ast::TYPE_NAMES {
+        context.add_variable_from_value(name, cel::Value::String(Arc::new(name.to_owned())));
+    }
+    context
+});
+
+fn unchanged(value: cel::Value) -> Result<cel::Value, ExecutionError> {
+    Ok(value)
+}
+
+/// Types are compared by name: `type(self) == string`.
+fn type_name(value: cel::Value) -> Arc<String> {
+    let name = match value {
+        cel::Value::List(_) => "list",
+        cel::Value::Map(_) => "map",
+        cel::Value::Int(_) => "int",
+        cel::Value::UInt(_) => "uint",
+        cel::Value::Float(_) => "double",
+        cel::Value::String(_) => "string",
+        cel::Value::Bytes(_) => "bytes",
+        cel::Value::Bool(_) => "bool",
+        cel::Value::Null => "null_type",
+        _ => "dyn",
+    };
+    Arc::new(name.to_owned())
+}
+
+fn to_bool(value: cel::Value) -> Result<bool, ExecutionError> {
+    match value {
+        cel::Value::Bool(b) => Ok(b),
+        cel::Value::String(s) if matches!(s.as_str(), "true" | "True" | "TRUE" | "t" | "1") => Ok(true),
+        cel::Value::String(s) if matches!(s.as_str(), "false" | "False" | "FALSE" | "f" | "0") => Ok(false),
+        _ => Err(ExecutionError::function_error("bool", "type conversion error")),
+    }
+}
+
+/// The interpreter's errors in the words of cel-go, as far as they correspond.
+fn describe(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::NoSuchKey(key) => format!("no such key: {}", shorten(key)),
+        ExecutionError::NoSuchOverload
+        | ExecutionError::UnsupportedBinaryOperator(..)
+        | ExecutionError::UnsupportedUnaryOperator(..)
+        | ExecutionError::ValuesNotComparable(..)
+        | ExecutionError::UnexpectedType { .. }
+        | ExecutionError::UnsupportedTargetType { .. }
+        | ExecutionError::NotSupportedAsMethod { .. } => "no such overload".to_owned(),
+        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
+        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
+        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
+        ExecutionError::FunctionError { message, .. } => shorten(message),
+        other => shorten(&other.to_string()),
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(MAX_ERROR).collect()
+}
+
+/// Runs `f` on a thread with a stack large enough for the deepest expression accepted.
+pub(crate) fn on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("cel".to_owned())
+            .stack_size(BIG_STACK)
+            .spawn_scoped(scope, f)
+            .expect("a thread can be started: without one the server could not serve either");
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

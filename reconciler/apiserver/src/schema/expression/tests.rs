@@ -1,0 +1,64 @@
+use super::*;
+
+fn value(source: &str) -> Result<cel::Value, Failure> {
+    let expression = Expression::compile(source, &[]).expect("compiles");
+    with_budget(10_000, || expression.evaluate(&Scope::new()))
+}
+
+fn refusal(source: &str) -> String {
+    Expression::compile(source, &[]).expect_err("does not compile")
+}
+
+#[test]
+fn types_are_compared_by_name() {
+    for source in ["type('x') == string", "type(1) == int", "type([]) == list", "type(dyn({})) == map", "bool('true')"] {
+        assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
+    }
+}
+
+#[test]
+fn names_bound_by_cel_bind_are_known_in_its_body_only() {
+    assert_eq!(value("cel.bind(x, 20, x + x + 2)"), Ok(cel::Value::Int(42)));
+    assert!(refusal("cel.bind(x, 1, x) + x").contains("undeclared reference to 'x'"));
+}
+
+#[test]
+fn hostile_sources_are_refused() {
+    let nested = format!("{}1{}", "(".repeat(20_000), ")".repeat(10_000));
+    assert!(!refusal(&nested).is_empty());
+    assert!(!refusal(&"!".repeat(30_000)).is_empty());
+    assert!(!refusal(&"[".repeat(10_000)).is_empty());
+    assert!(!refusal(&vec!["1"; 5_000].join("+")).is_empty());
+    assert!(refusal(&"x".repeat(MAX_SOURCE + 1)).contains("longer than"));
+    assert!(!refusal("a.b.c{d: 1}").is_empty());
+    assert!(!refusal("\u{0}").is_empty());
+}
+
+#[test]
+fn the_deepest_expression_accepted_is_evaluated_without_overflow() {
+    let source = vec!["1"; MAX_TREE_DEPTH - 1].join("+");
+    assert_eq!(value(&source), Ok(cel::Value::Int(MAX_TREE_DEPTH as i64 - 1)));
+    let source = vec!["1"; INLINE_DEPTH].join("+");
+    assert_eq!(value(&source), Ok(cel::Value::Int(INLINE_DEPTH as i64)));
+}
+
+#[test]
+fn budgets_are_shared_and_restored() {
+    let expression = Expression::compile("lists.range(100).all(x, x >= 0)", &[]).expect("compiles");
+    let scope = Scope::new();
+    let results = with_budget(150, || [expression.evaluate(&scope), expression.evaluate(&scope)]);
+    assert_eq!(results[0], Ok(cel::Value::Bool(true)));
+    assert_eq!(results[1], Err(Failure::OutOfBudget));
+    assert_eq!(with_budget(150, || expression.evaluate(&scope)), Ok(cel::Value::Bool(true)));
+}
+
+#[test]
+fn errors_that_logic_would_absorb_still_count_against_the_budget() {
+    assert_eq!(value("lists.range(20000).all(x, x >= 0) || true"), Err(Failure::OutOfBudget));
+}
+
+#[test]
+fn a_list_that_grows_in_a_loop_costs_what_copying_it_costs() {
+    let expression = Expression::compile("size(lists.range(3000).map(x, x)) == 3000", &[]).expect("compiles");
+    assert_eq!(with_budget(5_000, || expression.evaluate(&Scope::new())), Err(Failure::OutOfBudget));
+}

@@ -1,0 +1,159 @@
+//! How Kubernetes words field errors: the body of `field.Error` and the sentences of kube-openapi's validators.
+
+use serde_json::Value;
+
+use super::{ErrorKind, FieldError};
+
+/// Longest rendering of a bad value in a message: a hostile object must not come back in full.
+const MAX_SHOWN: usize = 1024;
+
+pub(crate) fn required(field: &str, detail: &str) -> FieldError {
+    bare(ErrorKind::Required, "Required value", field, detail)
+}
+
+pub(crate) fn forbidden(field: &str, detail: &str) -> FieldError {
+    bare(ErrorKind::Forbidden, "Forbidden", field, detail)
+}
+
+/// `Invalid value` without the value, as for objects and lists.
+pub(crate) fn invalid_omitted(field: &str, detail: &str) -> FieldError {
+    bare(ErrorKind::Invalid, "Invalid value", field, detail)
+}
+
+pub(crate) fn internal(field: &str, detail: &str) -> FieldError {
+    bare(ErrorKind::Internal, "Internal error", field, detail)
+}
+
+fn bare(kind: ErrorKind, prefix: &str, field: &str, detail: &str) -> FieldError {
+    let message = if detail.is_empty() { prefix.to_owned() } else { format!("{prefix}: {detail}") };
+    FieldError { kind, field: field.to_owned(), message }
+}
+
+pub(crate) fn invalid(field: &str, value: &Value, detail: &str) -> FieldError {
+    with_value(ErrorKind::Invalid, "Invalid value", field, value, detail)
+}
+
+pub(crate) fn duplicate(field: &str, value: &Value) -> FieldError {
+    with_value(ErrorKind::Duplicate, "Duplicate value", field, value, "")
+}
+
+fn with_value(kind: ErrorKind, prefix: &str, field: &str, value: &Value, detail: &str) -> FieldError {
+    let mut message = format!("{prefix}: {}", show(value));
+    if !detail.is_empty() {
+        message.push_str(": ");
+        message.push_str(detail);
+    }
+    FieldError { kind, field: field.to_owned(), message }
+}
+
+/// `spec.x in body must be of type integer: "string"`.
+pub(crate) fn wrong_type(field: &str, expected: &str, got: &str) -> FieldError {
+    FieldError {
+        kind: ErrorKind::TypeInvalid,
+        field: field.to_owned(),
+        message: format!(
+            "Invalid value: {}: {}",
+            quote(got),
+            in_body(field, &format!("must be of type {expected}: {}", quote(got)))
+        ),
+    }
+}
+
+/// `Unsupported value: "x": supported values: "a", "b"`.
+pub(crate) fn unsupported(field: &str, value: &Value, allowed: &[Value]) -> FieldError {
+    let shown: Vec<String> = allowed
+        .iter()
+        .map(|v| match v {
+            Value::String(s) => quote(s),
+            other => quote(&other.to_string()),
+        })
+        .collect();
+    with_value(
+        ErrorKind::NotSupported,
+        "Unsupported value",
+        field,
+        value,
+        &format!("supported values: {}", shown.join(", ")),
+    )
+}
+
+pub(crate) fn too_long(field: &str, max: u64) -> FieldError {
+    bare(ErrorKind::TooLong, "Too long", field, &format!("may not be more than {max} bytes"))
+}
+
+pub(crate) fn too_many(field: &str, actual: usize, max: u64, noun: &str) -> FieldError {
+    let noun = if max == 1 { noun.strip_suffix('s').unwrap_or(noun) } else { noun };
+    bare(ErrorKind::TooMany, "Too many", field, &format!("{actual}: must have at most {max} {noun}"))
+}
+
+/// kube-openapi's sentences begin with the field's name and place.
+pub(crate) fn in_body(field: &str, rest: &str) -> String {
+    if field.is_empty() { format!("in body {rest}") } else { format!("{field} in body {rest}") }
+}
+
+/// An error of a combinator. kube-openapi loses the field here, and Kubernetes then prints `<nil>`.
+pub(crate) fn composite(text: String) -> FieldError {
+    FieldError { kind: ErrorKind::Invalid, field: "<nil>".to_owned(), message: format!("Invalid value: \"\": {text}") }
+}
+
+pub(crate) fn show(value: &Value) -> String {
+    match value {
+        Value::String(s) => quote(s),
+        Value::Number(n) => number(n.as_f64().unwrap_or_default(), Some(n)),
+        other => shorten(&other.to_string()),
+    }
+}
+
+/// A number as Go prints it with `%v`: whole floats have no fraction.
+pub(crate) fn number(value: f64, exact: Option<&serde_json::Number>) -> String {
+    if let Some(n) = exact.filter(|n| n.is_i64() || n.is_u64()) {
+        return n.to_string();
+    }
+    if value.fract() == 0.0 && value.abs() < 1e21 { format!("{value:.0}") } else { format!("{value}") }
+}
+
+/// A Go-quoted string.
+pub(crate) fn quote(text: &str) -> String {
+    let text = shorten(text);
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() && u32::from(c) < 0x80 => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn shorten(text: &str) -> String {
+    if text.len() <= MAX_SHOWN {
+        return text.to_owned();
+    }
+    let mut end = MAX_SHOWN;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}...", &text[..end])
+}
+
+/// `parent.child`, or just the child at the root.
+pub(crate) fn child(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
+}
+
+pub(crate) fn index(parent: &str, at: usize) -> String {
+    format!("{parent}[{at}]")
+}
+
+/// `parent[key]`.
+pub(crate) fn key(parent: &str, name: &str) -> String {
+    format!("{parent}[{name}]")
+}

@@ -1,0 +1,384 @@
+//! From `openAPIV3Schema` to [`Node`]s, refusing what is not structural.
+
+use regex::RegexBuilder;
+use serde_json::{Map, Value};
+
+use super::message::{child, forbidden, index, invalid, key, required};
+use super::node::{Additional, Checks, ListType, Node, Type};
+use super::rules;
+use super::{FieldError, MAX_DEPTH, StructuralSchema, defaults, validate};
+
+/// A hostile pattern may not take more memory than this when compiled.
+const MAX_PATTERN_SIZE: usize = 1 << 20;
+
+/// Errors reported for one schema; more would only bury the first.
+const MAX_ERRORS: usize = 100;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Item,
+    Field,
+}
+
+pub(super) fn parse(path: &str, schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
+    let mut parser = Parser { errors: Vec::new() };
+    let mut root = parser.node(schema, Level::Root, path, 0);
+    if parser.errors.is_empty() {
+        rules::compile_all(&mut root, &mut parser.errors);
+    }
+    mark(&mut root);
+    if parser.errors.is_empty() {
+        check_defaults(&root, path, &mut parser.errors);
+    }
+    if parser.errors.is_empty() {
+        return Ok(StructuralSchema { root });
+    }
+    parser.errors.sort_by_key(ToString::to_string);
+    parser.errors.truncate(MAX_ERRORS);
+    Err(parser.errors)
+}
+
+struct Parser {
+    errors: Vec<FieldError>,
+}
+
+impl Parser {
+    fn node(&mut self, schema: &Value, level: Level, path: &str, depth: usize) -> Node {
+        let Some(map) = schema.as_object() else {
+            self.errors.push(invalid(path, schema, "must be an object"));
+            return Node::default();
+        };
+        if depth > MAX_DEPTH / 2 {
+            self.errors.push(forbidden(path, "nests too deeply"));
+            return Node::default();
+        }
+        let mut node = self.own_fields(map, path);
+        if let Some(items) = map.get("items") {
+            node.items = Some(Box::new(self.node(items, Level::Item, &child(path, "items"), depth + 1)));
+        }
+        for (name, of) in members(map, "properties") {
+            let here = key(&child(path, "properties"), name);
+            let parsed = self.node(of, Level::Field, &here, depth + 1);
+            node.properties.insert(name.clone(), parsed);
+        }
+        node.additional = match map.get("additionalProperties") {
+            None | Some(Value::Null | Value::Bool(false)) => Additional::Absent,
+            Some(Value::Bool(true)) => Additional::Any,
+            Some(of) => {
+                let here = child(path, "additionalProperties");
+                Additional::Schema(Box::new(self.node(of, Level::Field, &here, depth + 1)))
+            }
+        };
+        node.checks = self.checks(map, node.int_or_string, path, depth);
+        self.structure(map, &node, level, path);
+        node.rules = rules::declared(map, path, &mut self.errors);
+        node
+    }
+
+    fn own_fields(&mut self, map: &Map<String, Value>, path: &str) -> Node {
+        let ty = match map.get("type").and_then(Value::as_str).filter(|t| !t.is_empty()) {
+            Some(name) => {
+                let ty = Type::parse(name);
+                if ty.is_none() {
+                    let allowed = ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
+                    self.errors.push(super::message::unsupported(&child(path, "type"), &Value::from(name), &allowed));
+                }
+                ty
+            }
+            None => None,
+        };
+        let list_type = match map.get("x-kubernetes-list-type").and_then(Value::as_str) {
+            None | Some("atomic") => ListType::Atomic,
+            Some("set") => ListType::Set,
+            Some("map") => ListType::Map,
+            Some(other) => {
+                let allowed = ["atomic", "set", "map"].map(Value::from);
+                let here = child(path, "x-kubernetes-list-type");
+                self.errors.push(super::message::unsupported(&here, &Value::from(other), &allowed));
+                ListType::Atomic
+            }
+        };
+        Node {
+            ty,
+            nullable: flag(map, "nullable"),
+            default: map.get("default").filter(|v| !v.is_null()).cloned(),
+            preserve_unknown: flag(map, "x-kubernetes-preserve-unknown-fields"),
+            embedded: flag(map, "x-kubernetes-embedded-resource"),
+            int_or_string: flag(map, "x-kubernetes-int-or-string"),
+            list_type,
+            list_map_keys: strings(map, "x-kubernetes-list-map-keys"),
+            atomic_map: map.get("x-kubernetes-map-type").and_then(Value::as_str) == Some("atomic"),
+            ..Node::default()
+        }
+    }
+
+    /// What Kubernetes asks of a structural schema beyond its fields being well formed.
+    fn structure(&mut self, map: &Map<String, Value>, node: &Node, level: Level, path: &str) {
+        if node.ty == Some(Type::Array) && node.items.is_none() {
+            self.errors.push(required(&child(path, "items"), "must be specified"));
+        }
+        if level == Level::Root && map.get("additionalProperties").is_some_and(|v| !v.is_null()) {
+            self.errors.push(forbidden(&child(path, "additionalProperties"), "must not be used at the root"));
+        }
+        if !node.properties.is_empty() && !matches!(node.additional, Additional::Absent) {
+            let detail = "additionalProperties and properties are mutual exclusive";
+            self.errors.push(forbidden(&child(path, "additionalProperties"), detail));
+        }
+        if node.int_or_string && (node.preserve_unknown || node.embedded) {
+            let name = if node.preserve_unknown { "preserve-unknown-fields" } else { "embedded-resource" };
+            let here = child(path, &format!("x-kubernetes-{name}"));
+            self.errors.push(invalid(&here, &Value::Bool(true), "must be false if x-kubernetes-int-or-string is true"));
+        }
+        self.declared_type(node, level, path);
+        self.lists(node, path);
+        if level == Level::Root || node.embedded {
+            self.resource_fields(node, level, path);
+        }
+    }
+
+    fn declared_type(&mut self, node: &Node, level: Level, path: &str) {
+        let here = child(path, "type");
+        if node.embedded && node.ty != Some(Type::Object) {
+            self.errors.push(required(&here, "must be object if x-kubernetes-embedded-resource is true"));
+        } else if node.ty.is_none() && !node.int_or_string && !node.preserve_unknown {
+            self.errors.push(required(
+                &here,
+                match level {
+                    Level::Root => "must not be empty at the root",
+                    Level::Item => "must not be empty for specified array items",
+                    Level::Field => "must not be empty for specified object fields",
+                },
+            ));
+        }
+        if let (Level::Root, Some(ty)) = (level, node.ty)
+            && ty != Type::Object
+        {
+            self.errors.push(invalid(&here, &Value::from(ty.name()), "must be object at the root"));
+        }
+    }
+
+    fn lists(&mut self, node: &Node, path: &str) {
+        let here = child(path, "x-kubernetes-list-map-keys");
+        if node.list_type != ListType::Map {
+            if !node.list_map_keys.is_empty() {
+                self.errors.push(forbidden(&here, "x-kubernetes-list-type must be `map`"));
+            }
+            return;
+        }
+        if node.list_map_keys.is_empty() {
+            self.errors.push(required(&here, "must not be empty if x-kubernetes-list-type is map"));
+        }
+        let Some(items) = &node.items else { return };
+        for (at, name) in node.list_map_keys.iter().enumerate() {
+            let here = index(&here, at);
+            match items.properties.get(name) {
+                None => {
+                    let detail = "entries must all be names of item properties";
+                    self.errors.push(invalid(&here, &Value::from(name.as_str()), detail));
+                }
+                Some(of) if of.default.is_none() && !items.checks.required.contains(name) => {
+                    let here = key(&child(&child(path, "items"), "properties"), name);
+                    let detail = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a \
+                                  required property";
+                    self.errors.push(required(&child(&here, "default"), detail));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn resource_fields(&mut self, node: &Node, level: Level, path: &str) {
+        let properties = child(path, "properties");
+        for (name, want) in [("kind", Type::String), ("apiVersion", Type::String), ("metadata", Type::Object)] {
+            let Some(of) = node.properties.get(name) else { continue };
+            if of.ty != Some(want) {
+                let got = Value::from(of.ty.map_or("", Type::name));
+                let detail = format!("must be {}", want.name());
+                self.errors.push(invalid(&child(&key(&properties, name), "type"), &got, &detail));
+            }
+        }
+        if let (Level::Root, Some(metadata)) = (level, node.properties.get("metadata"))
+            && metadata.properties.keys().any(|k| k != "name" && k != "generateName")
+        {
+            let detail = "must not specify anything other than name and generateName, but metadata is implicitly \
+                          specified";
+            self.errors.push(forbidden(&key(&properties, "metadata"), detail));
+        }
+    }
+
+    fn checks(&mut self, map: &Map<String, Value>, int_or_string: bool, path: &str, depth: usize) -> Checks {
+        let number = |name: &str| map.get(name).and_then(Value::as_f64);
+        let count = |name: &str| map.get(name).and_then(Value::as_u64);
+        let mut checks = Checks {
+            format: map.get("format").and_then(Value::as_str).filter(|s| !s.is_empty()).map(str::to_owned),
+            allowed: map.get("enum").and_then(Value::as_array).cloned(),
+            maximum: number("maximum"),
+            exclusive_maximum: flag(map, "exclusiveMaximum"),
+            minimum: number("minimum"),
+            exclusive_minimum: flag(map, "exclusiveMinimum"),
+            multiple_of: number("multipleOf"),
+            max_length: count("maxLength"),
+            min_length: count("minLength"),
+            pattern: self.pattern(map, path),
+            max_items: count("maxItems"),
+            min_items: count("minItems"),
+            unique_items: flag(map, "uniqueItems"),
+            max_properties: count("maxProperties"),
+            min_properties: count("minProperties"),
+            required: strings(map, "required"),
+            ..Checks::default()
+        };
+        if checks.unique_items {
+            let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.errors.push(forbidden(&child(path, "uniqueItems"), detail));
+        }
+        if checks.multiple_of.is_some_and(|m| m <= 0.0) {
+            self.errors.push(invalid(&child(path, "multipleOf"), &map["multipleOf"], "must be greater than 0"));
+        }
+        checks.all_of = self.nested_list(map, "allOf", int_or_string, path, depth);
+        checks.any_of = self.nested_list(map, "anyOf", int_or_string, path, depth);
+        checks.one_of = self.nested_list(map, "oneOf", false, path, depth);
+        checks.not = map
+            .get("not")
+            .filter(|v| !v.is_null())
+            .map(|not| Box::new(self.nested(not, false, &child(path, "not"), depth + 1)));
+        checks
+    }
+
+    fn pattern(&mut self, map: &Map<String, Value>, path: &str) -> Option<regex::Regex> {
+        let pattern = map.get("pattern").and_then(Value::as_str).filter(|p| !p.is_empty())?;
+        match RegexBuilder::new(pattern).size_limit(MAX_PATTERN_SIZE).build() {
+            Ok(regex) => Some(regex),
+            Err(error) => {
+                let detail = format!("must be a valid regular expression, but isn't: {error}");
+                self.errors.push(invalid(&child(path, "pattern"), &Value::from(pattern), &detail));
+                None
+            }
+        }
+    }
+
+    fn nested_list(
+        &mut self,
+        map: &Map<String, Value>,
+        name: &str,
+        types_allowed: bool,
+        path: &str,
+        depth: usize,
+    ) -> Vec<Node> {
+        let Some(list) = map.get(name).and_then(Value::as_array) else { return Vec::new() };
+        let here = child(path, name);
+        list.iter().enumerate().map(|(at, of)| self.nested(of, types_allowed, &index(&here, at), depth + 1)).collect()
+    }
+
+    /// A value validation under a combinator: it may not say anything about structure. The one exception is
+    /// `x-kubernetes-int-or-string`, which may spell out `anyOf: [{type: integer}, {type: string}]`.
+    fn nested(&mut self, schema: &Value, types_allowed: bool, path: &str, depth: usize) -> Node {
+        let Some(map) = schema.as_object() else {
+            self.errors.push(invalid(path, schema, "must be an object"));
+            return Node::default();
+        };
+        if depth > MAX_DEPTH / 2 {
+            self.errors.push(forbidden(path, "nests too deeply"));
+            return Node::default();
+        }
+        self.not_structural(map, types_allowed, path);
+        let mut node = Node { checks: self.checks(map, types_allowed, path, depth), ..Node::default() };
+        if types_allowed {
+            node.ty = map.get("type").and_then(Value::as_str).and_then(Type::parse);
+        }
+        if let Some(items) = map.get("items") {
+            node.items = Some(Box::new(self.nested(items, false, &child(path, "items"), depth + 1)));
+        }
+        for (name, of) in members(map, "properties") {
+            let here = key(&child(path, "properties"), name);
+            if name == "metadata" {
+                self.errors.push(forbidden(&here, "must not be specified in a nested context"));
+            }
+            let parsed = self.nested(of, false, &here, depth + 1);
+            node.properties.insert(name.clone(), parsed);
+        }
+        node
+    }
+
+    fn not_structural(&mut self, map: &Map<String, Value>, types_allowed: bool, path: &str) {
+        const FORBIDDEN: [(&str, &str); 11] = [
+            ("type", "must be empty to be structural"),
+            ("additionalProperties", "must be undefined to be structural"),
+            ("default", "must be undefined to be structural"),
+            ("title", "must be empty to be structural"),
+            ("description", "must be empty to be structural"),
+            ("nullable", "must be false to be structural"),
+            ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+            ("x-kubernetes-embedded-resource", "must be false to be structural"),
+            ("x-kubernetes-int-or-string", "must be false to be structural"),
+            ("x-kubernetes-list-type", "must be undefined to be structural"),
+            ("x-kubernetes-validations", "must be empty to be structural"),
+        ];
+        for (name, detail) in FORBIDDEN {
+            let said = match map.get(name) {
+                None | Some(Value::Null | Value::Bool(false)) => false,
+                Some(Value::String(s)) => !s.is_empty(),
+                Some(Value::Array(items)) => !items.is_empty(),
+                Some(_) => true,
+            };
+            if said && !(name == "type" && types_allowed) {
+                self.errors.push(forbidden(&child(path, name), detail));
+            }
+        }
+    }
+}
+
+/// Fills in what is known only once the children are: whether anything below has rules or defaults.
+fn mark(node: &mut Node) {
+    let mut has_rules = !node.rules.is_empty();
+    let mut has_defaults = node.default.is_some();
+    let additional = match &mut node.additional {
+        Additional::Schema(of) => Some(of.as_mut()),
+        _ => None,
+    };
+    for of in node.properties.values_mut().chain(node.items.as_deref_mut()).chain(additional) {
+        mark(of);
+        has_rules |= of.has_rules;
+        has_defaults |= of.has_defaults;
+    }
+    node.has_rules = has_rules;
+    node.has_defaults = has_defaults;
+}
+
+/// A default that its own schema would refuse could never be stored, so it is refused with the schema.
+fn check_defaults(node: &Node, path: &str, errors: &mut Vec<FieldError>) {
+    if !node.has_defaults {
+        return;
+    }
+    if let Some(default) = &node.default {
+        let mut filled = default.clone();
+        defaults::default_object(node, &mut filled);
+        let here = child(path, "default");
+        errors.extend(validate::validate_at(node, &filled, &here));
+    }
+    for (name, of) in &node.properties {
+        check_defaults(of, &key(&child(path, "properties"), name), errors);
+    }
+    if let Some(of) = &node.items {
+        check_defaults(of, &child(path, "items"), errors);
+    }
+    if let Some(of) = node.additional_schema() {
+        check_defaults(of, &child(path, "additionalProperties"), errors);
+    }
+}
+
+fn flag(map: &Map<String, Value>, name: &str) -> bool {
+    map.get(name).and_then(Value::as_bool).unwrap_or(false)
+}
+
+fn strings(map: &Map<String, Value>, name: &str) -> Vec<String> {
+    map.get(name)
+        .and_then(Value::as_array)
+        .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        .unwrap_or_default()
+}
+
+fn members<'a>(map: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    map.get(name).and_then(Value::as_object).into_iter().flatten()
+}

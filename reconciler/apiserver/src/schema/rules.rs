@@ -1,0 +1,324 @@
+//! `x-kubernetes-validations`: declared, compiled once, evaluated within a budget.
+
+use serde_json::{Map, Value};
+
+use super::expression::{self, Expression, Failure, Scope, optional, typed, with_budget};
+use super::message::{child, duplicate, forbidden, index, internal, invalid, invalid_omitted, key, required};
+use super::node::{ListType, Node, Type};
+use super::validate::OldItems;
+use super::{ErrorKind, FieldError};
+
+/// Loop turns all rules of one object may take together.
+const OBJECT_BUDGET: i64 = 1_000_000;
+/// Longest text a `messageExpression` may give.
+const MAX_MESSAGE: usize = 5 * 1024;
+const MAX_RULES: usize = 1_000;
+
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+#[derive(Debug)]
+pub(crate) struct Rule {
+    path: String,
+    source: String,
+    message: Option<String>,
+    message_source: Option<String>,
+    reason: Option<ErrorKind>,
+    field_path: Option<String>,
+    optional_old_self: bool,
+    program: Option<Expression>,
+    message_program: Option<Expression>,
+}
+
+/// The rules a schema node declares, not compiled yet.
+pub(super) fn declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) -> Vec<Rule> {
+    let Some(list) = map.get("x-kubernetes-validations").and_then(Value::as_array) else { return Vec::new() };
+    let path = child(path, "x-kubernetes-validations");
+    if list.len() > MAX_RULES {
+        errors.push(forbidden(&path, "too many rules"));
+        return Vec::new();
+    }
+    list.iter().enumerate().map(|(at, rule)| one(rule, index(&path, at), errors)).collect()
+}
+
+fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
+    let text = |name: &str| rule.get(name).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
+    let message = text("message");
+    if let Some(message) = &message {
+        let detail = if message.trim().is_empty() {
+            Some("message must be non-empty if specified")
+        } else if message.trim().contains('\n') {
+            Some("message must not contain line breaks")
+        } else {
+            None
+        };
+        if let Some(detail) = detail {
+            errors.push(invalid(&child(&path, "message"), &Value::from(message.as_str()), detail));
+        }
+    }
+    let reason = text("reason").and_then(|reason| match reason.as_str() {
+        "FieldValueInvalid" => Some(ErrorKind::Invalid),
+        "FieldValueForbidden" => Some(ErrorKind::Forbidden),
+        "FieldValueRequired" => Some(ErrorKind::Required),
+        "FieldValueDuplicate" => Some(ErrorKind::Duplicate),
+        other => {
+            let allowed = ["FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired", "FieldValueDuplicate"];
+            let here = child(&path, "reason");
+            errors.push(super::message::unsupported(&here, &Value::from(other), &allowed.map(Value::from)));
+            None
+        }
+    });
+    Rule {
+        source: text("rule").unwrap_or_default(),
+        message,
+        message_source: text("messageExpression"),
+        reason,
+        field_path: text("fieldPath"),
+        optional_old_self: rule.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
+        program: None,
+        message_program: None,
+        path,
+    }
+}
+
+/// Compiles every rule of the tree.
+pub(super) fn compile_all(root: &mut Node, errors: &mut Vec<FieldError>) {
+    if any_rules(root) {
+        expression::on_big_stack(|| compile_node(root, true, errors));
+    }
+}
+
+fn any_rules(node: &Node) -> bool {
+    !node.rules.is_empty()
+        || node.properties.values().chain(node.items.as_deref()).chain(node.additional_schema()).any(any_rules)
+}
+
+fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError>) {
+    let mut rules = std::mem::take(&mut node.rules);
+    for rule in &mut rules {
+        compile_rule(rule, node, correlatable, errors);
+    }
+    node.rules = rules;
+    for of in node.properties.values_mut() {
+        compile_node(of, correlatable, errors);
+    }
+    let items_correlate = correlatable && node.list_type == ListType::Map;
+    if let Some(of) = node.items.as_deref_mut() {
+        compile_node(of, items_correlate, errors);
+    }
+    if let super::Additional::Schema(of) = &mut node.additional {
+        compile_node(of, correlatable, errors);
+    }
+}
+
+fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut Vec<FieldError>) {
+    const ROOTS: [&str; 2] = ["self", "oldSelf"];
+    let here = child(&rule.path, "rule");
+    if rule.source.trim().is_empty() {
+        errors.push(required(&here, "rule is not specified"));
+        return;
+    }
+    match Expression::compile_here(&rule.source, &ROOTS) {
+        Ok(program) => {
+            let old = program.uses("oldSelf");
+            if old && !correlatable {
+                let detail = "oldSelf cannot be used on the uncorrelatable portion of the schema";
+                errors.push(invalid(&here, &Value::from(rule.source.as_str()), detail));
+            }
+            if rule.optional_old_self && !old {
+                let detail = "may not be set if oldSelf is not used in rule";
+                errors.push(invalid(&child(&rule.path, "optionalOldSelf"), &Value::Bool(true), detail));
+            }
+            rule.program = Some(program);
+        }
+        Err(detail) => errors.push(invalid(&here, &Value::from(rule.source.as_str()), &detail)),
+    }
+    if let Some(source) = &rule.message_source {
+        match Expression::compile_here(source, &ROOTS) {
+            Ok(program) => rule.message_program = Some(program),
+            Err(detail) => {
+                let here = child(&rule.path, "messageExpression");
+                errors.push(invalid(&here, &Value::from(source.as_str()), &detail));
+            }
+        }
+    }
+    if let Some(path) = &rule.field_path {
+        match normalized(path, node) {
+            Some(path) => rule.field_path = Some(path),
+            None => {
+                let detail = format!("fieldPath {path} does not refer to a valid field");
+                errors.push(invalid(&child(&rule.path, "fieldPath"), &Value::from(path.as_str()), &detail));
+            }
+        }
+    }
+}
+
+/// `.spec.x` or `['spec']['x.y']` as the path of an error, if the schema has that field.
+fn normalized(path: &str, mut node: &Node) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        let name = if let Some(after) = rest.strip_prefix("['") {
+            let (name, after) = after.split_once("']")?;
+            rest = after;
+            name
+        } else {
+            let after = rest.strip_prefix('.')?;
+            let end = after.find(['.', '[']).unwrap_or(after.len());
+            rest = &after[end..];
+            &after[..end]
+        };
+        out = if node.properties.contains_key(name) { child(&out, name) } else { key(&out, name) };
+        node = node.member(name)?;
+    }
+    (!out.is_empty()).then_some(out)
+}
+
+pub(super) fn validate_object(root: &Node, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    if !root.has_rules || super::too_deep(object) || old.is_some_and(super::too_deep) {
+        return Vec::new();
+    }
+    let mut walk = Walk { errors: Vec::new() };
+    // `Err` only means that the budget ran out, which the errors say already.
+    let _ = with_budget(OBJECT_BUDGET, || walk.node(root, object, old, ""));
+    walk.errors
+}
+
+struct Stop;
+
+struct Walk {
+    errors: Vec<FieldError>,
+}
+
+impl Walk {
+    fn node(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) -> Result<(), Stop> {
+        if !node.has_rules || value.is_null() {
+            return Ok(());
+        }
+        if !node.rules.is_empty() {
+            self.rules(node, value, old.filter(|o| !o.is_null()), path)?;
+        }
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    let here = if node.properties.contains_key(name) { child(path, name) } else { key(path, name) };
+                    if let Some(of) = node.member(name) {
+                        self.node(of, value, old.and_then(|o| o.get(name)), &here)?;
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let Some(of) = node.items.as_deref().filter(|of| of.has_rules) else { return Ok(()) };
+                let old = OldItems::new(node, old);
+                for (at, item) in items.iter().enumerate() {
+                    self.node(of, item, old.get(item), &index(path, at))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn rules(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) -> Result<(), Stop> {
+        let mut scope = Scope::new();
+        scope.set("self", typed(value, node));
+        let old_self = old.map(|old| typed(old, node));
+        for rule in &node.rules {
+            let Some(program) = &rule.program else { continue };
+            let transition = program.uses("oldSelf");
+            if transition && old.is_none() && !rule.optional_old_self {
+                continue;
+            }
+            if rule.optional_old_self {
+                scope.set("oldSelf", optional(old_self.clone()));
+            } else if let Some(old_self) = &old_self {
+                scope.set("oldSelf", old_self.clone());
+            }
+            let unchanged = !transition && old == Some(value);
+            self.rule(rule, program, &scope, Place { node, value, path, unchanged })?;
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, rule: &Rule, program: &Expression, scope: &Scope, at: Place<'_>) -> Result<(), Stop> {
+        let here = if at.path.is_empty() { "<nil>" } else { at.path };
+        let type_name = Value::from(at.node.ty.map_or("", Type::name));
+        match program.evaluate(scope) {
+            Ok(kube_cel::cel::Value::Bool(true)) => Ok(()),
+            Ok(kube_cel::cel::Value::Bool(false)) => {
+                // A stored object that a newer rule refuses may still be written, as long as this part stays as it is.
+                if !at.unchanged {
+                    let error = self.failed(rule, scope, &at);
+                    self.errors.push(error);
+                }
+                Ok(())
+            }
+            Ok(_) => {
+                let detail = format!("rule did not evaluate to a boolean: {}", rule.shown());
+                self.errors.push(internal(here, &detail));
+                Ok(())
+            }
+            Err(Failure::OutOfBudget) => {
+                self.errors.push(invalid(here, &type_name, OUT_OF_BUDGET));
+                Err(Stop)
+            }
+            Err(Failure::Error(error)) => {
+                let detail = if error.starts_with("no such overload") {
+                    format!(
+                        "'{error}': call arguments did not match a supported operator, function or macro signature for \
+                         rule: {}",
+                        rule.shown()
+                    )
+                } else {
+                    format!("{error} evaluating rule: {}", rule.shown())
+                };
+                self.errors.push(invalid(here, &type_name, &detail));
+                Ok(())
+            }
+        }
+    }
+
+    fn failed(&self, rule: &Rule, scope: &Scope, at: &Place<'_>) -> FieldError {
+        let detail = rule.evaluated_message(scope).unwrap_or_else(|| match &rule.message {
+            Some(message) => message.trim().to_owned(),
+            None => format!("failed rule: {}", rule.shown()),
+        });
+        let here = match (&rule.field_path, at.path) {
+            (Some(below), path) => child(path, below),
+            (None, "") => "<nil>".to_owned(),
+            (None, path) => path.to_owned(),
+        };
+        let compound = matches!(at.node.ty, Some(Type::Object | Type::Array));
+        match rule.reason {
+            Some(ErrorKind::Forbidden) => forbidden(&here, &detail),
+            Some(ErrorKind::Required) => required(&here, &detail),
+            Some(ErrorKind::Duplicate) if compound => {
+                FieldError { kind: ErrorKind::Duplicate, field: here, message: "Duplicate value".to_owned() }
+            }
+            Some(ErrorKind::Duplicate) => duplicate(&here, at.value),
+            _ if compound => invalid_omitted(&here, &detail),
+            _ => invalid(&here, at.value, &detail),
+        }
+    }
+}
+
+struct Place<'a> {
+    node: &'a Node,
+    value: &'a Value,
+    path: &'a str,
+    unchanged: bool,
+}
+
+impl Rule {
+    fn shown(&self) -> &str {
+        self.message.as_deref().unwrap_or(&self.source).trim()
+    }
+
+    /// A message that is empty, has line breaks or is too long counts as none, as in Kubernetes.
+    fn evaluated_message(&self, scope: &Scope) -> Option<String> {
+        let program = self.message_program.as_ref()?;
+        let kube_cel::cel::Value::String(text) = program.evaluate(scope).ok()? else { return None };
+        let text = text.trim();
+        (!text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n')).then(|| text.to_owned())
+    }
+}
