@@ -4,7 +4,7 @@
 //! [`DataSource`], [`EphemeralResource`], [`Function`]); [`serve`] does the rest: the handshake with Terraform or
 //! OpenTofu, mutual TLS, the wire's encodings, cancellation, logs.
 //!
-//! ```ignore
+//! ```no_run
 //! # use tfplugin6::{Provider, ServeOptions, Schema};
 //! # struct Mine;
 //! # impl Provider for Mine { fn schema(&self) -> Schema { Schema::default() } }
@@ -31,7 +31,7 @@ pub mod proto;
 pub mod provider;
 pub mod resource;
 pub mod schema;
-// pub mod serve;
+pub mod serve;
 mod server;
 pub mod ty;
 pub mod value;
@@ -47,7 +47,7 @@ pub use path::{AttributePath, Step};
 pub use provider::Provider;
 pub use resource::Resource;
 pub use schema::{Attribute, Block, NestedAttribute, NestedBlock, Schema};
-// pub use serve::{ServeOptions, serve};
+pub use serve::{ServeOptions, serve};
 pub use server::ProviderServer;
 pub use ty::Type;
 pub use value::{Refinement, Value};

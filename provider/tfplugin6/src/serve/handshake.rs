@@ -1,0 +1,128 @@
+//! What Terraform says through the environment, and the one line it is answered with.
+
+use std::{ops::RangeInclusive, path::PathBuf};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use rustls_pki_types::CertificateDer;
+
+use super::listen::Listener;
+
+/// The only protocol version served.
+pub(super) const PROTOCOL: u32 = 6;
+/// The version of go-plugin's own protocol.
+const CORE_PROTOCOL: u32 = 1;
+
+const COOKIE_NAME: &str = "TF_PLUGIN_MAGIC_COOKIE";
+/// Not a secret: how a plugin knows that it was not started by hand.
+const COOKIE_VALUE: &str = "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2";
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Handshake {
+    /// PEM. With it, only the holder of its key is served.
+    pub(super) client_certificate: Option<String>,
+    /// Where to put the socket.
+    pub(super) socket_directory: Option<PathBuf>,
+    /// Where sockets cannot be.
+    pub(super) ports: RangeInclusive<u16>,
+}
+
+/// Why a process was not started the way a plugin is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(
+        "This is a Terraform provider: a plugin that Terraform and OpenTofu start, not a program to run by hand.\n\
+         Name it in the required_providers of a configuration and run `terraform init` there."
+    )]
+    NotAPlugin,
+    #[error(
+        "this provider speaks plugin protocol {PROTOCOL}, but Terraform offers only {0:?}: \
+         use Terraform 1.0 or later, or OpenTofu"
+    )]
+    NoCommonVersion(String),
+}
+
+impl Handshake {
+    /// Reads the environment of a plugin.
+    pub(super) fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, Refusal> {
+        if get(COOKIE_NAME).as_deref() != Some(COOKIE_VALUE) {
+            return Err(Refusal::NotAPlugin);
+        }
+        // A host that does not say is one that cannot choose.
+        if let Some(offered) = get("PLUGIN_PROTOCOL_VERSIONS").filter(|offered| !offered.is_empty())
+            && !offered.split(',').any(|version| version.trim().parse() == Ok(PROTOCOL))
+        {
+            return Err(Refusal::NoCommonVersion(offered));
+        }
+        let client_certificate = get("PLUGIN_CLIENT_CERT").filter(|pem| !pem.is_empty());
+        Ok(Self { client_certificate, ..Self::for_debugging(get) })
+    }
+
+    /// For a process that Terraform did not start: no certificate to pin.
+    pub(super) fn for_debugging(get: impl Fn(&str) -> Option<String>) -> Self {
+        let port = |name| get(name).and_then(|port| port.parse::<u16>().ok());
+        let directory = get("PLUGIN_UNIX_SOCKET_DIR").filter(|directory| !directory.is_empty());
+        Self {
+            client_certificate: None,
+            socket_directory: directory.map(PathBuf::from),
+            ports: match (port("PLUGIN_MIN_PORT"), port("PLUGIN_MAX_PORT")) {
+                (Some(min), Some(max)) if min <= max => min..=max,
+                // Any free one.
+                _ => 0..=0,
+            },
+        }
+    }
+}
+
+/// `1|6|unix|PATH|grpc|CERTIFICATE`
+pub(super) fn line(listener: &Listener, certificate: Option<&CertificateDer<'_>>) -> String {
+    let certificate = certificate.map(|der| STANDARD_NO_PAD.encode(der)).unwrap_or_default();
+    format!("{CORE_PROTOCOL}|{PROTOCOL}|{}|{}|grpc|{certificate}", listener.network(), listener.address())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        move |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn without_the_cookie_a_person_is_told_what_this_is() {
+        let refusal = Handshake::from_environment(environment(&[])).unwrap_err();
+        assert!(refusal.to_string().contains("not a program to run by hand"));
+        assert_eq!(
+            Handshake::from_environment(environment(&[(COOKIE_NAME, "guess")])),
+            Err(Refusal::NotAPlugin)
+        );
+    }
+
+    #[test]
+    fn a_terraform_that_only_speaks_5_is_refused() {
+        let offered = |versions| {
+            Handshake::from_environment(environment(&[
+                (COOKIE_NAME, COOKIE_VALUE),
+                ("PLUGIN_PROTOCOL_VERSIONS", versions),
+            ]))
+        };
+        assert_eq!(offered("5"), Err(Refusal::NoCommonVersion("5".to_owned())));
+        assert!(offered("5,6").is_ok());
+        assert!(offered("").is_ok());
+    }
+
+    #[test]
+    fn the_environment_says_where_to_listen_and_whom_to_serve() {
+        let handshake = Handshake::from_environment(environment(&[
+            (COOKIE_NAME, COOKIE_VALUE),
+            ("PLUGIN_CLIENT_CERT", "PEM"),
+            ("PLUGIN_UNIX_SOCKET_DIR", "/run/x"),
+            ("PLUGIN_MIN_PORT", "10000"),
+            ("PLUGIN_MAX_PORT", "25000"),
+        ]))
+        .unwrap();
+        assert_eq!(handshake.client_certificate.as_deref(), Some("PEM"));
+        assert_eq!(handshake.socket_directory, Some(PathBuf::from("/run/x")));
+        assert_eq!(handshake.ports, 10_000..=25_000);
+    }
+}

@@ -1,0 +1,159 @@
+//! The log, as Terraform reads it: one JSON object a line on stderr.
+
+use std::{
+    fmt,
+    io::{self, Write as _},
+};
+
+use serde_json::{Map, Value as Json};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+use tracing_subscriber::{
+    Layer,
+    filter::{LevelFilter, Targets},
+    layer::{Context, SubscriberExt as _},
+    registry::LookupSpan,
+};
+
+/// Parts below this crate that talk about every frame. Their warnings are worth having.
+const NOISY: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower"];
+
+/// Installs the log and the panic hook of this process.
+pub(super) fn install(module: &str, environment: impl Fn(&str) -> Option<String>) {
+    let level = level(module, environment);
+    // Without anybody to read it, not even a subscriber: every event is one comparison.
+    if level != LevelFilter::OFF {
+        let noisy = NOISY.map(|target| (target, LevelFilter::WARN.min(level)));
+        let filter = Targets::new().with_default(level).with_targets(noisy);
+        let layer = Hclog { module: format!("provider.{module}"), out: || io::stderr().lock() };
+        // A subscriber the program set before this one stays.
+        let _ = tracing::subscriber::set_global_default(
+            tracing_subscriber::registry().with(layer.with_filter(filter)),
+        );
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        // Where a panic ends the process, Terraform looks for this very word to show the user what happened.
+        if cfg!(panic = "abort") {
+            let _ = writeln!(io::stderr(), "panic: {panic}");
+        }
+        tracing::error!(%panic, "panicked");
+    }));
+}
+
+/// The level asked for: for this provider, for all providers, for everything.
+fn level(module: &str, environment: impl Fn(&str) -> Option<String>) -> LevelFilter {
+    let name = module.rsplit('-').next().unwrap_or_default().to_uppercase();
+    let asked = [format!("TF_LOG_PROVIDER_{name}"), "TF_LOG_PROVIDER".to_owned(), "TF_LOG".to_owned()]
+        .iter()
+        .find_map(|variable| environment(variable).filter(|level| !level.is_empty()));
+    match asked.unwrap_or_default().to_uppercase().as_str() {
+        "ERROR" => LevelFilter::ERROR,
+        "WARN" => LevelFilter::WARN,
+        "INFO" => LevelFilter::INFO,
+        "DEBUG" => LevelFilter::DEBUG,
+        "" | "OFF" => LevelFilter::OFF,
+        // `JSON` is everything as JSON; an unknown word is everything, to Terraform.
+        _ => LevelFilter::TRACE,
+    }
+}
+
+/// Writes events, with the fields of the spans they are in.
+struct Hclog<M> {
+    module: String,
+    out: M,
+}
+
+impl<S, M, W> Layer<S> for Hclog<M>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    M: Fn() -> W + 'static,
+    W: io::Write,
+{
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &span::Id, values: &span::Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut line = head(event.metadata(), &self.module);
+        for span in
+            context.event_scope(event).into_iter().flat_map(tracing_subscriber::registry::Scope::from_root)
+        {
+            if let Some(fields) = span.extensions().get::<Fields>() {
+                line.extend(fields.0.clone());
+            }
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let message = fields.0.remove("message").unwrap_or_else(|| Json::from(""));
+        line.insert("@message".to_owned(), message);
+        line.extend(fields.0);
+        let mut line = Json::Object(line).to_string();
+        line.push('\n');
+        // Where stderr is gone there is nobody to tell.
+        let _ = (self.out)().write_all(line.as_bytes());
+    }
+}
+
+fn head(metadata: &Metadata<'_>, module: &str) -> Map<String, Json> {
+    let level = match *metadata.level() {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    };
+    let timestamp = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
+    let head = [("@level", level), ("@module", module), ("@timestamp", timestamp.as_str())];
+    head.into_iter().map(|(key, value)| (key.to_owned(), Json::from(value))).collect()
+}
+
+/// The fields of an event or span, as JSON.
+#[derive(Debug, Default)]
+struct Fields(Map<String, Json>);
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: impl Into<Json>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+}
