@@ -1,1 +1,8 @@
+//! The reconciler: controllers that bind what users declare to hosts, and the one binary `berth`.
+//!
+//! [`controllers`] decide (which host, which address); the host agent (`berth-agent`) makes it real; the embedded
+//! control plane (`berth-apiserver`) stands where there is no Kubernetes. They meet only through objects.
 
+pub mod clock;
+pub mod controllers;
+pub mod leader;

@@ -1,0 +1,42 @@
+//! Host: its agent speaks for it; the controllers only say when the agent has fallen silent.
+
+use berth_api::{ConditionType, Host, HostStatus, Reason, condition};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    Key, World,
+    apply::{WriteError, Writer},
+    plan::Outcome,
+};
+
+pub(super) async fn reconcile(
+    world: &mut World,
+    writer: &Writer,
+    key: &Key,
+    touched: &mut Vec<Key>,
+) -> Result<Outcome, WriteError> {
+    let Some(host) = world.hosts.get(key).cloned() else { return Ok(Outcome::Settled) };
+    let status = status(&host, world.is_alive(&key.name), writer.now());
+    writer.status(world, host.as_ref(), status, touched).await?;
+    Ok(Outcome::Settled)
+}
+
+fn status(host: &Host, alive: bool, now: Timestamp) -> HostStatus {
+    let mut status = host.status.clone().unwrap_or_default();
+    // A host that has never reported is new, not silent: its first report follows its first lease.
+    if alive || status.observed_generation < 0 {
+        return status;
+    }
+    let generation = host.metadata.generation.unwrap_or_default();
+    let text = "its agent has not renewed its lease: what runs there is not known";
+    condition::set(
+        &mut status.conditions,
+        ConditionType::Ready,
+        "Unknown",
+        Reason::HostSilent,
+        text,
+        generation,
+        now,
+    );
+    status
+}

@@ -1,0 +1,160 @@
+//! HotswapDiskAttachment: bound to its VM's host, with its disk, once both allow it. After that it is its agent's.
+
+use std::sync::Arc;
+
+use berth_api::{
+    AttachmentState, Binding, ConditionType, Disk, HOST_FINALIZER, HotswapDiskAttachment,
+    HotswapDiskAttachmentStatus, ObjectUse, Readiness, Reason, UseKind, VM, condition,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    Key, Kind, World,
+    apply::{WriteError, Writer},
+    plan::{Need, Outcome, Plan, Step},
+    vm::bind_disk,
+};
+use crate::clock::Identities;
+
+#[derive(Debug)]
+struct Observed {
+    vm: Option<Arc<VM>>,
+    disk: Option<Arc<Disk>>,
+    /// Somebody else who has the disk: the VM, and how.
+    user: Option<String>,
+    fresh_volume_id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    Leave,
+    Wait(Readiness),
+    Bind(String),
+}
+
+pub(super) async fn reconcile(
+    world: &mut World,
+    writer: &Writer,
+    key: &Key,
+    touched: &mut Vec<Key>,
+) -> Result<Outcome, WriteError> {
+    let Some(attachment) = world.attachments.get(key).cloned() else { return Ok(Outcome::Settled) };
+    let plan = plan(&attachment, &observe(world, &attachment, writer.identities()));
+    writer.apply(world, &plan.steps, touched).await?;
+    let Some(attachment) = world.attachments.get(key).cloned() else { return Ok(Outcome::Settled) };
+    let status = status(&attachment, &plan.decision, writer.now());
+    writer.status(world, attachment.as_ref(), status, touched).await?;
+    Ok(plan.outcome)
+}
+
+fn observe(world: &World, attachment: &HotswapDiskAttachment, identities: &Identities) -> Observed {
+    let namespace = attachment.namespace().unwrap_or_default();
+    let disk_key = Key::namespaced(Kind::Disk, &namespace, attachment.spec.disk.as_str());
+    let disk = world.disks.get(&disk_key).cloned();
+    let mine = attachment.name_any();
+    let by_status = disk.as_ref().and_then(|d| d.status.as_ref()).and_then(|status| {
+        let other = |u: &&ObjectUse| u.attachment.as_deref() != Some(mine.as_str());
+        status.used_by.iter().find(other).map(|u| format!("VM {}", u.vm))
+    });
+    let by_vm = world.index.vms_with_disk(&disk_key).into_iter().next().map(|key| format!("VM {}", key.name));
+    let is_bound = |key: &Key| {
+        let other = world.attachments.get(key).and_then(|a| a.status.as_ref());
+        key.name != mine && other.is_some_and(|s| s.binding.is_some())
+    };
+    let by_attachment = world.index.attachments_of_disk(&disk_key).into_iter().find(is_bound);
+    Observed {
+        vm: world.vms.named(&namespace, attachment.spec.vm.as_str()).cloned(),
+        user: by_status.or(by_vm).or(by_attachment.map(|key| format!("attachment {}", key.name))),
+        disk,
+        fresh_volume_id: format!("v-{}", identities.hex(16)),
+    }
+}
+
+fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decision> {
+    if attachment.status.as_ref().is_some_and(|s| s.binding.is_some()) {
+        return Plan::settled(Decision::Leave);
+    }
+    if attachment.metadata.deletion_timestamp.is_some() {
+        let mut plan = Plan::settled(Decision::Leave);
+        plan.steps.push(Step::RemoveFinalizer(Key::of(attachment), HOST_FINALIZER));
+        return plan;
+    }
+    let namespace = attachment.namespace().unwrap_or_default();
+    let vm_key = Key::namespaced(Kind::VM, &namespace, attachment.spec.vm.as_str());
+    let disk_key = Key::namespaced(Kind::Disk, &namespace, attachment.spec.disk.as_str());
+    let needs = vec![Need::Object(vm_key.clone()), Need::Object(disk_key.clone())];
+    let wait = |reason, text: String| {
+        Plan::blocked(Decision::Wait(Readiness::Reconciling(reason, text)), needs.clone())
+    };
+    let Some(vm) = &observed.vm else {
+        return wait(Reason::WaitingForVM, format!("VM {} does not exist", vm_key.name));
+    };
+    let Some(host) = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone()) else {
+        return wait(Reason::WaitingForVM, format!("VM {} is not bound to a host yet", vm_key.name));
+    };
+    if vm.metadata.deletion_timestamp.is_some() {
+        return wait(Reason::WaitingForVM, format!("VM {} is being deleted", vm_key.name));
+    }
+    let Some(disk) = &observed.disk else {
+        return wait(Reason::WaitingForDisk, format!("Disk {} does not exist", disk_key.name));
+    };
+    if let Some(user) = &observed.user {
+        return wait(Reason::DiskInUse, format!("Disk {} is used by {user}", disk_key.name));
+    }
+    let mut steps = vec![Step::AddFinalizer(Key::of(attachment), HOST_FINALIZER)];
+    match disk.status.as_ref().and_then(|s| s.binding.as_ref()) {
+        Some(binding) if binding.host != host => {
+            let text = format!(
+                "Disk {} is on host {}, VM {} on host {host}",
+                disk_key.name, binding.host, vm_key.name
+            );
+            return Plan::blocked(Decision::Wait(Readiness::Stalled(Reason::DiskOnOtherHost, text)), needs);
+        }
+        Some(_) => {}
+        None => {
+            if let Some(why) = super::disk::blocks_its_vm(disk) {
+                return wait(Reason::WaitingForDisk, format!("Disk {}: {why}", disk_key.name));
+            }
+            let usage = ObjectUse {
+                use_kind: UseKind::Hotswap,
+                vm: vm.name_any(),
+                vm_uid: vm.uid().unwrap_or_default(),
+                attachment: Some(attachment.name_any()),
+            };
+            steps.extend(bind_disk(&disk_key, &host, &observed.fresh_volume_id, vec![usage]));
+        }
+    }
+    Plan { steps, decision: Decision::Bind(host), outcome: Outcome::Settled }
+}
+
+fn status(
+    attachment: &HotswapDiskAttachment,
+    decision: &Decision,
+    now: Timestamp,
+) -> HotswapDiskAttachmentStatus {
+    let mut status = attachment.status.clone().unwrap_or_default();
+    let generation = attachment.metadata.generation.unwrap_or_default();
+    let readiness = match decision {
+        Decision::Leave => return status,
+        Decision::Wait(readiness) => readiness.clone(),
+        Decision::Bind(host) => {
+            status.binding = Some(Binding { host: host.clone(), epoch: 1 });
+            Readiness::Reconciling(Reason::Bound, format!("bound to host {host}"))
+        }
+    };
+    let attached = ConditionType::Attached;
+    condition::set(
+        &mut status.conditions,
+        attached,
+        "False",
+        readiness.reason(),
+        readiness.message(),
+        generation,
+        now,
+    );
+    readiness.write(&mut status.conditions, generation, now);
+    status.state = Some(AttachmentState::Requested);
+    status.observed_generation = generation;
+    status
+}

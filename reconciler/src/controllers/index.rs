@@ -1,0 +1,254 @@
+//! What follows from all objects together, kept up to date object by object so that no decision scans them all.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::Ipv4Addr,
+};
+
+use berth_api::{HotswapDiskAttachment, PublicIP, VM};
+use kube::ResourceExt;
+
+use super::{Key, Kind};
+
+/// What the VMs bound to a host take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Virtual CPUs.
+    pub(super) cpus: i64,
+    /// Bytes of guest memory, without overhead.
+    pub(super) memory: u64,
+    /// VMs.
+    pub(super) vms: u64,
+}
+
+/// What one VM adds to the index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct VmEntry {
+    host: Option<String>,
+    cpus: i64,
+    memory: u64,
+    group: Option<Key>,
+    disks: Vec<Key>,
+    public_ips: Vec<Key>,
+    addresses: Vec<(String, Ipv4Addr)>,
+    macs: Vec<String>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    vm_entries: HashMap<Key, VmEntry>,
+    usage: HashMap<String, Usage>,
+    by_host: HashMap<String, BTreeSet<Key>>,
+    by_group: HashMap<Key, BTreeSet<Key>>,
+    by_disk: HashMap<Key, BTreeSet<Key>>,
+    by_public_ip: HashMap<Key, BTreeSet<Key>>,
+    addresses: HashMap<String, BTreeSet<Ipv4Addr>>,
+    macs: BTreeSet<String>,
+    public_addresses: BTreeMap<Ipv4Addr, Key>,
+    public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
+    attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
+    attachments_by_vm: HashMap<Key, BTreeSet<Key>>,
+    attachment_entries: HashMap<Key, (Key, Key)>,
+}
+
+fn insert<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: K, key: &Key) {
+    map.entry(at).or_default().insert(key.clone());
+}
+
+fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: &Key) {
+    if let Some(set) = map.get_mut(at) {
+        set.remove(key);
+        if set.is_empty() {
+            map.remove(at);
+        }
+    }
+}
+
+fn keys<K: std::hash::Hash + Eq>(map: &HashMap<K, BTreeSet<Key>>, at: &K) -> Vec<Key> {
+    map.get(at).into_iter().flatten().cloned().collect()
+}
+
+fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
+    let namespace = vm.namespace().unwrap_or_default();
+    let named = |kind, name: &str| Key::namespaced(kind, &namespace, name);
+    let status = vm.status.as_ref();
+    let host = status.and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
+    let interfaces = status.map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let address = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.address.parse().ok()?));
+    VmEntry {
+        host,
+        cpus,
+        memory,
+        group: vm
+            .spec
+            .placement
+            .as_ref()
+            .and_then(|p| p.group.as_ref())
+            .map(|g| named(Kind::PlacementGroup, g.as_str())),
+        disks: vm.spec.disks.iter().map(|d| named(Kind::Disk, d.name.as_str())).collect(),
+        public_ips: vm
+            .spec
+            .network_interfaces
+            .iter()
+            .filter_map(|i| i.public_ip.as_ref())
+            .map(|ip| named(Kind::PublicIP, ip.as_str()))
+            .collect(),
+        addresses: interfaces.iter().filter_map(address).collect(),
+        macs: interfaces.iter().map(|i| i.mac_address.clone()).collect(),
+    }
+}
+
+impl Index {
+    /// Notes a VM as it is now (`None`: gone); returns the keys its change concerns: its group, public addresses,
+    /// attachments and disks, those of before included.
+    pub(super) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, cpus: i64, memory: u64) -> Vec<Key> {
+        let new = vm.map(|vm| entry_of(vm, cpus, memory));
+        let old = self.vm_entries.remove(key);
+        if let Some(old) = &old {
+            self.subtract(key, old);
+        }
+        if let Some(new) = &new {
+            self.add(key, new);
+            self.vm_entries.insert(key.clone(), new.clone());
+        }
+        let mut concerned = BTreeSet::new();
+        for entry in old.iter().chain(&new) {
+            concerned.extend(entry.group.clone());
+            concerned.extend(entry.public_ips.iter().cloned());
+        }
+        concerned.extend(keys(&self.attachments_by_vm, key));
+        concerned.into_iter().collect()
+    }
+
+    fn add(&mut self, key: &Key, entry: &VmEntry) {
+        if let Some(host) = &entry.host {
+            insert(&mut self.by_host, host.clone(), key);
+            let usage = self.usage.entry(host.clone()).or_default();
+            usage.cpus += entry.cpus;
+            usage.memory += entry.memory;
+            usage.vms += 1;
+        }
+        if let Some(group) = &entry.group {
+            insert(&mut self.by_group, group.clone(), key);
+        }
+        for disk in &entry.disks {
+            insert(&mut self.by_disk, disk.clone(), key);
+        }
+        for ip in &entry.public_ips {
+            insert(&mut self.by_public_ip, ip.clone(), key);
+        }
+        for (network, address) in &entry.addresses {
+            self.addresses.entry(network.clone()).or_default().insert(*address);
+        }
+        self.macs.extend(entry.macs.iter().cloned());
+    }
+
+    fn subtract(&mut self, key: &Key, entry: &VmEntry) {
+        if let Some(host) = &entry.host {
+            take(&mut self.by_host, host, key);
+            if let Some(usage) = self.usage.get_mut(host) {
+                usage.cpus -= entry.cpus;
+                usage.memory -= entry.memory;
+                usage.vms -= 1;
+            }
+        }
+        if let Some(group) = &entry.group {
+            take(&mut self.by_group, group, key);
+        }
+        for disk in &entry.disks {
+            take(&mut self.by_disk, disk, key);
+        }
+        for ip in &entry.public_ips {
+            take(&mut self.by_public_ip, ip, key);
+        }
+        for (network, address) in &entry.addresses {
+            if let Some(set) = self.addresses.get_mut(network) {
+                set.remove(address);
+            }
+        }
+        for mac in &entry.macs {
+            self.macs.remove(mac);
+        }
+    }
+
+    /// Notes a public address as it is now (`None`: gone); returns the keys its change concerns: its pool.
+    pub(super) fn set_public_ip(&mut self, key: &Key, ip: Option<&PublicIP>) -> Vec<Key> {
+        let old = self.public_address_of.remove(key);
+        if let Some((address, _)) = &old {
+            self.public_addresses.remove(address);
+        }
+        let new = ip.and_then(|ip| {
+            let address = ip.status.as_ref()?.address.as_ref()?.parse().ok()?;
+            Some((address, Key::cluster(Kind::IPPool, ip.spec.pool.as_str())))
+        });
+        if let Some((address, pool)) = &new {
+            self.public_addresses.insert(*address, key.clone());
+            self.public_address_of.insert(key.clone(), (*address, pool.clone()));
+        }
+        let pools: BTreeSet<Key> = old.into_iter().chain(new).map(|(_, pool)| pool).collect();
+        pools.into_iter().collect()
+    }
+
+    /// Notes an attachment as it is now (`None`: gone); returns the keys its change concerns: none of ours.
+    pub(super) fn set_attachment(
+        &mut self,
+        key: &Key,
+        attachment: Option<&HotswapDiskAttachment>,
+    ) -> Vec<Key> {
+        if let Some((disk, vm)) = self.attachment_entries.remove(key) {
+            take(&mut self.attachments_by_disk, &disk, key);
+            take(&mut self.attachments_by_vm, &vm, key);
+        }
+        if let Some(attachment) = attachment {
+            let namespace = attachment.namespace().unwrap_or_default();
+            let disk = Key::namespaced(Kind::Disk, &namespace, attachment.spec.disk.as_str());
+            let vm = Key::namespaced(Kind::VM, &namespace, attachment.spec.vm.as_str());
+            insert(&mut self.attachments_by_disk, disk.clone(), key);
+            insert(&mut self.attachments_by_vm, vm.clone(), key);
+            self.attachment_entries.insert(key.clone(), (disk, vm));
+        }
+        Vec::new()
+    }
+
+    pub(super) fn usage(&self, host: &str) -> Usage {
+        self.usage.get(host).copied().unwrap_or_default()
+    }
+
+    pub(super) fn vms_on(&self, host: &str) -> Vec<Key> {
+        keys(&self.by_host, &host.to_owned())
+    }
+
+    pub(super) fn members(&self, group: &Key) -> Vec<Key> {
+        keys(&self.by_group, group)
+    }
+
+    pub(super) fn vms_with_disk(&self, disk: &Key) -> Vec<Key> {
+        keys(&self.by_disk, disk)
+    }
+
+    pub(super) fn vms_with_public_ip(&self, ip: &Key) -> Vec<Key> {
+        keys(&self.by_public_ip, ip)
+    }
+
+    pub(super) fn attachments_of_disk(&self, disk: &Key) -> Vec<Key> {
+        keys(&self.attachments_by_disk, disk)
+    }
+
+    pub(super) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {
+        self.addresses.get(network).is_some_and(|set| set.contains(&address))
+    }
+
+    pub(super) fn is_mac_used(&self, mac: &str) -> bool {
+        self.macs.contains(mac)
+    }
+
+    pub(super) fn public_ip_with(&self, address: Ipv4Addr) -> Option<&Key> {
+        self.public_addresses.get(&address)
+    }
+
+    /// How many addresses of the pool are given out.
+    pub(super) fn allocated_in(&self, pool: &Key) -> usize {
+        self.public_address_of.values().filter(|(_, of)| of == pool).count()
+    }
+}

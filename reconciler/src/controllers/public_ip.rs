@@ -1,0 +1,204 @@
+//! PublicIP: allocated from its pool, kept while its VM is stopped, returned when it is deleted.
+
+use std::{net::Ipv4Addr, sync::Arc};
+
+use berth_api::{
+    ADDRESS_FINALIZER, Binding, IPPool, ObjectUse, PublicIP, PublicIPState, PublicIPStatus, Readiness,
+    Reason, UseKind,
+};
+use ipnet::Ipv4Net;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    Key, Kind, World,
+    apply::{WriteError, Writer},
+    plan::{Need, Outcome, Plan, Step},
+};
+
+#[derive(Debug)]
+struct Observed {
+    /// The address it gets, or why none.
+    address: Result<Ipv4Addr, (Reason, String)>,
+    /// The VM that has it, with the VM's host.
+    user: Option<(ObjectUse, Option<String>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    Gone,
+    Wait(Readiness),
+    Allocated { address: Ipv4Addr, user: Option<(ObjectUse, Option<String>)>, terminating: bool },
+}
+
+pub(super) async fn reconcile(
+    world: &mut World,
+    writer: &Writer,
+    key: &Key,
+    touched: &mut Vec<Key>,
+) -> Result<Outcome, WriteError> {
+    let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
+    let plan = plan(&ip, &observe(world, &ip));
+    writer.apply(world, &plan.steps, touched).await?;
+    let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
+    let status = status(&ip, &plan.decision, writer.now());
+    writer.status(world, ip.as_ref(), status, touched).await?;
+    Ok(plan.outcome)
+}
+
+fn observe(world: &World, ip: &PublicIP) -> Observed {
+    let pool = world.ip_pools.cluster(ip.spec.pool.as_str());
+    let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
+    let key = Key::of(ip);
+    let is_free = |address: Ipv4Addr| world.index.public_ip_with(address).is_none_or(|holder| *holder == key);
+    let address = match (mine, pool) {
+        (Some(mine), _) => Ok(mine),
+        (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
+        (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
+    };
+    Observed { address, user: user(world, ip) }
+}
+
+fn pick(
+    pool: &IPPool,
+    wanted: Option<&str>,
+    is_free: impl Fn(Ipv4Addr) -> bool,
+) -> Result<Ipv4Addr, (Reason, String)> {
+    let name = pool.name_any();
+    let ranges: Vec<Ipv4Net> = pool.spec.cidrs.iter().filter_map(|c| c.parse().ok()).collect();
+    let Some(wanted) = wanted else {
+        let mut all =
+            ranges.iter().flat_map(|range| u32::from(range.network())..=u32::from(range.broadcast()));
+        let free = all.find(|a| is_free(Ipv4Addr::from(*a))).map(Ipv4Addr::from);
+        let none = || {
+            format!(
+                "no address of IPPool {name} ({}) is free: delete a PublicIP or add a range",
+                pool.spec.cidrs.join(", ")
+            )
+        };
+        return free.ok_or_else(|| (Reason::NoFreeAddress, none()));
+    };
+    let unavailable =
+        |why: &str| (Reason::AddressUnavailable, format!("address {wanted} {why} IPPool {name}"));
+    let address: Ipv4Addr = wanted.parse().map_err(|_| unavailable("is no IPv4 address of"))?;
+    if !ranges.iter().any(|range| range.contains(&address)) {
+        return Err(unavailable("is not in"));
+    }
+    if is_free(address) { Ok(address) } else { Err(unavailable("is taken in")) }
+}
+
+/// The VM that has the address: the one that already had it while it still names it, else the first by age.
+fn user(world: &World, ip: &PublicIP) -> Option<(ObjectUse, Option<String>)> {
+    let vms: Vec<_> = world
+        .index
+        .vms_with_public_ip(&Key::of(ip))
+        .iter()
+        .filter_map(|key| world.vms.get(key))
+        .cloned()
+        .collect();
+    let current = ip.status.as_ref().and_then(|s| s.used_by.first()).map(|u| u.vm_uid.clone());
+    let holds = |vm: &&Arc<berth_api::VM>| vm.uid() == current && current.is_some();
+    let vm =
+        vms.iter().find(holds).or_else(|| vms.iter().min_by_key(|vm| (vm.creation_timestamp(), vm.uid())))?;
+    let usage = ObjectUse {
+        use_kind: UseKind::Address,
+        vm: vm.name_any(),
+        vm_uid: vm.uid().unwrap_or_default(),
+        attachment: None,
+    };
+    Some((usage, vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone())))
+}
+
+fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
+    let key = Key::of(ip);
+    let has_address = ip.status.as_ref().is_some_and(|s| s.address.is_some());
+    let terminating = ip.metadata.deletion_timestamp.is_some();
+    if terminating && (observed.user.is_none() || !has_address) {
+        let steps = vec![Step::RemoveFinalizer(key, ADDRESS_FINALIZER)];
+        return Plan { steps, decision: Decision::Gone, outcome: Outcome::Settled };
+    }
+    match &observed.address {
+        Ok(address) => Plan {
+            // An object that goes can get no new finalizer.
+            steps: if terminating { Vec::new() } else { vec![Step::AddFinalizer(key, ADDRESS_FINALIZER)] },
+            decision: Decision::Allocated { address: *address, user: observed.user.clone(), terminating },
+            outcome: Outcome::Settled,
+        },
+        Err((reason, text)) => {
+            let readiness = match reason {
+                Reason::WaitingForPool => Readiness::Reconciling(*reason, text.clone()),
+                _ => Readiness::Stalled(*reason, text.clone()),
+            };
+            let pool = Key::cluster(Kind::IPPool, ip.spec.pool.as_str());
+            Plan::blocked(Decision::Wait(readiness), vec![Need::Object(pool), Need::Address])
+        }
+    }
+}
+
+fn status(ip: &PublicIP, decision: &Decision, now: Timestamp) -> PublicIPStatus {
+    let mut status = ip.status.clone().unwrap_or_default();
+    let generation = ip.metadata.generation.unwrap_or_default();
+    match decision {
+        Decision::Gone => return status,
+        Decision::Wait(readiness) => {
+            readiness.write(&mut status.conditions, generation, now);
+            status.state = Some(if matches!(readiness, Readiness::Stalled(..)) {
+                PublicIPState::Failed
+            } else {
+                PublicIPState::Pending
+            });
+        }
+        Decision::Allocated { address, user, terminating } => {
+            status.address = Some(address.to_string());
+            status.used_by = user.iter().map(|(usage, _)| usage.clone()).collect();
+            let host = user.as_ref().and_then(|(_, host)| host.clone());
+            status.binding = host.map(|host| Binding { host, epoch: 1 });
+            status.state = Some(match (terminating, user) {
+                (true, _) => PublicIPState::Terminating,
+                (false, Some(_)) => PublicIPState::InUse,
+                (false, None) => PublicIPState::Allocated,
+            });
+            let readiness = match (terminating, user) {
+                (true, Some((usage, _))) => Readiness::Reconciling(
+                    Reason::Deleting,
+                    format!("waits for VM {} to let go of it", usage.vm),
+                ),
+                _ => Readiness::Ready(Reason::Allocated, String::new()),
+            };
+            readiness.write(&mut status.conditions, generation, now);
+        }
+    }
+    status.observed_generation = generation;
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::IPPoolSpec;
+
+    fn pool(cidrs: &[&str]) -> IPPool {
+        let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
+        IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() })
+    }
+
+    #[test]
+    fn the_lowest_free_address_of_all_ranges_is_taken() {
+        let pool = pool(&["192.0.2.8/31", "198.51.100.7/32"]);
+        let taken = ["192.0.2.8".parse::<Ipv4Addr>().expect("an address")];
+        assert_eq!(pick(&pool, None, |a| !taken.contains(&a)), Ok("192.0.2.9".parse().expect("an address")));
+        assert_eq!(
+            pick(&pool, None, |a| a.octets()[0] != 192),
+            Ok("198.51.100.7".parse().expect("an address"))
+        );
+    }
+
+    #[test]
+    fn an_empty_pool_and_a_taken_or_foreign_address_are_told_apart() {
+        let pool = pool(&["192.0.2.8/31"]);
+        assert_eq!(pick(&pool, None, |_| false).unwrap_err().0, Reason::NoFreeAddress);
+        assert!(pick(&pool, Some("192.0.2.8"), |_| false).unwrap_err().1.contains("is taken"));
+        assert!(pick(&pool, Some("192.0.2.10"), |_| true).unwrap_err().1.contains("is not in"));
+        assert!(pick(&pool, Some("999.1.1.1"), |_| true).unwrap_err().1.contains("no IPv4 address"));
+    }
+}

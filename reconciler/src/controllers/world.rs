@@ -1,0 +1,331 @@
+//! Every object, as last seen, and what follows from all of them together.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use berth_api::{
+    Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE,
+    StoragePool, VM, VMClass,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use super::{
+    Key, Kind,
+    index::Index,
+    key::Watched,
+    watches::{Change, Object},
+};
+
+/// The objects of one kind.
+#[derive(Debug)]
+pub(super) struct Cache<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    /// While a list runs: what it has named so far.
+    listing: Option<BTreeSet<Key>>,
+    synced: bool,
+}
+
+impl<K> Default for Cache<K> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), listing: None, synced: false }
+    }
+}
+
+impl<K: Watched> Cache<K> {
+    pub(super) fn get(&self, key: &Key) -> Option<&Arc<K>> {
+        self.objects.get(key)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.objects.values()
+    }
+
+    pub(super) fn named(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
+        self.objects.get(&Key::namespaced(K::KIND, namespace, name))
+    }
+
+    pub(super) fn cluster(&self, name: &str) -> Option<&Arc<K>> {
+        self.objects.get(&Key::cluster(K::KIND, name))
+    }
+
+    /// The object of that name in the namespace, else in `berth-shared`.
+    pub(super) fn lookup(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
+        self.named(namespace, name).or_else(|| self.named(SHARED_NAMESPACE, name))
+    }
+
+    /// Takes an object unless a newer one is known; returns the one it replaces, or `None` when it is not taken.
+    fn put(&mut self, object: K) -> Option<Option<Arc<K>>> {
+        let key = Key::of(&object);
+        if let Some(listing) = &mut self.listing {
+            listing.insert(key.clone());
+        }
+        let known = self.objects.get(&key);
+        if known.is_some_and(|known| !is_newer(&object, known.as_ref())) {
+            return None;
+        }
+        Some(self.objects.insert(key, Arc::new(object)))
+    }
+}
+
+/// Whether `a` is newer than `b`: another object of the same name always is, the same one by its resourceVersion.
+fn is_newer<K: Watched>(a: &K, b: &K) -> bool {
+    let version = |object: &K| object.resource_version().and_then(|v| v.parse::<u64>().ok());
+    match (a.uid() == b.uid(), version(a), version(b)) {
+        (_, Some(a), Some(b)) => a > b,
+        (same, ..) => !same || a.resource_version() != b.resource_version(),
+    }
+}
+
+/// Every object the controllers know.
+#[derive(Debug)]
+pub struct World {
+    pub(super) hosts: Cache<Host>,
+    pub(super) leases: Cache<Lease>,
+    pub(super) storage_pools: Cache<StoragePool>,
+    pub(super) ip_pools: Cache<IPPool>,
+    pub(super) networks: Cache<Network>,
+    pub(super) vm_classes: Cache<VMClass>,
+    pub(super) placement_groups: Cache<PlacementGroup>,
+    pub(super) images: Cache<Image>,
+    pub(super) disks: Cache<Disk>,
+    pub(super) public_ips: Cache<PublicIP>,
+    pub(super) vms: Cache<VM>,
+    pub(super) attachments: Cache<HotswapDiskAttachment>,
+    pub(super) index: Index,
+    host_silence: Duration,
+    /// When each host's Lease was last seen to change. By our own clock, so that a host's clock may be wrong.
+    renewed: HashMap<String, Instant>,
+    silent: BTreeSet<String>,
+}
+
+macro_rules! each_cache {
+    ($self:ident, $kind:expr, $cache:ident => $body:expr) => {
+        match $kind {
+            Kind::Host => {
+                let $cache = &mut $self.hosts;
+                $body
+            }
+            Kind::Lease => {
+                let $cache = &mut $self.leases;
+                $body
+            }
+            Kind::StoragePool => {
+                let $cache = &mut $self.storage_pools;
+                $body
+            }
+            Kind::IPPool => {
+                let $cache = &mut $self.ip_pools;
+                $body
+            }
+            Kind::Network => {
+                let $cache = &mut $self.networks;
+                $body
+            }
+            Kind::VMClass => {
+                let $cache = &mut $self.vm_classes;
+                $body
+            }
+            Kind::PlacementGroup => {
+                let $cache = &mut $self.placement_groups;
+                $body
+            }
+            Kind::Image => {
+                let $cache = &mut $self.images;
+                $body
+            }
+            Kind::Disk => {
+                let $cache = &mut $self.disks;
+                $body
+            }
+            Kind::PublicIP => {
+                let $cache = &mut $self.public_ips;
+                $body
+            }
+            Kind::VM => {
+                let $cache = &mut $self.vms;
+                $body
+            }
+            Kind::HotswapDiskAttachment => {
+                let $cache = &mut $self.attachments;
+                $body
+            }
+        }
+    };
+}
+
+impl World {
+    pub(super) fn new(host_silence: Duration) -> Self {
+        Self {
+            hosts: Cache::default(),
+            leases: Cache::default(),
+            storage_pools: Cache::default(),
+            ip_pools: Cache::default(),
+            networks: Cache::default(),
+            vm_classes: Cache::default(),
+            placement_groups: Cache::default(),
+            images: Cache::default(),
+            disks: Cache::default(),
+            public_ips: Cache::default(),
+            vms: Cache::default(),
+            attachments: Cache::default(),
+            index: Index::default(),
+            host_silence,
+            renewed: HashMap::new(),
+            silent: BTreeSet::new(),
+        }
+    }
+
+    /// Whether every kind was listed once: nothing is decided before.
+    pub(super) fn is_synced(&mut self) -> bool {
+        Kind::ALL.iter().all(|kind| each_cache!(self, kind, cache => cache.synced))
+    }
+
+    /// Takes a change from a watch; returns the keys it concerns.
+    pub(super) fn take(&mut self, change: Change, now: Instant) -> Vec<Key> {
+        match change {
+            Change::ListBegins(kind) => {
+                each_cache!(self, kind, cache => cache.listing = Some(BTreeSet::new()));
+                Vec::new()
+            }
+            Change::Listed(kind) => self.end_list(kind),
+            Change::Applied(object) => self.put(object, now),
+            Change::Deleted(object) => {
+                let key = key_of(&object);
+                self.remove(&key)
+            }
+        }
+    }
+
+    fn end_list(&mut self, kind: Kind) -> Vec<Key> {
+        let gone: Vec<Key> = each_cache!(self, kind, cache => {
+            cache.synced = true;
+            let listed = cache.listing.take().unwrap_or_default();
+            cache.objects.keys().filter(|key| !listed.contains(*key)).cloned().collect()
+        });
+        gone.iter().flat_map(|key| self.remove(key)).collect()
+    }
+
+    /// Takes an object, from a watch or from the answer to a write; returns the keys it concerns.
+    pub(super) fn put(&mut self, object: impl Into<Object>, now: Instant) -> Vec<Key> {
+        let object = object.into();
+        let key = key_of(&object);
+        let mut keys = vec![key.clone()];
+        let taken = match object {
+            Object::Host(object) => self.hosts.put(*object).is_some(),
+            Object::Lease(object) => {
+                self.renewed.insert(object.name_any(), now);
+                keys = self.silence_changes(now);
+                self.leases.put(*object).is_some()
+            }
+            Object::StoragePool(object) => self.storage_pools.put(*object).is_some(),
+            Object::IPPool(object) => self.ip_pools.put(*object).is_some(),
+            Object::Network(object) => self.networks.put(*object).is_some(),
+            Object::VMClass(object) => self.vm_classes.put(*object).is_some(),
+            Object::PlacementGroup(object) => self.placement_groups.put(*object).is_some(),
+            Object::Image(object) => self.images.put(*object).is_some(),
+            Object::Disk(object) => self.disks.put(*object).is_some(),
+            Object::PublicIP(object) => {
+                let taken = self.public_ips.put(*object).is_some();
+                if taken {
+                    let ip = self.public_ips.get(&key).cloned();
+                    keys.extend(self.index.set_public_ip(&key, ip.as_deref()));
+                }
+                taken
+            }
+            Object::VM(object) => {
+                let taken = self.vms.put(*object).is_some();
+                if taken {
+                    keys.extend(self.index_vm(&key));
+                }
+                taken
+            }
+            Object::HotswapDiskAttachment(object) => {
+                let taken = self.attachments.put(*object).is_some();
+                if taken {
+                    let attachment = self.attachments.get(&key).cloned();
+                    keys.extend(self.index.set_attachment(&key, attachment.as_deref()));
+                }
+                taken
+            }
+        };
+        if taken { keys } else { Vec::new() }
+    }
+
+    /// Forgets an object; returns the keys that concerns.
+    pub(super) fn remove(&mut self, key: &Key) -> Vec<Key> {
+        each_cache!(self, key.kind, cache => { cache.objects.remove(key); });
+        let mut keys = vec![key.clone()];
+        match key.kind {
+            Kind::VM => keys.extend(self.index.set_vm(key, None, 0, 0)),
+            Kind::PublicIP => keys.extend(self.index.set_public_ip(key, None)),
+            Kind::HotswapDiskAttachment => keys.extend(self.index.set_attachment(key, None)),
+            Kind::Lease => {
+                self.renewed.remove(&key.name);
+            }
+            _ => {}
+        }
+        keys
+    }
+
+    fn index_vm(&mut self, key: &Key) -> Vec<Key> {
+        let Some(vm) = self.vms.get(key).cloned() else { return Vec::new() };
+        let (cpus, memory) = self.vm_size(&vm).unwrap_or((0, 0));
+        self.index.set_vm(key, Some(&vm), cpus, memory)
+    }
+
+    /// CPUs and bytes of guest memory a VM takes: those it has while it runs, else those its class declares.
+    pub(super) fn vm_size(&self, vm: &VM) -> Option<(i64, u64)> {
+        let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
+        if let Some(hardware) = hardware
+            && let Ok(memory) = berth_api::Quantity(hardware.memory.clone()).bytes()
+        {
+            return Some((hardware.cpus, memory));
+        }
+        let class = self.vm_classes.lookup(&vm.namespace()?, vm.spec.class.as_str())?;
+        Some((class.spec.cpus, class.spec.memory.bytes().ok()?))
+    }
+
+    /// Whether the host's agent renews its Lease.
+    pub(super) fn is_alive(&self, host: &str) -> bool {
+        self.renewed.contains_key(host) && !self.silent.contains(host)
+    }
+
+    /// Notes which hosts fell silent or spoke again; returns their keys and those of the VMs on them.
+    pub(super) fn silence_changes(&mut self, now: Instant) -> Vec<Key> {
+        let silent: BTreeSet<String> = self
+            .hosts
+            .all()
+            .map(|host| host.name_any())
+            .filter(|name| {
+                self.renewed.get(name).is_none_or(|at| now.duration_since(*at) > self.host_silence)
+            })
+            .collect();
+        let changed: Vec<String> = silent.symmetric_difference(&self.silent).cloned().collect();
+        self.silent = silent;
+        let mut keys: Vec<Key> = changed.iter().map(|name| Key::cluster(Kind::Host, name)).collect();
+        keys.extend(changed.iter().flat_map(|host| self.index.vms_on(host)));
+        keys
+    }
+}
+
+fn key_of(object: &Object) -> Key {
+    match object {
+        Object::Host(object) => Key::of(object.as_ref()),
+        Object::Lease(object) => Key::of(object.as_ref()),
+        Object::StoragePool(object) => Key::of(object.as_ref()),
+        Object::IPPool(object) => Key::of(object.as_ref()),
+        Object::Network(object) => Key::of(object.as_ref()),
+        Object::VMClass(object) => Key::of(object.as_ref()),
+        Object::PlacementGroup(object) => Key::of(object.as_ref()),
+        Object::Image(object) => Key::of(object.as_ref()),
+        Object::Disk(object) => Key::of(object.as_ref()),
+        Object::PublicIP(object) => Key::of(object.as_ref()),
+        Object::VM(object) => Key::of(object.as_ref()),
+        Object::HotswapDiskAttachment(object) => Key::of(object.as_ref()),
+    }
+}
