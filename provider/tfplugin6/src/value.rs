@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    codec::{ValueError, json, msgpack},
     number::Number,
     path::{AttributePath, Step},
     ty::Type,
@@ -212,6 +213,38 @@ impl Value {
     #[must_use]
     pub fn elements(&self) -> &[Self] {
         self.as_list().unwrap_or(&[])
+    }
+
+    /// Reads cty's MessagePack, which is what plans and states travel as.
+    ///
+    /// # Errors
+    /// When the bytes do not hold a value of this type; the error names the attribute.
+    pub fn from_msgpack(bytes: &[u8], ty: &Type) -> Result<Self, ValueError> {
+        msgpack::decode(bytes, ty)
+    }
+
+    /// Writes cty's MessagePack.
+    ///
+    /// # Errors
+    /// When the value is not of this type; the error names the attribute.
+    pub fn to_msgpack(&self, ty: &Type) -> Result<Vec<u8>, ValueError> {
+        msgpack::encode(self, ty)
+    }
+
+    /// Reads cty's JSON, which is what states are stored as. Attributes the type does not have are refused.
+    ///
+    /// # Errors
+    /// When the text does not hold a value of this type; the error names the attribute.
+    pub fn from_json(text: &str, ty: &Type) -> Result<Self, ValueError> {
+        json::decode(text.as_bytes(), ty)
+    }
+
+    /// Writes cty's JSON.
+    ///
+    /// # Errors
+    /// When the value is not of this type or holds something unknown; the error names the attribute.
+    pub fn to_json(&self, ty: &Type) -> Result<String, ValueError> {
+        json::encode(self, ty)
     }
 
     /// The same with every unknown replaced by null: what a state may hold after a failed apply.

@@ -24,10 +24,6 @@ pub(crate) fn decode_state(json: &[u8], ty: &Type) -> Result<Value, ValueError> 
 }
 
 /// Writes a value of a type. Unknown values cannot be written.
-#[cfg_attr(
-    not(test),
-    allow(dead_code, reason = "the wire takes MessagePack from us; tests hold both codecs to one another")
-)]
 pub(crate) fn encode(value: &Value, ty: &Type) -> Result<String, ValueError> {
     let mut out = String::new();
     write(&mut out, value, ty)?;

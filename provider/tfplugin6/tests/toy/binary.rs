@@ -1,0 +1,23 @@
+//! The example provider's binary, which tests start.
+
+use std::{env, path::PathBuf, process::Command, sync::OnceLock};
+
+/// `cargo test` builds examples beside the tests, unless it was asked for one test alone: then it is built here.
+pub(crate) fn toy() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let toy = BUILT.get_or_init(|| {
+        let test = env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let toy = profile.join("examples/toy");
+        if !toy.exists() {
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "--quiet", "--package", "tfplugin6", "--example", "toy", "--target-dir"])
+                .arg(profile.parent().unwrap())
+                .args(profile.ends_with("release").then_some("--release"))
+                .status();
+            assert!(built.unwrap().success());
+        }
+        toy
+    });
+    toy.clone()
+}
