@@ -29,6 +29,8 @@ pub struct ProcessIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundQemu {
     pub identity: ProcessIdentity,
+    /// Who it runs as.
+    pub uid: u32,
     /// Present when berth started it: [`MachineSpec::instance`].
     pub instance: Option<String>,
     /// The guest's name from `-name`, whoever started it.
@@ -36,8 +38,7 @@ pub struct FoundQemu {
     pub argv: Vec<String>,
 }
 
-/// What a launched machine may use of the host besides its guest's memory. Zero effort is made to enforce what
-/// the host has no cgroups for.
+/// What a launched machine may use of the host. Not enforced on a host without cgroups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Memory of the whole process in bytes, the guest's included. Page cache counts, and is reclaimed first.
@@ -51,7 +52,8 @@ pub struct Limits {
 pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Starts a machine, stopped before its first instruction, and returns once its monitor answers.
     ///
-    /// *Guarantees*: on error no process is left behind. The process outlives the caller.
+    /// *Guarantees*: on error no process is left behind. The process outlives the caller; a caller that dies (or
+    /// drops the future) in the middle may leave one, which [`Hypervisor::find`] then finds.
     /// *Errors*: when QEMU gives up, [`LaunchError::Exited`] carries the last lines it said.
     async fn launch(&self, spec: &MachineSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError>;
 

@@ -4,6 +4,15 @@
 //! signalled through a pidfd, so a number that was given to somebody else is never hit.
 //! The only module with `unsafe` besides the accelerator probe: each use says why it is sound.
 
+mod cgroup;
+mod identity;
+mod launch;
+mod local;
+mod log;
+mod pidfd;
+mod scan;
+mod tap;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +22,10 @@ use crate::machine::SpecError;
 use crate::qmp::QmpError;
 
 pub use crate::hypervisor::ProcessIdentity;
+pub use cgroup::Cgroups;
+pub use local::LocalHypervisor;
+pub use log::{last_lines, truncate_log};
+pub use scan::list_qemu;
 
 /// The user QEMU runs as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -40,11 +40,13 @@ const DISK_KEYS: [&str; 13] = [
 
 pub(super) fn blockdev_add(world: &mut World, pid: i32, args: &Map<String, Value>) -> Result<(), Refusal> {
     let name = text(args, "node-name")?.to_owned();
-    if world.machine(pid)?.nodes.contains_key(&name) {
+    let opened = open(world, args);
+    // A file that cannot be opened is noticed before the name, a lock after it.
+    let duplicate = world.machine(pid)?.nodes.contains_key(&name);
+    if duplicate && !opened.as_ref().is_err_and(|r| !r.desc.contains("lock")) {
         return Err(Refusal::generic(format!("Duplicate nodes with node-name='{name}'")));
     }
-    let node = open(world, args)?;
-    world.machine(pid)?.nodes.insert(name, node);
+    world.machine(pid)?.nodes.insert(name, opened?);
     Ok(())
 }
 

@@ -148,8 +148,13 @@ impl FakeHypervisor {
         let mut world = self.lock();
         let identity = next_identity(&mut world);
         let argv = vec![BINARY.to_owned(), "-name".to_owned(), format!("guest={name}")];
-        let found =
-            FoundQemu { identity: identity.clone(), instance: None, name: Some(name.to_owned()), argv };
+        let found = FoundQemu {
+            identity: identity.clone(),
+            uid: 0,
+            instance: None,
+            name: Some(name.to_owned()),
+            argv,
+        };
         world.foreign.insert(identity.pid, found);
         identity
     }
@@ -327,7 +332,7 @@ impl Hypervisor for FakeHypervisor {
             let mut argv = vec![BINARY.to_owned()];
             argv.extend(command_line(&machine.spec));
             let (instance, name) = (instance_of(&argv).map(str::to_owned), name_of(&argv).map(str::to_owned));
-            FoundQemu { identity: machine.identity.clone(), instance, name, argv }
+            FoundQemu { identity: machine.identity.clone(), uid: 0, instance, name, argv }
         });
         Ok(ours.chain(world.foreign.values().cloned()).collect())
     }

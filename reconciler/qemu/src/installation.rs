@@ -1,0 +1,131 @@
+//! The QEMU that is installed: where, which version, which machine types, which firmware.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::process::LaunchError;
+use crate::qmp::{Qmp, Version};
+
+const NAMES: [&str; 2] = ["qemu-system-x86_64", "qemu-kvm"];
+/// Red Hat keeps it out of PATH.
+const FURTHER_DIRECTORIES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/libexec"];
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// (code, variables, secure boot), best first: Debian and Ubuntu, Fedora, Arch.
+const UEFI: [(&str, &str, bool); 8] = [
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false),
+    ("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", true),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false),
+    ("/usr/share/OVMF/OVMF_CODE.ms.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd", true),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd", false),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd", "/usr/share/edk2/ovmf/OVMF_VARS.secboot.fd", true),
+    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false),
+    ("/usr/share/edk2/x64/OVMF_CODE.secboot.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", true),
+];
+
+/// What is installed. Asked once; ask again after an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    pub binary: PathBuf,
+    pub version: Version,
+    /// Versioned machine types, deprecated ones left out.
+    pub machine_types: Vec<String>,
+    /// What `q35` stands for in this version.
+    pub q35: Option<String>,
+    /// UEFI firmware, best first.
+    pub uefi: Vec<UefiFirmware>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UefiFirmware {
+    pub code: PathBuf,
+    /// A template: every machine writes to a copy of its own.
+    pub vars_template: PathBuf,
+    pub secure_boot: bool,
+}
+
+/// Where QEMU is.
+pub fn find_binary() -> Result<PathBuf, LaunchError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(FURTHER_DIRECTORIES.iter().map(PathBuf::from));
+    let candidates = directories.flat_map(|d| NAMES.map(|name| d.join(name)));
+    candidates
+        .into_iter()
+        .find(|c| c.is_file())
+        .ok_or_else(|| LaunchError::NoBinary { binary: PathBuf::from(NAMES[0]) })
+}
+
+impl Installation {
+    /// Looks for QEMU and asks it what it can.
+    pub async fn discover() -> Result<Self, LaunchError> {
+        Self::ask(&find_binary()?).await
+    }
+
+    /// Asks a machine-less QEMU, which answers and ends within a few dozen milliseconds.
+    pub async fn ask(binary: &Path) -> Result<Self, LaunchError> {
+        let spawn = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => LaunchError::NoBinary { binary: binary.to_owned() },
+            _ => LaunchError::Spawn { binary: binary.to_owned(), source },
+        };
+        let mut child = Command::new(binary)
+            .args([
+                "-machine",
+                "none",
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-S",
+                "-qmp",
+                "stdio",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(spawn)?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let stream = tokio::io::join(stdout.expect("piped above"), stdin.expect("piped above"));
+        let (qmp, _events) = Qmp::over_within(stream, LIMIT).await.map_err(LaunchError::Monitor)?;
+        let machines =
+            qmp.execute_within("query-machines", Value::Null, LIMIT).await.map_err(LaunchError::Monitor)?;
+        // Killed on drop if it takes its time.
+        let _ = qmp.execute_within("quit", Value::Null, Duration::from_secs(1)).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+        let (machine_types, q35) = machine_types(&machines);
+        let version = qmp.version().clone();
+        Ok(Self { binary: binary.to_owned(), version, machine_types, q35, uefi: find_uefi() })
+    }
+}
+
+fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {
+    let (mut types, mut q35) = (Vec::new(), None);
+    for machine in machines.as_array().into_iter().flatten() {
+        let Some(name) = machine["name"].as_str() else { continue };
+        if machine["alias"] == "q35" {
+            q35 = Some(name.to_owned());
+        }
+        let versioned = name.rsplit('-').next().is_some_and(|v| v.contains('.'));
+        if versioned && machine["deprecated"] != true {
+            types.push(name.to_owned());
+        }
+    }
+    types.sort();
+    (types, q35)
+}
+
+fn find_uefi() -> Vec<UefiFirmware> {
+    UEFI.iter()
+        .filter(|(code, vars, _)| Path::new(code).is_file() && Path::new(vars).is_file())
+        .map(|(code, vars, secure_boot)| UefiFirmware {
+            code: PathBuf::from(code),
+            vars_template: PathBuf::from(vars),
+            secure_boot: *secure_boot,
+        })
+        .collect()
+}

@@ -1,0 +1,135 @@
+//! A cgroup for each machine, v1 or v2, where the host lets us.
+//!
+//! Two purposes: limits, and leaving the cgroup of whoever started us, which a service manager would end as a whole.
+//! Everything here is best effort: a host without (writable) cgroups still runs machines.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::hypervisor::Limits;
+
+/// The directory of ours in every hierarchy.
+const PARENT: &str = "berth";
+/// cgroup v1 controllers that are used, and the hierarchy systemd follows processes by.
+const V1: [&str; 4] = ["cpu", "memory", "pids", "name=systemd"];
+/// cgroup accounting periods, in microseconds.
+const PERIOD: u64 = 100_000;
+
+/// The cgroup hierarchies of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cgroups {
+    hierarchies: Vec<Hierarchy>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hierarchy {
+    V1 { controller: &'static str, mount: PathBuf },
+    V2 { mount: PathBuf },
+}
+
+impl Cgroups {
+    /// What is mounted.
+    pub fn detect() -> Self {
+        Self::from_mounts(&std::fs::read_to_string("/proc/self/mounts").unwrap_or_default())
+    }
+
+    /// No cgroups, wherever it runs.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn from_mounts(mounts: &str) -> Self {
+        let mut hierarchies = Vec::new();
+        for line in mounts.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, mount, kind, options, ..] = fields[..] else { continue };
+            let mount = PathBuf::from(mount);
+            match kind {
+                "cgroup2" => hierarchies.push(Hierarchy::V2 { mount }),
+                "cgroup" => {
+                    for controller in V1 {
+                        if options.split(',').any(|o| o == controller) {
+                            hierarchies.push(Hierarchy::V1 { controller, mount: mount.clone() });
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self { hierarchies }
+    }
+
+    /// Makes the machine's cgroups and opens what a process writes "0" to, to move itself there.
+    pub(super) fn prepare(&self, instance: &str, limits: Limits) -> Vec<File> {
+        let mut entrances = Vec::new();
+        for hierarchy in &self.hierarchies {
+            match hierarchy.prepare(instance, limits) {
+                Ok(entrance) => entrances.push(entrance),
+                Err(error) => {
+                    tracing::debug!(%error, instance, ?hierarchy, "machine runs without this cgroup");
+                }
+            }
+        }
+        entrances
+    }
+
+    /// Removes the cgroups of a machine whose process is gone.
+    pub(super) fn remove(&self, instance: &str) {
+        for hierarchy in &self.hierarchies {
+            // Still in use, or never made.
+            let _ = std::fs::remove_dir(hierarchy.directory(instance));
+        }
+    }
+}
+
+impl Hierarchy {
+    fn mount(&self) -> &Path {
+        match self {
+            Self::V1 { mount, .. } | Self::V2 { mount } => mount,
+        }
+    }
+
+    fn directory(&self, instance: &str) -> PathBuf {
+        self.mount().join(PARENT).join(instance)
+    }
+
+    fn prepare(&self, instance: &str, limits: Limits) -> io::Result<File> {
+        let directory = self.directory(instance);
+        std::fs::create_dir_all(&directory)?;
+        if let Self::V2 { mount } = self {
+            // Controllers have to be handed down level by level; refused where another manages the root.
+            for level in [mount.clone(), mount.join(PARENT)] {
+                for controller in ["+cpu", "+memory", "+pids"] {
+                    let _ = std::fs::write(level.join("cgroup.subtree_control"), controller);
+                }
+            }
+        }
+        for (file, value) in self.limits(limits) {
+            if let Err(error) = std::fs::write(directory.join(file), value) {
+                tracing::debug!(%error, instance, file, "limit not set");
+            }
+        }
+        OpenOptions::new().write(true).open(directory.join("cgroup.procs"))
+    }
+
+    fn limits(&self, limits: Limits) -> Vec<(&'static str, String)> {
+        let quota = limits.cpu_max_percent.map(|percent| u64::from(percent) * PERIOD / 100);
+        let mut files = Vec::new();
+        match self {
+            Self::V2 { .. } => {
+                files.extend(limits.memory_max.map(|bytes| ("memory.max", bytes.to_string())));
+                files.extend(quota.map(|q| ("cpu.max", format!("{q} {PERIOD}"))));
+            }
+            Self::V1 { controller: "memory", .. } => {
+                files.extend(limits.memory_max.map(|bytes| ("memory.limit_in_bytes", bytes.to_string())));
+            }
+            Self::V1 { controller: "cpu", .. } => {
+                files.extend(quota.map(|_| ("cpu.cfs_period_us", PERIOD.to_string())));
+                files.extend(quota.map(|q| ("cpu.cfs_quota_us", q.to_string())));
+            }
+            Self::V1 { .. } => {}
+        }
+        files
+    }
+}

@@ -1,0 +1,78 @@
+//! Which process is which, by what `/proc` says.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use super::{ProcessError, ProcessIdentity};
+
+/// The parts of `/proc/PID/stat` that are used.
+pub(super) struct Stat {
+    pub(super) state: char,
+    pub(super) start_time: u64,
+}
+
+/// None: there is no such process.
+pub(super) fn stat(pid: i32) -> Result<Option<Stat>, ProcessError> {
+    let path = PathBuf::from(format!("/proc/{pid}/stat"));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(parse(&text)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(source) => Err(ProcessError::Read { path, source }),
+    }
+}
+
+/// The name in parentheses may hold anything, parentheses included: fields count from the last one.
+pub(super) fn parse(stat: &str) -> Option<Stat> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some(Stat { state, start_time: fields.nth(18)?.parse().ok()? })
+}
+
+/// A process may vanish between two reads: both are its way to say so.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+pub(super) fn of(pid: i32) -> Result<Option<ProcessIdentity>, ProcessError> {
+    let Some(stat) = stat(pid)? else { return Ok(None) };
+    Ok(Some(ProcessIdentity { pid, start_time: stat.start_time, boot_id: boot_id()?.to_owned() }))
+}
+
+/// Whether it runs. A process that ended and waits for its parent (us, perhaps) does not; if it is ours it is
+/// taken off the process table here.
+pub(super) fn is_alive(process: &ProcessIdentity) -> Result<bool, ProcessError> {
+    if process.boot_id != boot_id()? {
+        return Ok(false);
+    }
+    match stat(process.pid)? {
+        Some(stat) if stat.start_time == process.start_time => {
+            let ended = matches!(stat.state, 'Z' | 'X' | 'x');
+            if ended {
+                reap(process.pid);
+            }
+            Ok(!ended)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// An error means that it is not our child, and so not ours to reap.
+pub(super) fn reap(pid: i32) {
+    let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+}
+
+fn boot_id() -> Result<&'static str, ProcessError> {
+    static BOOT_ID: OnceLock<String> = OnceLock::new();
+    if let Some(id) = BOOT_ID.get() {
+        return Ok(id);
+    }
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ProcessError::Read { path: path.to_owned(), source })?;
+    Ok(BOOT_ID.get_or_init(|| text.trim().to_owned()))
+}

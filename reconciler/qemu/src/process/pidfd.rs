@@ -1,0 +1,67 @@
+//! Signals and waiting through pidfds: what a pidfd was opened for, it stays for.
+#![allow(
+    unsafe_code,
+    reason = "pidfd_open and pidfd_send_signal have no safe wrapper among our dependencies"
+)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::sys::signal::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{ProcessError, ProcessIdentity, identity};
+
+#[derive(Debug)]
+pub(super) struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// None: the process is gone.
+    pub(super) fn open(process: &ProcessIdentity) -> Result<Option<Self>, ProcessError> {
+        if !identity::is_alive(process)? {
+            return Ok(None);
+        }
+        // SAFETY: takes two integers and no pointer; a negative result is handled below.
+        let number = unsafe { libc::syscall(libc::SYS_pidfd_open, process.pid, 0) };
+        if number < 0 {
+            let source = io::Error::last_os_error();
+            if source.raw_os_error() == Some(libc::ESRCH) {
+                return Ok(None);
+            }
+            return Err(ProcessError::Open { pid: process.pid, source });
+        }
+        let number = i32::try_from(number).expect("descriptors are ints");
+        // SAFETY: the kernel just made this descriptor for us; nobody else knows it.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        // The number may have changed hands before the open: from here on it cannot.
+        Ok(identity::is_alive(process)?.then_some(Self(fd)))
+    }
+
+    /// False: the process is gone.
+    pub(super) fn signal(&self, pid: i32, signal: Signal) -> Result<bool, ProcessError> {
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open for as long as self; a null siginfo means "as kill(2)".
+        let result = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as i32, no_info, 0)
+        };
+        if result == 0 {
+            return Ok(true);
+        }
+        let source = io::Error::last_os_error();
+        if source.raw_os_error() == Some(libc::ESRCH) {
+            return Ok(false);
+        }
+        Err(ProcessError::Signal { pid, source })
+    }
+
+    /// Waits until the process has ended. Cancel safe.
+    pub(super) async fn ended(&self, pid: i32) -> Result<(), ProcessError> {
+        let failed = |source| ProcessError::Open { pid, source };
+        let own = self.0.try_clone().map_err(failed)?;
+        // SAFETY: the descriptor is owned by the AsyncFd, which deregisters it before it is closed.
+        let registered = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
+        let fd = registered.map_err(|e| failed(e.into()))?;
+        fd.readable().await.map(|_| ()).map_err(failed)
+    }
+}

@@ -1,0 +1,30 @@
+//! Opening a tap interface, so that QEMU gets it as a descriptor and needs no right to open any.
+#![allow(unsafe_code, reason = "TUNSETIFF is an ioctl on a C struct")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Attaches to an interface that exists. Opening is exclusive: a tap in use gives EBUSY.
+pub(super) fn open(name: &str) -> io::Result<File> {
+    let valid = (1..libc::IFNAMSIZ).contains(&name.len()) && !name.contains(['/', '\0']);
+    // TUNSETIFF would make one that nothing is connected to.
+    if !valid || !Path::new("/sys/class/net").join(name).exists() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no such interface"));
+    }
+    let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: all-zero bytes are a valid ifreq: it holds a byte array and a union of plain numbers and pointers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the descriptor is open, and the kernel reads and writes one ifreq at the pointer, which lives on.
+    let result = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(tun)
+}

@@ -1,0 +1,373 @@
+//! The same stories told to a fake QEMU and, where it is installed, to the real one.
+//!
+//! The real one runs under TCG with no operating system: a BIOS that finds nothing to boot.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_qemu::block::{self, BlockError, Unplugged};
+use berth_qemu::fake::FakeHypervisor;
+use berth_qemu::hypervisor::{Hypervisor, Limits};
+use berth_qemu::machine::{
+    Accelerator, Backing, Cache, DiskSpec, Firmware, Format, MachinePaths, MachineSpec,
+};
+use berth_qemu::power::{self, RunState};
+use berth_qemu::process::{LaunchError, LocalHypervisor};
+use berth_qemu::qcow2;
+use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+/// A host with one machine description and its files.
+struct Bench {
+    host: Arc<dyn Hypervisor>,
+    spec: MachineSpec,
+    directory: tempfile::TempDir,
+    real: bool,
+}
+
+impl Bench {
+    fn all() -> Vec<Self> {
+        let mut benches = vec![Self::new(Arc::new(FakeHypervisor::new()), false)];
+        match LocalHypervisor::discover() {
+            Ok(local) => benches.push(Self::new(Arc::new(local), true)),
+            Err(error) => println!("only the fake: {error}"),
+        }
+        benches
+    }
+
+    fn new(host: Arc<dyn Hypervisor>, real: bool) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        // QEMU runs as another user.
+        std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))
+            .expect("ours");
+        qcow2::create(&directory.path().join("boot.qcow2"), 64 * MIB).expect("a new disk");
+        let spec = MachineSpec {
+            instance: format!("{}", directory.path().file_name().expect("named").display()).replace('.', "t"),
+            name: "web, the first".to_owned(),
+            uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
+            cpus: 1,
+            memory_bytes: 64 * MIB,
+            accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+            firmware: Firmware::Bios,
+            machine_type: "pc-q35-7.2".to_owned(),
+            cpu_model: "qemu64".to_owned(),
+            disks: vec![disk(directory.path(), "boot", true)],
+            nics: vec![],
+            seed: None,
+            fw_cfg: vec![],
+            paths: MachinePaths::in_directory(directory.path().join("run")),
+            vnc_socket: None,
+        };
+        Self { host, spec, directory, real }
+    }
+
+    async fn launch(&self) -> (Qmp, Events) {
+        self.host.launch(&self.spec, Limits::default()).await.expect("launched");
+        self.host.connect(&self.spec.paths).await.expect("connected")
+    }
+
+    async fn end(&self) {
+        let process = self.host.find(&self.spec.instance).await.expect("listed");
+        if let Some(process) = process {
+            self.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+        }
+    }
+
+    fn new_disk(&self, id: &str) -> DiskSpec {
+        qcow2::create(&self.directory.path().join(format!("{id}.qcow2")), 16 * MIB).expect("a new disk");
+        disk(self.directory.path(), id, false)
+    }
+
+    async fn plug(&self, qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
+        self.host.grant(&disk.file, true).await.expect("granted");
+        block::plug(qmp, disk).await
+    }
+}
+
+fn disk(directory: &Path, id: &str, boot: bool) -> DiskSpec {
+    DiskSpec {
+        id: id.to_owned(),
+        file: directory.join(format!("{id}.qcow2")),
+        format: Format::Qcow2,
+        backing: None,
+        serial: format!("serial-{id}"),
+        wwn: None,
+        boot,
+        read_only: false,
+        target: None,
+        cache: Cache::Writeback,
+    }
+}
+
+async fn wait_for(events: &mut Events, wanted: impl Fn(&EventKind) -> bool) -> EventKind {
+    let search = async {
+        loop {
+            match events.next().await.expect("the connection lasts") {
+                Notice::Event(event) if wanted(&event.kind()) => return event.kind(),
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), search).await.expect("the event came")
+}
+
+#[tokio::test]
+async fn a_launched_machine_waits_for_its_start_then_runs_pauses_and_ends() {
+    for bench in Bench::all() {
+        let (qmp, mut events) = bench.launch().await;
+        assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Prelaunch);
+        power::start(&qmp).await.expect("started");
+        // What QEMU said before its answer is there when the answer is.
+        let Some(Notice::Event(first)) = events.try_next() else { panic!("no event before the answer") };
+        assert_eq!(first.kind(), EventKind::Resume);
+        assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Running);
+        power::start(&qmp).await.expect("starting twice is fine");
+        power::stop(&qmp).await.expect("stopped");
+        assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Paused);
+        assert_eq!(power::balloon(&qmp).await.expect("size"), bench.spec.memory_bytes);
+        let process = bench.host.find(&bench.spec.instance).await.expect("listed").expect("runs");
+        power::quit(&qmp).await.expect("ended");
+        tokio::time::timeout(Duration::from_secs(10), bench.host.exited(&process))
+            .await
+            .expect("in time")
+            .expect("exited");
+        qmp.closed().await;
+        assert!(!bench.host.is_alive(&process).await.expect("asked"));
+        assert!(power::run_state(&qmp).await.expect_err("nobody there").is_disconnected());
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_caller_finds_the_same_process_and_state() {
+    for bench in Bench::all() {
+        let (qmp, events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        let before = bench.host.find(&bench.spec.instance).await.expect("listed");
+        drop((qmp, events));
+        let after = bench.host.find(&bench.spec.instance).await.expect("listed");
+        assert_eq!(before, after);
+        let (qmp, _events) = bench.host.connect(&bench.spec.paths).await.expect("connected again");
+        assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Running);
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_disk_is_plugged_grown_and_unplugged_and_every_step_may_be_repeated() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        let data = bench.new_disk("data");
+        for _ in 0..2 {
+            bench.plug(&qmp, &data).await.expect("plugged");
+        }
+        let seen = block::disks(&qmp).await.expect("disks");
+        assert_eq!(seen.iter().map(|d| d.id.as_str()).collect::<Vec<_>>(), ["boot", "data"]);
+        assert_eq!(
+            (seen[1].serial.as_str(), seen[1].size, seen[1].target),
+            ("serial-data", 16 * MIB, Some(1))
+        );
+        assert_eq!((seen[1].node.as_deref(), seen[1].file.as_ref()), (Some("data"), Some(&data.file)));
+        assert!(!seen[1].read_only && !seen[1].io_error);
+        for _ in 0..2 {
+            block::resize(&qmp, "data", 32 * MIB).await.expect("grown");
+        }
+        assert_eq!(block::disks(&qmp).await.expect("disks")[1].size, 32 * MIB);
+        let shrink = block::resize(&qmp, "data", 16 * MIB).await;
+        assert!(matches!(shrink, Err(BlockError::Shrink { .. })), "{shrink:?}");
+        for _ in 0..2 {
+            let outcome = block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("unplugged");
+            assert_eq!(outcome, Unplugged::Released);
+        }
+        assert_eq!(block::disks(&qmp).await.expect("disks").len(), 1);
+        let mut file = std::fs::File::open(&data.file).expect("still there");
+        assert_eq!(qcow2::virtual_size(&mut file).expect("readable"), 32 * MIB);
+        // Released means that another may have it.
+        bench.plug(&qmp, &DiskSpec { id: "again".to_owned(), ..data }).await.expect("plugged");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_crash_left_half_done_is_finished() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        let data = bench.new_disk("data");
+        bench.plug(&qmp, &data).await.expect("plugged");
+        // Crashed between device_del and blockdev-del.
+        qmp.execute("device_del", json!({"id": "data"})).await.expect("asked");
+        assert_eq!(
+            block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("done"),
+            Unplugged::Released
+        );
+        // Crashed between blockdev-add and device_add.
+        let node = json!({"driver": "qcow2", "node-name": "data", "file": {"driver": "file", "filename": data.file}});
+        qmp.execute("blockdev-add", node).await.expect("added");
+        bench.plug(&qmp, &data).await.expect("plugged");
+        assert_eq!(block::disks(&qmp).await.expect("disks").len(), 2);
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn another_disk_of_the_same_id_is_a_conflict_and_a_locked_file_is_said_to_be_locked() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        let data = bench.new_disk("data");
+        bench.plug(&qmp, &data).await.expect("plugged");
+        let other = DiskSpec { id: "data".to_owned(), ..bench.new_disk("other") };
+        let outcome = bench.plug(&qmp, &other).await;
+        assert!(matches!(outcome, Err(BlockError::Conflict { .. })), "{outcome:?}");
+        let twice = DiskSpec { id: "twice".to_owned(), serial: "twice".to_owned(), ..data };
+        let outcome = bench.plug(&qmp, &twice).await;
+        assert!(matches!(outcome, Err(BlockError::Locked { .. })), "{outcome:?}");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_device_leaves_no_node_behind() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        let taken = DiskSpec { target: Some(0), ..bench.new_disk("data") };
+        let outcome = bench.plug(&qmp, &taken).await;
+        assert!(matches!(outcome, Err(BlockError::Qmp(QmpError::Refused { .. }))), "{outcome:?}");
+        let nodes = qmp.execute("query-named-block-nodes", json!({"flat": true})).await.expect("nodes");
+        let names: Vec<_> =
+            nodes.as_array().expect("a list").iter().map(|n| n["node-name"].as_str()).collect();
+        assert!(!names.contains(&Some("data")), "{names:?}");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn an_overlay_reads_through_to_its_base_and_grows_beyond_it() {
+    for bench in Bench::all() {
+        let base = bench.new_disk("base");
+        let file = bench.directory.path().join("top.qcow2");
+        let backing = Backing { file: base.file, format: Format::Qcow2 };
+        qcow2::create_overlay(&file, 20 * MIB, &backing).expect("an overlay");
+        bench.host.grant(&backing.file, false).await.expect("granted");
+        let top = DiskSpec { backing: Some(backing), ..disk(bench.directory.path(), "top", false) };
+        let (qmp, _events) = bench.launch().await;
+        bench.plug(&qmp, &top).await.expect("plugged");
+        let seen = block::disks(&qmp).await.expect("disks");
+        assert_eq!((seen[1].id.as_str(), seen[1].size), ("top", 20 * MIB));
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_start_says_why_and_leaves_no_process() {
+    for mut bench in Bench::all() {
+        bench.spec.disks.push(disk(bench.directory.path(), "missing", false));
+        let outcome = bench.host.launch(&bench.spec, Limits::default()).await;
+        match outcome {
+            Err(LaunchError::Exited { stderr, .. }) => assert!(stderr.contains("No such file"), "{stderr}"),
+            // Files are handed over before the launch.
+            Err(LaunchError::Prepare { path, .. }) => assert!(path.ends_with("missing.qcow2")),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(bench.host.find(&bench.spec.instance).await.expect("listed"), None);
+    }
+}
+
+#[tokio::test]
+async fn two_machines_never_have_one_disk() {
+    for bench in Bench::all() {
+        let (_qmp, _events) = bench.launch().await;
+        let mut second = bench.spec.clone();
+        second.instance.push_str("b");
+        second.paths = MachinePaths::in_directory(bench.directory.path().join("second"));
+        match bench.host.launch(&second, Limits::default()).await {
+            Err(LaunchError::Exited { stderr, .. }) => assert!(stderr.contains("lock"), "{stderr}"),
+            other => panic!("{other:?}"),
+        }
+        let again = bench.host.launch(&bench.spec, Limits::default()).await;
+        assert!(matches!(again, Err(LaunchError::AlreadyRunning { .. })), "{again:?}");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_client_of_one_monitor_waits_and_the_error_says_so() {
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        if bench.real {
+            let stream = tokio::net::UnixStream::connect(&bench.spec.paths.qmp).await.expect("accepted");
+            let outcome = Qmp::over_within(stream, Duration::from_millis(300)).await;
+            assert!(matches!(outcome, Err(QmpError::NoGreeting { .. })), "{outcome:?}");
+            let (rescue, _) =
+                Qmp::connect(&bench.spec.paths.rescue).await.expect("the second monitor is free");
+            assert_eq!(power::run_state(&rescue).await.expect("state"), RunState::Prelaunch);
+        }
+        assert_eq!(power::run_state(&qmp).await.expect("the first is served"), RunState::Prelaunch);
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_reset_machine_starts_over() {
+    for bench in Bench::all() {
+        let (qmp, mut events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        power::reset(&qmp).await.expect("reset");
+        let kind = wait_for(&mut events, |k| matches!(k, EventKind::Reset { .. })).await;
+        assert!(matches!(kind, EventKind::Reset { by_guest: false, .. }));
+        assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Running);
+        bench.end().await;
+    }
+}
+
+/// What QEMU refuses, the fake refuses in the same words: class and text are compared between the two.
+#[tokio::test]
+async fn refusals_read_the_same_from_both() {
+    let commands = [
+        ("nope", Value::Null),
+        ("query-status", json!({"x": 1})),
+        ("qmp_capabilities", Value::Null),
+        ("device_del", json!({"id": "dX"})),
+        ("device_del", Value::Null),
+        ("blockdev-del", json!({"node-name": "dX"})),
+        ("blockdev-del", json!({"node-name": "boot"})),
+        ("blockdev-del", Value::Null),
+        ("block_resize", json!({"node-name": "dX", "size": 1024})),
+        ("qom-get", json!({"path": "/machine/peripheral/zz", "property": "serial"})),
+        ("device_add", json!({"driver": "scsi-hd", "id": "boot", "drive": "boot", "bus": "scsi0.0"})),
+        ("device_add", json!({"driver": "scsi-hd", "id": "d9", "drive": "dX", "bus": "scsi0.0"})),
+        ("device_add", json!({"driver": "scsi-hd", "id": "d9", "drive": "boot", "bus": "scsi9.0"})),
+        ("device_add", json!({"driver": "scsi-hd", "id": "d9", "bus": "scsi0.0"})),
+        ("device_add", json!({"driver": "scsi-hd", "id": "d9", "drive": "boot", "bus": "scsi0.0"})),
+        (
+            "blockdev-add",
+            json!({"driver": "qcow2", "node-name": "boot", "file": {"driver": "file", "filename": "/nonexistent"}}),
+        ),
+        (
+            "blockdev-add",
+            json!({"driver": "qcow2", "node-name": "n", "file": {"driver": "file", "filename": "/nonexistent"}}),
+        ),
+        (
+            "blockdev-add",
+            json!({"driver": "qcow2", "node-name": "n", "zork": 1, "file": {"driver": "file", "filename": "/nonexistent"}}),
+        ),
+    ];
+    let mut refusals = Vec::new();
+    for bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        let mut words = Vec::new();
+        for (command, args) in &commands {
+            match qmp.execute(command, args.clone()).await {
+                Err(QmpError::Refused { class, desc, .. }) => {
+                    words.push(format!("{command}: {class}: {desc}"))
+                }
+                other => panic!("{command} {args}: {other:?}"),
+            }
+        }
+        refusals.push(words);
+        bench.end().await;
+    }
+    assert!(refusals.windows(2).all(|pair| pair[0] == pair[1]), "{refusals:#?}");
+}
