@@ -1,1 +1,24 @@
+//! Drives the real binaries (berth, its Terraform provider, terraform, kubectl, QEMU, kube-apiserver, etcd) the way a
+//! user would, and looks at what happened from outside: over HTTP to the guest, in the process list, in nftables.
+//!
+//! It must not know how berth works inside: it links none of its crates, so that nothing here can agree with a bug.
 
+pub mod berth;
+pub mod cache;
+pub mod control_plane;
+pub mod footprint;
+pub mod guests;
+pub mod http;
+pub mod image_server;
+pub mod kubectl;
+pub mod lanes;
+pub mod namespace;
+pub mod platform;
+pub mod prerequisites;
+pub mod process;
+pub mod report;
+pub mod terraform;
+pub mod tools;
+pub mod undo;
+pub mod wait;
+pub mod workspace;

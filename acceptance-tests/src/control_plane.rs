@@ -1,0 +1,183 @@
+//! A real Kubernetes control plane: etcd and kube-apiserver with RBAC, nothing else. No controller manager, no scheduler, no
+//! kubelet: what works here needs only the API.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+use crate::cache::Cache;
+use crate::kubectl::Kubectl;
+use crate::namespace::Namespace;
+use crate::process::Daemon;
+use crate::{tools, wait};
+
+const ETCD: &str = "http://127.0.0.1:2379";
+const SERVER: &str = "https://127.0.0.1:6443";
+/// Under emulation-loaded processors kube-apiserver takes a while to fill its caches.
+const START: Duration = Duration::from_secs(180);
+
+/// The programs it is made of.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// etcd.
+    pub etcd: PathBuf,
+    /// kube-apiserver.
+    pub kube_apiserver: PathBuf,
+}
+
+impl Programs {
+    /// Finds or builds them.
+    pub fn get(cache: &Cache) -> Result<Self> {
+        Ok(Self { etcd: tools::etcd(cache)?, kube_apiserver: tools::kube_apiserver(cache)? })
+    }
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct KubernetesControlPlane {
+    programs: Programs,
+    namespace: Arc<Namespace>,
+    folder: PathBuf,
+    logs: PathBuf,
+    api_server: Option<Daemon>,
+    _etcd: Daemon,
+}
+
+impl KubernetesControlPlane {
+    /// Starts etcd and kube-apiserver in `namespace`, whose own address is `address`, and waits until they serve.
+    pub fn start(
+        programs: &Programs,
+        namespace: &Arc<Namespace>,
+        address: &str,
+        folder: &Path,
+        logs: &Path,
+        kubectl: &Path,
+    ) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let credentials = Credentials::make(folder)?;
+        let mut etcd = namespace.command(&programs.etcd);
+        etcd.arg("--data-dir").arg(folder.join("etcd"));
+        etcd.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
+        etcd.args(["--listen-peer-urls", "http://127.0.0.1:2380", "--logger=zap", "--log-level=warn"]);
+        let etcd = Daemon::spawn("etcd", &mut etcd, &logs.join("etcd.log"))?;
+        let mut plane = Self {
+            programs: programs.clone(),
+            namespace: Arc::clone(namespace),
+            folder: folder.to_owned(),
+            logs: logs.to_owned(),
+            api_server: None,
+            _etcd: etcd,
+        };
+        credentials.write_kubeconfig(&plane.kubeconfig())?;
+        plane.start_api_server(address)?;
+        let asks = Kubectl::new(kubectl, &plane.kubeconfig(), folder, namespace);
+        wait::until("kube-apiserver to serve", START, || {
+            if let Some(daemon) = &mut plane.api_server {
+                daemon.must_run()?;
+            }
+            asks.ok(&["get", "--raw", "/readyz"])
+        })?;
+        Ok(plane)
+    }
+
+    fn start_api_server(&mut self, address: &str) -> Result<()> {
+        let file = |name: &str| self.folder.join(name).display().to_string();
+        let mut command = self.namespace.command(&self.programs.kube_apiserver);
+        command.args([
+            &format!("--etcd-servers={ETCD}"),
+            "--bind-address=127.0.0.1",
+            "--secure-port=6443",
+            // It has no interface with a default route to guess from.
+            &format!("--advertise-address={address}"),
+            "--endpoint-reconciler-type=none",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            &format!("--service-account-key-file={}", file("accounts.key")),
+            &format!("--service-account-signing-key-file={}", file("accounts.key")),
+            &format!("--token-auth-file={}", file("tokens.csv")),
+            &format!("--tls-cert-file={}", file("server.crt")),
+            &format!("--tls-private-key-file={}", file("server.key")),
+            &format!("--cert-dir={}", file("certificates")),
+        ]);
+        let log = self.logs.join("kube-apiserver.log");
+        self.api_server = Some(Daemon::spawn("kube-apiserver", &mut command, &log)?);
+        Ok(())
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
+    /// Ends kube-apiserver as a crash would; etcd stays.
+    pub fn crash_api_server(&mut self) -> Result<()> {
+        self.api_server.take().context("kube-apiserver is not running")?.crash()
+    }
+
+    /// Starts it again after [`Self::crash_api_server`].
+    pub fn restart_api_server(&mut self, address: &str) -> Result<()> {
+        self.start_api_server(address)
+    }
+}
+
+struct Credentials {
+    authority: String,
+    token: String,
+}
+
+impl Credentials {
+    fn make(folder: &Path) -> Result<Self> {
+        let authority_key = KeyPair::generate()?;
+        let mut authority = CertificateParams::new(Vec::<String>::new())?;
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(rcgen::DnType::CommonName, "acceptance tests");
+        let authority_certificate = authority.self_signed(&authority_key)?;
+        let issuer = Issuer::new(authority, authority_key);
+        let server_key = KeyPair::generate()?;
+        let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"].map(String::from);
+        let server = CertificateParams::new(names)?.signed_by(&server_key, &issuer)?;
+        let token: String = STANDARD.encode(rand_bytes()?);
+        for (name, content) in [
+            ("server.crt", server.pem()),
+            ("server.key", server_key.serialize_pem()),
+            ("accounts.key", KeyPair::generate()?.serialize_pem()),
+            ("tokens.csv", format!("{token},administrator,administrator,\"system:masters\"\n")),
+        ] {
+            write_private(&folder.join(name), &content)?;
+        }
+        Ok(Self { authority: authority_certificate.pem(), token })
+    }
+
+    fn write_kubeconfig(&self, to: &Path) -> Result<()> {
+        let authority = STANDARD.encode(&self.authority);
+        let text = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": SERVER, "certificate-authority-data": authority}}],
+            "users": [{"name": "test", "user": {"token": self.token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        write_private(to, &serde_json::to_string_pretty(&text)?)
+    }
+}
+
+fn rand_bytes() -> Result<[u8; 24]> {
+    let mut bytes = [0; 24];
+    std::io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn write_private(path: &Path, content: &str) -> Result<()> {
+    fs::write(path, content).with_context(|| format!("writing {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The small guest: Debian's cloud kernel and busybox in one initramfs, in user space within seconds even when every
+//! instruction is emulated. One image boots under BIOS (syslinux) and UEFI (a unified kernel image).
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::cpio::Archive;
+use super::kernel::{self, Kernel};
+use super::{GuestImage, disk_image};
+use crate::cache::Cache;
+use crate::{prerequisites, process};
+
+const INIT: &str = include_str!("small/init.sh");
+const DHCP: &str = include_str!("small/dhcp.sh");
+const POWER_OFF: &str = include_str!("small/power-off.sh");
+const PAGES: &[(&str, &str)] = &[
+    ("disks", include_str!("small/disks.cgi")),
+    ("uptime", include_str!("small/uptime.cgi")),
+    ("write", include_str!("small/write.cgi")),
+    ("sum", include_str!("small/sum.cgi")),
+    ("network", include_str!("small/network.cgi")),
+];
+/// Without the console's chatter and with the checks a virtual machine need not make.
+const COMMAND_LINE: &str = "console=ttyS0,115200 quiet loglevel=3 rdinit=/init mitigations=off panic=5";
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_net",
+    "virtio_scsi",
+    "virtio_blk",
+    "virtio_rng",
+    "sd_mod",
+    "vfat",
+    "nls_cp437",
+    "nls_ascii",
+    "nls_utf8",
+    "isofs",
+    "evdev",
+    "button",
+];
+const DISK: u64 = 56 << 20;
+/// Changes of the Rust half of the recipe.
+const RECIPE: &str = "1";
+
+/// Builds the image or finds it in the cache.
+pub fn image(cache: &Cache) -> Result<GuestImage> {
+    let (package, version) = kernel::package()?;
+    let busybox = prerequisites::candidate("busybox-static")?;
+    let mut ingredients = vec![RECIPE, INIT, DHCP, POWER_OFF, COMMAND_LINE, &package, &version, &busybox];
+    ingredients.extend(PAGES.iter().map(|(_, page)| *page));
+    ingredients.extend(MODULES);
+    let entry = cache.entry("small-guest", &ingredients, |folder| build(&package, folder))?;
+    GuestImage::at(entry.join("disk.qcow2"))
+}
+
+fn build(package: &str, folder: &Path) -> Result<()> {
+    let work = tempfile::tempdir()?;
+    let kernel = Kernel::unpack(package, &work.path().join("kernel"))?;
+    let initramfs = work.path().join("initramfs");
+    fs::write(&initramfs, archive(&kernel)?)?;
+    let unified = work.path().join("unified.efi");
+    kernel::unified(&kernel.image(), &initramfs, COMMAND_LINE, work.path(), &unified)?;
+    let menu = work.path().join("syslinux.cfg");
+    fs::write(
+        &menu,
+        format!(
+            "DEFAULT guest\nPROMPT 0\nLABEL guest\n  LINUX vmlinuz\n  INITRD initramfs\n  APPEND {COMMAND_LINE}\n"
+        ),
+    )?;
+
+    let disk = work.path().join("disk.raw");
+    File::create(&disk)?.set_len(DISK)?;
+    let start = disk_image::FIRST_PARTITION;
+    disk_image::write_mbr(&disk, Path::new("/usr/lib/SYSLINUX/mbr.bin"), start, DISK - start)?;
+    disk_image::write_fat(
+        &disk,
+        start,
+        DISK - start,
+        "BERTH",
+        &[
+            ("EFI/BOOT/BOOTX64.EFI", &unified),
+            ("vmlinuz", &kernel.image()),
+            ("initramfs", &initramfs),
+            ("syslinux.cfg", &menu),
+            ("ldlinux.c32", Path::new("/usr/lib/syslinux/modules/bios/ldlinux.c32")),
+        ],
+    )?;
+    let mut install = Command::new("syslinux");
+    install.args(["--install", "--offset", &start.to_string()]).arg(&disk);
+    process::run(&mut install, Duration::from_secs(60))?.success()?;
+    disk_image::compress(&disk, &folder.join("disk.qcow2"))
+}
+
+fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
+    let busybox = prerequisites::command("busybox").unwrap_or_else(|| "/bin/busybox".into());
+    let mut archive = Archive::new();
+    for folder in ["dev", "proc", "sys", "run", "tmp", "etc", "mnt", "www/cgi-bin"] {
+        archive.folder(folder);
+    }
+    archive.copy("bin/busybox", 0o755, &busybox)?;
+    let applets = process::run(Command::new(&busybox).arg("--list"), Duration::from_secs(10))?.success()?;
+    for applet in applets.lines().filter(|applet| *applet != "busybox") {
+        archive.symlink(&format!("bin/{applet}"), "busybox");
+    }
+    archive.file("init", 0o755, INIT.as_bytes());
+    archive.file("etc/dhcp.sh", 0o755, DHCP.as_bytes());
+    // busybox acpid runs this for the power button's key.
+    archive.file("etc/acpi/PWRF/00000080", 0o755, POWER_OFF.as_bytes());
+    for (name, page) in PAGES {
+        archive.file(&format!("www/cgi-bin/{name}"), 0o755, page.as_bytes());
+    }
+    kernel.add_modules(&mut archive, MODULES)?;
+    Ok(archive.finish())
+}

@@ -1,0 +1,16 @@
+#!/bin/sh
+# One line a block device: name, size in bytes, serial number.
+echo "Content-Type: text/plain"
+echo
+for path in /sys/block/*; do
+	name=${path##*/}
+	case "$name" in loop* | ram*) continue ;; esac
+	serial=
+	if [ -f "$path/serial" ]; then
+		serial=$(cat "$path/serial")
+	elif [ -f "$path/device/vpd_pg80" ]; then
+		# Four bytes of header come first.
+		serial=$(tail -c +5 "$path/device/vpd_pg80" | tr -d '\0')
+	fi
+	echo "name=$name size=$(($(cat "$path/size") * 512)) serial=$serial ro=$(cat "$path/ro")"
+done

@@ -1,0 +1,54 @@
+#!/bin/sh
+# The small guest's only process of its own: brings up what the tests look at, then reaps and waits.
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+for module in $(cat /modules/order); do
+	insmod "/modules/$module.ko"
+done
+ip link set lo up
+acpid -l /run/acpid.log
+
+# NoCloud: a volume labelled cidata, which may appear a moment after its controller.
+hostname berth-guest
+volume=
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+	volume=$(findfs LABEL=cidata 2>/dev/null || findfs LABEL=CIDATA 2>/dev/null) && break
+	sleep 0.2
+done
+mkdir -p /run/cidata
+if [ -n "$volume" ] && { mount -t vfat -o ro "$volume" /run/cidata || mount -t iso9660 -o ro "$volume" /run/cidata; }; then
+	for name in meta-data user-data network-config vendor-data; do
+		[ -f "/run/cidata/$name" ] && cp "/run/cidata/$name" "/www/$name"
+	done
+	umount /run/cidata
+	name=$(sed -n 's/^"\{0,1\}local-hostname"\{0,1\}: *"\{0,1\}\([^", ]*\).*/\1/p' /www/meta-data | head -n 1)
+	[ -n "$name" ] && hostname "$name"
+	grep -hEo '(ssh-(rsa|ed25519)|ecdsa-[a-z0-9-]+) [A-Za-z0-9+/=]+[^"]*' /www/meta-data /www/user-data >/www/authorized_keys 2>/dev/null
+fi
+
+if [ -e /sys/class/net/eth0 ]; then
+	ip link set eth0 up
+	udhcpc -i eth0 -s /etc/dhcp.sh -x "hostname:$(hostname)" -O mtu -t 8 -T 2 -b -p /run/udhcpc.pid >/run/udhcpc.log 2>&1
+fi
+
+{
+	echo "berth small guest"
+	echo "hostname=$(hostname)"
+	echo "kernel=$(uname -r)"
+	[ -d /sys/firmware/efi ] && echo "firmware=uefi" || echo "firmware=bios"
+} >/www/index.html
+httpd -p 80 -h /www
+
+if [ -f /www/user-data ] && [ "$(head -c 2 /www/user-data)" = '#!' ]; then
+	cp /www/user-data /run/user-data
+	chmod 755 /run/user-data
+	/run/user-data >/www/user-data.out 2>&1 </dev/null &
+fi
+
+echo "berth-guest-ready $(hostname)" >/dev/ttyS0
+while :; do
+	sleep 3600 &
+	wait
+done

@@ -1,0 +1,8 @@
+#!/bin/sh
+# Whether this is still the same boot.
+echo "Content-Type: text/plain"
+echo
+echo "boot_id=$(cat /proc/sys/kernel/random/boot_id)"
+echo "uptime=$(cut -d ' ' -f 1 /proc/uptime)"
+echo "cpus=$(grep -c '^processor' /proc/cpuinfo)"
+echo "memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"

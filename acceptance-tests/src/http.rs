@@ -1,0 +1,64 @@
+//! A very small HTTP client whose connections start in a given network namespace.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::namespace::Namespace;
+use crate::wait;
+
+/// No page a test reads is longer.
+const LONGEST: u64 = 1 << 20;
+
+/// GETs a page from `address` (port 80 unless it names one), seen from `from`.
+pub fn get(from: &Namespace, address: &str, path: &str, limit: Duration) -> Result<String> {
+    let target: SocketAddr =
+        if address.contains(':') { address.parse() } else { format!("{address}:80").parse() }
+            .with_context(|| format!("{address} is no address"))?;
+    let path = path.to_owned();
+    from.inside(move || exchange(target, &path, limit))
+}
+
+/// Asks until the page comes.
+pub fn get_within(from: &Namespace, address: &str, path: &str, limit: Duration) -> Result<String> {
+    wait::until(&format!("http://{address}{path}"), limit, || {
+        get(from, address, path, Duration::from_secs(15).min(limit))
+    })
+}
+
+fn exchange(target: SocketAddr, path: &str, limit: Duration) -> Result<String> {
+    let mut stream =
+        TcpStream::connect_timeout(&target, limit).with_context(|| format!("connecting to {target}"))?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", target.ip())?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).with_context(|| format!("reading from {target}"))?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a head")?;
+    let status = head.split_whitespace().nth(1).unwrap_or_default();
+    if status != "200" {
+        bail!("http://{target}{path} answered {status}: {body}");
+    }
+    Ok(body.to_owned())
+}
+
+/// The value of `key=` in a page of such lines.
+pub fn field<'a>(page: &'a str, key: &str) -> Result<&'a str> {
+    page.split_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        .with_context(|| format!("no {key}= in {page:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_key() {
+        assert_eq!(field("boot_id=a\nid=b size=c", "id").expect("there"), "b");
+        assert!(field("boot_id=a", "id").is_err());
+    }
+}

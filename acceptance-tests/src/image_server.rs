@@ -1,0 +1,199 @@
+//! Serves images over HTTP, well or badly as a test wants: 404, a cut connection, ranges.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::namespace::Namespace;
+
+/// How a path is served.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// This file.
+    File(PathBuf),
+    /// This file, but the first connection for it ends after so many bytes.
+    CutOnce(PathBuf, u64),
+    /// This file, but every connection for it ends after so many bytes and ranges are refused.
+    CutAlways(PathBuf, u64),
+    /// There was once something.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    contents: Mutex<BTreeMap<String, Content>>,
+    cut: Mutex<Vec<String>>,
+    requests: Mutex<BTreeMap<String, u64>>,
+    bytes: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// A server inside a namespace, on its loopback interface.
+#[derive(Debug)]
+pub struct ImageServer {
+    shelf: Arc<Shelf>,
+    port: u16,
+    namespace: Arc<Namespace>,
+}
+
+impl ImageServer {
+    /// Starts one.
+    pub fn start(namespace: &Arc<Namespace>) -> Result<Self> {
+        let listener = namespace.inside(|| Ok(TcpListener::bind("127.0.0.1:0")?))?;
+        let port = listener.local_addr()?.port();
+        let shelf = Arc::new(Shelf::default());
+        let served = Arc::clone(&shelf);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if served.closed.load(Ordering::SeqCst) {
+                    return;
+                }
+                let served = Arc::clone(&served);
+                std::thread::spawn(move || {
+                    // A client that hangs up early is the client's business.
+                    let _ = answer(&served, stream);
+                });
+            }
+        });
+        Ok(Self { shelf, port, namespace: Arc::clone(namespace) })
+    }
+
+    /// Puts something at `/name` and tells its URL.
+    pub fn put(&self, name: &str, content: Content) -> String {
+        lock(&self.shelf.contents).insert(format!("/{name}"), content);
+        self.url(name)
+    }
+
+    /// The URL of `/name`.
+    pub fn url(&self, name: &str) -> String {
+        format!("http://127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// How many requests for `/name` came in.
+    pub fn requests(&self, name: &str) -> u64 {
+        lock(&self.shelf.requests).get(&format!("/{name}")).copied().unwrap_or_default()
+    }
+
+    /// How many bytes of content went out in all.
+    pub fn bytes_sent(&self) -> u64 {
+        self.shelf.bytes.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for ImageServer {
+    fn drop(&mut self) {
+        self.shelf.closed.store(true, Ordering::SeqCst);
+        // The listener sleeps in accept: knock once.
+        let port = self.port;
+        let _ = self.namespace.inside(move || Ok(TcpStream::connect(("127.0.0.1", port))?));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Request {
+    method: String,
+    path: String,
+    from: Option<u64>,
+}
+
+fn read_request(stream: &TcpStream) -> Result<Option<Request>> {
+    let mut reader = BufReader::new(stream.take(16 << 10));
+    let mut first = String::new();
+    if reader.read_line(&mut first)? == 0 {
+        return Ok(None);
+    }
+    let mut words = first.split_whitespace();
+    let method = words.next().unwrap_or_default().to_owned();
+    let path = words.next().unwrap_or_default().to_owned();
+    let mut from = None;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
+            return Ok(Some(Request { method, path, from }));
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("range")
+        {
+            from =
+                value.trim().strip_prefix("bytes=").and_then(|range| range.split('-').next()?.parse().ok());
+        }
+    }
+}
+
+fn answer(shelf: &Shelf, mut stream: TcpStream) -> Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+    let Some(request) = read_request(&stream)? else { return Ok(()) };
+    *lock(&shelf.requests).entry(request.path.clone()).or_default() += 1;
+    let content = lock(&shelf.contents).get(&request.path).cloned();
+    let (path, cut, ranges) = match content {
+        None | Some(Content::Gone) => {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+            return Ok(());
+        }
+        Some(Content::File(path)) => (path, None, true),
+        Some(Content::CutAlways(path, after)) => (path, Some(after), false),
+        Some(Content::CutOnce(path, after)) => {
+            let mut seen = lock(&shelf.cut);
+            let first = request.method == "GET" && !seen.contains(&request.path);
+            if first {
+                seen.push(request.path.clone());
+            }
+            (path, first.then_some(after), true)
+        }
+    };
+    send(shelf, &request, &mut stream, &path, cut, ranges)
+}
+
+fn send(
+    shelf: &Shelf,
+    request: &Request,
+    stream: &mut TcpStream,
+    path: &Path,
+    cut: Option<u64>,
+    ranges: bool,
+) -> Result<()> {
+    let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let length = file.metadata()?.len();
+    let from = request.from.filter(|from| ranges && *from < length);
+    let head = match from {
+        Some(from) => format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {from}-{}/{length}\r\nContent-Length: {}\r\n",
+            length - 1,
+            length - from
+        ),
+        None => format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n"),
+    };
+    let accept = if ranges { "Accept-Ranges: bytes\r\n" } else { "Accept-Ranges: none\r\n" };
+    stream.write_all(
+        format!("{head}{accept}ETag: \"{length}\"\r\nContent-Type: application/octet-stream\r\nConnection: close\r\n\r\n")
+            .as_bytes(),
+    )?;
+    if request.method == "HEAD" {
+        return Ok(());
+    }
+    file.seek(SeekFrom::Start(from.unwrap_or(0)))?;
+    let mut left = (length - from.unwrap_or(0)).min(cut.unwrap_or(u64::MAX));
+    let mut chunk = vec![0; 256 << 10];
+    while left > 0 {
+        let want = usize::try_from(left.min(chunk.len() as u64)).unwrap_or(chunk.len());
+        let read = file.read(&mut chunk[..want])?;
+        if read == 0 {
+            break;
+        }
+        stream.write_all(&chunk[..read])?;
+        shelf.bytes.fetch_add(read as u64, Ordering::SeqCst);
+        left -= read as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! The lanes: groups of test cases that need the same things and can be run alone.
+
+pub mod cargo_tests;
+pub mod debian;
+pub mod inputs;
+pub mod kubectl;
+pub mod kubernetes;
+pub mod manifests;
+pub mod story;
+pub mod terraform;
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::cache::Cache;
+use crate::control_plane::Programs;
+use crate::guests::{self, GuestImage};
+use crate::platform::Parts;
+use crate::report::Report;
+use crate::workspace::{self, Binaries, Profile};
+use crate::{prerequisites, tools};
+
+/// A group of test cases.
+#[derive(Debug, Clone, Copy)]
+pub struct Lane {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// It ends with a failure when it takes longer.
+    pub limit: Duration,
+    /// Why this machine cannot run it, if it cannot.
+    pub obstacle: fn() -> Option<String>,
+    /// Runs its cases.
+    pub run: fn(&Kit, &mut Report) -> Result<()>,
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+/// All lanes, cheapest first.
+pub const ALL: &[Lane] = &[
+    Lane {
+        name: "unit",
+        about: "unit and property tests of every crate",
+        limit: minutes(40),
+        obstacle: || None,
+        run: cargo_tests::unit,
+    },
+    Lane {
+        name: "converge",
+        about: "the reconciler on a fake QEMU, failing and crashing at every external call in turn",
+        limit: minutes(30),
+        obstacle: || None,
+        run: cargo_tests::converge,
+    },
+    Lane {
+        name: "kubectl",
+        about: "kubectl against `berth up`: every verb, every admission error",
+        limit: minutes(15),
+        obstacle: needs_root,
+        run: kubectl::run,
+    },
+    Lane {
+        name: "terraform",
+        about: "Terraform and a small guest: apply, change, drift, import, destroy, bad input",
+        limit: minutes(30),
+        obstacle: needs_root,
+        run: terraform::run,
+    },
+    Lane {
+        name: "debian",
+        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent",
+        limit: minutes(25),
+        obstacle: needs_root,
+        run: debian::run,
+    },
+    Lane {
+        name: "kubernetes",
+        about: "the terraform lane's story on a real kube-apiserver and etcd",
+        limit: minutes(50),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: kubernetes::run,
+    },
+];
+
+fn needs_root() -> Option<String> {
+    (!prerequisites::is_root()).then(|| "it needs root: it makes network namespaces and taps".to_owned())
+}
+
+/// What lanes share, made when first asked for.
+#[derive(Debug)]
+pub struct Kit {
+    cache: Cache,
+    profile: Profile,
+    parts: OnceCell<Parts>,
+    small: OnceCell<GuestImage>,
+    debian: OnceCell<GuestImage>,
+}
+
+fn once<T: Clone>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    if let Some(value) = cell.get() {
+        return Ok(value.clone());
+    }
+    let value = make()?;
+    Ok(cell.get_or_init(|| value).clone())
+}
+
+impl Kit {
+    /// Nothing is made yet.
+    pub fn new(profile: Profile) -> Result<Self> {
+        Ok(Self {
+            cache: Cache::open()?,
+            profile,
+            parts: OnceCell::new(),
+            small: OnceCell::new(),
+            debian: OnceCell::new(),
+        })
+    }
+
+    /// Programs and where a lane's logs go.
+    pub fn parts(&self, lane: &str) -> Result<Parts> {
+        let parts = once(&self.parts, || {
+            prerequisites::ensure_installed()?;
+            Ok(Parts {
+                binaries: Binaries::build(self.profile)?,
+                kubectl: tools::kubectl(&self.cache)?,
+                terraform: tools::terraform(&self.cache)?,
+                logs: PathBuf::new(),
+            })
+        })?;
+        let logs = workspace::artifacts().join(lane);
+        if logs.exists() {
+            std::fs::remove_dir_all(&logs)?;
+        }
+        Ok(Parts { logs, ..parts })
+    }
+
+    /// The small guest.
+    pub fn small_guest(&self) -> Result<GuestImage> {
+        once(&self.small, || {
+            prerequisites::ensure_installed()?;
+            guests::small::image(&self.cache)
+        })
+    }
+
+    /// The Debian guest.
+    pub fn debian_guest(&self) -> Result<GuestImage> {
+        once(&self.debian, || {
+            prerequisites::ensure_installed()?;
+            guests::debian::image(&self.cache)
+        })
+    }
+
+    /// etcd and kube-apiserver.
+    pub fn kubernetes(&self) -> Result<Programs> {
+        prerequisites::ensure_installed()?;
+        Programs::get(&self.cache)
+    }
+}

@@ -1,0 +1,308 @@
+//! Bad input that needs the whole stack: hostile images, things that do not exist yet, addresses that ran out, a control plane
+//! that goes away in the middle of an apply.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::kubectl::says;
+use super::{manifests, story};
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::kubectl::{Kubectl, condition_of};
+use crate::platform::Platform;
+use crate::process::{self, Daemon};
+use crate::report::{Report, note};
+use crate::wait;
+
+const SOON: Duration = Duration::from_secs(60);
+const LONGER: Duration = Duration::from_secs(120);
+
+/// Runs the cases; each cleans up after itself.
+pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
+    let failed = report.count().failed;
+    images(report, platform, guest);
+    disks(report, platform, guest);
+    waiting(report, platform);
+    sharing(report, platform);
+    through_terraform(report, platform, guest);
+    if report.count().failed > failed {
+        note(&platform.keep_evidence());
+    }
+    Ok(())
+}
+
+fn delete(kubectl: &Kubectl, objects: &[&str]) -> Result<()> {
+    for object in objects {
+        kubectl.ok(&["delete", object, "--ignore-not-found", "--timeout=60s"])?;
+    }
+    Ok(())
+}
+
+fn sum_of(path: &Path) -> Result<String> {
+    let text = process::run(Command::new("sha256sum").arg(path), Duration::from_secs(60))?.success()?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+fn qemu_img(arguments: &[&str], folder: &Path) -> Result<()> {
+    process::run(Command::new("qemu-img").args(arguments).current_dir(folder), Duration::from_secs(60))?
+        .success()?;
+    Ok(())
+}
+
+/// Applies an Image and waits until it is Stalled; its message.
+fn stalled(platform: &Platform, name: &str, url: &str, sha256: &str, reason: &str) -> Result<String> {
+    let kubectl = platform.kubectl();
+    kubectl.apply(&manifests::image(name, url, sha256).to_string())?;
+    let image = kubectl.condition("image", name, "Stalled", "True", Some(reason), SOON)?;
+    let message =
+        condition_of(&image, "Stalled").and_then(|stalled| stalled["message"].as_str()).unwrap_or_default();
+    delete(kubectl, &[&format!("image/{name}")])?;
+    Ok(message.to_owned())
+}
+
+fn images(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    let server = platform.images();
+    let good = server.put("good.qcow2", Content::File(guest.path.clone()));
+    report.case("a wrong checksum is refused, naming both sums", || {
+        let wrong = "0".repeat(64);
+        let message = stalled(platform, "wrong-sum", &good, &wrong, "ChecksumMismatch")?;
+        says(&message, &[&guest.sha256, &wrong])
+    });
+    report.case("an image that is not found is refused with the answer", || {
+        let message = stalled(platform, "missing", &server.url("missing"), &guest.sha256, "ImageNotFound")?;
+        says(&message, &["404"])
+    });
+    report.case("a connection cut in the middle is resumed where it ended", || {
+        let length = fs::metadata(&guest.path)?.len();
+        let url = server.put("cut.qcow2", Content::CutOnce(guest.path.clone(), length / 2));
+        let kubectl = platform.kubectl();
+        let sent = server.bytes_sent();
+        kubectl.apply(&manifests::image("cut", &url, &guest.sha256).to_string())?;
+        kubectl.condition("image", "cut", "Ready", "True", None, LONGER)?;
+        let sent = server.bytes_sent() - sent;
+        ensure!(sent < length + length / 4, "{sent} bytes were sent for an image of {length}");
+        delete(kubectl, &["image/cut"])
+    });
+    report.case("a connection that is always cut is told and tried again, and heals", || {
+        let kubectl = platform.kubectl();
+        let url = server.put("always.qcow2", Content::CutAlways(guest.path.clone(), 100_000));
+        kubectl.apply(&manifests::image("always", &url, &guest.sha256).to_string())?;
+        kubectl.condition("image", "always", "Ready", "False", Some("Retrying"), SOON)?;
+        server.put("always.qcow2", Content::File(guest.path.clone()));
+        kubectl.condition("image", "always", "Ready", "True", None, LONGER)?;
+        delete(kubectl, &["image/always"])
+    });
+    for (fact, name, make, reason) in hostile() {
+        report.case(fact, || {
+            let path = make(platform.folder())?;
+            let url = server.put(name, Content::File(path.clone()));
+            let message = stalled(platform, name, &url, &sum_of(&path)?, reason)?;
+            ensure!(!message.is_empty(), "no message");
+            Ok(())
+        });
+    }
+}
+
+type Make = fn(&Path) -> Result<PathBuf>;
+
+/// Images nobody should boot.
+fn hostile() -> [(&'static str, &'static str, Make, &'static str); 5] {
+    [
+        (
+            "what is no image is refused",
+            "text",
+            |folder| {
+                let path = folder.join("text");
+                fs::write(&path, "<html>not found</html>\n".repeat(100))?;
+                Ok(path)
+            },
+            "ImageInvalid",
+        ),
+        (
+            "an empty file is refused",
+            "empty",
+            |folder| {
+                let path = folder.join("empty");
+                File::create(&path)?;
+                Ok(path)
+            },
+            "ImageInvalid",
+        ),
+        (
+            "a qcow2 with a backing file is refused",
+            "backed",
+            |folder| {
+                qemu_img(
+                    &["create", "-q", "-f", "qcow2", "-u", "-b", "/etc/passwd", "-F", "raw", "backed", "1M"],
+                    folder,
+                )?;
+                Ok(folder.join("backed"))
+            },
+            "ImageInvalid",
+        ),
+        (
+            "a qcow2 with an external data file is refused",
+            "external",
+            |folder| {
+                let options = "data_file=external.raw,data_file_raw=on";
+                qemu_img(&["create", "-q", "-f", "qcow2", "-o", options, "external", "1M"], folder)?;
+                Ok(folder.join("external"))
+            },
+            "ImageInvalid",
+        ),
+        (
+            "a qcow2 of an absurd virtual size is refused",
+            "absurd",
+            |folder| {
+                qemu_img(&["create", "-q", "-f", "qcow2", "absurd", "1000T"], folder)?;
+                Ok(folder.join("absurd"))
+            },
+            "ImageTooLarge",
+        ),
+    ]
+}
+
+fn disks(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    let kubectl = platform.kubectl();
+    report.case("a disk smaller than its image is refused with both sizes", || {
+        let url = platform.images().put("good.qcow2", Content::File(guest.path.clone()));
+        kubectl.apply(&manifests::image("big", &url, &guest.sha256).to_string())?;
+        kubectl.condition("image", "big", "Ready", "True", None, LONGER)?;
+        kubectl.apply(&manifests::disk("little", "big", "1Mi").to_string())?;
+        let disk =
+            kubectl.condition("disk", "little", "Stalled", "True", Some("DiskSmallerThanImage"), SOON)?;
+        let message = condition_of(&disk, "Stalled").context("no condition")?["message"].to_string();
+        says(&message, &["1Mi"])?;
+        delete(kubectl, &["disk/little", "image/big"])
+    });
+}
+
+fn waiting(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    report.case(
+        "a VM that names a missing class, disk or group waits with that reason, then goes on by itself",
+        || {
+            let vm = manifests::with(
+                manifests::vm("early", "later-class", "later-disk"),
+                "placement",
+                serde_json::json!({"group": "later-group"}),
+            );
+            kubectl.apply(&vm.to_string())?;
+            let waits = |reason: &str| {
+                kubectl.condition("vm", "early", "Ready", "False", Some(reason), SOON).map(drop)
+            };
+            let missing: [(&str, Value); 3] = [
+                ("WaitingForClass", manifests::class("later-class", 1, "64Mi")),
+                ("WaitingForDisk", manifests::blank_disk("later-disk", "64Mi")),
+                ("WaitingForGroup", manifests::group("later-group")),
+            ];
+            let mut left: Vec<(&str, Value)> = missing.into();
+            while !left.is_empty() {
+                // Which of them it names first is its own business.
+                let named = wait::until("a reason", SOON, || {
+                    let object = kubectl.object("vm", "early")?;
+                    let reason = condition_of(&object, "Ready").context("no Ready")?["reason"].clone();
+                    left.iter()
+                        .position(|(known, _)| reason == *known)
+                        .with_context(|| format!("{reason} is none of what is missing"))
+                })?;
+                let (reason, object) = left.remove(named);
+                waits(reason)?;
+                kubectl.apply(&object.to_string())?;
+            }
+            kubectl.condition("vm", "early", "Running", "True", None, LONGER)?;
+            delete(
+                kubectl,
+                &["vm/early", "disk/later-disk", "placementgroup/later-group", "vmclass/later-class"],
+            )
+        },
+    );
+}
+
+fn sharing(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    report.case("of two VMs that boot one disk the first runs and the second says who has it", || {
+        kubectl.apply(&manifests::all(&[
+            manifests::bios_class("tiny", "64Mi"),
+            manifests::blank_disk("shared", "64Mi"),
+            manifests::vm("first", "tiny", "shared"),
+        ]))?;
+        kubectl.condition("vm", "first", "Running", "True", None, LONGER)?;
+        kubectl.apply(&manifests::vm("second", "tiny", "shared").to_string())?;
+        let second = kubectl.condition("vm", "second", "Ready", "False", Some("DiskInUse"), SOON)?;
+        let message = condition_of(&second, "Ready").context("no Ready")?["message"].to_string();
+        says(&message, &["shared", "first"])?;
+        platform.qemu()?;
+        delete(kubectl, &["vm/second", "vm/first"])?;
+        super::kubectl::wait_for_release(kubectl, "shared")?;
+        delete(kubectl, &["disk/shared", "vmclass/tiny"])
+    });
+    report.case(
+        "when no public address is free the next one says so, and gets one that is given back",
+        || {
+            kubectl.apply(&manifests::all(&[
+                manifests::pool("one-address", "203.0.113.7/32"),
+                manifests::public_ip("taken", "one-address"),
+            ]))?;
+            kubectl.condition("publicip", "taken", "Ready", "True", None, SOON)?;
+            kubectl.apply(&manifests::public_ip("hopeful", "one-address").to_string())?;
+            kubectl.condition("publicip", "hopeful", "Ready", "False", Some("NoFreeAddress"), SOON)?;
+            delete(kubectl, &["publicip/taken"])?;
+            kubectl.condition("publicip", "hopeful", "Ready", "True", None, SOON)?;
+            delete(kubectl, &["publicip/hopeful", "ippool/one-address"])
+        },
+    );
+}
+
+fn through_terraform(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
+    report.case("Terraform shows a wrong checksum as an error, and the right one heals it", || {
+        let project = story::quickstart(platform, guest, "#!/bin/sh\n")?;
+        let variables = project.read("terraform.tfvars.json")?;
+        project.write("terraform.tfvars.json", &variables.replace(&guest.sha256, &"0".repeat(64)))?;
+        project.init()?;
+        let told = project.apply_with(&["-target=berth_image.debian"])?.failure()?;
+        says(&crate::terraform::unwrapped(&told), &["berth_image.debian", "checksum"])?;
+        project.write("terraform.tfvars.json", &variables)?;
+        project.apply_with(&["-target=berth_image.debian"])?.success()?;
+        project.destroy().map(drop)
+    });
+    report.case("Terraform's plan refuses what admission would, with the attribute", || {
+        let project = story::quickstart(platform, guest, "#!/bin/sh\n")?;
+        project.init()?;
+        for memory in ["512MB", "-1", "lots"] {
+            let before = project.read("main.tf")?;
+            project.edit("main.tf", r#"memory = "512Mi""#, &format!("memory = \"{memory}\""))?;
+            says(&project.plan_refused()?, &["memory", memory])?;
+            project.write("main.tf", &before)?;
+        }
+        project.edit("main.tf", r#"name = "web-data""#, r#"name = "Web_Data""#)?;
+        says(&project.plan_refused()?, &["name", "Web_Data"])
+    });
+    report.case(
+        "a control plane that goes away in the middle of an apply costs a second apply and nothing else",
+        || {
+            let project = story::quickstart(platform, guest, "#!/bin/sh\n")?;
+            project.init()?;
+            let log = platform.folder().join("interrupted-apply.log");
+            let mut apply = project.command(&["apply", "-auto-approve", "-input=false", "-no-color"]);
+            let apply = Daemon::spawn("terraform apply", &mut apply, &log)?;
+            wait::until("the VM to be declared", LONGER, || {
+                platform.kubectl().object("vm", "web").map(drop)
+            })?;
+            platform.control_plane_down()?;
+            std::thread::sleep(Duration::from_secs(3));
+            platform.control_plane_up()?;
+            // Whether it got through or gave up is a matter of timing; what may not happen is a second VM or a lost one.
+            apply.ended(Duration::from_secs(600))?;
+            project.apply()?;
+            project.plan_is_empty()?;
+            platform.qemu()?;
+            project.destroy().map(drop)
+        },
+    );
+}

@@ -1,0 +1,336 @@
+//! kubectl against `berth up`: every verb a person uses, every mistake a person makes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::{Kit, manifests};
+use crate::kubectl::Kubectl;
+use crate::platform::Platform;
+use crate::process::{self, Daemon};
+use crate::report::{Report, note, spoken};
+use crate::wait;
+
+const SOON: Duration = Duration::from_secs(30);
+/// QEMU's start while the machine is busy emulating.
+const VM_START: Duration = Duration::from_secs(90);
+
+/// Runs the lane.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("kubectl"))?;
+    let started = Instant::now();
+    let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    note(&format!("        ready {} after the start of the simulated site", spoken(started.elapsed())));
+    let failed = report.count().failed;
+    reading(report, &platform);
+    writing(report, &platform);
+    refusals(report, &platform);
+    machines(report, &mut platform);
+    process_rules(report, &mut platform);
+    if report.count().failed > failed {
+        note(&platform.keep_evidence());
+    }
+    Ok(())
+}
+
+/// Fails unless the text holds all these words.
+pub fn says(text: &str, words: &[&str]) -> Result<()> {
+    for word in words {
+        ensure!(text.contains(word), "expected {word:?} in:\n{text}");
+    }
+    Ok(())
+}
+
+fn reading(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    report.case("api-resources lists every kind with its short name", || {
+        let text = kubectl.ok(&["api-resources", "--api-group=berth.dev", "--no-headers"])?;
+        for (plural, short, kind) in [
+            ("vms", "vm", "VM"),
+            ("vmclasses", "vmc", "VMClass"),
+            ("images", "img", "Image"),
+            ("disks", "dsk", "Disk"),
+            ("hotswapdiskattachments", "hda", "HotswapDiskAttachment"),
+            ("placementgroups", "pg", "PlacementGroup"),
+            ("publicips", "pip", "PublicIP"),
+            ("networks", "", "Network"),
+            ("ippools", "", "IPPool"),
+            ("storagepools", "", "StoragePool"),
+            ("hosts", "", "Host"),
+        ] {
+            let line = text
+                .lines()
+                .find(|line| line.split_whitespace().next() == Some(plural))
+                .with_context(|| format!("no {plural} in:\n{text}"))?;
+            says(line, &[short, kind, "berth.dev/v1alpha1"])?;
+        }
+        Ok(())
+    });
+    report.case("what VMs stand on exists by default", || {
+        for kind in ["storagepool", "ippool"] {
+            kubectl.object(kind, "default")?;
+        }
+        let networks = kubectl.ok(&["get", "networks", "--all-namespaces", "-o", "name"])?;
+        says(&networks, &["default"])
+    });
+    report.case("the host tells which accelerator it measured and why", || {
+        let hosts: serde_json::Value = serde_json::from_str(&kubectl.ok(&["get", "hosts", "-o", "json"])?)?;
+        let status = &hosts["items"][0]["status"];
+        let accelerator = status["accelerator"].as_str().context("no accelerator")?;
+        ensure!(["kvm", "tcg"].contains(&accelerator), "{accelerator}");
+        let usable = status["kvm"]["usable"].as_bool().context("no kvm.usable")?;
+        ensure!(usable == (accelerator == "kvm"), "{status:#}");
+        ensure!(status["kvm"]["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{status:#}");
+        Ok(())
+    });
+    report.case("explain shows what a field is for", || {
+        says(&kubectl.ok(&["explain", "vm.spec.power"])?, &["FIELD", "Running"])?;
+        says(&kubectl.ok(&["explain", "disk.spec"])?, &["size", "image", "Grow only"])
+    });
+    report.case("who am I, and what may I do", || {
+        says(&kubectl.ok(&["auth", "can-i", "create", "vms.berth.dev"])?, &["yes"])?;
+        kubectl.ok(&["auth", "whoami"]).map(drop)
+    });
+    report.case("a wrong token is told so", || {
+        let text = kubectl.refused(&["get", "vms", "--token=wrong"])?;
+        ensure!(text.contains("Unauthorized") || text.contains("must be logged in"), "{text}");
+        Ok(())
+    });
+}
+
+fn writing(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    report.case("every kind is applied, got with -o wide and described", || {
+        let objects = [
+            manifests::class("k-class", 1, "256Mi"),
+            manifests::image("k-image", &platform.images().url("none"), &"0".repeat(64)),
+            manifests::blank_disk("k-disk", "64Mi"),
+            manifests::group("k-group"),
+            manifests::public_ip("k-ip", "default"),
+            manifests::vm("k-vm", "no-such-class", "k-disk"),
+            manifests::attachment("k-attachment", "no-such-vm", "k-disk"),
+        ];
+        kubectl.apply(&manifests::all(&objects))?;
+        for object in &objects {
+            let (kind, name) =
+                (object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str());
+            let kind = format!("{}.berth.dev", kind.to_lowercase());
+            let name = name.unwrap_or_default();
+            says(&kubectl.ok(&["get", &kind, name, "-o", "wide"])?, &["NAME", "AGE", name])?;
+            says(&kubectl.ok(&["describe", &kind, name])?, &["Name:", "Spec:", name])?;
+        }
+        says(&kubectl.ok(&["get", "berth"])?, &["k-class", "k-vm", "k-ip"])
+    });
+    report.case("client-side apply creates, then changes, then has nothing to do", || {
+        let apply = |object: serde_json::Value| -> Result<String> {
+            kubectl.with_input(&["apply", "-f", "-"], &object.to_string())?.success()
+        };
+        says(&apply(manifests::class("client", 1, "256Mi"))?, &["created"])?;
+        says(&apply(manifests::class("client", 2, "256Mi"))?, &["configured"])?;
+        says(&apply(manifests::class("client", 2, "256Mi"))?, &["unchanged"])?;
+        ensure!(kubectl.object("vmclass", "client")?["spec"]["cpus"] == 2);
+        Ok(())
+    });
+    report.case("diff shows a change and exits with 1, and with 0 when there is none", || {
+        let diff = |memory: &str| {
+            let object = manifests::class("client", 2, memory).to_string();
+            kubectl.with_input(&["diff", "--server-side", "--field-manager=client", "-f", "-"], &object)
+        };
+        let changed = diff("512Mi")?;
+        ensure!(changed.code() == 1, "{}", changed.told());
+        says(&changed.stdout, &["512Mi"])
+    });
+    report.case("a server-side apply conflict names the other manager and is forced on request", || {
+        let apply = |manager: &str, cpus: u32, force: bool| {
+            let manager = format!("--field-manager={manager}");
+            let mut arguments = vec!["apply", "--server-side", &manager, "-f", "-"];
+            if force {
+                arguments.push("--force-conflicts");
+            }
+            kubectl.with_input(&arguments, &manifests::class("owned", cpus, "256Mi").to_string())
+        };
+        apply("pipeline-one", 1, false)?.success()?;
+        says(&apply("pipeline-two", 2, false)?.failure()?, &["conflict", "pipeline-one", "cpus"])?;
+        apply("pipeline-two", 2, true)?.success().map(drop)
+    });
+    report.case("patch, label and annotate change an object; a spec change raises its generation", || {
+        let before = kubectl.object("vmclass", "owned")?["metadata"]["generation"].clone();
+        kubectl.ok(&["label", "vmclass", "owned", "tier=small"])?;
+        kubectl.ok(&["annotate", "vmclass", "owned", "note=hello"])?;
+        let labelled = kubectl.object("vmclass", "owned")?;
+        ensure!(labelled["metadata"]["generation"] == before, "a label raised the generation");
+        kubectl.ok(&["patch", "vmclass", "owned", "--type=merge", "-p", r#"{"spec":{"cpus":3}}"#])?;
+        let json_patch =
+            r#"[{"op":"test","path":"/spec/cpus","value":3},{"op":"replace","path":"/spec/cpus","value":4}]"#;
+        kubectl.ok(&["patch", "vmclass", "owned", "--type=json", "-p", json_patch])?;
+        let after = kubectl.object("vmclass", "owned")?;
+        ensure!(after["spec"]["cpus"] == 4 && after["metadata"]["generation"] != before, "{after:#}");
+        says(&kubectl.ok(&["get", "vmclass", "-l", "tier=small", "-o", "name"])?, &["owned"])
+    });
+    report.case("get -w shows objects as they come", || {
+        let log = platform.folder().join("watch.log");
+        let watch = Daemon::spawn("kubectl get -w", &mut kubectl.command(&["get", "vmclass", "-w"]), &log)?;
+        wait::until("the first table", SOON, || says(&watch.log_tail(), &["owned"]))?;
+        kubectl.apply(&manifests::class("watched", 1, "256Mi").to_string())?;
+        wait::until("the new object", SOON, || says(&watch.log_tail(), &["watched"]))
+    });
+    report.case("wait ends when a condition comes and when an object goes", || {
+        kubectl.ok(&["wait", "publicip/k-ip", "--for=condition=Ready", "--timeout=30s"])?;
+        let address = kubectl.object("publicip", "k-ip")?["status"]["address"].clone();
+        ensure!(address.as_str().is_some_and(|address| address.starts_with("198.51.100.")), "{address}");
+        kubectl.ok(&["delete", "vmclass", "watched", "--wait=false"])?;
+        kubectl.ok(&["wait", "vmclass/watched", "--for=delete", "--timeout=30s"]).map(drop)
+    });
+    report.case("a field selector finds VMs by class", || {
+        let found = kubectl.ok(&["get", "vms", "--field-selector=spec.class=no-such-class", "-o", "name"])?;
+        says(&found, &["k-vm"])?;
+        let none = kubectl.ok(&["get", "vms", "--field-selector=spec.class=other", "-o", "name"])?;
+        ensure!(none.trim().is_empty(), "{none}");
+        Ok(())
+    });
+    report.case("deleting works and what is gone is not found", || {
+        let kinds = [
+            "hotswapdiskattachment/k-attachment",
+            "vm/k-vm",
+            "disk/k-disk",
+            "image/k-image",
+            "publicip/k-ip",
+            "placementgroup/k-group",
+            "vmclass/k-class",
+        ];
+        for object in kinds {
+            kubectl.ok(&["delete", object, "--timeout=60s"]).with_context(|| object.to_owned())?;
+        }
+        says(&kubectl.refused(&["get", "vm", "k-vm"])?, &["NotFound"])
+    });
+}
+
+fn refusals(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    for (memory, words) in [("512MB", &["memory"]), ("-1", &["memory"]), ("lots", &["memory"])] {
+        report.case(&format!("memory {memory} is refused"), || {
+            says(&kubectl.apply_refused(&manifests::class("bad", 1, memory).to_string())?, words)
+        });
+    }
+    report.case("an object's name must be a DNS label", || {
+        for name in ["Web_1", "a.b", &"x".repeat(64)] {
+            let text = kubectl.apply_refused(&manifests::blank_disk(name, "64Mi").to_string())?;
+            says(&text, &["name"])?;
+        }
+        Ok(())
+    });
+    report.case("a name that refers to another object must be a DNS label too", || {
+        let text = kubectl.apply_refused(&manifests::vm("bad", "No Such Class", "disk").to_string())?;
+        says(&text, &["class", "DNS label"])
+    });
+    report.case("a boot flag on two disks is refused", || {
+        let disks = json!([{"name": "a", "boot": true}, {"name": "b", "boot": true}]);
+        let two = manifests::with(manifests::vm("bad", "small", "a"), "disks", disks);
+        says(&kubectl.apply_refused(&two.to_string())?, &["exactly one disk must have boot"])
+    });
+    report.case("a field nobody knows is refused, by its name", || {
+        let misspelt = manifests::with(manifests::class("bad", 1, "256Mi"), "memmory", json!("1Gi"));
+        says(&kubectl.apply_refused(&misspelt.to_string())?, &["memmory"])
+    });
+    report.case("shrinking a disk is refused", || {
+        kubectl.apply(&manifests::blank_disk("shrinks", "128Mi").to_string())?;
+        let text = kubectl.apply_refused(&manifests::blank_disk("shrinks", "64Mi").to_string())?;
+        says(&text, &["size can only grow"])?;
+        kubectl.apply(&manifests::blank_disk("shrinks", "0.125Gi").to_string())?;
+        kubectl.ok(&["delete", "disk", "shrinks"]).map(drop)
+    });
+}
+
+fn machines(report: &mut Report, platform: &mut Platform) {
+    let kubectl = platform.kubectl();
+    let blank = |name: &str, disk: &str| {
+        manifests::all(&[
+            manifests::class("tiny", 1, "64Mi"),
+            manifests::blank_disk(disk, "64Mi"),
+            manifests::vm(name, "tiny", disk),
+        ])
+    };
+    report.case("a VM without an operating system runs, because running is QEMU's business", || {
+        kubectl.apply(&blank("empty", "empty-root"))?;
+        kubectl.condition("vm", "empty", "Running", "True", None, VM_START)?;
+        platform.qemu().map(drop)
+    });
+    report.case("deleting a disk in use is refused, naming who uses it", || {
+        says(&kubectl.refused(&["delete", "disk", "empty-root", "--wait=false"])?, &["empty"])
+    });
+    report.case("a VM declared stopped and stopped is Ready, and no process is left", || {
+        kubectl.ok(&["patch", "vm", "empty", "--type=merge", "-p", r#"{"spec":{"power":"Stopped"}}"#])?;
+        kubectl.until("vm", "empty", "to be stopped", VM_START, |vm| vm["status"]["state"] == "Stopped")?;
+        kubectl.condition("vm", "empty", "Ready", "True", None, VM_START)?;
+        ensure!(platform.qemu().is_err(), "QEMU still runs");
+        Ok(())
+    });
+    report.case(
+        "deleting a VM and its disk leaves the disk in the trash, and undelete brings it back",
+        || {
+            kubectl.ok(&["delete", "vm", "empty", "--timeout=60s"])?;
+            let volume = kubectl.object("disk", "empty-root")?["status"]["volumeID"].clone();
+            wait_for_release(kubectl, "empty-root")?;
+            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"])?;
+            wait::until("undelete", SOON, || platform.host().undelete("empty-root")?.success())?;
+            let back = kubectl.condition("disk", "empty-root", "Ready", "True", None, VM_START)?;
+            ensure!(back["status"]["volumeID"] == volume, "another volume came back: {:#}", back["status"]);
+            kubectl.ok(&["delete", "disk", "empty-root", "--timeout=60s"]).map(drop)
+        },
+    );
+}
+
+/// Waits until nobody uses a disk any more.
+pub fn wait_for_release(kubectl: &Kubectl, disk: &str) -> Result<()> {
+    kubectl
+        .until("disk", disk, "to be released", Duration::from_secs(60), |disk| {
+            disk["status"]["usedBy"].as_array().is_none_or(Vec::is_empty)
+        })
+        .map(drop)
+}
+
+fn process_rules(report: &mut Report, platform: &mut Platform) {
+    report.case("the kubeconfig is readable by its owner only", || {
+        let mode = fs::metadata(platform.host().kubeconfig())?.permissions().mode() & 0o777;
+        ensure!(mode == 0o600, "{mode:o}");
+        Ok(())
+    });
+    report.case("a second berth up on the same directory is refused", || {
+        let started = Instant::now();
+        let text = process::run(&mut platform.host().up_command(), Duration::from_secs(30))?.failure()?;
+        ensure!(started.elapsed() < Duration::from_secs(15), "it took {:?}", started.elapsed());
+        says(&text, &[&platform.host().state().display().to_string()])
+    });
+    report.case("SIGTERM stops berth up cleanly; after a restart every object is there", || {
+        platform.kubectl().apply(&manifests::class("survivor", 1, "64Mi").to_string())?;
+        let uid = platform.kubectl().object("vmclass", "survivor")?["metadata"]["uid"].clone();
+        platform.stop()?;
+        platform.start()?;
+        ensure!(platform.kubectl().object("vmclass", "survivor")?["metadata"]["uid"] == uid);
+        Ok(())
+    });
+    report.case("a damaged database is refused with its path and left as it is", || {
+        platform.stop()?;
+        let database = platform.host().state().join("control-plane.db");
+        let whole = fs::read(&database)?;
+        let mut damaged = whole.clone();
+        damaged[..64].fill(0x55);
+        fs::write(&database, &damaged)?;
+        let text = process::run(&mut platform.host().up_command(), Duration::from_secs(30))?.failure()?;
+        ensure!(fs::read(&database)? == damaged, "the damaged file was written to");
+        fs::write(&database, &whole)?;
+        says(&text, &["control-plane.db"])?;
+        platform.start()
+    });
+    report.case("berth crds prints what a Kubernetes cluster needs", || {
+        let text = platform.host().crds()?;
+        says(
+            &text,
+            &["CustomResourceDefinition", "ValidatingAdmissionPolicy", "ClusterRole", "vms.berth.dev"],
+        )?;
+        Ok(())
+    });
+}

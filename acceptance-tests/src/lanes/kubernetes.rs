@@ -1,0 +1,25 @@
+//! The same story on a real Kubernetes control plane.
+
+use anyhow::Result;
+
+use super::{Kit, story};
+use crate::platform::Platform;
+use crate::report::{Report, note};
+
+/// Runs the lane.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("kubernetes"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
+    let mut platform =
+        report.step("etcd and kube-apiserver serve", || Platform::kubernetes(&parts, &programs))?;
+    let outcome = report
+        .step("the CRDs, policies and roles apply, and controllers and host start", || {
+            platform.install_on_kubernetes()
+        })
+        .and_then(|()| story::tell(report, &mut platform, &guest));
+    if report.count().failed > 0 {
+        note(&platform.keep_evidence());
+    }
+    outcome
+}

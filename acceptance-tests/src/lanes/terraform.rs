@@ -1,0 +1,20 @@
+//! Terraform and the small guest on `berth up`: the story, then bad input.
+
+use anyhow::Result;
+
+use super::{Kit, inputs, story};
+use crate::platform::Platform;
+use crate::report::{Report, note};
+
+/// Runs the lane.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("terraform"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let outcome =
+        story::tell(report, &mut platform, &guest).and_then(|()| inputs::run(report, &mut platform, &guest));
+    if report.count().failed > 0 {
+        note(&platform.keep_evidence());
+    }
+    outcome
+}

@@ -1,0 +1,335 @@
+//! One simulated site: a host's namespace with berth in it, a neighbour on its network, an image server, kubectl and Terraform.
+//!
+//! The same stories run on either control plane: the embedded one of `berth up`, or a real kube-apiserver with etcd.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use crate::berth::{self, Berth};
+use crate::control_plane::{KubernetesControlPlane, Programs};
+use crate::footprint::{self, Footprint};
+use crate::image_server::ImageServer;
+use crate::kubectl::Kubectl;
+use crate::namespace::Namespace;
+use crate::process;
+use crate::terraform::{Installation, Project};
+use crate::tools::TerraformCli;
+use crate::undo::Undo;
+use crate::wait;
+use crate::workspace::Binaries;
+
+/// The host's address on the cable to its neighbour.
+const HOST: &str = "192.0.2.1";
+/// Public addresses: the neighbour routes them to the host.
+const PUBLIC: &str = "198.51.100.0/28";
+/// The host's name on a Kubernetes control plane.
+const HOST_NAME: &str = "host-1";
+
+/// What a platform is made with.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Our programs.
+    pub binaries: Binaries,
+    /// kubectl.
+    pub kubectl: PathBuf,
+    /// terraform or tofu.
+    pub terraform: TerraformCli,
+    /// Where logs are kept.
+    pub logs: PathBuf,
+}
+
+#[derive(Debug)]
+enum Running {
+    Embedded(Berth),
+    Kubernetes { plane: KubernetesControlPlane, controllers: Berth, host: Berth },
+}
+
+/// A simulated site with a running berth.
+#[derive(Debug)]
+pub struct Platform {
+    // Fields drop in this order: first what runs, then where it ran, then its files.
+    running: Running,
+    images: ImageServer,
+    neighbour: Arc<Namespace>,
+    namespace: Arc<Namespace>,
+    kubectl: Kubectl,
+    installation: Installation,
+    kubeconfig: PathBuf,
+    logs: PathBuf,
+    projects: std::cell::Cell<u32>,
+    folder: TempDir,
+    _undo: Undo,
+}
+
+struct Ground {
+    folder: TempDir,
+    undo: Undo,
+    namespace: Arc<Namespace>,
+    neighbour: Arc<Namespace>,
+    images: ImageServer,
+    installation: Installation,
+}
+
+impl Ground {
+    fn lay(parts: &Parts) -> Result<Self> {
+        fs::create_dir_all(&parts.logs)?;
+        let folder = tempfile::Builder::new().prefix("berth-").tempdir()?;
+        // As /var/lib: QEMU runs as another user and must get through.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let doomed = folder.path().to_owned();
+        // A signal runs no destructors.
+        let undo = Undo::later(move || {
+            let _ = fs::remove_dir_all(doomed);
+        });
+        let namespace = Namespace::new()?;
+        let neighbour = Namespace::new()?;
+        namespace.connect(&format!("{HOST}/24"), &neighbour, "192.0.2.2/24")?;
+        neighbour.ip(&["route", "add", PUBLIC, "via", HOST])?;
+        let images = ImageServer::start(&namespace)?;
+        let home = folder.path().join("home");
+        fs::create_dir_all(&home)?;
+        let installation = Installation::make(&parts.terraform, &parts.binaries.provider, &home)?;
+        Ok(Self { folder, undo, namespace, neighbour, images, installation })
+    }
+
+    fn finish(self, running: Running, kubeconfig: PathBuf, kubectl: Kubectl, logs: PathBuf) -> Platform {
+        Platform {
+            running,
+            images: self.images,
+            neighbour: self.neighbour,
+            namespace: self.namespace,
+            kubectl,
+            installation: self.installation,
+            kubeconfig,
+            logs,
+            projects: std::cell::Cell::new(0),
+            folder: self.folder,
+            _undo: self.undo,
+        }
+    }
+
+    fn kubectl(&self, parts: &Parts, kubeconfig: &Path) -> Kubectl {
+        Kubectl::new(&parts.kubectl, kubeconfig, &self.folder.path().join("home"), &self.namespace)
+    }
+
+    fn berth(&self, parts: &Parts, log: &str) -> Berth {
+        let state = self.folder.path().join("state");
+        Berth::new(&parts.binaries.berth, &self.namespace, &state, PUBLIC, &parts.logs.join(log))
+    }
+}
+
+impl Platform {
+    /// `berth up`.
+    pub fn embedded(parts: &Parts) -> Result<Self> {
+        let ground = Ground::lay(parts)?;
+        let mut berth = ground.berth(parts, "berth.log");
+        let kubeconfig = berth.kubeconfig();
+        let kubectl = ground.kubectl(parts, &kubeconfig);
+        berth.start(&kubectl)?;
+        Ok(ground.finish(Running::Embedded(berth), kubeconfig, kubectl, parts.logs.clone()))
+    }
+
+    /// A real kube-apiserver and etcd, with `berth controllers` and `berth host`.
+    pub fn kubernetes(parts: &Parts, programs: &Programs) -> Result<Self> {
+        let ground = Ground::lay(parts)?;
+        let plane = KubernetesControlPlane::start(
+            programs,
+            &ground.namespace,
+            HOST,
+            &ground.folder.path().join("plane"),
+            &parts.logs,
+            &parts.kubectl,
+        )?;
+        let kubeconfig = plane.kubeconfig();
+        let kubectl = ground.kubectl(parts, &kubeconfig);
+        let controllers = ground.berth(parts, "controllers.log");
+        let host = ground.berth(parts, "host.log");
+        let running = Running::Kubernetes { plane, controllers, host };
+        Ok(ground.finish(running, kubeconfig, kubectl, parts.logs.clone()))
+    }
+
+    /// Applies the CRDs to a Kubernetes control plane, as an administrator would, and starts controllers and host.
+    pub fn install_on_kubernetes(&mut self) -> Result<()> {
+        let Running::Kubernetes { controllers, .. } = &self.running else {
+            anyhow::bail!("the embedded control plane has them")
+        };
+        let crds = controllers.crds()?;
+        self.kubectl.apply(&crds)?;
+        self.kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+        self.start()
+    }
+
+    /// Starts what [`Self::crash`] or [`Self::stop`] ended.
+    pub fn start(&mut self) -> Result<()> {
+        match &mut self.running {
+            Running::Embedded(berth) => berth.start(&self.kubectl),
+            Running::Kubernetes { controllers, host, .. } => {
+                controllers.spawn_controllers(&self.kubeconfig)?;
+                host.spawn_host(HOST_NAME, &self.kubeconfig)?;
+                wait::until("the host to be ready", Duration::from_secs(90), || {
+                    controllers.must_run()?;
+                    host.must_run()?;
+                    berth::host_ready(&self.kubectl)
+                })
+            }
+        }
+    }
+
+    /// `kill -9` of everything of berth's that is not a VM.
+    pub fn crash(&mut self) -> Result<()> {
+        match &mut self.running {
+            Running::Embedded(berth) => berth.crash(),
+            Running::Kubernetes { controllers, host, .. } => {
+                controllers.crash()?;
+                host.crash()
+            }
+        }
+    }
+
+    /// SIGTERM to berth; it must end with success.
+    pub fn stop(&mut self) -> Result<()> {
+        match &mut self.running {
+            Running::Embedded(berth) => berth.stop(),
+            Running::Kubernetes { controllers, host, .. } => {
+                controllers.stop()?;
+                host.stop()
+            }
+        }
+    }
+
+    /// Ends the control plane as a crash would: on the embedded one that is all of berth.
+    pub fn control_plane_down(&mut self) -> Result<()> {
+        match &mut self.running {
+            Running::Embedded(berth) => berth.crash(),
+            Running::Kubernetes { plane, .. } => plane.crash_api_server(),
+        }
+    }
+
+    /// Brings the control plane back.
+    pub fn control_plane_up(&mut self) -> Result<()> {
+        match &mut self.running {
+            Running::Embedded(berth) => berth.start(&self.kubectl),
+            Running::Kubernetes { plane, .. } => {
+                plane.restart_api_server(HOST)?;
+                wait::until("kube-apiserver to serve again", Duration::from_secs(120), || {
+                    self.kubectl.ok(&["get", "--raw", "/readyz"]).map(drop)
+                })
+            }
+        }
+    }
+
+    /// The berth that runs the host's agent.
+    pub fn host(&self) -> &Berth {
+        match &self.running {
+            Running::Embedded(berth) | Running::Kubernetes { host: berth, .. } => berth,
+        }
+    }
+
+    /// As [`Self::host`], to start and stop it.
+    pub fn host_mut(&mut self) -> &mut Berth {
+        match &mut self.running {
+            Running::Embedded(berth) | Running::Kubernetes { host: berth, .. } => berth,
+        }
+    }
+
+    /// Whether this is the embedded control plane.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.running, Running::Embedded(_))
+    }
+
+    /// kubectl as the administrator.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// The host.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+
+    /// A machine beside the host that reaches public addresses through it.
+    pub fn neighbour(&self) -> &Arc<Namespace> {
+        &self.neighbour
+    }
+
+    /// The image server on the host's loopback.
+    pub fn images(&self) -> &ImageServer {
+        &self.images
+    }
+
+    /// A folder for a test's own files, gone with the platform.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A new, empty Terraform project.
+    pub fn project(&self) -> Result<Project> {
+        let number = self.projects.get();
+        self.projects.set(number + 1);
+        let folder = self.folder.path().join(format!("project-{number}"));
+        Project::new(&self.installation, &folder, &self.kubeconfig, &self.namespace)
+    }
+
+    /// What the host has now of things that belong to VMs.
+    pub fn footprint(&self) -> Result<Footprint> {
+        Footprint::of(&self.namespace, self.host().state(), belongs_to_a_vm)
+    }
+
+    /// Waits until nothing is there that was not `before`.
+    pub fn nothing_beyond(&self, before: &Footprint, limit: Duration) -> Result<()> {
+        wait::until("the host to be clean", limit, || self.footprint()?.must_not_exceed(before))
+    }
+
+    /// The one QEMU process there must be.
+    pub fn qemu(&self) -> Result<i32> {
+        let processes = berth::qemu_processes(&self.namespace)?;
+        ensure!(processes.len() == 1, "{} QEMU processes", processes.len());
+        Ok(processes[0])
+    }
+
+    /// What a guest printed on its serial console.
+    pub fn serial(&self, vm: &str) -> Result<String> {
+        let object = self.kubectl.object("vm", vm)?;
+        let instance = object["status"]["instanceID"].as_str().context("the VM has no instance")?;
+        let path = self.host().state().join("instances").join(instance).join("serial.log");
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Keeps what helps to understand a failure and tells the most telling part of it.
+    pub fn keep_evidence(&self) -> String {
+        let mut told = String::new();
+        let state = self.host().state();
+        for file in footprint::files(state) {
+            if ["instances/", "network/"].iter().any(|folder| file.starts_with(folder)) && is_log(&file) {
+                let _ = fs::copy(state.join(&file), self.logs.join(file.replace('/', "_")));
+                if let Ok(bytes) = fs::read(state.join(&file)) {
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    told += &format!("--- {file}\n{}\n", process::tail(&text, 1_000));
+                }
+            }
+        }
+        if let Ok(objects) = self.kubectl.run(&["get", "berth,events", "--all-namespaces", "-o", "yaml"]) {
+            let _ = fs::write(self.logs.join("objects.yaml"), &objects.stdout);
+        }
+        let log = fs::read_to_string(self.host().log()).unwrap_or_default();
+        told += &format!("--- {}\n{}\n", self.host().log().display(), process::tail(&log, 4_000));
+        told
+    }
+}
+
+fn is_log(file: &str) -> bool {
+    [".log", ".json", ".conf", ".pid", "leases"].iter().any(|end| file.ends_with(end))
+}
+
+fn belongs_to_a_vm(file: &str) -> bool {
+    file.starts_with("images/")
+        || file.starts_with("instances/")
+        || (file.starts_with("pools/") && !file.contains("/trash/"))
+}

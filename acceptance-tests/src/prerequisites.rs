@@ -1,0 +1,142 @@
+//! What the tests need from Debian, installed when missing.
+//!
+//! Whatever would start a service when installed (etcd) is unpacked into the cache instead, see [`crate::tools`].
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{process, report};
+
+/// A file or a command that tells whether a package is there, and the package.
+const NEEDED: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("qemu-img", "qemu-utils"),
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
+    ("nft", "nftables"),
+    ("dnsmasq", "dnsmasq-base"),
+    ("ip", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
+    ("busybox", "busybox-static"),
+    ("mcopy", "mtools"),
+    ("syslinux", "syslinux"),
+    ("/usr/lib/SYSLINUX/mbr.bin", "syslinux-common"),
+    ("objcopy", "binutils"),
+    ("mke2fs", "e2fsprogs"),
+    ("ssh-keygen", "openssh-client"),
+    ("xz", "xz-utils"),
+];
+
+/// Where a root shell finds commands: PATH may lack the sbin folders.
+const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// The full path of a command, from PATH and the usual folders.
+pub fn command(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(FOLDERS.iter().map(std::path::PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+fn present(probe: &str) -> bool {
+    if probe.starts_with('/') { Path::new(probe).exists() } else { command(probe).is_some() }
+}
+
+/// Whether we are root: network namespaces, taps and packages need it.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Installs whatever is missing and tells so.
+pub fn ensure_installed() -> Result<()> {
+    ensure!(is_root(), "this needs root: it makes network namespaces and taps, and installs Debian packages");
+    let missing: BTreeSet<&str> =
+        NEEDED.iter().filter(|(probe, _)| !present(probe)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.into_iter().collect();
+    report::note(&format!("installing from Debian: {}", names.join(", ")));
+    let started = Instant::now();
+    update_lists()?;
+    let mut install = apt("apt-get");
+    install.args(["install", "--yes", "--no-install-recommends", "--"]).args(&names);
+    process::run(&mut install, Duration::from_secs(900))?.success().context("installing Debian packages")?;
+    report::note(&format!("installed in {}", report::spoken(started.elapsed())));
+    let absent: Vec<&str> =
+        NEEDED.iter().filter(|(probe, _)| !present(probe)).map(|(probe, _)| *probe).collect();
+    ensure!(absent.is_empty(), "still missing after installing their packages: {}", absent.join(", "));
+    Ok(())
+}
+
+/// Downloads a package (its newest version) and unpacks it into `into`, installing nothing.
+pub fn unpack(package: &str, into: &Path) -> Result<()> {
+    let version = candidate(package)?;
+    let downloads = tempfile::tempdir()?;
+    let mut download = apt("apt-get");
+    // As the sandbox user it could not write into our folder.
+    download.args(["-o", "APT::Sandbox::User=root", "download", &format!("{package}={version}")]);
+    process::run(download.current_dir(downloads.path()), Duration::from_secs(300))?
+        .success()
+        .with_context(|| format!("downloading {package}"))?;
+    let archive = std::fs::read_dir(downloads.path())?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .with_context(|| format!("apt-get downloaded no archive of {package}"))?;
+    let mut extract = Command::new("dpkg-deb");
+    process::run(extract.arg("--extract").arg(archive).arg(into), Duration::from_secs(120))?.success()?;
+    Ok(())
+}
+
+/// The version of a package that would be installed now.
+pub fn candidate(package: &str) -> Result<String> {
+    if let Some(version) = known_candidate(package)? {
+        return Ok(version);
+    }
+    update_lists()?;
+    known_candidate(package)?.with_context(|| format!("Debian has no package {package} here"))
+}
+
+fn known_candidate(package: &str) -> Result<Option<String>> {
+    let text =
+        process::run(apt("apt-cache").args(["policy", package]), Duration::from_secs(60))?.success()?;
+    Ok(text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Candidate: "))
+        .filter(|version| *version != "(none)")
+        .map(str::to_owned))
+}
+
+/// What a package depends on directly.
+pub fn dependencies(package: &str) -> Result<Vec<String>> {
+    let text =
+        process::run(apt("apt-cache").args(["depends", package]), Duration::from_secs(60))?.success()?;
+    Ok(text.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
+}
+
+/// `apt-get update`, once a process.
+fn update_lists() -> Result<()> {
+    static UPDATED: Mutex<bool> = Mutex::new(false);
+    let mut updated = UPDATED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !*updated {
+        process::run(apt("apt-get").arg("update"), Duration::from_secs(300))?
+            .success()
+            .context("apt-get update")?;
+        *updated = true;
+    }
+    Ok(())
+}
+
+fn apt(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
+    command
+}

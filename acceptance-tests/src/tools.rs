@@ -1,0 +1,106 @@
+//! Programs the tests drive that are neither ours nor ordinary Debian packages of a machine: terraform (or OpenTofu), kubectl, etcd
+//! and kube-apiserver. Taken from PATH, unpacked from Debian or built from a pinned `go.mod`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::cache::Cache;
+use crate::{prerequisites, process, report, workspace};
+
+/// A Terraform-compatible program.
+#[derive(Debug, Clone)]
+pub struct TerraformCli {
+    /// The program.
+    pub program: PathBuf,
+    /// What it is called.
+    pub name: &'static str,
+}
+
+/// `terraform`, or `tofu`, or OpenTofu built here.
+pub fn terraform(cache: &Cache) -> Result<TerraformCli> {
+    for name in ["terraform", "tofu"] {
+        if let Some(program) = prerequisites::command(name) {
+            return Ok(TerraformCli { program, name });
+        }
+    }
+    let program = go_build(cache, "opentofu", "github.com/opentofu/opentofu/cmd/tofu", "tofu")?;
+    Ok(TerraformCli { program, name: "tofu" })
+}
+
+/// kubectl: any that speaks server-side apply.
+pub fn kubectl(cache: &Cache) -> Result<PathBuf> {
+    from_debian(cache, "kubectl", "kubernetes-client", "usr/bin/kubectl")
+}
+
+/// etcd. Installing its package would start a service, so it is only unpacked.
+pub fn etcd(cache: &Cache) -> Result<PathBuf> {
+    from_debian(cache, "etcd", "etcd-server", "usr/bin/etcd")
+}
+
+/// A real kube-apiserver.
+pub fn kube_apiserver(cache: &Cache) -> Result<PathBuf> {
+    go_build(cache, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver")
+}
+
+/// Why kube-apiserver cannot be had here, if it cannot.
+pub fn cannot_build_go() -> Option<String> {
+    go().err().map(|error| format!("{error:#}"))
+}
+
+fn from_debian(cache: &Cache, name: &str, package: &str, inside: &str) -> Result<PathBuf> {
+    if let Some(program) = prerequisites::command(name) {
+        return Ok(program);
+    }
+    let version = prerequisites::candidate(package)?;
+    let entry = cache.entry(name, &[package, &version], |folder| {
+        report::note(&format!("unpacking {name} from Debian's {package}"));
+        let unpacked = folder.join("unpacked");
+        prerequisites::unpack(package, &unpacked)?;
+        fs::rename(unpacked.join(inside), folder.join(name))?;
+        fs::remove_dir_all(unpacked)?;
+        Ok(())
+    })?;
+    Ok(entry.join(name))
+}
+
+fn go() -> Result<PathBuf> {
+    prerequisites::command("go")
+        .or_else(|| Some(PathBuf::from("/usr/local/go/bin/go")).filter(|program| program.is_file()))
+        .context(
+            "no Go toolchain in PATH or /usr/local/go (kube-apiserver and OpenTofu are built from source)",
+        )
+}
+
+/// Builds the package of one of the modules below `go/`.
+fn go_build(cache: &Cache, module: &str, package: &str, program: &str) -> Result<PathBuf> {
+    let go = go()?;
+    let folder = workspace::root().join("acceptance-tests/go").join(module);
+    let ingredients = [
+        fs::read_to_string(folder.join("go.mod"))?,
+        fs::read_to_string(folder.join("go.sum"))?,
+        version(&go)?,
+    ];
+    let ingredients: Vec<&str> = ingredients.iter().map(String::as_str).collect();
+    let entry = cache.entry(module, &ingredients, |into| {
+        report::note(&format!("building {program} from source (once; some minutes)"));
+        let started = Instant::now();
+        let mut build = Command::new(&go);
+        build.args(["build", "-p", "2", "-trimpath", "-ldflags=-s -w", "-o"]).arg(into.join(program));
+        build.arg(package).current_dir(&folder);
+        // Pinned means pinned: neither another toolchain nor another go.mod.
+        build.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
+        process::run(&mut build, Duration::from_secs(2_400))?.success()?;
+        report::note(&format!("built {program} in {}", report::spoken(started.elapsed())));
+        Ok(())
+    })?;
+    Ok(entry.join(program))
+}
+
+fn version(go: &Path) -> Result<String> {
+    process::run(Command::new(go).arg("version").env("GOTOOLCHAIN", "local"), Duration::from_secs(30))?
+        .success()
+}

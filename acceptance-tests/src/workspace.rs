@@ -1,0 +1,82 @@
+//! This repository: where it is, and its binaries, built once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::process;
+
+/// The repository's root.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
+}
+
+/// Where logs and other things to look at later go.
+pub fn artifacts() -> PathBuf {
+    root().join("target/acceptance")
+}
+
+/// Debug builds share what `cargo test` has compiled; release ones are what users get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// `cargo build`.
+    Debug,
+    /// `cargo build --release`.
+    Release,
+}
+
+/// The two programs a user has.
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    /// `berth`.
+    pub berth: PathBuf,
+    /// `terraform-provider-berth`.
+    pub provider: PathBuf,
+}
+
+impl Binaries {
+    /// Builds them.
+    pub fn build(profile: Profile) -> Result<Self> {
+        let mut build = cargo();
+        build.args(["build", "--quiet", "--message-format=json", "--package", "berth", "--package"]);
+        build.args(["terraform-provider-berth", "--bins"]);
+        if profile == Profile::Release {
+            build.arg("--release");
+        }
+        let finished = process::run(&mut build, Duration::from_secs(3_000))?;
+        let messages = finished.stdout.clone();
+        if !finished.status.success() {
+            anyhow::bail!("cargo build:\n{}", rendered(&messages) + &finished.stderr);
+        }
+        let mut built: BTreeMap<String, PathBuf> = executables(&messages);
+        let mut take = |name: &str| built.remove(name).with_context(|| format!("cargo built no {name}"));
+        Ok(Self { berth: take("berth")?, provider: take("terraform-provider-berth")? })
+    }
+}
+
+/// The cargo that runs us, at the repository's root.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+fn messages(text: &str) -> impl Iterator<Item = serde_json::Value> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok())
+}
+
+fn executables(text: &str) -> BTreeMap<String, PathBuf> {
+    messages(text)
+        .filter_map(|message| {
+            let name = message["target"]["name"].as_str()?.to_owned();
+            Some((name, PathBuf::from(message["executable"].as_str()?)))
+        })
+        .collect()
+}
+
+fn rendered(text: &str) -> String {
+    messages(text).filter_map(|message| Some(message["message"]["rendered"].as_str()?.to_owned())).collect()
+}
