@@ -6,7 +6,8 @@ use super::element::PathElement;
 use super::set::FieldSet;
 use super::typed::{Kind, Ty, element};
 
-/// The value without the fields and items of the set. A map or list left with nothing becomes null, as upstream.
+/// The value without the fields and items of the set. A map or list left with nothing stays, empty. (Upstream leaves null,
+/// which a schema then refuses or drops: applying `spec: {}` would take turns between two results.)
 pub(super) fn without(value: &Value, set: &FieldSet, ty: Ty<'_>) -> Value {
     match (ty.kind(value), value) {
         (Kind::Map, Value::Object(members)) => from_map(members, set, ty),
@@ -28,7 +29,7 @@ fn from_map(members: &Map<String, Value>, set: &FieldSet, ty: Ty<'_>) -> Value {
         };
         out.insert(name.clone(), value);
     }
-    if out.is_empty() && !members.is_empty() { Value::Null } else { Value::Object(out) }
+    Value::Object(out)
 }
 
 fn from_list(kind: Kind<'_>, items: &[Value], set: &FieldSet, ty: Ty<'_>) -> Value {
@@ -46,5 +47,5 @@ fn from_list(kind: Kind<'_>, items: &[Value], set: &FieldSet, ty: Ty<'_>) -> Val
             None => out.push(item.clone()),
         }
     }
-    if out.is_empty() && !items.is_empty() { Value::Null } else { Value::Array(out) }
+    Value::Array(out)
 }

@@ -134,9 +134,6 @@ pub(super) fn apply_once(
     let time = managers.get(&id).and_then(|owned| owned.time.clone());
     managers.insert(id.clone(), Owned { set, api_version: options.api_version.clone(), time });
     let mut after = prune(&merged, &managers, last.as_ref(), ty);
-    if !after.is_object() {
-        after = empty();
-    }
     options.reset.restore(live.map(|_| &before), &mut after);
 
     let comparison = Comparison::of(&before, &after, ty).without(|set| options.reset.filter(set));

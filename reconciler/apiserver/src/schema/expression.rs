@@ -25,6 +25,7 @@ const MAX_TREE_DEPTH: usize = 192;
 /// Deeper trees than this are evaluated on [`BIG_STACK`].
 const INLINE_DEPTH: usize = 24;
 const BIG_STACK: usize = 64 << 20;
+const TOO_DEEP: &str = "compilation failed: expression nests too deeply";
 /// Longest piece of an interpreter's error that is passed on: it may carry whole values.
 const MAX_ERROR: usize = 256;
 
@@ -54,13 +55,16 @@ impl Expression {
         if source.len() > MAX_SOURCE {
             return Err(format!("must not be longer than {MAX_SOURCE} bytes"));
         }
+        if ast::nests_too_deeply(source) {
+            return Err(TOO_DEEP.to_owned());
+        }
         let mut tree = Parser::new()
             .enable_optional_syntax(true)
             .parse(source)
             .map_err(|e| format!("compilation failed: {}", shorten(&e.to_string())))?;
         let depth = ast::depth(&tree);
         if depth > MAX_TREE_DEPTH {
-            return Err("compilation failed: expression nests too deeply".to_owned());
+            return Err(TOO_DEEP.to_owned());
         }
         ast::rewrite(&mut tree);
         let free = ast::check(&tree, roots).map_err(|e| format!("compilation failed: {e}"))?;

@@ -36,6 +36,34 @@ const FUNCTIONS: &[&str] = &[
     "uint", "upperAscii", "url", "validate", "value",
 ];
 
+/// Deepest nesting of brackets, and most conditionals, the parser is given: beyond it takes seconds or panics.
+const MAX_NESTING: usize = 64;
+
+/// A look at the source alone. Strings are skipped, so that a pattern full of brackets is no obstacle.
+pub(super) fn nests_too_deeply(source: &str) -> bool {
+    let (mut open, mut conditionals) = (0_usize, 0_usize);
+    let mut quote = None;
+    let mut chars = source.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(_), '\\') => {
+                chars.next();
+            }
+            (Some(q), c) if c == q => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(' | '[' | '{') => open += 1,
+            (None, ')' | ']' | '}') => open = open.saturating_sub(1),
+            (None, '?') => conditionals += 1,
+            (None, _) => {}
+        }
+        if open > MAX_NESTING || conditionals > MAX_NESTING {
+            return true;
+        }
+    }
+    false
+}
+
 pub(super) fn depth(tree: &IdedExpr) -> usize {
     1 + children(&tree.expr).into_iter().map(depth).max().unwrap_or(0)
 }

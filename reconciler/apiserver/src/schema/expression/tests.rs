@@ -30,6 +30,7 @@ fn hostile_sources_are_refused() {
     assert!(!refusal(&"[".repeat(10_000)).is_empty());
     assert!(!refusal(&vec!["1"; 5_000].join("+")).is_empty());
     assert!(refusal(&"x".repeat(MAX_SOURCE + 1)).contains("longer than"));
+    assert!(!refusal(&format!("{}true", "true ? false : ".repeat(500))).is_empty());
     assert!(!refusal("a.b.c{d: 1}").is_empty());
     assert!(!refusal("\u{0}").is_empty());
 }
