@@ -3,6 +3,10 @@
 //! [`controllers`] decide (which host, which address); the host agent (`berth-agent`) makes it real; the embedded
 //! control plane (`berth-apiserver`) stands where there is no Kubernetes. They meet only through objects.
 
+pub mod cli;
 pub mod clock;
+pub mod commands;
 pub mod controllers;
+pub mod install;
 pub mod leader;
+pub mod log;

@@ -64,6 +64,8 @@ enum Decision {
     Bind { host: String, instance_id: String, interfaces: Vec<InterfaceStatus> },
     /// Its host is silent.
     Unknown(String),
+    /// Bound, and its spec has other interfaces than it had then.
+    Interfaces(Vec<InterfaceStatus>),
 }
 
 pub(super) async fn reconcile(
@@ -85,15 +87,22 @@ pub(super) async fn reconcile(
 fn observe(world: &World, vm: &VM, identities: &Identities) -> Observed {
     let namespace = vm.namespace().unwrap_or_default();
     let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
+    let networks: Vec<Option<Arc<Network>>> = vm
+        .spec
+        .network_interfaces
+        .iter()
+        .map(|i| world.networks.lookup(&namespace, i.network.as_str()).cloned())
+        .collect();
+    let interfaces = fresh_interfaces(world, vm, &networks, identities);
     if let Some(binding) = binding {
         return Observed {
             size: None,
             disks: Vec::new(),
             group: None,
-            networks: Vec::new(),
+            networks,
             candidates: Vec::new(),
             host_silent: !world.is_alive(&binding.host) && world.hosts.cluster(&binding.host).is_some(),
-            fresh: Fresh::default(),
+            fresh: Fresh { interfaces, ..Fresh::default() },
         };
     }
     let disks: Vec<DiskSeen> = vm
@@ -117,16 +126,10 @@ fn observe(world: &World, vm: &VM, identities: &Identities) -> Observed {
             .collect();
         Some((group, hosts))
     });
-    let networks: Vec<Option<Arc<Network>>> = vm
-        .spec
-        .network_interfaces
-        .iter()
-        .map(|i| world.networks.lookup(&namespace, i.network.as_str()).cloned())
-        .collect();
     let fresh = Fresh {
         instance_id: format!("i-{}", identities.hex(12)),
         volume_ids: disks.iter().map(|_| format!("v-{}", identities.hex(16))).collect(),
-        interfaces: fresh_interfaces(world, vm, &networks, identities),
+        interfaces,
     };
     Observed {
         size: world.vm_size(vm),
@@ -250,7 +253,7 @@ fn plan(vm: &VM, observed: &Observed) -> Plan<Decision> {
     if let Some(binding) = vm.status.as_ref().and_then(|s| s.binding.as_ref()) {
         return match observed.host_silent {
             true => Plan::settled(Decision::Unknown(binding.host.clone())),
-            false => Plan::settled(Decision::Leave),
+            false => plan_interfaces(vm, observed),
         };
     }
     if vm.metadata.deletion_timestamp.is_some() {
@@ -269,6 +272,40 @@ fn plan(vm: &VM, observed: &Observed) -> Plan<Decision> {
             Ok(host) => bind(vm, observed, host),
         },
     }
+}
+
+/// What a bound VM's status has to say of its interfaces: each keeps what it was given; a new one is given an address;
+/// one that the spec no longer has keeps its address while the VM runs with it.
+fn plan_interfaces(vm: &VM, observed: &Observed) -> Plan<Decision> {
+    let status = vm.status.clone().unwrap_or_default();
+    let wanted = decide_interfaces(vm, observed, &status.interfaces);
+    let is_wanted = |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
+    let leftover = status.interfaces.iter().filter(|i| !is_wanted(i) && status.process.is_some()).cloned();
+    let interfaces: Vec<InterfaceStatus> = wanted.into_iter().chain(leftover).collect();
+    if interfaces == status.interfaces || vm.metadata.deletion_timestamp.is_some() {
+        return Plan::settled(Decision::Leave);
+    }
+    Plan::settled(Decision::Interfaces(interfaces))
+}
+
+/// One entry for each interface of the spec whose network exists: the one it was given, else a fresh one.
+fn decide_interfaces(vm: &VM, observed: &Observed, given: &[InterfaceStatus]) -> Vec<InterfaceStatus> {
+    let mut decided = Vec::new();
+    let fresh = observed.networks.iter().zip(&observed.fresh.interfaces);
+    for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(fresh) {
+        if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
+            decided.push(given.clone());
+        } else if let (Some(network), Ok((mac_address, address))) = (network, fresh) {
+            decided.push(InterfaceStatus {
+                name: interface.name.0.clone(),
+                network: network_name(network),
+                mac_address: mac_address.clone(),
+                address: address.clone(),
+                public_address: None,
+            });
+        }
+    }
+    decided
 }
 
 type Blocked = (VMState, Readiness, Vec<Need>);
@@ -364,21 +401,7 @@ fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
             steps.extend(bind_disk(&disk.key, &host, volume_id, vec![usage.clone()]));
         }
     }
-    let interfaces =
-        vm.spec.network_interfaces.iter().zip(&observed.networks).zip(&observed.fresh.interfaces);
-    let interfaces = interfaces
-        .filter_map(|((interface, network), fresh)| {
-            let (mac_address, address) = fresh.clone().ok()?;
-            let network = network_name(network.as_ref()?);
-            Some(InterfaceStatus {
-                name: interface.name.0.clone(),
-                network,
-                mac_address,
-                address,
-                public_address: None,
-            })
-        })
-        .collect();
+    let interfaces = decide_interfaces(vm, observed, &[]);
     let instance_id = observed.fresh.instance_id.clone();
     Plan { steps, decision: Decision::Bind { host, instance_id, interfaces }, outcome: Outcome::Settled }
 }
@@ -409,6 +432,11 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             let text = format!("host {host} has not renewed its lease: what runs there is not known");
             Readiness::Unknown(Reason::HostSilent, text).write(conditions, generation, now);
             status.state = Some(VMState::Unknown);
+            return status;
+        }
+        Decision::Interfaces(interfaces) => {
+            status.private_address = interfaces.first().map(|i| i.address.clone());
+            status.interfaces.clone_from(interfaces);
             return status;
         }
         Decision::Wait(state, readiness) => {
@@ -446,4 +474,163 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
     }
     status.observed_generation = generation;
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::NetworkSpec;
+    use serde_json::json;
+
+    fn network() -> Arc<Network> {
+        let mut network = Network::new("default", NetworkSpec { cidr: "10.0.0.0/29".into(), ..NetworkSpec::default() });
+        network.metadata.namespace = Some("berth-shared".into());
+        Arc::new(network)
+    }
+
+    fn vm(status: serde_json::Value) -> VM {
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+            "metadata": {"name": "web", "namespace": "default", "uid": "u1", "generation": 3},
+            "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]}, "status": status,
+        }))
+        .expect("a VM")
+    }
+
+    fn disk(status: serde_json::Value) -> Arc<Disk> {
+        Arc::new(
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+                "metadata": {"name": "root", "namespace": "default", "generation": 1}, "spec": {"size": "1Gi"}, "status": status,
+            }))
+            .expect("a disk"),
+        )
+    }
+
+    fn ready_disk() -> serde_json::Value {
+        json!({"observedGeneration": 1, "conditions": [{"type": "Ready", "status": "True", "reason": "WaitingForFirstUse",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+    }
+
+    fn observed(disk: Option<Arc<Disk>>) -> Observed {
+        let candidate = Candidate {
+            name: "h1".into(),
+            alive: true,
+            allocatable_cpus: 4,
+            allocatable_memory: 1 << 40,
+            ..Candidate::default()
+        };
+        Observed {
+            size: Some((1, 1 << 29)),
+            disks: vec![DiskSeen { key: Key::namespaced(Kind::Disk, "default", "root"), object: disk, user: None }],
+            group: None,
+            networks: vec![Some(network())],
+            candidates: vec![candidate],
+            host_silent: false,
+            fresh: Fresh {
+                instance_id: "i-1".into(),
+                volume_ids: vec!["v-0123456789abcdef".into()],
+                interfaces: vec![Ok(("52:54:00:00:00:01".into(), "10.0.0.2".into()))],
+            },
+        }
+    }
+
+    fn waits_for(vm: &VM, observed: &Observed) -> Reason {
+        match plan(vm, observed).decision {
+            Decision::Wait(_, readiness) => readiness.reason(),
+            other => panic!("expected it to wait, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_vm_and_its_unbound_disk_are_bound_in_one_decision() {
+        insta::assert_debug_snapshot!(plan(&vm(json!(null)), &observed(Some(disk(ready_disk())))).steps, @r#"
+        [
+            AddFinalizer(
+                Key {
+                    kind: VM,
+                    namespace: Some(
+                        "default",
+                    ),
+                    name: "web",
+                },
+                "berth.dev/host",
+            ),
+            AddFinalizer(
+                Key {
+                    kind: Disk,
+                    namespace: Some(
+                        "default",
+                    ),
+                    name: "root",
+                },
+                "berth.dev/host",
+            ),
+            BindDisk {
+                disk: Key {
+                    kind: Disk,
+                    namespace: Some(
+                        "default",
+                    ),
+                    name: "root",
+                },
+                host: "h1",
+                volume_id: "v-0123456789abcdef",
+                serial: "v0123456789abcdef",
+                used_by: [
+                    ObjectUse {
+                        use_kind: Fixed,
+                        vm: "web",
+                        vm_uid: "u1",
+                        attachment: None,
+                    },
+                ],
+            },
+        ]
+        "#);
+    }
+
+    #[test]
+    fn what_is_missing_is_waited_for_with_its_own_reason() {
+        let vm = vm(json!(null));
+        let mut seen = observed(None);
+        assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk);
+        seen.size = None;
+        assert_eq!(waits_for(&vm, &seen), Reason::WaitingForClass);
+        let mut seen = observed(Some(disk(json!(null))));
+        assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk, "a disk nobody has looked at");
+        seen = observed(Some(disk(ready_disk())));
+        seen.networks = vec![None];
+        assert_eq!(waits_for(&vm, &seen), Reason::WaitingForNetwork);
+        seen = observed(Some(disk(ready_disk())));
+        seen.disks[0].user = Some("other".into());
+        assert_eq!(waits_for(&vm, &seen), Reason::DiskInUse);
+        seen = observed(Some(disk(ready_disk())));
+        seen.candidates.clear();
+        assert_eq!(waits_for(&vm, &seen), Reason::Unschedulable);
+    }
+
+    #[test]
+    fn a_new_interface_of_a_bound_vm_is_given_an_address_and_an_old_one_keeps_its_own() {
+        let given = json!({"name": "nic9", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:09", "address": "10.0.0.6"});
+        let bound = json!({"binding": {"host": "h1", "epoch": 1}, "interfaces": [given], "process": {"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}});
+        let Decision::Interfaces(interfaces) = plan(&vm(bound), &observed(None)).decision else {
+            panic!("its interfaces differ")
+        };
+        let names: Vec<_> = interfaces.iter().map(|i| (i.name.as_str(), i.address.as_str())).collect();
+        assert_eq!(names, [("nic0", "10.0.0.2"), ("nic9", "10.0.0.6")]);
+    }
+
+    #[test]
+    fn addresses_are_given_out_from_the_second_on_until_there_is_none() {
+        let network = network();
+        let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
+        assert_eq!(pick_address(&network, None, |_| true), Ok(address("10.0.0.2")));
+        assert_eq!(pick_address(&network, None, |a| a > address("10.0.0.4")), Ok(address("10.0.0.5")));
+        assert!(pick_address(&network, None, |_| false).unwrap_err().contains("no free address"));
+        for wrong in ["10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.2", "x"] {
+            assert!(pick_address(&network, Some(wrong), |_| true).is_err(), "{wrong}");
+        }
+        assert!(pick_address(&network, Some("10.0.0.3"), |_| false).unwrap_err().contains("taken"));
+    }
 }

@@ -1,0 +1,157 @@
+//! The command line.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+use ipnet::Ipv4Net;
+
+use crate::log::LogOptions;
+
+/// Runs virtual machines on KVM hosts, declared in Terraform or as Kubernetes objects.
+#[derive(Debug, Parser)]
+#[command(name = "berth", version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub log: LogOptions,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What berth is to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Everything on one machine: control plane, controllers and host agent in one process.
+    Up(UpOptions),
+    /// The controllers, on a Kubernetes control plane.
+    Controllers(ControllersOptions),
+    /// The host agent of this machine, on a Kubernetes control plane.
+    Host(HostOptions),
+    /// Prints the definitions, admission policies and roles to apply to a Kubernetes control plane, as YAML.
+    Crds(CrdsOptions),
+    /// Prints a kubeconfig for this machine's `berth up`.
+    Kubeconfig(KubeconfigOptions),
+    /// Brings a deleted disk back from the trash.
+    Undelete(UndeleteOptions),
+}
+
+/// Where berth keeps what is its own on this machine.
+#[derive(Args, Clone, Debug)]
+pub struct StateDir {
+    /// The directory of everything berth keeps on this machine.
+    #[arg(long, env = "BERTH_STATE_DIR", default_value = "/var/lib/berth")]
+    pub state_dir: PathBuf,
+}
+
+/// What the agent of this machine is told.
+#[derive(Args, Clone, Debug)]
+pub struct AgentOptions {
+    /// The name of this machine's Host object. Default: the machine's host name.
+    #[arg(long = "host-name", visible_alias = "name", env = "BERTH_HOST_NAME")]
+    pub host_name: Option<String>,
+    /// Labels of this machine's Host object, set when it is made: `--label topology.kubernetes.io/zone=a`.
+    #[arg(long = "label", value_parser = label)]
+    pub labels: Vec<(String, String)>,
+    /// Virtual CPUs offered for each real one.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpu_overcommit: u32,
+}
+
+impl AgentOptions {
+    /// The labels as a map.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.labels.iter().cloned().collect()
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| format!("{text:?} is not key=value"))
+}
+
+/// `berth up`
+#[derive(Args, Debug)]
+pub struct UpOptions {
+    #[command(flatten)]
+    pub state: StateDir,
+    /// The address the API is served on, with TLS.
+    #[arg(long, env = "BERTH_LISTEN", default_value = "127.0.0.1:7443")]
+    pub listen: SocketAddr,
+    /// More names and addresses the API's certificate is valid for.
+    #[arg(long = "tls-san")]
+    pub tls_san: Vec<String>,
+    /// The range of the Network `default`, when it is made.
+    #[arg(long, default_value = "10.77.0.0/16")]
+    pub private_cidr: Ipv4Net,
+    /// The range of the IPPool `default`, when it is made.
+    #[arg(long, default_value = "198.18.100.0/24")]
+    pub public_cidr: Ipv4Net,
+    /// The user who may read the kubeconfig, so that terraform need not run as root.
+    #[arg(long)]
+    pub kubeconfig_owner: Option<String>,
+    #[command(flatten)]
+    pub agent: AgentOptions,
+}
+
+/// Which control plane, and as whom.
+#[derive(Args, Clone, Debug)]
+pub struct Connection {
+    /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the service account inside a cluster.
+    #[arg(long, env = "BERTH_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context. Default: its current one.
+    #[arg(long, env = "BERTH_CONTEXT")]
+    pub context: Option<String>,
+}
+
+/// `berth controllers`
+#[derive(Args, Debug)]
+pub struct ControllersOptions {
+    #[command(flatten)]
+    pub connection: Connection,
+    /// Makes the Network `default` with this range, and with --public-cidr the IPPool `default`, if they are missing.
+    #[arg(long)]
+    pub private_cidr: Option<Ipv4Net>,
+    /// See --private-cidr.
+    #[arg(long)]
+    pub public_cidr: Option<Ipv4Net>,
+}
+
+/// `berth host`
+#[derive(Args, Debug)]
+pub struct HostOptions {
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub agent: AgentOptions,
+}
+
+/// `berth crds`
+#[derive(Args, Debug)]
+pub struct CrdsOptions {
+    /// Adds the Network, IPPool and StoragePool `default` with these ranges.
+    #[arg(long, num_args = 2, value_names = ["PRIVATE_CIDR", "PUBLIC_CIDR"])]
+    pub defaults: Option<Vec<Ipv4Net>>,
+}
+
+/// `berth kubeconfig`
+#[derive(Args, Debug)]
+pub struct KubeconfigOptions {
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// `berth undelete`
+#[derive(Args, Debug)]
+pub struct UndeleteOptions {
+    /// The disk: `name` or `namespace/name`.
+    pub disk: String,
+    /// The volume, when several deleted disks had that name.
+    #[arg(long)]
+    pub volume: Option<String>,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
+}

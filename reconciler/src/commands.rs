@@ -1,0 +1,37 @@
+//! What each command does: thin edges around the libraries.
+
+mod connect;
+mod controllers;
+mod crds;
+mod host;
+mod kubeconfig;
+mod signals;
+mod undelete;
+mod up;
+
+use anyhow::Context;
+
+use crate::cli::{Cli, Command};
+
+/// Does what the command line says.
+///
+/// *Errors:* what failed, as a chain for people.
+pub fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Command::Crds(options) => crds::run(&options),
+        Command::Kubeconfig(options) => kubeconfig::run(&options),
+        Command::Up(options) => runtime()?.block_on(Box::pin(up::run(options))),
+        Command::Controllers(options) => runtime()?.block_on(Box::pin(controllers::run(options))),
+        Command::Host(options) => runtime()?.block_on(Box::pin(host::run(options))),
+        Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("berth")
+        .enable_all()
+        .build()
+        .context("starting the runtime")
+}

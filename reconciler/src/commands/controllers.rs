@@ -1,0 +1,21 @@
+//! `berth controllers`: the controllers on a Kubernetes control plane, one leader at a time.
+
+use crate::{cli::ControllersOptions, controllers, install, leader};
+
+use super::{connect, signals};
+
+pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
+    let cancel = signals::cancel_on_signal()?;
+    let client = connect::client(&options.connection).await?;
+    if let (Some(private), Some(public)) = (options.private_cidr, options.public_cidr) {
+        install::defaults(&client, &private.to_string(), &public.to_string()).await?;
+    }
+    let config = controllers::Config::new();
+    let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
+    let clock = config.clock.clone();
+    leader::run(client.clone(), &identity, clock, cancel, |leading| {
+        controllers::run(client.clone(), config.clone(), leading)
+    })
+    .await;
+    Ok(())
+}

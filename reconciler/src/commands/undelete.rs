@@ -1,0 +1,72 @@
+//! `berth undelete`: makes a Disk again whose file is still in a host's trash.
+
+use anyhow::{Context, bail};
+use berth_api::{Disk, DiskSpec, Host, Quantity, RESTORE_ANNOTATION, host::TrashedVolume};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, PostParams},
+};
+
+use crate::cli::{Connection, UndeleteOptions};
+
+use super::connect;
+
+pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
+    let (namespace, name) = options.disk.split_once('/').unwrap_or(("default", &options.disk));
+    let client = client(&options).await?;
+    let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
+    let spec = DiskSpec {
+        size: Some(Quantity(volume.size.clone())),
+        image: volume.image.as_deref().map(Into::into),
+        ..DiskSpec::default()
+    };
+    let mut disk = Disk::new(name, spec);
+    disk.annotations_mut().insert(RESTORE_ANNOTATION.into(), format!("{host}/{}", volume.volume_id));
+    let disks: Api<Disk> = Api::namespaced(client, namespace);
+    disks
+        .create(&PostParams::default(), &disk)
+        .await
+        .with_context(|| format!("making Disk {namespace}/{name} again"))?;
+    eprintln!(
+        "Disk {namespace}/{name} ({}, deleted {}) comes back on host {host}",
+        volume.size, volume.deleted_at
+    );
+    Ok(())
+}
+
+async fn client(options: &UndeleteOptions) -> anyhow::Result<Client> {
+    let local = options.state.state_dir.join(super::up::KUBECONFIG);
+    let named = options.connection.kubeconfig.is_some() || options.connection.context.is_some();
+    if !named && local.exists() {
+        let connection = Connection { kubeconfig: Some(local), context: None };
+        return connect::client(&connection).await;
+    }
+    connect::client(&options.connection).await
+}
+
+/// The newest file of a disk of that name in any host's trash, or the one asked for.
+async fn find(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    volume: Option<&str>,
+) -> anyhow::Result<(String, TrashedVolume)> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
+    let mut found: Vec<(String, TrashedVolume)> = Vec::new();
+    for host in hosts {
+        let trash = host.status.as_ref().map(|s| s.trash.clone()).unwrap_or_default();
+        let fits = |t: &TrashedVolume| {
+            t.namespace == namespace && t.name == name && volume.is_none_or(|v| v == t.volume_id)
+        };
+        found.extend(trash.into_iter().filter(fits).map(|t| (host.name_any(), t)));
+    }
+    found.sort_by(|(_, a), (_, b)| a.deleted_at.cmp(&b.deleted_at));
+    for (host, other) in found.iter().rev().skip(1) {
+        eprintln!("an older one is on host {host}: --volume {} (deleted {})", other.volume_id, other.deleted_at);
+    }
+    match found.pop() {
+        Some(newest) => Ok(newest),
+        None => bail!("no host has a deleted disk {namespace}/{name} in its trash"),
+    }
+}

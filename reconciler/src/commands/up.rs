@@ -1,0 +1,141 @@
+//! `berth up`: control plane, controllers and agent in one process.
+
+use std::{
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use berth_apiserver::{Listener, Server, ServerConfig};
+use kube::Client;
+use tokio::{net::TcpListener, task::JoinSet};
+use tracing::info;
+
+use crate::{cli::UpOptions, controllers, install};
+
+use super::{host, signals};
+
+/// The administrator's kubeconfig, in the state directory.
+pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
+/// How long the parts may take to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let cancel = signals::cancel_on_signal()?;
+    let state_dir = prepare(&options.state.state_dir)?;
+    let server = open(&options, &state_dir).await?;
+    let listener = TcpListener::bind(options.listen).await.with_context(|| {
+        format!("listening on {} (is another program using it? choose another with --listen)", options.listen)
+    })?;
+    let address = listener.local_addr().context("asking for the listening address")?;
+    let client = Client::new(server.service(), "default");
+    install::manifests(&client).await?;
+    install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string()).await?;
+    let kubeconfig = write_kubeconfig(&server, &state_dir, address, options.kubeconfig_owner.as_deref())?;
+
+    let system = Arc::new(host::system(&state_dir).await?);
+    let agent_config = host::agent_config(&options.agent)?;
+    // Controllers and agent stop first, so that their last writes still find a control plane.
+    let serving = tokio_util::sync::CancellationToken::new();
+    let mut parts = JoinSet::new();
+    {
+        let (client, cancel) = (client.clone(), cancel.clone());
+        parts.spawn(async move {
+            controllers::run(client, controllers::Config::new(), cancel).await;
+            anyhow::Ok(())
+        });
+    }
+    {
+        let (client, cancel) = (client.clone(), cancel.clone());
+        parts.spawn(async move { berth_agent::run(agent_config, client, system, cancel).await.context("the host agent") });
+    }
+    let http = {
+        let (server, serving) = (server.clone(), serving.clone());
+        tokio::spawn(async move { server.serve(Listener::Tls(listener), serving).await })
+    };
+    info!(url = %url(address), kubeconfig = %kubeconfig.display(), took = ?begun.elapsed(), "ready");
+    let result = wait(&mut parts, http, &cancel).await;
+    cancel.cancel();
+    let stopped = tokio::time::timeout(STOP_LIMIT, async { while parts.join_next().await.is_some() {} }).await;
+    if stopped.is_err() {
+        tracing::warn!("controllers or agent did not stop in time and are dropped");
+    }
+    serving.cancel();
+    server.shutdown().await;
+    result
+}
+
+/// Waits until told to stop; a part that ends before is an error.
+async fn wait(
+    parts: &mut JoinSet<anyhow::Result<()>>,
+    http: tokio::task::JoinHandle<Result<(), berth_apiserver::ServeError>>,
+    cancel: &tokio_util::sync::CancellationToken,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = cancel.cancelled() => Ok(()),
+        part = parts.join_next() => match part {
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(error)) => Err(error).context("a part of berth ended"),
+            Some(Ok(Ok(()))) | None if cancel.is_cancelled() => Ok(()),
+            Some(Ok(Ok(()))) | None => bail!("a part of berth ended by itself"),
+        },
+        served = http => served.context("serving the API")?.context("serving the API"),
+    }
+}
+
+/// Makes the state directory. QEMU's user must be able to pass through it, but not to list it.
+fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
+    let what = || format!("making the state directory {}", state_dir.display());
+    std::fs::create_dir_all(state_dir).with_context(what)?;
+    std::fs::set_permissions(state_dir, std::fs::Permissions::from_mode(0o711)).with_context(what)?;
+    state_dir.canonicalize().with_context(what)
+}
+
+async fn open(options: &UpOptions, state_dir: &Path) -> anyhow::Result<Server> {
+    let mut config = ServerConfig::in_directory(state_dir.join("control-plane"));
+    config.subject_alt_names.clone_from(&options.tls_san);
+    if !options.listen.ip().is_unspecified() {
+        config.subject_alt_names.push(options.listen.ip().to_string());
+    }
+    Server::open(config)
+        .await
+        .with_context(|| format!("opening the control plane in {}", state_dir.display()))
+}
+
+fn url(address: SocketAddr) -> String {
+    let reachable = match address.ip() {
+        ip if ip.is_unspecified() && ip.is_ipv4() => "127.0.0.1".to_owned(),
+        ip if ip.is_unspecified() => "[::1]".to_owned(),
+        std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+        std::net::IpAddr::V4(ip) => ip.to_string(),
+    };
+    format!("https://{reachable}:{}", address.port())
+}
+
+fn write_kubeconfig(server: &Server, state_dir: &Path, address: SocketAddr, owner: Option<&str>) -> anyhow::Result<PathBuf> {
+    let path = state_dir.join(KUBECONFIG);
+    server.write_kubeconfig(&path, &url(address)).with_context(|| format!("writing {}", path.display()))?;
+    if let Some(owner) = owner {
+        let user = nix::unistd::User::from_name(owner).context("looking up --kubeconfig-owner")?;
+        let user = user.with_context(|| format!("--kubeconfig-owner: there is no user {owner:?}"))?;
+        nix::unistd::chown(&path, Some(user.uid), Some(user.gid)).with_context(|| format!("giving {} to {owner}", path.display()))?;
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_a_wildcard_address_is_loopback() {
+        let url = |text: &str| url(text.parse().expect("an address"));
+        assert_eq!(url("0.0.0.0:7443"), "https://127.0.0.1:7443");
+        assert_eq!(url("[::]:1"), "https://[::1]:1");
+        assert_eq!(url("192.0.2.1:2"), "https://192.0.2.1:2");
+    }
+}

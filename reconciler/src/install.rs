@@ -1,0 +1,111 @@
+//! Makes a control plane serve berth's kinds: applies the manifests, and makes the defaults.
+
+use anyhow::Context;
+use berth_api::{SYSTEM_NAMESPACE, manifests};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    core::GroupVersionKind,
+};
+use serde_json::Value;
+
+/// Says which manifests were applied last, so that a restart applies them only when they have changed.
+const MARK: &str = "berth-manifests";
+const MANAGER: &str = "berth";
+
+/// Applies all manifests, unless these very ones were applied before.
+///
+/// *Errors:* the control plane refused one, or does not answer.
+pub async fn manifests(client: &Client) -> anyhow::Result<()> {
+    let objects = manifests::all();
+    let digest = digest(&objects);
+    let marks: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let mark = marks.get_opt(MARK).await.context("reading which manifests were applied")?;
+    let applied = mark.and_then(|m| m.data).and_then(|data| data.get("digest").cloned());
+    if applied.as_ref() == Some(&digest) {
+        return Ok(());
+    }
+    for object in &objects {
+        let (api, name) = api_of(client, object)?;
+        let params = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(&name, &params, &Patch::Apply(object)).await;
+        applied.with_context(|| format!("applying {} {name}", object["kind"].as_str().unwrap_or_default()))?;
+    }
+    let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
+    let params = PatchParams::apply(MANAGER).force();
+    marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
+    Ok(())
+}
+
+/// Makes the Network, IPPool and StoragePool `default` where they are missing; what is there is left as it is.
+///
+/// *Errors:* the control plane refused one, or does not answer.
+pub async fn defaults(client: &Client, private_cidr: &str, public_cidr: &str) -> anyhow::Result<()> {
+    for object in manifests::defaults(private_cidr, public_cidr) {
+        let (api, name) = api_of(client, &object)?;
+        let what = || format!("making the default {}", object["kind"].as_str().unwrap_or_default());
+        let parsed: DynamicObject = serde_json::from_value(object.clone()).with_context(what)?;
+        match api.create(&PostParams::default(), &parsed).await {
+            Ok(_) => tracing::info!(kind = object["kind"].as_str(), name = parsed.name_any(), "made a default"),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error).with_context(|| format!("{} {name}", what())),
+        }
+    }
+    Ok(())
+}
+
+fn digest(objects: &[Value]) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    objects.iter().for_each(|object| object.to_string().hash(&mut hasher));
+    format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish())
+}
+
+fn api_of(client: &Client, object: &Value) -> anyhow::Result<(Api<DynamicObject>, String)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let (api_version, kind) = text(&object["apiVersion"]).zip(text(&object["kind"])).context("a manifest without kind")?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
+    let resource = ApiResource { plural: plural(&kind), ..resource };
+    let name = text(&object["metadata"]["name"]).context("a manifest without name")?;
+    let api = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    Ok((api, name))
+}
+
+fn plural(kind: &str) -> String {
+    let lower = kind.to_lowercase();
+    match lower.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{lower}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plural_of_every_manifest_is_what_its_api_is_called() {
+        let kinds: std::collections::BTreeSet<String> = manifests::all()
+            .iter()
+            .chain(&manifests::defaults("10.0.0.0/16", "192.0.2.0/24"))
+            .filter_map(|o| o["kind"].as_str().map(plural))
+            .collect();
+        let kinds: Vec<_> = kinds.into_iter().collect();
+        assert_eq!(kinds, [
+            "clusterroles", "customresourcedefinitions", "ippools", "namespaces", "networks", "storagepools",
+            "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+        ]);
+    }
+
+    #[test]
+    fn the_digest_changes_with_the_manifests() {
+        let objects = manifests::all();
+        assert_eq!(digest(&objects), digest(&objects.clone()));
+        assert_ne!(digest(&objects), digest(&objects[1..]));
+    }
+}
