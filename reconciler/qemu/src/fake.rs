@@ -19,6 +19,8 @@ mod guest;
 mod host;
 mod machine;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub use behaviour::{Behaviour, GuestAddress, GuestFacts};
 pub use files::{ImageFiles, LocalFiles};

@@ -7,6 +7,8 @@
 
 mod channel;
 mod facts;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

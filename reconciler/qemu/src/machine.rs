@@ -5,6 +5,8 @@
 
 mod command_line;
 mod json;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use command_line::seed_disk;
 pub use command_line::{command_line, instance_of, name_of};
 pub(crate) use json::{blockdev, scsi_disk};
+#[cfg(test)]
+pub(crate) use tests::example;
 
 /// Id of the one virtio-scsi controller every disk hangs on.
 pub const SCSI_CONTROLLER: &str = "scsi0";

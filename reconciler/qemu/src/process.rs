@@ -12,6 +12,8 @@ mod log;
 mod pidfd;
 mod scan;
 mod tap;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::time::Duration;

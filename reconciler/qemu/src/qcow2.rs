@@ -10,6 +10,8 @@ mod create;
 mod grow;
 mod header;
 mod inspect;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 

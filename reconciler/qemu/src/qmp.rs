@@ -19,6 +19,8 @@
 mod connection;
 mod event;
 mod frame;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

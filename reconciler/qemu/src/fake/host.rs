@@ -138,6 +138,12 @@ impl FakeHypervisor {
         }
     }
 
+    /// The guest lets go of a disk it kept ([`Behaviour::keeps`]) after it was asked to.
+    pub fn guest_releases(&self, instance: &str, disk: &str) {
+        self.set_behaviour(instance, |behaviour| behaviour.keeps.retain(|kept| kept != disk));
+        self.with(instance, |machine| machine.release(disk));
+    }
+
     /// The host's file system has no room for what the guest writes to this disk.
     pub fn disk_full(&self, instance: &str, disk: &str) {
         self.with(instance, |machine| machine.disk_full(disk));

@@ -206,14 +206,17 @@ impl Machine {
             }
             Happening::GuestOff => self.guest_off(),
             Happening::GuestReboots => return self.reset(true),
-            Happening::DeviceGone(id) => {
-                if self.devices.remove(id).is_some() {
-                    let path = format!("/machine/peripheral/{id}");
-                    self.emit("DEVICE_DELETED", json!({"device": id, "path": path}));
-                }
-            }
+            Happening::DeviceGone(id) => self.release(id),
         }
         Vec::new()
+    }
+
+    /// Ends an unplug that was asked for.
+    pub(super) fn release(&mut self, id: &str) {
+        if self.devices.get(id).is_some_and(|d| d.unplugging) {
+            self.devices.remove(id);
+            self.emit("DEVICE_DELETED", json!({"device": id, "path": format!("/machine/peripheral/{id}")}));
+        }
     }
 
     pub(super) fn disks(&self) -> impl Iterator<Item = (&String, &Disk)> {

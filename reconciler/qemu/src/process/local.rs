@@ -54,7 +54,12 @@ impl RunAs {
 impl LocalHypervisor {
     /// With the QEMU that is installed, an unprivileged user and the cgroups there are.
     pub fn discover() -> Result<Self, LaunchError> {
-        Ok(Self { binary: find_binary()?, run_as: RunAs::default_user(), cgroups: Cgroups::detect() })
+        Ok(Self::at(find_binary()?))
+    }
+
+    /// [`LocalHypervisor::discover`] for a QEMU elsewhere.
+    pub fn at(binary: impl Into<PathBuf>) -> Self {
+        Self { binary: binary.into(), run_as: RunAs::default_user(), cgroups: Cgroups::detect() }
     }
 
     pub fn with_run_as(mut self, run_as: Option<RunAs>) -> Self {
@@ -64,11 +69,6 @@ impl LocalHypervisor {
 
     pub fn with_cgroups(mut self, cgroups: Cgroups) -> Self {
         self.cgroups = cgroups;
-        self
-    }
-
-    pub fn with_binary(mut self, binary: impl Into<PathBuf>) -> Self {
-        self.binary = binary.into();
         self
     }
 

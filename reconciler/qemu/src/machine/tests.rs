@@ -1,0 +1,247 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A machine without disks, for tests that never get as far as starting it.
+pub(crate) fn example(directory: &Path) -> MachineSpec {
+    MachineSpec { disks: Vec::new(), paths: MachinePaths::in_directory(directory), ..spec() }
+}
+
+fn spec() -> MachineSpec {
+    MachineSpec {
+        instance: "i-7f2f6d5e".to_owned(),
+        name: "web".to_owned(),
+        uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
+        cpus: 2,
+        memory_bytes: 512 << 20,
+        accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        firmware: Firmware::Bios,
+        machine_type: "pc-q35-7.2".to_owned(),
+        cpu_model: "qemu64".to_owned(),
+        disks: vec![root()],
+        nics: vec![],
+        seed: None,
+        fw_cfg: vec![],
+        paths: MachinePaths::in_directory("/run/berth/i-7f2f6d5e"),
+        vnc_socket: None,
+    }
+}
+
+fn root() -> DiskSpec {
+    DiskSpec {
+        id: "root".to_owned(),
+        file: "/pool/v-1.qcow2".into(),
+        format: Format::Qcow2,
+        backing: Some(Backing { file: "/pool/images/abc.raw".into(), format: Format::Raw }),
+        serial: "v-1".to_owned(),
+        wwn: None,
+        boot: true,
+        read_only: false,
+        target: Some(0),
+        cache: Cache::Writeback,
+    }
+}
+
+fn nic() -> NicSpec {
+    NicSpec {
+        id: "nic0".to_owned(),
+        tap: Tap::Name("tap0".to_owned()),
+        mac: "52:54:00:12:34:56".to_owned(),
+        mtu: Some(1450),
+        slot: 0,
+    }
+}
+
+/// One option and its value a line.
+fn shown(spec: &MachineSpec) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for argument in command_line(spec) {
+        match (argument.starts_with('-'), lines.last_mut()) {
+            (false, Some(line)) => {
+                line.push(' ');
+                line.push_str(&argument);
+            }
+            _ => lines.push(argument),
+        }
+    }
+    lines.join("\n")
+}
+
+/// The lines that `changed` has and `base` has not.
+fn added(base: &MachineSpec, changed: &MachineSpec) -> String {
+    let before = shown(base);
+    let lines: Vec<String> =
+        shown(changed).lines().filter(|l| !before.lines().any(|b| b == *l)).map(str::to_owned).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn a_small_machine_is_this_command_line() {
+    insta::assert_snapshot!(shown(&spec()), @r##"
+    -name guest=web,debug-threads=on
+    -uuid 7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c
+    -smbios type=1,manufacturer=berth,product=VM,serial=i-7f2f6d5e
+    -nodefaults
+    -no-user-config
+    -S
+    -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
+    -action shutdown=pause,reboot=reset,panic=pause
+    -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off
+    -accel tcg,thread=multi,tb-size=32
+    -cpu qemu64
+    -smp cpus=2,sockets=1,cores=2,threads=1
+    -m size=524288k
+    -object {"qom-type":"memory-backend-ram","id":"ram","size":536870912}
+    -rtc base=utc,driftfix=slew
+    -boot menu=off,strict=on
+    -object {"qom-type":"rng-random","id":"entropy","filename":"/dev/urandom"}
+    -device {"driver":"virtio-rng-pci","id":"rng0","rng":"entropy","bus":"pcie.0","addr":"0x4"}
+    -device {"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true,"bus":"pcie.0","addr":"0x5"}
+    -device {"driver":"pvpanic","id":"pvpanic0"}
+    -chardev socket,id=qmp0,path=/run/berth/i-7f2f6d5e/qmp.sock,server=on,wait=off
+    -mon chardev=qmp0,mode=control
+    -chardev socket,id=qmp1,path=/run/berth/i-7f2f6d5e/rescue.sock,server=on,wait=off
+    -mon chardev=qmp1,mode=control
+    -chardev socket,id=serial0,path=/run/berth/i-7f2f6d5e/serial.sock,server=on,wait=off,logfile=/run/berth/i-7f2f6d5e/serial.log,logappend=on
+    -device {"driver":"isa-serial","id":"com1","chardev":"serial0"}
+    -device {"driver":"virtio-serial-pci","id":"virtio-serial0","bus":"pcie.0","addr":"0x3"}
+    -chardev socket,id=qga0,path=/run/berth/i-7f2f6d5e/qga.sock,server=on,wait=off
+    -device {"driver":"virtserialport","id":"qga-port0","bus":"virtio-serial0.0","chardev":"qga0","name":"org.qemu.guest_agent.0"}
+    -device {"driver":"virtio-scsi-pci","id":"scsi0","bus":"pcie.0","addr":"0x2"}
+    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"},"backing":{"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}}
+    -device {"driver":"scsi-hd","id":"root","bus":"scsi0.0","drive":"root","serial":"v-1","device_id":"v-1","rerror":"report","werror":"enospc","channel":0,"scsi-id":0,"lun":0,"bootindex":1}
+    -display none
+    "##);
+}
+
+#[test]
+fn uefi_adds_two_flash_chips_of_which_one_is_written() {
+    let firmware =
+        Firmware::Uefi { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars: "/run/vars.fd".into() };
+    insta::assert_snapshot!(added(&spec(), &MachineSpec { firmware, ..spec() }), @r##"
+    -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,pflash0=firmware-code,pflash1=firmware-vars
+    -blockdev {"driver":"raw","node-name":"firmware-code","read-only":true,"file":{"driver":"file","filename":"/usr/share/OVMF/OVMF_CODE_4M.fd","read-only":true,"auto-read-only":false,"locking":"on"}}
+    -blockdev {"driver":"raw","node-name":"firmware-vars","read-only":false,"file":{"driver":"file","filename":"/run/vars.fd","read-only":false,"auto-read-only":false,"locking":"on"}}
+    "##);
+}
+
+#[test]
+fn a_nic_a_seed_and_a_firmware_file_add_these() {
+    let fw_cfg = vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: "/run/config.ign".into() }];
+    let changed = MachineSpec { nics: vec![nic()], seed: Some("/run/seed.img".into()), fw_cfg, ..spec() };
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -blockdev {"driver":"raw","node-name":"seed","read-only":true,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/run/seed.img","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}
+    -device {"driver":"scsi-hd","id":"seed","bus":"scsi0.0","drive":"seed","serial":"seed","device_id":"seed","rerror":"report","werror":"enospc","channel":0,"scsi-id":255,"lun":0}
+    -netdev tap,id=net-nic0,ifname=tap0,script=no,downscript=no,vhost=off
+    -device {"driver":"virtio-net-pci","id":"nic0","netdev":"net-nic0","mac":"52:54:00:12:34:56","romfile":"","bus":"pcie.0","addr":"0x10","host_mtu":1450}
+    -fw_cfg name=opt/com.coreos/config,file=/run/config.ign
+    "##);
+}
+
+#[test]
+fn kvm_and_vnc_change_these() {
+    let changed =
+        MachineSpec { accelerator: Accelerator::Kvm, vnc_socket: Some("/run/vnc.sock".into()), ..spec() };
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -machine pc-q35-7.2,usb=off,memory-backend=ram
+    -accel kvm
+    -device {"driver":"VGA","id":"vga0","bus":"pcie.0","addr":"0x1"}
+    -vnc unix:/run/vnc.sock
+    "##);
+}
+
+#[test]
+fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
+    let nic = NicSpec { tap: Tap::Fd(7), mtu: None, slot: 3, ..nic() };
+    let disk = DiskSpec {
+        id: "data".to_owned(),
+        format: Format::Raw,
+        backing: None,
+        serial: "v-2".to_owned(),
+        boot: false,
+        read_only: true,
+        target: None,
+        wwn: Some(0x5000_c500_1234_5678),
+        cache: Cache::Direct,
+        ..root()
+    };
+    let changed = MachineSpec { nics: vec![nic], disks: vec![root(), disk], ..spec() };
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -blockdev {"driver":"raw","node-name":"data","read-only":true,"cache":{"direct":true,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":true,"auto-read-only":false,"aio":"native","cache":{"direct":true,"no-flush":false},"discard":"unmap","locking":"on"}}
+    -device {"driver":"scsi-hd","id":"data","bus":"scsi0.0","drive":"data","serial":"v-2","device_id":"v-2","rerror":"report","werror":"enospc","wwn":5764824127130326648}
+    -netdev tap,id=net-nic0,fd=7,vhost=off
+    -device {"driver":"virtio-net-pci","id":"nic0","netdev":"net-nic0","mac":"52:54:00:12:34:56","romfile":"","bus":"pcie.0","addr":"0x13"}
+    "##);
+}
+
+#[test]
+fn image_locking_is_on_for_every_file() {
+    let firmware = Firmware::Uefi { code: "/c".into(), vars: "/v".into() };
+    let all = shown(&MachineSpec { firmware, seed: Some("/s".into()), ..spec() });
+    assert_eq!(all.matches(r#""driver":"file""#).count(), 5, "{all}");
+    assert_eq!(all.matches(r#""locking":"on""#).count(), 5, "{all}");
+}
+
+#[test]
+fn a_comma_in_a_path_or_name_cannot_become_an_option() {
+    let spec = MachineSpec {
+        name: "a,process=x".to_owned(),
+        paths: MachinePaths::in_directory("/run/a,server=off"),
+        ..spec()
+    };
+    let all = shown(&spec);
+    assert!(all.contains("-name guest=a,,process=x,debug-threads=on"), "{all}");
+    assert!(all.contains("path=/run/a,,server=off/qmp.sock,server=on"), "{all}");
+}
+
+#[test]
+fn a_process_is_known_by_its_command_line() {
+    let ours = command_line(&spec());
+    assert_eq!((instance_of(&ours), name_of(&ours)), (Some("i-7f2f6d5e"), Some("web")));
+    let foreign = ["qemu-system-x86_64", "-name", "other", "-smbios", "type=1,manufacturer=Acme,serial=i-1"]
+        .map(str::to_owned);
+    assert_eq!((instance_of(&foreign), name_of(&foreign)), (None, Some("other")));
+    assert_eq!(name_of(&["-name".to_owned()]), None);
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_its_field() {
+    let refused = |change: &dyn Fn(&mut MachineSpec)| {
+        let mut spec = spec();
+        change(&mut spec);
+        spec.validate().expect_err("refused").to_string()
+    };
+    spec().validate().expect("the base is fine");
+    assert!(refused(&|s| s.instance = "a b".to_owned()).starts_with("instance"));
+    assert!(refused(&|s| s.uuid = "x".to_owned()).starts_with("uuid"));
+    assert!(refused(&|s| s.cpus = 0).starts_with("cpus"));
+    assert!(refused(&|s| s.memory_bytes = 1).starts_with("memory"));
+    assert!(refused(&|s| s.machine_type = "q35".to_owned()).contains("needs a version"));
+    assert!(refused(&|s| s.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));
+    assert!(refused(&|s| s.disks[0].serial = "x".repeat(37)).starts_with("serial"));
+    assert!(refused(&|s| s.disks[0].id = "0".to_owned()).starts_with("disk id"));
+    assert!(refused(&|s| s.disks[0].target = Some(255)).starts_with("target"));
+    assert!(refused(&|s| s.disks[0].format = Format::Raw).contains("backing"));
+    assert!(refused(&|s| s.disks.push(root())).contains("two disks"));
+    let second = DiskSpec { id: "second".to_owned(), serial: "v-2".to_owned(), target: None, ..root() };
+    assert!(refused(&|s| s.disks.push(second.clone())).contains("more than one"));
+    let wrong_mac = NicSpec { mac: "53:54:00:12:34:56".to_owned(), ..nic() };
+    assert!(refused(&|s| s.nics = vec![wrong_mac.clone()]).contains("unicast"));
+    assert!(
+        refused(&|s| s.nics = vec![nic(), NicSpec { id: "nic1".to_owned(), ..nic() }]).contains("two nics")
+    );
+    assert!(refused(&|s| s.nics = vec![NicSpec { slot: 14, ..nic() }]).starts_with("nic slot"));
+}
+
+proptest! {
+    /// QEMU undoes the doubling and splits at what is left, so every value arrives whole.
+    #[test]
+    fn an_escaped_value_arrives_whole(path in "[ -.0-~]{1,40}") {
+        let spec = MachineSpec { paths: MachinePaths::in_directory(format!("/{path}")), ..spec() };
+        let args = command_line(&spec);
+        let chardev = args.iter().find(|a| a.starts_with("socket,id=qmp0")).expect("the first monitor");
+        let parts: Vec<String> = chardev.replace(",,", "\u{1}").split(',').map(|p| p.replace('\u{1}', ",")).collect();
+        prop_assert_eq!(parts.len(), 5);
+        prop_assert_eq!(&parts[2], &format!("path=/{path}/qmp.sock"));
+    }
+}

@@ -1,0 +1,162 @@
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use super::*;
+use crate::hypervisor::{Hypervisor, Limits};
+
+/// A child of ours that runs until it is ended.
+fn sleeper(script: &str) -> ProcessIdentity {
+    let child = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().expect("a shell");
+    let pid = i32::try_from(child.id()).expect("an int");
+    // Dropped without waiting: a zombie when it ends, unless somebody reaps it.
+    identity::of(pid).expect("readable").expect("it runs")
+}
+
+fn hypervisor() -> LocalHypervisor {
+    LocalHypervisor::at("/nonexistent/qemu-system-x86_64").with_cgroups(Cgroups::none())
+}
+
+#[test]
+fn a_process_named_like_a_stat_line_is_read_right() {
+    let text = "42 (a) R 1 (b) S) S 1 42 42 0 -1 4194560 100 0 0 0 1 2 3 4 20 0 1 0 987654 1000 200 18446744073709551615";
+    let stat = identity::parse(text).expect("a stat line");
+    assert_eq!((stat.state, stat.start_time), ('S', 987_654));
+    assert!(identity::parse("42 (cut").is_none());
+}
+
+#[tokio::test]
+async fn another_process_of_the_same_number_is_not_mistaken_for_ours() {
+    let host = hypervisor();
+    let ours = sleeper("exec sleep 60");
+    let earlier = ProcessIdentity { start_time: ours.start_time - 1, ..ours.clone() };
+    let other_boot = ProcessIdentity { boot_id: "other".to_owned(), ..ours.clone() };
+    for not_it in [&earlier, &other_boot] {
+        assert!(!host.is_alive(not_it).await.expect("asked"));
+        host.kill(not_it, Duration::from_secs(1)).await.expect("nothing to do");
+        host.exited(not_it).await.expect("long ago");
+    }
+    assert!(host.is_alive(&ours).await.expect("asked"));
+    host.kill(&ours, Duration::from_secs(5)).await.expect("killed");
+    assert!(!host.is_alive(&ours).await.expect("asked"));
+}
+
+#[tokio::test]
+async fn who_ignores_the_first_signal_gets_the_second_and_no_zombie_stays() {
+    let host = hypervisor();
+    let stubborn = sleeper("trap '' TERM; while :; do sleep 0.05; done");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let start = Instant::now();
+    host.kill(&stubborn, Duration::from_millis(200)).await.expect("killed");
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    assert!(identity::stat(stubborn.pid).expect("readable").is_none(), "a zombie is left");
+    host.kill(&stubborn, Duration::from_secs(1)).await.expect("killing twice is fine");
+}
+
+#[tokio::test]
+async fn the_end_of_a_process_wakes_who_waits_for_it() {
+    let host = hypervisor();
+    let brief = sleeper("sleep 0.2");
+    tokio::time::timeout(Duration::from_secs(5), host.exited(&brief))
+        .await
+        .expect("in time")
+        .expect("exited");
+    assert!(identity::stat(brief.pid).expect("readable").is_none(), "a zombie is left");
+}
+
+#[tokio::test]
+async fn a_missing_qemu_says_what_to_install() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = crate::machine::example(directory.path());
+    let error = hypervisor().launch(&spec, Limits::default()).await.expect_err("not there");
+    assert!(error.to_string().contains("apt install qemu-system-x86"), "{error}");
+}
+
+#[tokio::test]
+async fn a_missing_tap_is_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut spec = crate::machine::example(directory.path());
+    spec.nics.push(crate::machine::NicSpec {
+        id: "nic0".to_owned(),
+        tap: crate::machine::Tap::Name("no-such-tap0".to_owned()),
+        mac: "52:54:00:12:34:56".to_owned(),
+        mtu: None,
+        slot: 0,
+    });
+    let error = hypervisor().launch(&spec, Limits::default()).await.expect_err("not there");
+    assert!(matches!(&error, LaunchError::Tap { name, .. } if name == "no-such-tap0"), "{error}");
+}
+
+#[test]
+fn the_last_lines_are_bounded_clean_and_never_somebody_elses() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (log, link) = (directory.path().join("log"), directory.path().join("link"));
+    std::fs::write(&log, format!("{}\nlast but one\n\n\u{1b}[2Jlast\n", "x".repeat(100_000)))
+        .expect("written");
+    assert_eq!(last_lines(&log, 2, 4096).expect("read"), "last but one\n[2Jlast");
+    assert!(last_lines(&log, 100, 4096).expect("read").len() <= 4096);
+    symlink(&log, &link).expect("linked");
+    assert!(last_lines(&link, 2, 4096).is_err());
+    assert!(truncate_log(&link, 1).is_err());
+    assert_eq!(last_lines(&directory.path().join("none"), 2, 4096).expect("nothing"), "");
+    assert!(!truncate_log(&log, 1 << 20).expect("short enough"));
+    assert!(truncate_log(&log, 1 << 10).expect("emptied"));
+    assert_eq!(std::fs::metadata(&log).expect("there").len(), 0);
+}
+
+#[test]
+fn cgroups_of_both_versions_are_recognised() {
+    let hybrid = "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+                  cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
+                  cgroup /sys/fs/cgroup/systemd cgroup rw,xattr,name=systemd 0 0\n\
+                  cgroup /sys/fs/cgroup/freezer cgroup rw,freezer 0 0\n\
+                  cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
+                  proc /proc proc rw 0 0\nshort\n";
+    insta::assert_debug_snapshot!(Cgroups::from_mounts(hybrid), @r#"
+    Cgroups {
+        hierarchies: [
+            V1 {
+                controller: "memory",
+                mount: "/sys/fs/cgroup/memory",
+            },
+            V1 {
+                controller: "cpu",
+                mount: "/sys/fs/cgroup/cpu,cpuacct",
+            },
+            V1 {
+                controller: "name=systemd",
+                mount: "/sys/fs/cgroup/systemd",
+            },
+            V2 {
+                mount: "/sys/fs/cgroup/unified",
+            },
+        ],
+    }
+    "#);
+    assert_eq!(Cgroups::from_mounts("proc /proc proc rw 0 0"), Cgroups::none());
+}
+
+#[test]
+fn limits_are_written_where_the_version_keeps_them() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let path = root.path().display().to_string();
+    let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(150) };
+    for (kind, files) in [
+        (
+            format!("cgroup2 {path} cgroup2 rw 0 0"),
+            [("memory.max", "1073741824"), ("cpu.max", "150000 100000")],
+        ),
+        (
+            format!("x {path} cgroup rw,memory,cpu 0 0"),
+            [("memory.limit_in_bytes", "1073741824"), ("cpu.cfs_quota_us", "150000")],
+        ),
+    ] {
+        let cgroups = Cgroups::from_mounts(&kind);
+        // A plain directory has no cgroup.procs to open: the machine goes on without, the limits are there to read.
+        assert!(cgroups.prepare("i-1", limits).is_empty());
+        for (file, value) in files {
+            let written = std::fs::read_to_string(root.path().join("berth/i-1").join(file)).expect(file);
+            assert_eq!(written, value);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What only a real process can show. Where QEMU is not installed these tests say so and end.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use berth_qemu::hypervisor::{Hypervisor, Limits, ProcessIdentity};
+use berth_qemu::installation::Installation;
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, MachinePaths, MachineSpec};
+use berth_qemu::power::{self, RunState};
+use berth_qemu::process::LocalHypervisor;
+use berth_qemu::{block, qcow2};
+
+struct Bench {
+    host: LocalHypervisor,
+    installation: Installation,
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    async fn new() -> Option<Self> {
+        let installation = match Installation::discover().await {
+            Ok(installation) => installation,
+            Err(error) => {
+                println!("nothing to test: {error}");
+                return None;
+            }
+        };
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o711)).expect("ours");
+        let host = LocalHypervisor::at(&installation.binary);
+        Some(Self { host, installation, directory })
+    }
+
+    fn spec(&self, name: &str) -> MachineSpec {
+        let machine_type = self.installation.q35.clone().expect("every x86 QEMU has q35");
+        MachineSpec {
+            instance: format!("{name}-{}", std::process::id()),
+            name: name.to_owned(),
+            uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
+            cpus: 2,
+            memory_bytes: 64 << 20,
+            accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+            firmware: Firmware::Bios,
+            machine_type,
+            cpu_model: "max".to_owned(),
+            disks: vec![],
+            nics: vec![],
+            seed: None,
+            fw_cfg: vec![],
+            paths: MachinePaths::in_directory(self.directory.path().join(name)),
+            vnc_socket: None,
+        }
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+fn status(process: &ProcessIdentity, field: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", process.pid)).expect("it runs");
+    let line = text.lines().find(|l| l.starts_with(&format!("{field}:"))).expect("a field of status");
+    line.split_once(':').expect("a field").1.trim().to_owned()
+}
+
+#[tokio::test]
+async fn the_installation_names_version_machine_types_and_firmware() {
+    let Some(bench) = Bench::new().await else { return };
+    let found = &bench.installation;
+    println!("{found:?}");
+    assert!(found.version.major >= 6);
+    let q35 = found.q35.as_ref().expect("an alias");
+    assert!(q35.starts_with("pc-q35-") && found.machine_types.contains(q35));
+    assert!(found.uefi.iter().all(|f| f.code.is_file() && f.vars_template.is_file()));
+}
+
+#[tokio::test]
+async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
+    let Some(bench) = Bench::new().await else { return };
+    let mut spec = bench.spec("every, thing").clone();
+    spec.instance = format!("everything-{}", std::process::id());
+    if let Some(uefi) = bench.installation.uefi.iter().find(|f| !f.secure_boot) {
+        std::fs::copy(&uefi.vars_template, bench.file("vars.fd")).expect("copied");
+        spec.firmware = Firmware::Uefi { code: uefi.code.clone(), vars: bench.file("vars.fd") };
+    }
+    for name in ["seed.img", "raw.img"] {
+        std::fs::write(bench.file(name), vec![0; 1 << 20]).expect("written");
+    }
+    std::fs::write(bench.file("config.ign"), "{}").expect("written");
+    spec.seed = Some(bench.file("seed.img"));
+    spec.fw_cfg = vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: bench.file("config.ign") }];
+    spec.vnc_socket = Some(spec.paths.directory.join("vnc.sock"));
+    for n in 0..20 {
+        let file = bench.file(&format!("disk{n}.qcow2"));
+        qcow2::create(&file, 1 << 30).expect("created");
+        spec.disks.push(DiskSpec {
+            id: format!("disk{n}"),
+            file,
+            format: Format::Qcow2,
+            backing: None,
+            serial: format!("serial-{n}"),
+            wwn: Some(0x5000_c500_0000_0000 + n),
+            boot: n == 0,
+            read_only: n == 19,
+            target: None,
+            cache: Cache::Writeback,
+        });
+    }
+    let start = Instant::now();
+    let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(200) };
+    let process = bench.host.launch(&spec, limits).await.expect("launched");
+    println!("launched in {:?}", start.elapsed());
+    let (qmp, _events) = bench.host.connect(&spec.paths).await.expect("connected");
+    assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Prelaunch);
+    let disks = block::disks(&qmp).await.expect("disks");
+    assert_eq!(disks.len(), 21);
+    let seed = disks.iter().find(|d| d.id == "seed").expect("a seed");
+    assert_eq!((seed.read_only, seed.target, seed.size), (true, Some(255), 1 << 20));
+
+    assert_eq!(status(&process, "NoNewPrivs"), "1");
+    assert_eq!(status(&process, "Seccomp"), "2");
+    if let Some(user) = bench.host.run_as() {
+        let expected =
+            [user.uid.to_string(), user.uid.to_string(), user.uid.to_string(), user.uid.to_string()];
+        assert_eq!(status(&process, "Uid"), expected.join("\t"));
+        assert_eq!(status(&process, "Groups"), "");
+        assert_eq!(status(&process, "CapEff"), "0000000000000000");
+        assert_eq!(status(&process, "CapBnd").len(), 16);
+    }
+    let session = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(process.pid))).expect("it runs");
+    assert_eq!(session.as_raw(), process.pid);
+    // Nothing of ours is open in there.
+    let own = format!("/proc/{}/fd", process.pid);
+    for entry in std::fs::read_dir(own).expect("it runs").flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        let text = target.to_string_lossy();
+        let known = text.starts_with(&*bench.directory.path().to_string_lossy())
+            || text.starts_with("/usr/share/")
+            || text.starts_with("/dev/null")
+            || text.starts_with("/dev/urandom")
+            || text.starts_with("anon_inode:")
+            || text.starts_with("socket:")
+            || text.starts_with("/memfd:")
+            || text.starts_with("pipe:");
+        assert!(known, "{text}");
+    }
+    let listed = bench.host.list().await.expect("listed");
+    let found = listed.iter().find(|q| q.identity == process).expect("it is listed");
+    assert_eq!(
+        (found.instance.as_deref(), found.name.as_deref()),
+        (Some(spec.instance.as_str()), Some("every"))
+    );
+    let cgroups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).expect("it runs");
+    println!("{cgroups}");
+
+    bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+    assert!(!Path::new(&format!("/proc/{}", process.pid)).exists());
+    for line in cgroups.lines().filter(|l| l.contains("/berth/")) {
+        let name = line.rsplit(':').next().expect("a path");
+        for root in ["memory", "cpu", "pids", "systemd", "unified", ""] {
+            assert!(!Path::new("/sys/fs/cgroup").join(root).join(&name[1..]).exists(), "{name} is left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_reads_nothing_to_boot_shows_its_firmware_on_the_serial_line() {
+    let Some(bench) = Bench::new().await else { return };
+    let spec = bench.spec("serial");
+    let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
+    let (qmp, _events) = bench.host.connect(&spec.paths).await.expect("connected");
+    power::start(&qmp).await.expect("started");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let text = berth_qemu::process::last_lines(&spec.paths.serial_log, 100, 1 << 16).expect("readable");
+        if text.contains("SeaBIOS") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the firmware said {text:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+}
+
+/// The launcher is another process, which ends (and with it its runtime, threads and session).
+#[test]
+fn a_machine_outlives_who_launched_it() {
+    let test = "a_machine_outlives_who_launched_it";
+    if let Some(directory) = std::env::var_os("BERTH_TEST_LAUNCH_IN") {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let bench = Bench::new().await.expect("seen before");
+            let paths = MachinePaths::in_directory(Path::new(&directory).join("run"));
+            let spec = MachineSpec { instance: "outlives".to_owned(), paths, ..bench.spec("outlives") };
+            bench.host.launch(&spec, Limits::default()).await.expect("launched");
+        });
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let Some(bench) = Bench::new().await else { return };
+        let status = std::process::Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", test])
+            .env("BERTH_TEST_LAUNCH_IN", bench.directory.path())
+            .status()
+            .expect("run");
+        assert!(status.success());
+        let process = bench.host.find("outlives").await.expect("listed").expect("it runs on");
+        let paths = MachinePaths::in_directory(bench.file("run"));
+        let (qmp, _events) = bench.host.connect(&paths).await.expect("connected");
+        assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Prelaunch);
+        bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+        assert_eq!(bench.host.find("outlives").await.expect("listed"), None);
+    });
+}
