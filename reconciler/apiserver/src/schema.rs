@@ -6,7 +6,7 @@
 mod defaults;
 pub(crate) mod expression;
 mod formats;
-mod message;
+pub(crate) mod message;
 mod node;
 mod parse;
 mod prune;

@@ -3,34 +3,45 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use base64::Engine as _;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
+use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::BoxError;
 
-use crate::config::ServerConfig;
+use crate::clock::Ids;
+use crate::config::{ServerConfig, Storage};
+use crate::core::Core;
+use crate::credentials::{Credentials, write_private};
+use crate::http::Front;
 use crate::identity::Identity;
+use crate::listen::{self, Door};
 use crate::store::{OpenError, Store};
+use crate::{bootstrap, housekeeping};
 
 /// Why serving ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Plain HTTP was asked for on an address others can reach.
     #[error("refusing to listen on {0} without TLS: only loopback addresses may go without")]
-    PlainOnPublicAddress(std::net::SocketAddr),
+    PlainOnPublicAddress(SocketAddr),
     /// The listener failed.
     #[error("listening")]
     Listen(#[from] io::Error),
     /// TLS could not be set up.
-    #[error("setting up TLS: {0}")]
-    Tls(String),
+    #[error("setting up TLS")]
+    Tls(#[source] io::Error),
 }
 
 /// A socket to serve on.
@@ -45,7 +56,23 @@ pub enum Listener {
 /// An open server. Cheap to clone; all clones are the same server.
 #[derive(Debug, Clone)]
 pub struct Server {
-    store: Arc<Store>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    core: Arc<Core>,
+    front: Arc<Front>,
+    credentials: Option<Arc<Credentials>>,
+    subject_alt_names: Vec<String>,
+    background: TaskTracker,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Without a shutdown the background work must still end with the last handle.
+        self.core.stopping.cancel();
+    }
 }
 
 impl Server {
@@ -57,7 +84,21 @@ impl Server {
     /// # Errors
     /// See [`OpenError`]; a database that is refused has not been changed.
     pub async fn open(config: ServerConfig) -> Result<Self, OpenError> {
-        Ok(Self { store: Store::open(&config.storage, config.writer)? })
+        let store = Store::open(&config.storage, config.writer)?;
+        let credentials = match &config.storage {
+            Storage::Memory => None,
+            Storage::Directory(directory) => {
+                let opened = Credentials::open(directory);
+                Some(Arc::new(opened.map_err(|error| OpenError::Credentials(error.to_string()))?))
+            }
+        };
+        let core = Arc::new(Core::new(store, config.clock, Ids::new(config.seed), config.event_ttl));
+        bootstrap::ensure(&core).await.map_err(OpenError::Content)?;
+        let background = TaskTracker::new();
+        background.spawn(housekeeping::run(Arc::clone(&core), config.history));
+        let front = Arc::new(Front::new(Arc::clone(&core)));
+        let subject_alt_names = config.subject_alt_names;
+        Ok(Self { inner: Arc::new(Inner { core, front, credentials, subject_alt_names, background }) })
     }
 
     /// The API as a tower service, as the administrator: `kube::Client::new(server.service(), "default")`.
@@ -67,24 +108,107 @@ impl Server {
 
     /// The API as a tower service, as somebody.
     pub fn service_as(&self, identity: Identity) -> ApiService {
-        ApiService { server: self.clone(), identity }
+        ApiService { front: Arc::clone(&self.inner.front), identity, _server: self.clone() }
     }
 
-    /// Serves until `stop` is cancelled, then lets running requests end (watches are ended).
+    /// Serves until `stop` is cancelled or the server shuts down, then lets running requests end.
     ///
     /// # Errors
     /// See [`ServeError`].
-    pub async fn serve(&self, _listener: Listener, stop: CancellationToken) -> Result<(), ServeError> {
-        stop.cancelled().await;
-        Ok(())
+    pub async fn serve(&self, listener: Listener, stop: CancellationToken) -> Result<(), ServeError> {
+        let (listener, tls) = match listener {
+            Listener::Plain(listener) => {
+                let address = listener.local_addr()?;
+                if !address.ip().is_loopback() {
+                    return Err(ServeError::PlainOnPublicAddress(address));
+                }
+                (listener, None)
+            }
+            Listener::Tls(listener) => {
+                let names = self.names(listener.local_addr()?);
+                let config = self.credentials().and_then(|c| c.tls(&names)).map_err(ServeError::Tls)?;
+                (listener, Some(TlsAcceptor::from(config)))
+            }
+        };
+        let door =
+            Door { front: Arc::clone(&self.inner.front), credentials: self.inner.credentials.clone() };
+        let both = stop.child_token();
+        let (ends, stopping) = (both.clone(), self.inner.core.stopping.clone());
+        let serving = listen::serve(Arc::new(door), listener, tls, both);
+        tokio::pin!(serving);
+        tokio::select! {
+            ended = &mut serving => return Ok(ended?),
+            () = stopping.cancelled() => ends.cancel(),
+        }
+        Ok(serving.await?)
+    }
+
+    /// What the server certificate must be valid for.
+    fn names(&self, address: SocketAddr) -> Vec<String> {
+        let mut names: Vec<String> =
+            ["localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default"].map(str::to_owned).into();
+        if let Ok(host) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
+            names.push(host.trim().to_owned());
+        }
+        if !address.ip().is_unspecified() {
+            names.push(address.ip().to_string());
+        }
+        names.extend(self.inner.subject_alt_names.iter().cloned());
+        names.retain(|name| !name.is_empty());
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names
+    }
+
+    fn credentials(&self) -> io::Result<&Arc<Credentials>> {
+        let none = || io::Error::other("a server in memory has no credentials");
+        self.inner.credentials.as_ref().ok_or_else(none)
+    }
+
+    /// The certificate of the server's own CA, in PEM.
+    ///
+    /// # Errors
+    /// A server in memory has none.
+    pub fn ca_certificate(&self) -> io::Result<String> {
+        Ok(self.credentials()?.ca_pem().to_owned())
+    }
+
+    /// Makes a bearer token for somebody. The server keeps its hash only.
+    ///
+    /// # Errors
+    /// A server in memory has no credentials; or the file of hashes cannot be written.
+    pub fn issue_token(&self, identity: &Identity) -> io::Result<String> {
+        self.credentials()?.issue(identity)
     }
 
     /// A kubeconfig for the administrator at `url` (`https://host:port`).
     ///
     /// # Errors
-    /// An in-memory server has no credentials, so nobody can log in to it.
+    /// A server in memory has no credentials, so nobody can log in to it.
     pub fn kubeconfig(&self, url: &str) -> io::Result<String> {
-        Err(io::Error::other(format!("no credentials for {url}")))
+        let token = self.credentials()?.admin_token().to_owned();
+        self.kubeconfig_with(url, "admin", &token)
+    }
+
+    /// A kubeconfig for the holder of a token from [`Self::issue_token`].
+    ///
+    /// # Errors
+    /// See [`Self::kubeconfig`].
+    pub fn kubeconfig_with(&self, url: &str, user: &str, token: &str) -> io::Result<String> {
+        let ca = base64::engine::general_purpose::STANDARD.encode(self.credentials()?.ca_pem());
+        let mut cluster = json!({"server": url});
+        if url.starts_with("https:") {
+            cluster["certificate-authority-data"] = ca.into();
+        }
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "berth", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "berth", "context": {"cluster": "berth", "user": user, "namespace": "default"}}],
+            "current-context": "berth",
+        });
+        serde_saphyr::to_string(&config).map_err(io::Error::other)
     }
 
     /// Writes [`Self::kubeconfig`] to a file only its owner can read, replacing it in one step.
@@ -92,21 +216,24 @@ impl Server {
     /// # Errors
     /// See [`Self::kubeconfig`]; or the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path, url: &str) -> io::Result<()> {
-        let text = self.kubeconfig(url)?;
-        std::fs::write(path, text)
+        write_private(path, self.kubeconfig(url)?.as_bytes())
     }
 
-    /// Ends watches and background work, and returns once every accepted write is durable.
+    /// Ends watches, sockets and background work, and returns once every accepted write is durable.
     pub async fn shutdown(&self) {
-        self.store.close();
+        self.inner.core.stopping.cancel();
+        self.inner.background.close();
+        self.inner.background.wait().await;
+        self.inner.core.store.close();
     }
 }
 
-/// The API in process, with a fixed identity.
+/// The API in process, with a fixed identity. Keeps the server open.
 #[derive(Debug, Clone)]
 pub struct ApiService {
-    server: Server,
+    front: Arc<Front>,
     identity: Identity,
+    _server: Server,
 }
 
 impl<B> tower::Service<Request<B>> for ApiService
@@ -123,12 +250,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (front, identity) = (Arc::clone(&self.front), self.identity.clone());
         let request = request.map(Body::new);
-        let _ = (&self.server, &self.identity, request);
-        Box::pin(async move {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            Ok(response)
-        })
+        Box::pin(async move { Ok(front.answer(request, Some(identity)).await) })
     }
 }

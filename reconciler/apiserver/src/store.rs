@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use entry::{Encoded, Entry, FieldPath};
+pub(crate) use entry::{Encoded, Entry, FieldPath, with_revision};
 pub(crate) use key::Key;
 use log::Log;
 pub(crate) use state::{Change, Event, Interest, State};

@@ -16,7 +16,7 @@ use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression as Tree, Parser};
 use kube_cel::cel::{self, Context, ExecutionError};
 
-pub(crate) use convert::typed;
+pub(crate) use convert::{native, object, text, typed};
 
 /// Longest source of one expression.
 const MAX_SOURCE: usize = 32 * 1024;
@@ -81,7 +81,7 @@ impl Expression {
     }
 
     /// Evaluates within the budget in force (see [`with_budget`]).
-    pub(crate) fn evaluate(&self, scope: &Scope) -> Result<cel::Value, Failure> {
+    pub(crate) fn evaluate(&self, scope: &Scope<'_>) -> Result<cel::Value, Failure> {
         if spent() {
             return Err(Failure::OutOfBudget);
         }
@@ -111,11 +111,16 @@ pub(crate) enum Failure {
 }
 
 /// The variables of one evaluation.
-pub(crate) struct Scope(Context<'static>);
+pub(crate) struct Scope<'a>(Context<'a>);
 
-impl Scope {
+impl Scope<'_> {
     pub(crate) fn new() -> Self {
-        Self(Context::Child { parent: &BASE, variables: Default::default(), resolver: None })
+        Scope(Context::Child { parent: &BASE, variables: Default::default(), resolver: None })
+    }
+
+    /// A scope that sees these variables and adds its own.
+    pub(crate) fn inner(&self) -> Scope<'_> {
+        Scope(self.0.new_inner_scope())
     }
 
     /// Assumptions: the value comes from [`typed`], [`native`] or an evaluation, so the interpreter can hold it.
@@ -138,11 +143,6 @@ thread_local! {
 
 fn spent() -> bool {
     BUDGET.get() < 0
-}
-
-/// Takes from the budget what a step costs besides the turns of its loops.
-pub(crate) fn charge(cost: usize) {
-    BUDGET.set(BUDGET.get().saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX)));
 }
 
 /// Runs `f` with a budget of that many loop turns; all evaluations inside share it.
@@ -241,7 +241,7 @@ pub(crate) fn on_big_stack<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-impl std::fmt::Debug for Scope {
+impl std::fmt::Debug for Scope<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scope").finish_non_exhaustive()
     }

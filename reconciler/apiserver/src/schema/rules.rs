@@ -240,7 +240,7 @@ impl Walk {
         Ok(())
     }
 
-    fn rule(&mut self, rule: &Rule, program: &Expression, scope: &Scope, at: Place<'_>) -> Result<(), Stop> {
+    fn rule(&mut self, rule: &Rule, program: &Expression, scope: &Scope<'_>, at: Place<'_>) -> Result<(), Stop> {
         let here = if at.path.is_empty() { "<nil>" } else { at.path };
         let type_name = Value::from(at.node.ty.map_or("", Type::name));
         match program.evaluate(scope) {
@@ -278,7 +278,7 @@ impl Walk {
         }
     }
 
-    fn failed(&self, rule: &Rule, scope: &Scope, at: &Place<'_>) -> FieldError {
+    fn failed(&self, rule: &Rule, scope: &Scope<'_>, at: &Place<'_>) -> FieldError {
         let detail = rule.evaluated_message(scope).unwrap_or_else(|| match &rule.message {
             Some(message) => message.trim().to_owned(),
             None => format!("failed rule: {}", rule.shown()),
@@ -315,7 +315,7 @@ impl Rule {
     }
 
     /// A message that is empty, has line breaks or is too long counts as none, as in Kubernetes.
-    fn evaluated_message(&self, scope: &Scope) -> Option<String> {
+    fn evaluated_message(&self, scope: &Scope<'_>) -> Option<String> {
         let program = self.message_program.as_ref()?;
         let kube_cel::cel::Value::String(text) = program.evaluate(scope).ok()? else { return None };
         let text = text.trim();

@@ -150,7 +150,7 @@ fn push_member(text: &mut Vec<u8>, name: &str, value: &Value) {
 }
 
 /// Puts `revision` into canonical text; `None` if the text is not canonical.
-pub(super) fn with_revision(text: &[u8], revision: u64) -> Option<Bytes> {
+pub(crate) fn with_revision(text: &[u8], revision: u64) -> Option<Bytes> {
     let slot = text.windows(REVISION_SLOT.len()).position(|at| at == REVISION_SLOT)? + REVISION_SLOT.len();
     let end = slot + text[slot..].iter().position(|b| *b == b'"')?;
     let mut out = Vec::with_capacity(text.len() + 8);

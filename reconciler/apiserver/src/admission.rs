@@ -1,0 +1,236 @@
+//! ValidatingAdmissionPolicy and its binding: who may write what, in CEL.
+//!
+//! Policies are compiled once into [`Policies`], which then judges requests. Pure: the caller brings the objects, the
+//! namespace and the user, and reads answers. Knows no storage and no HTTP. `authorizer` and `paramKind` are not
+//! supported: a policy that uses them is a configuration error, which its failure policy turns into a refusal.
+
+mod matching;
+mod policy;
+mod validate;
+
+use serde_json::Value;
+
+use crate::schema::quote;
+use policy::{Action, Binding, Policy};
+
+pub use validate::{validate_binding, validate_policy};
+
+/// What a request does to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+impl Operation {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default)]
+pub struct UserInfo {
+    pub username: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    /// Name to list of strings; null if there is nothing.
+    pub extra: Value,
+}
+
+/// One request to judge.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    pub operation: Operation,
+    pub group: &'a str,
+    pub version: &'a str,
+    /// Plural, without the subresource.
+    pub resource: &'a str,
+    /// Empty for the main resource.
+    pub subresource: &'a str,
+    pub kind: &'a str,
+    /// Empty for cluster-scoped objects. For a Namespace its own name, as in Kubernetes.
+    pub namespace: &'a str,
+    /// Empty while `generateName` has not been resolved.
+    pub name: &'a str,
+    pub dry_run: bool,
+    pub user: &'a UserInfo,
+    /// After defaulting; `None` on delete.
+    pub object: Option<&'a Value>,
+    /// `None` on create.
+    pub old_object: Option<&'a Value>,
+    /// The Namespace object the request is in; `None` for cluster-scoped objects.
+    pub namespace_object: Option<&'a Value>,
+    /// `CreateOptions` and the like, as the client sent them.
+    pub options: Option<&'a Value>,
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{status_message}")]
+pub struct Denied {
+    /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the Status' one cause.
+    pub message: String,
+    /// The whole message of the Status: `vms.berth.dev "x" is forbidden: ValidatingAdmissionPolicy …`.
+    pub status_message: String,
+    /// `Invalid`, `Forbidden`, `Unauthorized` or `RequestEntityTooLarge`.
+    pub reason: String,
+    pub code: u16,
+}
+
+/// A policy that cannot work as it stands: text for its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub policy: String,
+    /// `spec.validations[0].expression`.
+    pub field: String,
+    pub warning: String,
+}
+
+/// All policies in force, compiled.
+#[derive(Debug, Default)]
+pub struct Policies {
+    policies: Vec<Policy>,
+    problems: Vec<Problem>,
+}
+
+impl Policies {
+    /// Compiles the policies that are bound. Never fails: a policy that does not compile is kept, and its failure policy
+    /// decides what becomes of the requests it matches.
+    pub fn build(policies: &[Value], bindings: &[Value]) -> Self {
+        let mut out = Self::default();
+        if policies.is_empty() {
+            return out;
+        }
+        let (policies, problems) = crate::schema::expression::on_big_stack(|| {
+            let mut problems = Vec::new();
+            let policies: Vec<Policy> = policies.iter().map(|p| Policy::compile(p, bindings, &mut problems)).collect();
+            (policies, problems)
+        });
+        out.policies = policies;
+        out.policies.sort_by(|a, b| a.name.cmp(&b.name));
+        out.problems = problems;
+        out
+    }
+
+    /// What is wrong with the policies, for their `status.typeChecking.expressionWarnings`.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.policies.is_empty()
+    }
+
+    /// Judges a request; warnings are for the client's `Warning` headers.
+    ///
+    /// # Errors
+    /// The first refusal, in the order of policy and binding names.
+    pub fn check(&self, request: &Request<'_>) -> Result<Vec<String>, Denied> {
+        let mut warnings = Vec::new();
+        // Policies do not judge policies: a mistake in one could otherwise not be put right.
+        if request.group == "admissionregistration.k8s.io" {
+            return Ok(warnings);
+        }
+        let mut facts = policy::Facts::new(request);
+        for policy in self.policies.iter().filter(|p| !p.bindings.is_empty()) {
+            if !policy.constraints.matches(request).map_err(|e| config_error(request, policy, None, &e)).or_else(|d| policy.on_error(d))? {
+                continue;
+            }
+            if let Some(error) = &policy.configuration_error {
+                policy.on_error(config_error(request, policy, None, error))?;
+                continue;
+            }
+            for binding in &policy.bindings {
+                let matched = match &binding.constraints {
+                    Some(constraints) => constraints
+                        .matches(request)
+                        .map_err(|e| config_error(request, policy, Some(binding), &e))
+                        .or_else(|d| policy.on_error(d))?,
+                    None => true,
+                };
+                if matched {
+                    for failure in policy.evaluate(&mut facts) {
+                        act(request, policy, binding, &failure, &mut warnings)?;
+                    }
+                }
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+fn act(
+    request: &Request<'_>,
+    policy: &Policy,
+    binding: &Binding,
+    failure: &policy::Failure,
+    warnings: &mut Vec<String>,
+) -> Result<(), Denied> {
+    for action in &binding.actions {
+        match action {
+            Action::Deny => {
+                let message = format!(
+                    "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: {}",
+                    policy.name, binding.name, failure.message
+                );
+                return Err(denied(request, message, &failure.reason));
+            }
+            Action::Warn => warnings.push(format!(
+                "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
+                policy.name, binding.name, failure.message
+            )),
+            Action::Audit => tracing::info!(
+                policy = %policy.name, binding = %binding.name, message = %failure.message,
+                user = %request.user.username, resource = %request.resource, name = %request.name,
+                "request failed an admission policy"
+            ),
+        }
+    }
+    Ok(())
+}
+
+fn config_error(request: &Request<'_>, policy: &Policy, binding: Option<&Binding>, error: &str) -> Denied {
+    let message = match binding {
+        None => format!("ValidatingAdmissionPolicy '{}' denied request: failed to configure policy: {error}", policy.name),
+        Some(binding) => format!(
+            "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: failed to configure binding: {error}",
+            policy.name, binding.name
+        ),
+    };
+    denied(request, message, "Invalid")
+}
+
+fn denied(request: &Request<'_>, message: String, reason: &str) -> Denied {
+    let resource = if request.group.is_empty() {
+        request.resource.to_owned()
+    } else {
+        format!("{}.{}", request.resource, request.group)
+    };
+    let code = match reason {
+        "Forbidden" => 403,
+        "Unauthorized" => 401,
+        "RequestEntityTooLarge" => 413,
+        _ => 422,
+    };
+    let status_message = format!("{resource} {} is forbidden: {message}", quote(object_name(request)));
+    Denied { message, status_message, reason: reason.to_owned(), code }
+}
+
+fn object_name<'a>(request: &Request<'a>) -> &'a str {
+    if !request.name.is_empty() {
+        return request.name;
+    }
+    let text = |path: &str| request.object.and_then(|o| o.pointer(path)).and_then(Value::as_str).filter(|s| !s.is_empty());
+    text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("Unknown/errorGettingName")
+}
+
+#[cfg(test)]
+mod tests;

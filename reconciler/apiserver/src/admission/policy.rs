@@ -1,0 +1,348 @@
+//! One policy, compiled, and its judgement of a request.
+
+use std::collections::BTreeMap;
+
+use kube_cel::cel;
+use serde_json::{Value, json};
+
+use super::matching::Constraints;
+use super::{Denied, Problem, Request};
+use crate::schema::expression::{self, Expression, Scope, native, object, with_budget};
+
+/// Variables every expression of a policy may use.
+pub(super) const ROOTS: [&str; 7] =
+    ["object", "oldObject", "request", "params", "namespaceObject", "variables", "authorizer"];
+
+/// Loop turns one policy may take for one request.
+const POLICY_BUDGET: i64 = 1_000_000;
+const MAX_MESSAGE: usize = 5 * 1024;
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+#[derive(Debug)]
+pub(super) struct Policy {
+    pub(super) name: String,
+    pub(super) constraints: Constraints,
+    pub(super) bindings: Vec<Binding>,
+    pub(super) configuration_error: Option<String>,
+    ignore_errors: bool,
+    conditions: Vec<Compiled>,
+    variables: Vec<(String, Compiled)>,
+    validations: Vec<Validation>,
+}
+
+/// An expression, or why it is none.
+type Compiled = Result<Expression, String>;
+
+#[derive(Debug)]
+struct Validation {
+    check: Compiled,
+    source: String,
+    message: Option<String>,
+    message_expression: Option<Expression>,
+    reason: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Binding {
+    pub(super) name: String,
+    pub(super) constraints: Option<Constraints>,
+    pub(super) actions: Vec<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Deny,
+    Warn,
+    Audit,
+}
+
+/// One validation that did not hold, or could not be decided.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) message: String,
+    pub(super) reason: String,
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name).and_then(Value::as_str).filter(|s| !s.is_empty())
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn name_of(object: &Value) -> String {
+    object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Compiles one expression of a policy.
+pub(super) fn compile(source: &str) -> Compiled {
+    let expression = Expression::compile_here(source, &ROOTS)?;
+    if expression.uses("authorizer") {
+        return Err("compilation failed: authorizer is not supported by this server".to_owned());
+    }
+    Ok(expression)
+}
+
+impl Policy {
+    pub(super) fn compile(policy: &Value, bindings: &[Value], problems: &mut Vec<Problem>) -> Self {
+        let name = name_of(policy);
+        let empty = json!({});
+        let spec = policy.get("spec").unwrap_or(&empty);
+        let mut compiler = Compiler { name: &name, problems };
+        let conditions = compiler.expressions(spec, "matchConditions").into_iter().map(|(_, e)| e).collect();
+        let variables = compiler.expressions(spec, "variables");
+        let validations = compiler.validations(spec);
+        let mut configuration_error =
+            spec.get("paramKind").filter(|p| !p.is_null()).map(|_| "paramKind is not supported by this server".to_owned());
+        let constraints = Constraints::parse(spec.get("matchConstraints").unwrap_or(&empty)).unwrap_or_else(|error| {
+            configuration_error = Some(error);
+            Constraints::default()
+        });
+        let mut bindings: Vec<Binding> = bindings
+            .iter()
+            .filter(|b| b.pointer("/spec/policyName").and_then(Value::as_str) == Some(&name))
+            .map(|b| binding(b, &mut configuration_error))
+            .collect();
+        bindings.sort_by(|a, b| a.name.cmp(&b.name));
+        Self {
+            constraints,
+            bindings,
+            configuration_error,
+            ignore_errors: text(spec, "failurePolicy") == Some("Ignore"),
+            conditions,
+            variables,
+            validations,
+            name,
+        }
+    }
+
+    /// What becomes of a request that the policy could not judge.
+    pub(super) fn on_error(&self, denied: Denied) -> Result<bool, Denied> {
+        if self.ignore_errors { Ok(false) } else { Err(denied) }
+    }
+
+    fn failed_to_decide(&self, message: String) -> Vec<Failure> {
+        if self.ignore_errors { Vec::new() } else { vec![Failure { message, reason: "Invalid".to_owned() }] }
+    }
+
+    /// The validations that fail, in order; none if a match condition says the policy is not about this request.
+    pub(super) fn evaluate(&self, facts: &mut Facts<'_>) -> Vec<Failure> {
+        with_budget(POLICY_BUDGET, || {
+            let mut scope = facts.scope().inner();
+            let variables = Variables::evaluate(&self.variables, &mut scope);
+            match self.conditions_hold(&scope, &variables) {
+                Ok(true) => {}
+                Ok(false) => return Vec::new(),
+                Err(message) => return self.failed_to_decide(message),
+            }
+            let mut failures = Vec::new();
+            for validation in &self.validations {
+                match variables.truth(&validation.check, &validation.source, &scope) {
+                    Ok(true) => {}
+                    Ok(false) => failures.push(Failure {
+                        message: validation.message(&scope),
+                        reason: validation.reason.clone(),
+                    }),
+                    Err(message) => failures.extend(self.failed_to_decide(message)),
+                }
+            }
+            failures
+        })
+    }
+
+    /// One that is false settles it, even if another cannot be decided.
+    fn conditions_hold(&self, scope: &Scope<'_>, variables: &Variables) -> Result<bool, String> {
+        let mut undecided = None;
+        for condition in &self.conditions {
+            let source = condition.as_ref().map_or("", Expression::source);
+            match variables.truth(condition, source, scope) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(message) => undecided = undecided.or(Some(message)),
+            }
+        }
+        undecided.map_or(Ok(true), Err)
+    }
+}
+
+fn binding(binding: &Value, error: &mut Option<String>) -> Binding {
+    let empty = json!({});
+    let spec = binding.get("spec").unwrap_or(&empty);
+    let constraints = spec.get("matchResources").filter(|m| !m.is_null()).and_then(|m| {
+        Constraints::parse(m)
+            .map_err(|e| {
+                error.get_or_insert(e);
+            })
+            .ok()
+    });
+    let actions = list(spec, "validationActions").filter_map(Value::as_str).filter_map(|action| match action {
+        "Deny" => Some(Action::Deny),
+        "Warn" => Some(Action::Warn),
+        "Audit" => Some(Action::Audit),
+        _ => None,
+    });
+    Binding { name: name_of(binding), constraints, actions: actions.collect() }
+}
+
+struct Compiler<'a> {
+    name: &'a str,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Compiler<'_> {
+    fn one(&mut self, source: &str, field: String) -> Compiled {
+        compile(source).inspect_err(|warning| {
+            let policy = self.name.to_owned();
+            self.problems.push(Problem { policy, field, warning: warning.clone() });
+        })
+    }
+
+    fn expressions(&mut self, spec: &Value, name: &str) -> Vec<(String, Compiled)> {
+        list(spec, name)
+            .enumerate()
+            .map(|(at, item)| {
+                let source = text(item, "expression").unwrap_or_default();
+                let compiled = self.one(source, format!("spec.{name}[{at}].expression"));
+                (text(item, "name").unwrap_or_default().to_owned(), compiled)
+            })
+            .collect()
+    }
+
+    fn validations(&mut self, spec: &Value) -> Vec<Validation> {
+        list(spec, "validations")
+            .enumerate()
+            .map(|(at, item)| {
+                let source = text(item, "expression").unwrap_or_default().trim().to_owned();
+                let here = format!("spec.validations[{at}]");
+                Validation {
+                    check: self.one(&source, format!("{here}.expression")),
+                    message: text(item, "message").map(|m| m.trim().to_owned()),
+                    message_expression: text(item, "messageExpression")
+                        .and_then(|m| self.one(m, format!("{here}.messageExpression")).ok()),
+                    reason: text(item, "reason").unwrap_or("Invalid").to_owned(),
+                    source,
+                }
+            })
+            .collect()
+    }
+}
+
+impl Validation {
+    fn message(&self, scope: &Scope<'_>) -> String {
+        let evaluated = self.message_expression.as_ref().and_then(|e| match e.evaluate(scope) {
+            Ok(cel::Value::String(text)) => Some(text.trim().to_owned()),
+            _ => None,
+        });
+        evaluated
+            .filter(|m| !m.is_empty() && m.len() <= MAX_MESSAGE && !m.contains('\n'))
+            .or_else(|| self.message.clone())
+            .unwrap_or_else(|| format!("failed expression: {}", self.source))
+    }
+}
+
+/// `variables`, evaluated in order. One that fails is an error only where it is used.
+struct Variables {
+    failed: BTreeMap<String, String>,
+}
+
+impl Variables {
+    fn evaluate(declared: &[(String, Compiled)], scope: &mut Scope<'_>) -> Self {
+        let mut values: Vec<(String, cel::Value)> = Vec::new();
+        let mut out = Self { failed: BTreeMap::new() };
+        scope.set("variables", object(std::iter::empty()));
+        for (name, compiled) in declared {
+            let value = match compiled {
+                Ok(expression) => expression.evaluate(scope).map_err(|e| out.explain(e)),
+                Err(error) => Err(error.clone()),
+            };
+            match value {
+                Ok(value) => {
+                    values.push((name.clone(), value));
+                    scope.set("variables", object(values.iter().cloned()));
+                }
+                Err(error) => {
+                    out.failed.insert(name.clone(), error);
+                }
+            }
+        }
+        out
+    }
+
+    fn explain(&self, failure: expression::Failure) -> String {
+        match failure {
+            expression::Failure::OutOfBudget => OUT_OF_BUDGET.to_owned(),
+            expression::Failure::Error(error) => {
+                let missing = error.strip_prefix("no such key: ").and_then(|key| self.failed.get_key_value(key));
+                match missing {
+                    Some((name, why)) => format!("composited variable \"{name}\" fails to evaluate: {why}"),
+                    None => error,
+                }
+            }
+        }
+    }
+
+    fn truth(&self, compiled: &Compiled, source: &str, scope: &Scope<'_>) -> Result<bool, String> {
+        let expression = compiled.as_ref().map_err(|e| format!("compilation error: {e}"))?;
+        match expression.evaluate(scope) {
+            Ok(cel::Value::Bool(truth)) => Ok(truth),
+            Ok(_) => Err(format!("expression '{source}' resulted in error: must evaluate to bool")),
+            Err(expression::Failure::OutOfBudget) => Err(OUT_OF_BUDGET.to_owned()),
+            Err(failure) => Err(format!("expression '{source}' resulted in error: {}", self.explain(failure))),
+        }
+    }
+}
+
+/// What expressions know of a request; made only once a policy matches.
+pub(super) struct Facts<'a> {
+    request: &'a Request<'a>,
+    scope: Option<Scope<'static>>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(request: &'a Request<'a>) -> Self {
+        Self { request, scope: None }
+    }
+
+    fn scope(&mut self) -> &Scope<'static> {
+        let request = self.request;
+        self.scope.get_or_insert_with(|| {
+            let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, native);
+            let mut scope = Scope::new();
+            scope.set("object", or_null(request.object));
+            scope.set("oldObject", or_null(request.old_object));
+            // A Namespace is not in a namespace, whatever the request says.
+            let in_namespace = !(request.group.is_empty() && request.resource == "namespaces");
+            scope.set("namespaceObject", or_null(request.namespace_object.filter(|_| in_namespace)));
+            scope.set("params", cel::Value::Null);
+            scope.set("request", native(&described(request)));
+            scope
+        })
+    }
+}
+
+fn described(request: &Request<'_>) -> Value {
+    let kind = json!({"group": request.group, "version": request.version, "kind": request.kind});
+    let resource = json!({"group": request.group, "version": request.version, "resource": request.resource});
+    let extra = if request.user.extra.is_object() { request.user.extra.clone() } else { json!({}) };
+    json!({
+        "kind": kind,
+        "resource": resource,
+        "subResource": request.subresource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "requestSubResource": request.subresource,
+        "name": request.name,
+        "namespace": request.namespace,
+        "operation": request.operation.as_str(),
+        "userInfo": {
+            "username": request.user.username,
+            "uid": request.user.uid,
+            "groups": request.user.groups,
+            "extra": extra,
+        },
+        "dryRun": request.dry_run,
+        "options": request.options.cloned().unwrap_or_else(|| json!({})),
+    })
+}

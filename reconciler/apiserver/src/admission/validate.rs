@@ -1,0 +1,123 @@
+//! What Kubernetes refuses in a policy or binding when it is written.
+
+use serde_json::{Value, json};
+
+use super::Operation;
+use super::policy::compile;
+use crate::schema::message::{child, index, invalid, required, unsupported};
+use crate::schema::{FieldError, expression};
+
+const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+
+/// Field errors of a ValidatingAdmissionPolicy; empty if it may be stored.
+pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
+    expression::on_big_stack(|| {
+        let mut errors = Vec::new();
+        let empty = json!({});
+        let spec = policy.get("spec").unwrap_or(&empty);
+        choice(spec, "spec", "failurePolicy", &["Fail", "Ignore"], &mut errors);
+        constraints(spec, &mut errors);
+        let validations = list(spec, "validations");
+        if validations.is_empty() && list(spec, "auditAnnotations").is_empty() {
+            let detail = "validations or auditAnnotations must contain at least one item";
+            errors.push(required("spec.validations", detail));
+        }
+        for (at, item) in validations.iter().enumerate() {
+            let here = index("spec.validations", at);
+            expression_at(item, "expression", &here, &mut errors);
+            if item.get("messageExpression").is_some_and(|m| m.as_str() != Some("")) {
+                expression_at(item, "messageExpression", &here, &mut errors);
+            }
+            if let Some(message) = item.get("message").and_then(Value::as_str).filter(|m| m.contains('\n')) {
+                errors.push(invalid(&child(&here, "message"), &json!(message), "message must not contain line breaks"));
+            }
+            choice(item, &here, "reason", &REASONS, &mut errors);
+        }
+        for name in ["matchConditions", "variables"] {
+            for (at, item) in list(spec, name).iter().enumerate() {
+                let here = index(&child("spec", name), at);
+                if item.get("name").and_then(Value::as_str).is_none_or(str::is_empty) {
+                    errors.push(required(&child(&here, "name"), ""));
+                }
+                expression_at(item, "expression", &here, &mut errors);
+            }
+        }
+        errors
+    })
+}
+
+/// Field errors of a ValidatingAdmissionPolicyBinding.
+pub fn validate_binding(binding: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let empty = json!({});
+    let spec = binding.get("spec").unwrap_or(&empty);
+    if spec.get("policyName").and_then(Value::as_str).is_none_or(str::is_empty) {
+        errors.push(required("spec.policyName", ""));
+    }
+    let actions = list(spec, "validationActions");
+    if actions.is_empty() {
+        errors.push(required("spec.validationActions", "at least one validation action is required"));
+    }
+    let allowed = ["Audit", "Deny", "Warn"].map(Value::from);
+    for (at, action) in actions.iter().enumerate().filter(|(_, action)| !allowed.contains(action)) {
+        errors.push(unsupported(&index("spec.validationActions", at), action, &allowed));
+    }
+    if actions.contains(&json!("Deny")) && actions.contains(&json!("Warn")) {
+        let detail = "must not contain both Deny and Warn (repeating the same validation failure information in the API \
+                      response and headers serves no purpose)";
+        errors.push(invalid("spec.validationActions", &json!(actions), detail));
+    }
+    errors
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn choice(value: &Value, path: &str, name: &str, allowed: &[&str], errors: &mut Vec<FieldError>) {
+    if let Some(chosen) = value.get(name).filter(|v| !v.is_null())
+        && chosen.as_str().is_none_or(|c| !allowed.contains(&c))
+    {
+        let allowed: Vec<Value> = allowed.iter().map(|a| json!(a)).collect();
+        errors.push(unsupported(&child(path, name), chosen, &allowed));
+    }
+}
+
+fn expression_at(item: &Value, name: &str, path: &str, errors: &mut Vec<FieldError>) {
+    let here = child(path, name);
+    let source = item.get(name).and_then(Value::as_str).unwrap_or_default();
+    if source.trim().is_empty() {
+        errors.push(required(&here, &format!("{name} is not specified")));
+    } else if let Err(detail) = compile(source) {
+        errors.push(invalid(&here, &json!(source), &detail));
+    }
+}
+
+fn constraints(spec: &Value, errors: &mut Vec<FieldError>) {
+    let here = "spec.matchConstraints";
+    let Some(constraints) = spec.get("matchConstraints").filter(|c| c.is_object()) else {
+        errors.push(required(here, ""));
+        return;
+    };
+    choice(constraints, here, "matchPolicy", &["Equivalent", "Exact"], errors);
+    if list(constraints, "resourceRules").is_empty() {
+        errors.push(required(&child(here, "resourceRules"), ""));
+    }
+    for name in ["resourceRules", "excludeResourceRules"] {
+        for (at, rule) in list(constraints, name).iter().enumerate() {
+            let here = index(&child(here, name), at);
+            for name in ["apiGroups", "apiVersions", "operations", "resources"] {
+                if list(rule, name).is_empty() {
+                    errors.push(required(&child(&here, name), ""));
+                }
+            }
+            let allowed = Operation::NAMES.map(Value::from);
+            for (at, operation) in list(rule, "operations").iter().enumerate() {
+                if !allowed.contains(operation) {
+                    errors.push(unsupported(&index(&child(&here, "operations"), at), operation, &allowed));
+                }
+            }
+            choice(rule, &here, "scope", &["*", "Cluster", "Namespaced"], errors);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Who may do what: Kubernetes' RBAC over the stored roles and bindings.
+//!
+//! Members of `system:masters` may do everything; everybody else only what a binding of theirs allows.
+
+use serde_json::Value;
+
+use crate::builtin::RBAC;
+use crate::core::Core;
+use crate::error::{ApiError, Result, Subject};
+use crate::identity::Identity;
+use crate::request::Target;
+use crate::store::Key;
+
+/// What somebody wants to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Attributes<'a> {
+    pub(crate) verb: &'a str,
+    pub(crate) group: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) subresource: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    /// Set instead of the resource for paths that are none.
+    pub(crate) path: &'a str,
+}
+
+/// Paths every authenticated user may read, as `system:discovery` allows in Kubernetes.
+fn is_discovery(path: &str) -> bool {
+    let under = |root: &str| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
+    ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"].into_iter().any(under)
+}
+
+pub(crate) fn resource(core: &Core, who: &Identity, verb: &'static str, target: &Target) -> Result<()> {
+    let resource = &target.resource;
+    let attributes = Attributes {
+        verb,
+        group: &resource.group,
+        resource: &resource.plural,
+        subresource: target.sub.name(),
+        namespace: &target.namespace,
+        name: &target.name,
+        path: "",
+    };
+    if allows(core, who, &attributes) {
+        return Ok(());
+    }
+    let subject = Subject { group: &resource.group, kind: &resource.plural, name: &target.name };
+    let what = match attributes.subresource {
+        "" => resource.plural.clone(),
+        sub => format!("{}/{sub}", resource.plural),
+    };
+    let place = match target.namespace.as_str() {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace {namespace:?}"),
+    };
+    let why = format!(
+        "User {:?} cannot {verb} resource {what:?} in API group {:?} {place}", who.user, resource.group
+    );
+    Err(ApiError::forbidden(subject, &why))
+}
+
+pub(crate) fn path(core: &Core, who: &Identity, verb: &str, path: &str) -> Result<()> {
+    if allows(core, who, &Attributes { verb, path, ..Attributes::default() }) {
+        return Ok(());
+    }
+    let why = format!("User {:?} cannot {verb} path {path:?}", who.user);
+    Err(ApiError::forbidden(Subject { group: "", kind: "", name: "" }, &why))
+}
+
+/// Whether the rules allow it.
+pub(crate) fn allows(core: &Core, who: &Identity, wanted: &Attributes<'_>) -> bool {
+    if who.is_master() || (wanted.verb == "get" && is_discovery(wanted.path)) {
+        return true;
+    }
+    rules(core, who, wanted.namespace).iter().any(|rule| rule_allows(rule, wanted))
+}
+
+/// The rules that apply to somebody in a namespace, or with an empty one cluster-wide.
+pub(crate) fn rules(core: &Core, who: &Identity, namespace: &str) -> Vec<Value> {
+    let state = core.store.state();
+    let mut rules = Vec::new();
+    let mut add = |binding: &Value, namespace: &str| {
+        if !names(binding, who, namespace) {
+            return;
+        }
+        let role = &binding["roleRef"];
+        let name = role["name"].as_str().unwrap_or_default();
+        let (plural, place) = match role["kind"].as_str() {
+            Some("ClusterRole") => ("clusterroles", ""),
+            Some("Role") => ("roles", namespace),
+            _ => return,
+        };
+        if let Some(role) = state.get(&Key::new(&format!("{RBAC}/{plural}").into(), place, name)) {
+            rules.extend(role.value()["rules"].as_array().cloned().unwrap_or_default());
+        }
+    };
+    for binding in state.list(&format!("{RBAC}/clusterrolebindings"), None, None) {
+        add(&binding.value(), "");
+    }
+    if !namespace.is_empty() {
+        for binding in state.list(&format!("{RBAC}/rolebindings"), Some(namespace), None) {
+            add(&binding.value(), namespace);
+        }
+    }
+    rules
+}
+
+fn names(binding: &Value, who: &Identity, namespace: &str) -> bool {
+    binding["subjects"].as_array().into_iter().flatten().any(|subject| {
+        let name = subject["name"].as_str().unwrap_or_default();
+        match subject["kind"].as_str() {
+            Some("User") => name == who.user,
+            Some("Group") => who.groups.iter().any(|group| group == name),
+            Some("ServiceAccount") => {
+                let place = subject["namespace"].as_str().unwrap_or(namespace);
+                who.user == format!("system:serviceaccount:{place}:{name}")
+            }
+            _ => false,
+        }
+    })
+}
+
+fn has(rule: &Value, member: &str, wanted: impl Fn(&str) -> bool) -> bool {
+    rule[member].as_array().into_iter().flatten().filter_map(Value::as_str).any(wanted)
+}
+
+fn rule_allows(rule: &Value, wanted: &Attributes<'_>) -> bool {
+    if !has(rule, "verbs", |verb| verb == "*" || verb == wanted.verb) {
+        return false;
+    }
+    if !wanted.path.is_empty() {
+        return has(rule, "nonResourceURLs", |url| {
+            url == wanted.path || url.strip_suffix('*').is_some_and(|prefix| wanted.path.starts_with(prefix))
+        });
+    }
+    let resource = match wanted.subresource {
+        "" => wanted.resource.to_owned(),
+        sub => format!("{}/{sub}", wanted.resource),
+    };
+    let any_of_sub = format!("*/{}", wanted.subresource);
+    let names = rule["resourceNames"].as_array().is_none_or(Vec::is_empty)
+        || has(rule, "resourceNames", |name| name == wanted.name);
+    names
+        && has(rule, "apiGroups", |group| group == "*" || group == wanted.group)
+        && has(rule, "resources", |r| r == "*" || r == resource || (!wanted.subresource.is_empty() && r == any_of_sub))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn wanted<'a>(verb: &'a str, resource: &'a str, subresource: &'a str, name: &'a str) -> Attributes<'a> {
+        Attributes { verb, group: "x.y", resource, subresource, name, ..Attributes::default() }
+    }
+
+    #[test]
+    fn a_rule_allows_what_it_names_and_nothing_else() {
+        let rule = json!({"verbs": ["get", "patch"], "apiGroups": ["x.y"], "resources": ["vms", "vms/status"],
+            "resourceNames": ["a"]});
+        assert!(rule_allows(&rule, &wanted("get", "vms", "", "a")));
+        assert!(rule_allows(&rule, &wanted("patch", "vms", "status", "a")));
+        assert!(!rule_allows(&rule, &wanted("get", "vms", "", "b")), "another name");
+        assert!(!rule_allows(&rule, &wanted("list", "vms", "", "")), "another verb, no name");
+        assert!(!rule_allows(&rule, &wanted("get", "vms", "scale", "a")), "another subresource");
+        assert!(!rule_allows(&rule, &wanted("get", "disks", "", "a")), "another resource");
+        assert!(!rule_allows(&rule, &Attributes { group: "", ..wanted("get", "vms", "", "a") }), "another group");
+    }
+
+    #[test]
+    fn stars_allow_everything_and_paths_match_by_prefix() {
+        let all = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]});
+        assert!(rule_allows(&all, &wanted("delete", "vms", "status", "a")));
+        let paths = json!({"verbs": ["get"], "nonResourceURLs": ["/metrics", "/logs/*"]});
+        let at = |path| Attributes { verb: "get", path, ..Attributes::default() };
+        assert!(rule_allows(&paths, &at("/metrics")) && rule_allows(&paths, &at("/logs/a")));
+        assert!(!rule_allows(&paths, &at("/metricsx")) && !rule_allows(&all, &at("/metrics")));
+    }
+}

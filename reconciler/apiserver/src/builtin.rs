@@ -1,0 +1,322 @@
+//! The built-in kinds: only those that custom resources stand on.
+//!
+//! Their schemas are not checked field by field as custom resources' are; what would do harm is.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::clock::seconds;
+use crate::meta::{NameRule, invalid, required};
+use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version};
+use crate::schema::{FieldError, StructuralSchema};
+use crate::store::FieldPath;
+
+/// Bytes of all values of a Secret or ConfigMap.
+const MAX_DATA: usize = 1024 * 1024;
+
+/// The group of the server itself.
+pub(crate) const SYSTEM_GROUP: &str = crate::identity::MASTERS;
+pub(crate) const RBAC: &str = "rbac.authorization.k8s.io";
+pub(crate) const ADMISSION: &str = "admissionregistration.k8s.io";
+pub(crate) const APIEXTENSIONS: &str = "apiextensions.k8s.io";
+pub(crate) const EVENTS: &str = "events.k8s.io";
+
+struct Definition {
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+    short: &'static [&'static str],
+    namespaced: bool,
+    status: bool,
+    generation: bool,
+    fields: &'static [&'static str],
+    rule: NameRule,
+}
+
+const EVENT_FIELDS: &[&str] = &[
+    "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+    "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
+    "reportingComponent", "source", "type",
+];
+
+const fn kind(group: &'static str, plural: &'static str, kind: &'static str, short: &'static [&'static str]) -> Definition {
+    Definition {
+        group,
+        version: "v1",
+        plural,
+        kind,
+        short,
+        namespaced: true,
+        status: false,
+        generation: false,
+        fields: &[],
+        rule: NameRule::Subdomain,
+    }
+}
+
+fn definitions() -> Vec<Definition> {
+    vec![
+        Definition {
+            namespaced: false, status: true, rule: NameRule::Label, fields: &["status.phase"],
+            ..kind("", "namespaces", "Namespace", &["ns"])
+        },
+        kind("", "configmaps", "ConfigMap", &["cm"]),
+        Definition { fields: &["type"], ..kind("", "secrets", "Secret", &[]) },
+        Definition { fields: EVENT_FIELDS, ..kind("", "events", "Event", &["ev"]) },
+        kind("", "serviceaccounts", "ServiceAccount", &["sa"]),
+        Definition { fields: EVENT_FIELDS, ..kind(EVENTS, "events", "Event", &["ev"]) },
+        kind("coordination.k8s.io", "leases", "Lease", &[]),
+        Definition { rule: NameRule::PathSegment, ..kind(RBAC, "roles", "Role", &[]) },
+        Definition { rule: NameRule::PathSegment, ..kind(RBAC, "rolebindings", "RoleBinding", &[]) },
+        Definition { namespaced: false, rule: NameRule::PathSegment, ..kind(RBAC, "clusterroles", "ClusterRole", &[]) },
+        Definition {
+            namespaced: false, rule: NameRule::PathSegment,
+            ..kind(RBAC, "clusterrolebindings", "ClusterRoleBinding", &[])
+        },
+        Definition {
+            namespaced: false, status: true, generation: true,
+            ..kind(ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", &[])
+        },
+        Definition {
+            namespaced: false,
+            ..kind(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", &[])
+        },
+        Definition {
+            namespaced: false, status: true, generation: true,
+            ..kind(APIEXTENSIONS, "customresourcedefinitions", "CustomResourceDefinition", &["crd", "crds"])
+        },
+    ]
+}
+
+/// Every built-in resource.
+pub(crate) fn resources() -> Vec<Arc<Resource>> {
+    definitions().into_iter().map(|definition| Arc::new(resource(&definition))).collect()
+}
+
+/// A kind without a schema of its own keeps every field.
+fn schema(definition: &Definition) -> Schema {
+    match crate::fields::builtin_schema(definition.group, definition.kind) {
+        Some(schema) => Schema::Builtin(schema),
+        None => Schema::Custom(StructuralSchema::untyped()),
+    }
+}
+
+fn resource(definition: &Definition) -> Resource {
+    // Both views of Events are one set of objects, stored as the core group has them.
+    let storage_group = if definition.group == EVENTS { "" } else { definition.group };
+    let verbs: &[&str] = ALL_VERBS;
+    Resource {
+        group: definition.group.into(),
+        plural: definition.plural.into(),
+        singular: definition.kind.to_ascii_lowercase(),
+        kind: definition.kind.into(),
+        list_kind: format!("{}List", definition.kind),
+        short_names: definition.short.iter().map(|&s| s.into()).collect(),
+        categories: if definition.group == APIEXTENSIONS || definition.group == ADMISSION {
+            vec!["api-extensions".into()]
+        } else {
+            Vec::new()
+        },
+        namespaced: definition.namespaced,
+        name_rule: definition.rule,
+        storage: format!("{storage_group}/{}", definition.plural).into(),
+        versions: vec![Version {
+            name: definition.version.into(),
+            served: true,
+            schema: schema(definition),
+            schema_json: None,
+            has_status: definition.status,
+            scale: None,
+            columns: Vec::new(),
+            deprecation: None,
+        }],
+        storage_version: 0,
+        fields: definition.fields.iter().map(|path| FieldPath::parse(path)).collect(),
+        origin: Origin::Builtin,
+        counts_generation: definition.generation,
+        needs_revision: definition.plural == "customresourcedefinitions",
+        verbs,
+    }
+}
+
+/// Defaults and server-kept members of a built-in object that is to be stored.
+pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Value>, now: Timestamp) {
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "namespaces") => prepare_namespace(object, old),
+        ("", "secrets") => prepare_secret(object),
+        (RBAC, "rolebindings" | "clusterrolebindings") => prepare_binding(object),
+        (ADMISSION, "validatingadmissionpolicies") => prepare_policy(object, old),
+        (APIEXTENSIONS, _) => crate::crd::prepare(object, old, &seconds(now)),
+        _ => {}
+    }
+}
+
+fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
+    match old {
+        None => {
+            object["spec"] = json!({"finalizers": ["kubernetes"]});
+            object["status"] = json!({"phase": "Active"});
+        }
+        Some(old) => object["spec"] = old["spec"].clone(),
+    }
+    let name = object["metadata"]["name"].clone();
+    let metadata = crate::meta::of(object);
+    let labels = metadata.entry("labels").or_insert_with(|| Value::Object(Map::new()));
+    if let Some(labels) = labels.as_object_mut() {
+        labels.insert("kubernetes.io/metadata.name".into(), name);
+    }
+}
+
+fn prepare_secret(object: &mut Value) {
+    if object["type"].as_str().is_none_or(str::is_empty) {
+        object["type"] = "Opaque".into();
+    }
+    let Some(members) = object.as_object_mut() else { return };
+    let Some(Value::Object(plain)) = members.shift_remove("stringData") else { return };
+    let data = members.entry("data").or_insert_with(|| Value::Object(Map::new()));
+    if !data.is_object() {
+        *data = Value::Object(Map::new());
+    }
+    for (name, value) in plain {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(value.as_str().unwrap_or_default());
+        data[name.as_str()] = encoded.into();
+    }
+}
+
+fn prepare_binding(object: &mut Value) {
+    if object["roleRef"].is_object() && object["roleRef"]["apiGroup"].as_str().is_none_or(str::is_empty) {
+        object["roleRef"]["apiGroup"] = RBAC.into();
+    }
+    for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+        let of_rbac = matches!(subject["kind"].as_str(), Some("User" | "Group"));
+        if of_rbac && subject["apiGroup"].as_str().is_none_or(str::is_empty) {
+            subject["apiGroup"] = RBAC.into();
+        }
+    }
+}
+
+fn prepare_policy(object: &mut Value, old: Option<&Value>) {
+    if object["spec"].is_object() && object["spec"]["failurePolicy"].is_null() {
+        object["spec"]["failurePolicy"] = "Fail".into();
+    }
+    if old.is_none()
+        && let Some(members) = object.as_object_mut()
+    {
+        members.shift_remove("status");
+    }
+}
+
+/// What makes a built-in object unfit to be stored.
+pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "secrets") => validate_secret(object, old, &mut errors),
+        ("", "configmaps") => validate_config_map(object, old, &mut errors),
+        ("", "events") => validate_event(object, &mut errors),
+        (RBAC, "roles" | "clusterroles") => validate_rules(object, &mut errors),
+        (RBAC, "rolebindings" | "clusterrolebindings") => validate_binding(object, old, &mut errors),
+        (APIEXTENSIONS, _) => errors = crate::crd::validate(object, old),
+        _ => {}
+    }
+    errors
+}
+
+fn immutable(object: &Value, old: Option<&Value>, members: &[&str], errors: &mut Vec<FieldError>) {
+    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
+    if object["immutable"] != true {
+        errors.push(crate::meta::forbidden("immutable", "field is immutable when `immutable` is set"));
+    }
+    for member in members {
+        if object[*member] != old[*member] {
+            errors.push(crate::meta::forbidden(member, "field is immutable when `immutable` is set"));
+        }
+    }
+}
+
+fn is_data_key(key: &str) -> bool {
+    (1..=253).contains(&key.len())
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && key != "."
+        && !key.starts_with("..")
+}
+
+fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usize {
+    if !object[member].is_null() && !object[member].is_object() {
+        errors.push(invalid(member, &object[member], "must be a map"));
+    }
+    let mut total = 0;
+    for (key, value) in object[member].as_object().into_iter().flatten() {
+        let field = format!("{member}[{key}]");
+        if !is_data_key(key) {
+            let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
+            errors.push(invalid(&field, &key.as_str().into(), why));
+        }
+        match value.as_str() {
+            Some(text) => total += text.len(),
+            None => errors.push(invalid(&field, value, "must be a string")),
+        }
+    }
+    total
+}
+
+fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let total = data_keys(object, "data", errors);
+    for (key, value) in object["data"].as_object().into_iter().flatten() {
+        let decoded = value.as_str().map(|text| base64::engine::general_purpose::STANDARD.decode(text));
+        if matches!(decoded, Some(Err(_))) {
+            errors.push(invalid(&format!("data[{key}]"), &"<secret>".into(), "must be base64"));
+        }
+    }
+    too_much(total / 4 * 3, errors);
+    if old.is_some_and(|old| old["type"] != object["type"]) {
+        errors.push(invalid("type", &object["type"], "field is immutable"));
+    }
+    immutable(object, old, &["data"], errors);
+}
+
+fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let total = data_keys(object, "data", errors) + data_keys(object, "binaryData", errors);
+    too_much(total, errors);
+    immutable(object, old, &["data", "binaryData"], errors);
+}
+
+fn too_much(total: usize, errors: &mut Vec<FieldError>) {
+    if total > MAX_DATA {
+        let message = format!("Too long: may not be more than {MAX_DATA} bytes");
+        errors.push(crate::meta::field_error(crate::schema::ErrorKind::TooLong, "", message));
+    }
+}
+
+fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
+    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    // Events about cluster-scoped objects live in `default`.
+    if involved != namespace && !(involved.is_empty() && namespace == "default") {
+        let why = "does not match event.namespace";
+        errors.push(invalid("involvedObject.namespace", &object["involvedObject"]["namespace"], why));
+    }
+}
+
+fn validate_rules(object: &Value, errors: &mut Vec<FieldError>) {
+    if !object["rules"].is_null() && !object["rules"].is_array() {
+        errors.push(invalid("rules", &object["rules"], "must be a list"));
+    }
+    for (at, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
+        if rule["verbs"].as_array().is_none_or(Vec::is_empty) {
+            errors.push(required(&format!("rules[{at}].verbs"), "verbs must contain at least one value"));
+        }
+    }
+}
+
+fn validate_binding(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if object["roleRef"]["name"].as_str().is_none_or(str::is_empty) {
+        errors.push(required("roleRef.name", ""));
+    }
+    if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
+        errors.push(invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
+    }
+}

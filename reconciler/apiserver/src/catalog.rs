@@ -1,0 +1,101 @@
+//! The resources served at this moment, kept in step with the stored CustomResourceDefinitions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::builtin::{self, APIEXTENSIONS};
+use crate::crd;
+use crate::resource::{Origin, Resource};
+use crate::store::{Key, Store};
+
+/// One consistent set of resources.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    /// By group, then plural: discovery is in this order, the core group first.
+    pub(crate) resources: BTreeMap<(String, String), Arc<Resource>>,
+}
+
+impl Served {
+    pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
+        // The tuple key needs owned text; requests are few against that.
+        self.resources.get(&(group.to_owned(), plural.to_owned()))
+    }
+
+    /// The resource that stores under `storage`: of two views the one that stores its own form.
+    pub(crate) fn by_storage(&self, storage: &str) -> Option<&Arc<Resource>> {
+        let (group, plural) = storage.split_once('/')?;
+        self.find(group, plural)
+    }
+
+    pub(crate) fn by_kind(&self, group: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.resources.values().find(|resource| resource.group == group && resource.kind == kind)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    store: Arc<Store>,
+    builtin: Vec<Arc<Resource>>,
+    pub(crate) crds: Arc<str>,
+    served: RwLock<Arc<Served>>,
+    /// Parsed definitions by CRD, so that one change does not parse them all.
+    parsed: Mutex<HashMap<Key, Arc<Resource>>>,
+}
+
+impl Catalog {
+    pub(crate) fn new(store: &Arc<Store>) -> Self {
+        let catalog = Self {
+            store: Arc::clone(store),
+            builtin: builtin::resources(),
+            crds: format!("{APIEXTENSIONS}/customresourcedefinitions").into(),
+            served: RwLock::default(),
+            parsed: Mutex::default(),
+        };
+        for resource in &catalog.builtin {
+            store.select_by(&resource.storage, Arc::clone(&resource.fields));
+        }
+        catalog.refresh();
+        catalog
+    }
+
+    pub(crate) fn served(&self) -> Arc<Served> {
+        Arc::clone(&self.served.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes over what the stored definitions say now. Called after every write of one, before it is answered.
+    pub(crate) fn refresh(&self) {
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries: Vec<_> = self.store.state().list(&self.crds, None, None).cloned().collect();
+        let mut served = Served::default();
+        for resource in &self.builtin {
+            served.resources.insert((resource.group.clone(), resource.plural.clone()), Arc::clone(resource));
+        }
+        let mut kept = HashMap::new();
+        for entry in entries {
+            let known = parsed.get(&entry.key).filter(|resource| resource.defined_at() == entry.revision);
+            let resource = match known {
+                Some(resource) => Arc::clone(resource),
+                None => match crd::resource(&entry) {
+                    Ok(resource) => Arc::new(resource),
+                    Err(error) => {
+                        tracing::error!(crd = %entry.key.name, error, "a stored definition cannot be served");
+                        continue;
+                    }
+                },
+            };
+            self.store.select_by(&resource.storage, Arc::clone(&resource.fields));
+            served.resources.insert((resource.group.clone(), resource.plural.clone()), Arc::clone(&resource));
+            kept.insert(entry.key.clone(), resource);
+        }
+        *parsed = kept;
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(served);
+    }
+}
+
+/// The CRD a custom resource comes from.
+pub(crate) fn definition(resource: &Resource) -> Option<(&Key, u64, bool)> {
+    match &resource.origin {
+        Origin::Builtin => None,
+        Origin::Custom { crd, revision, terminating } => Some((crd, *revision, *terminating)),
+    }
+}

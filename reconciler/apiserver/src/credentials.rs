@@ -1,0 +1,252 @@
+//! Who may log in over a socket: the server's certificate authority and bearer tokens, kept in files only the
+//! owner can read.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::identity::Identity;
+
+/// Bearer tokens this server knows.
+const MAX_TOKENS: usize = 4096;
+/// Days before its end at which the server certificate is made anew.
+const RENEW_BEFORE_DAYS: i64 = 30;
+
+/// The credentials of one state directory.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    directory: PathBuf,
+    ca_pem: String,
+    ca_key: KeyPair,
+    admin_token: String,
+    /// By SHA-256 of the token: looking one up compares nothing secret byte by byte.
+    tokens: Mutex<HashMap<[u8; 32], Identity>>,
+}
+
+fn failed(what: &str, error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{what}: {error}"))
+}
+
+/// Writes a file only its owner can read, replacing it in one step.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.new", std::process::id()));
+    let staged = path.with_file_name(name);
+    // Left over from a crash; it may have other permissions.
+    let _ = fs::remove_file(&staged);
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&staged)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&staged, path)
+}
+
+/// Reads a file, or makes it.
+fn read_or_make(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let content = make()?;
+            write_private(path, content.as_bytes())?;
+            Ok(content)
+        }
+        other => other,
+    }
+}
+
+fn new_token() -> io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("no randomness"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl Credentials {
+    /// Reads the credentials of a state directory, making what is missing.
+    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
+        let key_pem = read_or_make(&directory.join("ca.key"), || {
+            KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| failed("making the CA key", e))
+        })?;
+        let ca_key = KeyPair::from_pem(&key_pem).map_err(|e| failed("reading ca.key", e))?;
+        let ca_pem = read_or_make(&directory.join("ca.crt"), || {
+            let certificate = ca_params().self_signed(&ca_key).map_err(|e| failed("making the CA", e))?;
+            Ok(certificate.pem())
+        })?;
+        let admin_token = read_or_make(&directory.join("admin.token"), new_token)?.trim().to_owned();
+        let mut tokens = HashMap::new();
+        tokens.insert(Sha256::digest(admin_token.as_bytes()).into(), Identity::admin());
+        let credentials =
+            Self { directory: directory.to_owned(), ca_pem, ca_key, admin_token, tokens: Mutex::new(tokens) };
+        credentials.load_tokens()?;
+        Ok(credentials)
+    }
+
+    fn load_tokens(&self) -> io::Result<()> {
+        let path = self.directory.join("tokens.json");
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        let list: Vec<Value> = serde_json::from_slice(&text).map_err(|e| failed("reading tokens.json", e))?;
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in list {
+            let hash = one["sha256"].as_str().and_then(unhex).ok_or_else(|| io::Error::other("tokens.json: no hash"))?;
+            let groups = one["groups"].as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned));
+            tokens.insert(hash, Identity::new(one["user"].as_str().unwrap_or_default(), groups));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    pub(crate) fn admin_token(&self) -> &str {
+        &self.admin_token
+    }
+
+    /// Makes a token for somebody; only its hash is kept.
+    pub(crate) fn issue(&self, identity: &Identity) -> io::Result<String> {
+        let token = new_token()?;
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.len() >= MAX_TOKENS {
+            return Err(io::Error::other("too many tokens"));
+        }
+        tokens.insert(Sha256::digest(token.as_bytes()).into(), identity.clone());
+        let admin: [u8; 32] = Sha256::digest(self.admin_token.as_bytes()).into();
+        let list: Vec<Value> = tokens
+            .iter()
+            .filter(|(hash, _)| **hash != admin)
+            .map(|(hash, who)| {
+                let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+                json!({"user": who.user, "groups": who.groups, "sha256": hash})
+            })
+            .collect();
+        write_private(&self.directory.join("tokens.json"), json!(list).to_string().as_bytes())?;
+        Ok(token)
+    }
+
+    /// Who a bearer token belongs to.
+    pub(crate) fn of_token(&self, token: &str) -> Option<Identity> {
+        let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
+    }
+
+    /// The TLS side: a server certificate for `names` under our own CA, client certificates of the same CA
+    /// accepted but not demanded.
+    pub(crate) fn tls(&self, names: &[String]) -> io::Result<Arc<ServerConfig>> {
+        let (certificate, key) = self.server_certificate(names)?;
+        let ca = pem_to_der(&self.ca_pem)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.clone()).map_err(|e| failed("reading ca.crt", e))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| failed("client certificates", e))?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| failed("TLS versions", e))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![pem_to_der(&certificate)?, ca], key)
+            .map_err(|e| failed("server certificate", e))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// The stored certificate if it is for these names and lasts, else a new one.
+    fn server_certificate(&self, names: &[String]) -> io::Result<(String, KeyPair)> {
+        let (certificate, key) = (self.directory.join("server.crt"), self.directory.join("server.key"));
+        let wanted = self.directory.join("server.names");
+        let listed = names.join("\n");
+        if let (Ok(certificate), Ok(key), Ok(for_names)) =
+            (fs::read_to_string(&certificate), fs::read_to_string(&key), fs::read_to_string(&wanted))
+            && for_names == listed
+            && lasts(&certificate)
+            && let Ok(key) = KeyPair::from_pem(&key)
+        {
+            return Ok((certificate, key));
+        }
+        let pair = KeyPair::generate().map_err(|e| failed("making the server key", e))?;
+        let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
+        let made = server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
+        write_private(&key, pair.serialize_pem().as_bytes())?;
+        write_private(&certificate, made.pem().as_bytes())?;
+        write_private(&wanted, listed.as_bytes())?;
+        Ok((made.pem(), pair))
+    }
+}
+
+fn validity(params: &mut CertificateParams, days: i64) {
+    // Clocks of clients may be behind ours.
+    let year = |days: i64| {
+        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+        let date = at.to_zoned(jiff::tz::TimeZone::UTC).date();
+        let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
+        rcgen::date_time_ymd(i32::from(date.year()), month, day)
+    };
+    params.not_before = year(-1);
+    params.not_after = year(days);
+}
+
+fn ca_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "berth-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    validity(&mut params, 3650);
+    params
+}
+
+fn server_params(names: &[String]) -> io::Result<CertificateParams> {
+    let mut params = CertificateParams::new(names.to_vec()).map_err(|e| failed("names of the certificate", e))?;
+    params.distinguished_name.push(DnType::CommonName, "berth-apiserver");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    validity(&mut params, 365);
+    Ok(params)
+}
+
+fn pem_to_der(pem: &str) -> io::Result<CertificateDer<'static>> {
+    use rustls::pki_types::pem::PemObject as _;
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| failed("certificate", e))
+}
+
+fn lasts(pem: &str) -> bool {
+    let Ok(der) = pem_to_der(pem) else { return false };
+    let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+    let left = certificate.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
+    left > RENEW_BEFORE_DAYS * 24 * 3600
+}
+
+/// Who a verified client certificate names: the common name is the user, organizations are groups.
+pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identity> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let subject = parsed.subject();
+    let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
+    (!user.is_empty()).then(|| Identity::new(user, groups))
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut out = [0_u8; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
+    }
+    Some(out)
+}

@@ -1,0 +1,225 @@
+//! What the server says about itself: versions, groups and resources, in the legacy and the aggregated form.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::core::Core;
+use crate::resource::{Resource, group_version, version_rank};
+use crate::review;
+
+/// The Kubernetes version whose behaviour this server follows.
+const MINOR: &str = "33";
+const GIT_VERSION: &str = "v1.33.0+berth";
+
+/// A document of the server about itself.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) body: Bytes,
+    pub(crate) content_type: String,
+    /// Whether caches may keep it: its address changes with its content.
+    pub(crate) public: bool,
+}
+
+impl Document {
+    pub(crate) fn json(value: &Value) -> Self {
+        let body = serde_json::to_vec(value).expect("a JSON value always serializes into memory").into();
+        Self { body, content_type: "application/json".into(), public: false }
+    }
+}
+
+/// One group with its versions, best first, and their resources.
+struct Group {
+    name: String,
+    versions: Vec<(String, Vec<(Arc<Resource>, usize)>)>,
+}
+
+fn groups(core: &Core) -> Vec<Group> {
+    let mut found: BTreeMap<String, BTreeMap<String, Vec<(Arc<Resource>, usize)>>> = BTreeMap::new();
+    for resource in core.catalog.served().resources.values() {
+        for (at, version) in resource.versions.iter().enumerate().filter(|(_, version)| version.served) {
+            let versions = found.entry(resource.group.clone()).or_default();
+            versions.entry(version.name.clone()).or_default().push((Arc::clone(resource), at));
+        }
+    }
+    for kind in review::KINDS {
+        found.entry(kind.group.into()).or_default().entry("v1".into()).or_default();
+    }
+    let in_order = |(name, versions): (String, BTreeMap<_, _>)| {
+        let mut versions: Vec<_> = versions.into_iter().collect();
+        versions.sort_by_key(|(version, _): &(String, _)| std::cmp::Reverse(version_rank(version)));
+        Group { name, versions }
+    };
+    found.into_iter().map(in_order).collect()
+}
+
+/// The document at `path`, if it is one.
+pub(crate) fn document(core: &Core, path: &str, aggregated: Option<&str>) -> Option<Document> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match (parts.as_slice(), aggregated) {
+        (["api"], Some(version)) => Some(aggregate(core, true, version)),
+        (["apis"], Some(version)) => Some(aggregate(core, false, version)),
+        ([""], _) => Some(Document::json(&json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez",
+            "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}))),
+        (["version"], _) => Some(Document::json(&version())),
+        (["api"], None) => Some(Document::json(&json!({
+            "kind": "APIVersions", "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
+        }))),
+        (["apis"], None) => {
+            let list: Vec<Value> = groups(core).iter().filter(|g| !g.name.is_empty()).map(api_group).collect();
+            Some(Document::json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list})))
+        }
+        (["apis", name], _) => {
+            let group = groups(core).into_iter().find(|group| group.name == *name)?;
+            let mut document = api_group(&group);
+            document["kind"] = "APIGroup".into();
+            document["apiVersion"] = "v1".into();
+            Some(Document::json(&document))
+        }
+        (["api", "v1"], _) => resource_list(core, "", "v1"),
+        (["apis", group, version], _) => resource_list(core, group, version),
+        (["openapi", ..], _) => openapi(core, path),
+        _ => None,
+    }
+}
+
+fn openapi(_core: &Core, _path: &str) -> Option<Document> {
+    None
+}
+
+pub(crate) fn version() -> Value {
+    json!({
+        "major": "1", "minor": MINOR, "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "linux/amd64",
+    })
+}
+
+fn api_group(group: &Group) -> Value {
+    let version = |name: &str| json!({"groupVersion": group_version(&group.name, name), "version": name});
+    let versions: Vec<Value> = group.versions.iter().map(|(name, _)| version(name)).collect();
+    json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
+}
+
+fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
+    let found = groups(core).into_iter().find(|candidate| candidate.name == group)?;
+    let (_, resources) = found.versions.into_iter().find(|(name, _)| name == version)?;
+    let mut list: Vec<Value> = resources.iter().flat_map(|(resource, at)| legacy(resource, *at)).collect();
+    for kind in review::KINDS.iter().filter(|kind| kind.group == group) {
+        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": false,
+            "kind": kind.kind, "verbs": ["create"]}));
+    }
+    Some(Document::json(&json!({
+        "kind": "APIResourceList", "apiVersion": "v1",
+        "groupVersion": group_version(group, version), "resources": list,
+    })))
+}
+
+/// A resource and its subresources as `APIResource`s.
+fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
+    let version = &resource.versions[at];
+    let mut main = json!({
+        "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
+        "kind": resource.kind, "verbs": resource.verbs,
+    });
+    if !resource.short_names.is_empty() {
+        main["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        main["categories"] = json!(resource.categories);
+    }
+    main["storageVersionHash"] = storage_hash(resource).into();
+    let mut list = vec![main];
+    let side = |sub: &str, kind: &str| {
+        json!({"name": format!("{}/{sub}", resource.plural), "singularName": "", "namespaced": resource.namespaced,
+            "kind": kind, "verbs": ["get", "patch", "update"]})
+    };
+    if version.has_status {
+        list.push(side("status", &resource.kind));
+    }
+    if version.scale.is_some() {
+        let mut scale = side("scale", "Scale");
+        scale["group"] = "autoscaling".into();
+        scale["version"] = "v1".into();
+        list.push(scale);
+    }
+    if resource.is("", "namespaces") {
+        let mut finalize = side("finalize", "Namespace");
+        finalize["verbs"] = json!(["update"]);
+        list.push(finalize);
+    }
+    list
+}
+
+fn storage_hash(resource: &Resource) -> String {
+    use base64::Engine as _;
+    use sha2::Digest as _;
+    let text = format!("{}/{}/{}", resource.group, resource.versions[resource.storage_version].name, resource.kind);
+    base64::engine::general_purpose::STANDARD.encode(&sha2::Sha256::digest(text.as_bytes())[..8])
+}
+
+fn aggregate(core: &Core, core_group: bool, api: &str) -> Document {
+    let items: Vec<Value> =
+        groups(core).iter().filter(|group| group.name.is_empty() == core_group).map(aggregated_group).collect();
+    let list = json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{api}"),
+        "metadata": {}, "items": items,
+    });
+    Document {
+        content_type: format!("application/json;g=apidiscovery.k8s.io;v={api};as=APIGroupDiscoveryList"),
+        ..Document::json(&list)
+    }
+}
+
+fn aggregated_group(group: &Group) -> Value {
+    let version = |(name, resources): &(String, Vec<(Arc<Resource>, usize)>)| {
+        let mut list: Vec<Value> = resources.iter().map(|(r, at)| aggregated(group, name, r, *at)).collect();
+        for kind in review::KINDS.iter().filter(|kind| kind.group == group.name) {
+            list.push(json!({"resource": kind.plural, "scope": "Cluster", "verbs": ["create"],
+                "singularResource": kind.kind.to_lowercase(),
+                "responseKind": {"group": kind.group, "version": "v1", "kind": kind.kind}}));
+        }
+        json!({"version": name, "freshness": "Current", "resources": list})
+    };
+    let mut metadata = json!({"creationTimestamp": null});
+    if !group.name.is_empty() {
+        metadata["name"] = group.name.as_str().into();
+    }
+    json!({"metadata": metadata, "versions": group.versions.iter().map(version).collect::<Vec<_>>()})
+}
+
+fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> Value {
+    let kind = |kind: &str| json!({"group": group.name, "version": version, "kind": kind});
+    let definition = &resource.versions[at];
+    let mut entry = json!({
+        "resource": resource.plural,
+        "responseKind": kind(&resource.kind),
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": resource.singular,
+        "verbs": resource.verbs,
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = json!(resource.categories);
+    }
+    let mut sides = Vec::new();
+    if definition.has_status {
+        sides.push(json!({"subresource": "status", "responseKind": kind(&resource.kind),
+            "verbs": ["get", "patch", "update"]}));
+    }
+    if definition.scale.is_some() {
+        sides.push(json!({"subresource": "scale", "verbs": ["get", "patch", "update"],
+            "responseKind": {"group": "autoscaling", "version": "v1", "kind": "Scale"}}));
+    }
+    if resource.is("", "namespaces") {
+        sides.push(json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]}));
+    }
+    if !sides.is_empty() {
+        entry["subresources"] = json!(sides);
+    }
+    entry
+}

@@ -1,0 +1,235 @@
+//! Failures as Kubernetes tells them: a `Status` object with code, reason, details and causes.
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::schema::FieldError;
+use crate::store::{ReadError, WriteError};
+
+/// Causes listed in one answer; further ones help nobody.
+const MAX_CAUSES: usize = 64;
+
+/// A failed request.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    pub(crate) code: StatusCode,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    details: Map<String, Value>,
+}
+
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+/// What an error names: group, resource or kind, and object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) group: &'a str,
+    /// The plural, or for invalid objects the kind.
+    pub(crate) kind: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl Subject<'_> {
+    fn qualified(&self) -> String {
+        if self.group.is_empty() { self.kind.to_owned() } else { format!("{}.{}", self.kind, self.group) }
+    }
+
+    fn details(&self) -> Map<String, Value> {
+        let members = [("name", self.name), ("group", self.group), ("kind", self.kind)];
+        members.into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), v.into())).collect()
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Map::new() }
+    }
+
+    fn about(self, subject: Subject<'_>) -> Self {
+        Self { details: subject.details(), ..self }
+    }
+
+    fn with_causes(mut self, causes: Vec<Value>) -> Self {
+        self.details.insert("causes".into(), causes.into_iter().take(MAX_CAUSES).collect());
+        self
+    }
+
+    fn retry_after(mut self, seconds: u32) -> Self {
+        self.details.insert("retryAfterSeconds".into(), seconds.into());
+        self
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    pub(crate) fn forbidden(subject: Subject<'_>, why: &str) -> Self {
+        let message = format!("{} {:?} is forbidden: {why}", subject.qualified(), subject.name);
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(subject)
+    }
+
+    /// A write into a namespace that is being deleted.
+    pub(crate) fn namespace_terminating(subject: Subject<'_>, namespace: &str) -> Self {
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let cause = json!({
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        });
+        Self::forbidden(subject, &why).with_causes(vec![cause])
+    }
+
+    /// What no path of the server answers.
+    pub(crate) fn no_such_path() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+    }
+
+    pub(crate) fn not_found(subject: Subject<'_>) -> Self {
+        let message = format!("{} {:?} not found", subject.qualified(), subject.name);
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(subject)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    pub(crate) fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    pub(crate) fn unsupported_media_type(accepted: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn already_exists(subject: Subject<'_>) -> Self {
+        let message = format!("{} {:?} already exists", subject.qualified(), subject.name);
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(subject)
+    }
+
+    pub(crate) fn conflict(subject: Subject<'_>, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {} {:?}: {why}", subject.qualified(), subject.name);
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(subject)
+    }
+
+    pub(crate) fn modified(subject: Subject<'_>) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(subject, why)
+    }
+
+    /// Server-side apply met fields of other managers.
+    pub(crate) fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
+        Self::new(StatusCode::CONFLICT, "Conflict", message).with_causes(causes)
+    }
+
+    /// An object that breaks its rules. `subject.kind` is the kind.
+    pub(crate) fn invalid(subject: Subject<'_>, errors: &[FieldError]) -> Self {
+        let texts: Vec<String> = errors.iter().take(MAX_CAUSES).map(field_text).collect();
+        let what = match texts.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let message = format!("{} {:?} is invalid: {what}", subject.qualified(), subject.name);
+        let causes = errors
+            .iter()
+            .map(|e| json!({"reason": e.kind.as_str(), "message": cause_text(e), "field": e.field}))
+            .collect();
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(subject).with_causes(causes)
+    }
+
+    /// An admission policy said no; code and reason are the policy's.
+    pub(crate) fn denied(subject: Subject<'_>, code: u16, reason: &str, message: &str) -> Self {
+        let (code, reason) = match (code, reason) {
+            (401, _) | (_, "Unauthorized") => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            (403, _) | (_, "Forbidden") => (StatusCode::FORBIDDEN, "Forbidden"),
+            (413, _) | (_, "RequestEntityTooLarge") => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+        };
+        let text = format!("{} {:?} is forbidden: {message}", subject.qualified(), subject.name);
+        Self::new(code, reason, text).about(subject).with_causes(vec![json!({"message": message})])
+    }
+
+    pub(crate) fn too_large(what: &str, limit: usize) -> Self {
+        let message = format!("Request entity too large: {what}, limit is {limit}");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+    }
+
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    pub(crate) fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message).retry_after(1)
+    }
+
+    pub(crate) fn too_many_requests(message: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
+    }
+
+    pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
+        let message = format!("Internal error occurred: {message}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    /// A write the store did not make, other than for a conflict, which only the caller can name.
+    pub(crate) fn of_write(error: &WriteError) -> Self {
+        match error {
+            WriteError::Full => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
+            }
+            WriteError::Closed => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string()).retry_after(1)
+            }
+            WriteError::Conflict | WriteError::Refused(_) => Self::internal(error),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+        });
+        if !self.details.is_empty() {
+            status["details"] = Value::Object(self.details.clone());
+        }
+        status["code"] = self.code.as_u16().into();
+        status
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Compacted { .. } => Self::expired(
+                "The provided resource version is too old: the requested history has been compacted",
+            ),
+            ReadError::Future { requested, current } => {
+                let message = format!("Too large resource version: {requested}, current: {current}");
+                let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+                Self::timeout(message).with_causes(vec![cause])
+            }
+            ReadError::Database(_) => Self::internal(error),
+        }
+    }
+}
+
+fn cause_text(error: &FieldError) -> String {
+    error.message.clone()
+}
+
+fn field_text(error: &FieldError) -> String {
+    if error.field.is_empty() { error.message.clone() } else { format!("{}: {}", error.field, error.message) }
+}

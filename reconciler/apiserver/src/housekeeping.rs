@@ -1,0 +1,355 @@
+//! The server's own controllers: garbage collection by owner, emptying of deleted namespaces and definitions,
+//! expiry of Events, compaction of history.
+//!
+//! One task, woken by events, so that an idle server is idle. Level, never edge: every step looks at what is
+//! there now, and a missed event only costs a full pass.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::config::HistoryWindow;
+use crate::core::Core;
+use crate::identity::Identity;
+use crate::request::{Options, Propagation, Sub, Target};
+use crate::resource::Resource;
+use crate::store::{Change, Event, Key};
+use crate::verbs::{Call, FOREGROUND, ORPHAN, PatchKind};
+use crate::{builtin, crd};
+
+/// How long after a failed step the whole state is looked at again.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often expired Events are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+/// Events removed in one go, so that a flood of them does not hold everything else up.
+const EXPIRE_AT_ONCE: usize = 500;
+
+/// What may need doing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    /// Look at an object's owners and at its deletion.
+    Object(Key),
+    /// An owner is gone: look at what it owned.
+    Owned(String),
+    /// Something left a namespace that may be waiting for that.
+    Namespace(String),
+    /// Something left a resource whose definition may be waiting for that.
+    Resource(Arc<str>),
+}
+
+/// Runs until the server stops.
+pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
+    let mut events = core.store.subscribe_all();
+    let mut tasks = everything(&core);
+    let mut retry: Option<Instant> = None;
+    let mut expire = tokio::time::interval(EXPIRE_EVERY);
+    let mut compact = tokio::time::interval(history.every);
+    let mut compacted_at = 0;
+    loop {
+        while let Some(task) = tasks.pop_first() {
+            if let Err(error) = attend(&core, task).await {
+                tracing::debug!(error = error.message, "housekeeping step failed, retrying");
+                retry.get_or_insert_with(|| Instant::now() + RETRY);
+            }
+            while let Ok(event) = events.try_recv() {
+                note(&core, &mut tasks, &event);
+            }
+        }
+        tokio::select! {
+            biased;
+            () = core.stopping.cancelled() => return,
+            event = events.recv() => match event {
+                Some(event) => note(&core, &mut tasks, &event),
+                None if core.stopping.is_cancelled() => return,
+                None => (events, tasks) = start_over(&core),
+            },
+            () = at(retry) => {
+                retry = None;
+                tasks = everything(&core);
+            }
+            _ = expire.tick() => expire_events(&core).await,
+            _ = compact.tick() => {
+                let revision = core.store.state().revision;
+                if revision != compacted_at {
+                    compacted_at = revision;
+                    compact_history(&core, history).await;
+                }
+            }
+        }
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Events came faster than they could be attended to: subscribe again and look at everything.
+fn start_over(core: &Core) -> (mpsc::Receiver<Arc<Event>>, BTreeSet<Task>) {
+    let events = core.store.subscribe_all();
+    (events, everything(core))
+}
+
+/// A task for every object that has owners or is being deleted.
+fn everything(core: &Core) -> BTreeSet<Task> {
+    let state = core.store.state();
+    let resources = state.resources();
+    let objects = resources.iter().flat_map(|resource| state.list(resource, None, None));
+    objects
+        .filter(|entry| entry.facts.deleting || !entry.facts.owners.is_empty())
+        .map(|entry| Task::Object(entry.key.clone()))
+        .collect()
+}
+
+fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
+    let (key, facts) = (&event.entry.key, &event.entry.facts);
+    if event.change != Change::Deleted {
+        if facts.deleting || !facts.owners.is_empty() {
+            tasks.insert(Task::Object(key.clone()));
+        }
+        return;
+    }
+    tasks.insert(Task::Owned(facts.uid.to_string()));
+    // Owners that wait for their dependents to go.
+    for owner in &facts.owners {
+        if let Some(owner) = core.store.state().by_uid(owner).filter(|owner| owner.facts.deleting) {
+            tasks.insert(Task::Object(owner.key.clone()));
+        }
+    }
+    if !key.namespace.is_empty() {
+        tasks.insert(Task::Namespace(key.namespace.to_string()));
+    }
+    tasks.insert(Task::Resource(Arc::clone(&key.resource)));
+}
+
+type Step = Result<(), crate::error::ApiError>;
+
+async fn attend(core: &Arc<Core>, task: Task) -> Step {
+    match task {
+        Task::Object(key) => object(core, &key).await,
+        Task::Owned(uid) => {
+            let keys = core.store.state().dependents(&uid);
+            for key in keys {
+                object(core, &key).await?;
+            }
+            Ok(())
+        }
+        Task::Namespace(name) => {
+            let namespace = core.namespace(&name).filter(|namespace| namespace.facts.deleting);
+            match namespace {
+                Some(namespace) => empty_namespace(core, &namespace.key).await,
+                None => Ok(()),
+            }
+        }
+        Task::Resource(storage) => {
+            let served = core.catalog.served();
+            let definition = served.by_storage(&storage).and_then(|r| crate::catalog::definition(r).map(|d| d.0.clone()));
+            match definition {
+                Some(key) if core.store.get(&key).is_some_and(|crd| crd.facts.deleting) => object(core, &key).await,
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+async fn object(core: &Arc<Core>, key: &Key) -> Step {
+    let Some(entry) = core.store.get(key) else { return Ok(()) };
+    if !entry.facts.deleting {
+        return if entry.facts.owners.is_empty() { Ok(()) } else { collect(core, key, &entry.value()).await };
+    }
+    let object = entry.value();
+    let held_by = |finalizer: &str| {
+        object["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|f| f == finalizer))
+    };
+    if held_by(ORPHAN) {
+        orphan_dependents(core, &entry.facts.uid).await?;
+        return drop_finalizer(core, key, ORPHAN).await;
+    }
+    if held_by(FOREGROUND) && delete_dependents(core, &entry.facts.uid).await? {
+        return drop_finalizer(core, key, FOREGROUND).await;
+    }
+    if key.resource == core.namespaces {
+        return empty_namespace(core, key).await;
+    }
+    if key.resource == core.catalog.crds && held_by(crd::CLEANUP) {
+        return empty_definition(core, key, &object).await;
+    }
+    Ok(())
+}
+
+/// Deletes an object none of whose owners is there, or forgets the owners that are gone.
+async fn collect(core: &Arc<Core>, key: &Key, object: &Value) -> Step {
+    let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+    let live = |owner: &Value| {
+        let state = core.store.state();
+        let found = state.by_uid(owner["uid"].as_str().unwrap_or_default());
+        found.is_some_and(|found| found.key.namespace.is_empty() || found.key.namespace == key.namespace)
+    };
+    let remaining: Vec<Value> = owners.iter().filter(|owner| live(owner)).cloned().collect();
+    if remaining.len() == owners.len() {
+        return Ok(());
+    }
+    if !remaining.is_empty() {
+        return set_owners(core, key, object, &remaining).await;
+    }
+    tracing::info!(%key, "deleting an object whose owners are gone");
+    delete(core, key, object["metadata"]["uid"].as_str(), Some(Propagation::Background)).await
+}
+
+async fn set_owners(core: &Arc<Core>, key: &Key, object: &Value, owners: &[Value]) -> Step {
+    let Some(mut call) = call(core, key) else { return Ok(()) };
+    let patch = serde_json::json!({"metadata": {
+        "uid": object["metadata"]["uid"], "resourceVersion": object["metadata"]["resourceVersion"],
+        "ownerReferences": owners,
+    }});
+    gone_is_done(call.patch(PatchKind::Merge, patch).await)
+}
+
+async fn orphan_dependents(core: &Arc<Core>, uid: &str) -> Step {
+    let keys = core.store.state().dependents(uid);
+    for key in keys {
+        let Some(entry) = core.store.get(&key) else { continue };
+        let object = entry.value();
+        let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+        let others: Vec<Value> = owners.into_iter().filter(|owner| owner["uid"] != uid).collect();
+        set_owners(core, &key, &object, &others).await?;
+    }
+    Ok(())
+}
+
+/// Deletes what `uid` owns; whether nothing that blocks it is left.
+async fn delete_dependents(core: &Arc<Core>, uid: &str) -> Result<bool, crate::error::ApiError> {
+    let keys = core.store.state().dependents(uid);
+    for key in &keys {
+        let Some(entry) = core.store.get(key).filter(|entry| !entry.facts.deleting) else { continue };
+        delete(core, key, Some(&entry.facts.uid), Some(Propagation::Foreground)).await?;
+    }
+    let blocks = |key: &Key| {
+        let Some(entry) = core.store.get(key) else { return false };
+        let object = entry.value();
+        let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+        owners.iter().any(|owner| owner["uid"] == uid && owner["blockOwnerDeletion"] == true)
+    };
+    Ok(!keys.iter().any(blocks))
+}
+
+async fn drop_finalizer(core: &Arc<Core>, key: &Key, finalizer: &str) -> Step {
+    let Some(entry) = core.store.get(key) else { return Ok(()) };
+    let Some(mut call) = call(core, key) else { return Ok(()) };
+    let object = entry.value();
+    let finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let others: Vec<Value> = finalizers.into_iter().filter(|one| one != finalizer).collect();
+    let patch = serde_json::json!({"metadata": {
+        "uid": object["metadata"]["uid"], "resourceVersion": object["metadata"]["resourceVersion"],
+        "finalizers": others,
+    }});
+    gone_is_done(call.patch(PatchKind::Merge, patch).await)
+}
+
+/// Deletes everything in a namespace, and its own finalizer once nothing is left.
+async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
+    let name = key.name.to_string();
+    let contents: Vec<_> = {
+        let state = core.store.state();
+        let resources = state.resources();
+        resources.iter().flat_map(|resource| state.list(resource, Some(&name), None)).cloned().collect()
+    };
+    // Cluster-scoped objects are in the namespace without a name.
+    let contents: Vec<_> = contents.into_iter().filter(|entry| !entry.key.namespace.is_empty()).collect();
+    for entry in contents.iter().filter(|entry| !entry.facts.deleting) {
+        delete(core, &entry.key, Some(&entry.facts.uid), Some(Propagation::Background)).await?;
+    }
+    if contents.iter().any(|entry| core.store.get(&entry.key).is_some()) {
+        return Ok(());
+    }
+    let Some(entry) = core.store.get(key) else { return Ok(()) };
+    let mut namespace = entry.value();
+    if namespace["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+        return Ok(());
+    }
+    namespace["spec"]["finalizers"] = serde_json::json!([]);
+    let Some(mut call) = call(core, key) else { return Ok(()) };
+    call.target.sub = Sub::Finalize;
+    gone_is_done(call.update(namespace).await)
+}
+
+/// Deletes every object of a definition, and its finalizer once nothing is left.
+async fn empty_definition(core: &Arc<Core>, key: &Key, definition: &Value) -> Step {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let storage = format!("{}/{}", text(&definition["spec"]["group"]), text(&definition["spec"]["names"]["plural"]));
+    let objects: Vec<_> = core.store.state().list(&storage, None, None).cloned().collect();
+    for entry in objects.iter().filter(|entry| !entry.facts.deleting) {
+        delete(core, &entry.key, Some(&entry.facts.uid), Some(Propagation::Background)).await?;
+    }
+    if core.store.state().count(&storage) > 0 {
+        return Ok(());
+    }
+    drop_finalizer(core, key, crd::CLEANUP).await
+}
+
+async fn expire_events(core: &Arc<Core>) {
+    let storage: Arc<str> = "/events".into();
+    let ttl = i64::try_from(core.event_ttl.as_millis()).unwrap_or(i64::MAX);
+    let before = core.now_ms().saturating_sub(ttl);
+    let expired: Vec<Key> = {
+        let state = core.store.state();
+        let old = state.list(&storage, None, None).filter(|entry| entry.written_ms < before);
+        old.take(EXPIRE_AT_ONCE).map(|entry| entry.key.clone()).collect()
+    };
+    for key in expired {
+        if let Err(error) = delete(core, &key, None, None).await {
+            tracing::debug!(error = error.message, "removing an expired event failed");
+            return;
+        }
+    }
+}
+
+async fn compact_history(core: &Core, history: HistoryWindow) {
+    let keep = i64::try_from(history.keep_for.as_millis()).unwrap_or(i64::MAX);
+    let before = core.now_ms().saturating_sub(keep);
+    if let Err(error) = core.store.compact(before, history.keep_revisions).await {
+        tracing::warn!(error = %error, "compacting history failed");
+    }
+}
+
+async fn delete(core: &Arc<Core>, key: &Key, uid: Option<&str>, propagation: Option<Propagation>) -> Step {
+    let Some(mut call) = call(core, key) else { return Ok(()) };
+    call.options.precondition_uid = uid.map(str::to_owned);
+    call.options.propagation = propagation;
+    gone_is_done(call.delete().await)
+}
+
+/// What is gone, or was replaced by another of its name, needs nothing more.
+fn gone_is_done<T>(result: Result<T, crate::error::ApiError>) -> Step {
+    match result {
+        Err(error) if error.reason != "NotFound" => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A request of the server itself on one object, in the version that is stored.
+fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
+    let served = core.catalog.served();
+    let resource: &Arc<Resource> = served.by_storage(&key.resource)?;
+    let target = Target {
+        resource: Arc::clone(resource),
+        version: resource.storage_version,
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        sub: Sub::None,
+    };
+    Some(Call {
+        core: Arc::clone(core),
+        who: Identity::new("system:apiserver", [builtin::SYSTEM_GROUP.to_owned()]),
+        target,
+        options: Options::default(),
+        default_manager: "berth-apiserver".into(),
+        warnings: Vec::new(),
+    })
+}

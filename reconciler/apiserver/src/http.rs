@@ -1,0 +1,214 @@
+//! HTTP: from a request with an identity to a response. Sockets and TLS are elsewhere.
+
+mod body;
+mod negotiate;
+mod respond;
+mod shape;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Method, Request, Response, StatusCode, header};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::core::Core;
+use crate::error::{ApiError, Result};
+use crate::identity::Identity;
+use crate::request::{Options, ResourcePath, Sub, Target};
+use crate::verbs::{Call, PatchKind};
+use crate::{authorize, discovery, metrics, review};
+use shape::Shape;
+
+/// Requests answered at once; further ones wait. Watches do not count.
+const MAX_IN_FLIGHT: usize = 400;
+/// Watches open at once.
+const MAX_WATCHES: usize = 20_000;
+/// How long a request that is no watch may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answers requests; shared by every connection.
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) core: Arc<Core>,
+    in_flight: Semaphore,
+    watches: Arc<Semaphore>,
+    pub(crate) metrics: metrics::Requests,
+}
+
+impl Front {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            in_flight: Semaphore::new(MAX_IN_FLIGHT),
+            watches: Arc::new(Semaphore::new(MAX_WATCHES)),
+            metrics: metrics::Requests::default(),
+        }
+    }
+
+    /// Answers one request. `who` is `None` for somebody who did not say who they are.
+    pub(crate) async fn answer(&self, request: Request<Body>, who: Option<Identity>) -> Response<Body> {
+        let method = request.method().clone();
+        let compress = request.extensions().get::<respond::MayCompress>().is_some() && respond::takes_gzip(request.headers());
+        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => respond::failure(&error, &[]),
+            Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),
+        };
+        self.metrics.count(&method, response.status());
+        if compress { respond::compressed(response).await } else { response }
+    }
+
+    async fn route(&self, request: Request<Body>, who: Option<Identity>) -> Result<Response<Body>> {
+        let path = request.uri().path().to_owned();
+        if matches!(path.as_str(), "/healthz" | "/livez" | "/readyz") {
+            return Ok(respond::text("ok"));
+        }
+        let who = who.ok_or_else(ApiError::unauthorized)?;
+        if request.uri().path().len() > 4096 {
+            return Err(ApiError::bad_request("path is too long"));
+        }
+        let _turn = self.in_flight.acquire().await.map_err(ApiError::internal)?;
+        if path == "/metrics" {
+            authorize::path(&self.core, &who, "get", &path)?;
+            return Ok(respond::text(metrics::render(self)));
+        }
+        let accept = negotiate::accept(request.headers());
+        if request.method() == Method::GET
+            && let Some(document) = discovery::document(&self.core, &path, accept.wants_aggregated_discovery())
+        {
+            return respond::document(&request, document);
+        }
+        if let Some(review) = review::Kind::of(&path) {
+            if request.method() != Method::POST {
+                return Err(ApiError::method_not_allowed());
+            }
+            let body = body::object(request).await?;
+            let answer = review::answer(&self.core, &who, review, body)?;
+            return Ok(respond::json(StatusCode::CREATED, &answer));
+        }
+        let resource_path = ResourcePath::parse(&path).ok_or_else(ApiError::no_such_path)?;
+        let target = resource_path.resolve(&self.core.catalog.served())?;
+        self.resource(request, target, who, &accept).await
+    }
+
+    async fn resource(
+        &self,
+        request: Request<Body>,
+        target: Target,
+        who: Identity,
+        accept: &negotiate::Accept,
+    ) -> Result<Response<Body>> {
+        let options = Options::parse(request.uri())?;
+        let verb = verb(request.method(), &target, &options)?;
+        authorize::resource(&self.core, &who, verb, &target)?;
+        let shape = Shape::new(accept.wanted()?, &target, &options);
+        let default_manager = body::manager_of(request.headers());
+        let core = Arc::clone(&self.core);
+        let deprecation = target.resource.versions[target.version].deprecation.clone();
+        let warnings = deprecation.into_iter().collect();
+        let mut call = Call { core, who, target, options, default_manager, warnings };
+        match verb {
+            "watch" => {
+                let permit = Arc::clone(&self.watches).try_acquire_owned();
+                let permit = permit.map_err(|_| ApiError::too_many_requests("too many watches are open"))?;
+                let stream = call.watch(Box::new(shape)).await?;
+                return Ok(respond::stream(stream, permit, &call.warnings));
+            }
+            "list" => {
+                let page = call.list().await?;
+                return Ok(respond::page(&call, &shape, &page));
+            }
+            "deletecollection" => {
+                take_delete_options(&mut call, request).await?;
+                let page = call.delete_collection().await?;
+                return Ok(respond::page(&call, &shape, &page));
+            }
+            _ => {}
+        }
+        let answer = self.single(verb, &mut call, request).await;
+        match answer {
+            Ok(answer) => Ok(respond::answer(&answer, &shape, &call.warnings)),
+            Err(error) => Ok(respond::failure(&error, &call.warnings)),
+        }
+    }
+
+    async fn single(&self, verb: &str, call: &mut Call, request: Request<Body>) -> Result<crate::verbs::Answer> {
+        match verb {
+            "get" => call.get(),
+            "create" => {
+                let object = body::object(request).await?;
+                call.create(object).await
+            }
+            "update" => {
+                let object = body::object(request).await?;
+                call.update(object).await
+            }
+            "patch" => {
+                let kind = body::content_type(request.headers());
+                let kind = PatchKind::of(&kind).ok_or_else(|| ApiError::unsupported_media_type(PATCHES))?;
+                let patch = if kind == PatchKind::Apply {
+                    body::yaml(request).await?
+                } else {
+                    body::json(request).await?
+                };
+                call.patch(kind, patch).await
+            }
+            "delete" => {
+                take_delete_options(call, request).await?;
+                call.delete().await
+            }
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+}
+
+const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, \
+    application/strategic-merge-patch+json";
+
+async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<()> {
+    let body = body::optional_object(request).await?;
+    match body {
+        Value::Null => Ok(()),
+        options => call.options.take_delete_options(&options),
+    }
+}
+
+/// The Kubernetes verb of a request, as access rules name it.
+fn verb(method: &Method, target: &Target, options: &Options) -> Result<&'static str> {
+    let single = !target.name.is_empty();
+    let verb = match *method {
+        Method::GET | Method::HEAD if options.watch && target.sub == Sub::None => "watch",
+        Method::GET | Method::HEAD if single => "get",
+        Method::GET | Method::HEAD => "list",
+        Method::POST if !single => "create",
+        Method::PUT if single => "update",
+        Method::PATCH if single => "patch",
+        Method::DELETE if single => "delete",
+        Method::DELETE if !target.resource.namespaced || !target.namespace.is_empty() => "deletecollection",
+        _ => return Err(ApiError::method_not_allowed()),
+    };
+    let finalize_only = target.sub == Sub::Finalize && verb != "update";
+    if finalize_only || (target.sub != Sub::None && !matches!(verb, "get" | "update" | "patch")) {
+        return Err(ApiError::method_not_allowed());
+    }
+    if target.resource.is("", "namespaces") && verb == "deletecollection" {
+        return Err(ApiError::method_not_allowed());
+    }
+    Ok(verb)
+}
+
+/// Marks requests that came over a socket: compressing for a caller in the same process is wasted.
+pub(crate) fn from_socket(request: &mut Request<Body>) {
+    request.extensions_mut().insert(respond::MayCompress);
+}
+
+/// The bearer token of a request.
+pub(crate) fn bearer(request: &Request<Body>) -> Option<&str> {
+    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+pub(crate) use respond::failure;

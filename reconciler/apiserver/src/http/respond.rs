@@ -1,0 +1,174 @@
+//! Building responses.
+
+use std::io::Write as _;
+
+use axum::body::Body;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::stream;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::negotiate::Wanted;
+use super::shape::{Shape, bytes_of};
+use crate::core::Core;
+use crate::discovery::Document;
+use crate::error::{ApiError, Result};
+use crate::verbs::{Answer, Call, Page, WatchStream};
+
+/// Smaller answers are not worth compressing, as in kube-apiserver.
+const COMPRESS_FROM: usize = 128 * 1024;
+/// Warnings one answer carries, and bytes of one: headers are bounded by clients.
+const MAX_WARNINGS: usize = 16;
+const MAX_WARNING: usize = 512;
+
+/// A request that came over a socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MayCompress;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+fn with_type(code: StatusCode, kind: HeaderValue, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        let plain: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_WARNING).collect();
+        let quoted = plain.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+pub(super) fn text(body: impl Into<Body>) -> Response<Body> {
+    with_type(StatusCode::OK, HeaderValue::from_static("text/plain; charset=utf-8"), body.into())
+}
+
+pub(super) fn json(code: StatusCode, value: &Value) -> Response<Body> {
+    with_type(code, JSON, Body::from(bytes_of(value)))
+}
+
+pub(crate) fn failure(error: &ApiError, warnings: &[String]) -> Response<Body> {
+    let mut response = json(error.code, &error.status());
+    if let Some(seconds) = error.status()["details"]["retryAfterSeconds"].as_u64() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    warn(&mut response, warnings);
+    response
+}
+
+pub(super) fn answer(answer: &Answer, shape: &Shape, warnings: &[String]) -> Response<Body> {
+    let body = if answer.is_object { shape.object_of(answer.body.clone(), true) } else { answer.body.clone() };
+    let mut response = with_type(answer.code, JSON, Body::from(body));
+    warn(&mut response, warnings);
+    response
+}
+
+pub(super) fn stream(stream: WatchStream, permit: OwnedSemaphorePermit, warnings: &[String]) -> Response<Body> {
+    let frames = stream::unfold((stream, permit), |(mut stream, permit)| async move {
+        let frame = stream.next().await?;
+        Some((Ok::<Bytes, std::convert::Infallible>(frame), (stream, permit)))
+    });
+    let mut response = with_type(StatusCode::OK, JSON, Body::from_stream(frames));
+    warn(&mut response, warnings);
+    response
+}
+
+pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
+    let (resource, version) = (&call.target.resource, call.target.version);
+    let body = if shape.wanted == Wanted::Plain {
+        let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
+        plain_list(&resource.list_kind, &resource.api_version(version), page, texts)
+    } else {
+        let objects: Vec<Value> = page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
+        bytes_of(&shape.page(&objects, page))
+    };
+    let mut response = with_type(StatusCode::OK, JSON, Body::from(body));
+    warn(&mut response, &call.warnings);
+    response
+}
+
+/// A list made of the stored texts of its items, none of which is parsed.
+fn plain_list(kind: &str, api_version: &str, page: &Page, texts: impl Iterator<Item = Bytes>) -> Bytes {
+    let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
+    if let Some(token) = &page.continue_token {
+        metadata["continue"] = token.as_str().into();
+    }
+    if let Some(remaining) = page.remaining {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    let size: usize = page.entries.iter().map(|entry| entry.bytes.len() + 1).sum();
+    let mut body = Vec::with_capacity(size + 256);
+    let head = serde_json::json!({"kind": kind, "apiVersion": api_version, "metadata": metadata}).to_string();
+    body.extend_from_slice(head.trim_end_matches('}').as_bytes());
+    // The head ended in the two braces of metadata and of itself; the first is still needed.
+    body.extend_from_slice(b"},\"items\":[");
+    for (at, text) in texts.enumerate() {
+        if at > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(&text);
+    }
+    body.extend_from_slice(b"]}");
+    body.into()
+}
+
+/// A document with an `ETag`, or 304 if the client has it.
+pub(super) fn document(request: &Request<Body>, document: Document) -> Result<Response<Body>> {
+    let Document { body, content_type, public } = document;
+    let etag = format!("\"{}\"", hex(&Sha256::digest(&body)[..16]));
+    let value = |text: &str| HeaderValue::from_str(text).map_err(ApiError::internal);
+    let known = request.headers().get(header::IF_NONE_MATCH).is_some_and(|sent| sent.as_bytes() == etag.as_bytes());
+    let (code, body) = if known { (StatusCode::NOT_MODIFIED, Body::empty()) } else { (StatusCode::OK, Body::from(body)) };
+    let mut response = with_type(code, value(&content_type)?, body);
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, value(&etag)?);
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    if public {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    }
+    Ok(response)
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        parts.next() == Some("gzip") && !parts.any(|q| matches!(q, "q=0" | "q=0.0"))
+    })
+}
+
+/// Compresses a large answer of known size; streams are left alone, for their frames must not wait.
+pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
+    let size = http_body::Body::size_hint(response.body()).exact();
+    if size.is_none_or(|size| size < COMPRESS_FROM as u64) {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let Ok(collected) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
+    let plain = collected.to_bytes();
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+    let packed = encoder.write_all(&plain).and_then(|()| encoder.finish());
+    match packed {
+        Ok(packed) => {
+            head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            head.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+            Response::from_parts(head, Body::from(packed))
+        }
+        Err(_) => Response::from_parts(head, Body::from(plain)),
+    }
+}

@@ -1,0 +1,137 @@
+//! Sockets: accepting, TLS, authentication, graceful end.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::credentials::{Credentials, of_certificate};
+use crate::http::{Front, bearer, from_socket};
+use crate::identity::Identity;
+
+/// Connections open at once.
+const MAX_CONNECTIONS: usize = 10_000;
+/// How long a client may take for the TLS handshake or for the head of a request.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long running requests get to end when the server stops.
+const GRACE: Duration = Duration::from_secs(5);
+/// Requests one HTTP/2 connection may have open.
+const MAX_STREAMS: u32 = 250;
+
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) front: Arc<Front>,
+    pub(crate) credentials: Option<Arc<Credentials>>,
+}
+
+/// Accepts until `stop`, then waits a moment for what runs.
+pub(crate) async fn serve(
+    door: Arc<Door>,
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let connections = TaskTracker::new();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let place = tokio::select! {
+            () = stop.cancelled() => break,
+            place = Arc::clone(&places).acquire_owned() => place.map_err(io::Error::other)?,
+        };
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors, or the client left: neither ends the listener.
+                    tracing::warn!(error = %error, "accepting a connection failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+        };
+        let (door, tls, stop) = (Arc::clone(&door), tls.clone(), stop.clone());
+        connections.spawn(async move {
+            connection(door, stream, tls, stop).await;
+            drop(place);
+        });
+    }
+    connections.close();
+    if tokio::time::timeout(GRACE, connections.wait()).await.is_err() {
+        tracing::info!("requests were still running when the server stopped");
+    }
+    Ok(())
+}
+
+async fn connection(door: Arc<Door>, stream: TcpStream, tls: Option<TlsAcceptor>, stop: CancellationToken) {
+    // Watch frames are small and must not wait for each other.
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else {
+        return talk(door, stream, None, stop).await;
+    };
+    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let (_, session) = stream.get_ref();
+            let by_certificate = session.peer_certificates().and_then(|chain| of_certificate(chain.first()?));
+            talk(door, stream, by_certificate, stop).await;
+        }
+        Ok(Err(error)) => tracing::debug!(error = %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took too long"),
+    }
+}
+
+async fn talk<S>(door: Arc<Door>, stream: S, by_certificate: Option<Identity>, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        answer(Arc::clone(&door), request.map(Body::new), by_certificate.clone())
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    builder.http2().keep_alive_interval(Duration::from_secs(30)).keep_alive_timeout(Duration::from_secs(20));
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = &mut connection => log_end(ended),
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            log_end(connection.await);
+        }
+    }
+}
+
+fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
+    if let Err(error) = ended {
+        tracing::debug!(error = %error, "connection ended");
+    }
+}
+
+async fn answer(
+    door: Arc<Door>,
+    mut request: Request<Body>,
+    by_certificate: Option<Identity>,
+) -> Result<http::Response<Body>, Infallible> {
+    // A wrong token is not overlooked because the certificate would do.
+    let who = match bearer(&request) {
+        Some(token) => door.credentials.as_ref().and_then(|credentials| credentials.of_token(token)),
+        None => by_certificate,
+    };
+    from_socket(&mut request);
+    Ok(door.front.answer(request, who).await)
+}

@@ -1,0 +1,141 @@
+//! What the server serves: one [`Resource`] per group and plural, built-in or from a CustomResourceDefinition.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::meta::NameRule;
+use crate::schema::StructuralSchema;
+use crate::store::{FieldPath, Key};
+
+/// Where a resource's definition comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Builtin,
+    /// A CRD: its key, its revision, and whether it is being deleted.
+    Custom { crd: Key, revision: u64, terminating: bool },
+}
+
+/// A schema with its owner.
+#[derive(Debug)]
+pub(crate) enum Schema {
+    Builtin(&'static StructuralSchema),
+    Custom(StructuralSchema),
+}
+
+impl std::ops::Deref for Schema {
+    type Target = StructuralSchema;
+
+    fn deref(&self) -> &StructuralSchema {
+        match self {
+            Self::Builtin(schema) => schema,
+            Self::Custom(schema) => schema,
+        }
+    }
+}
+
+/// One version of a resource.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) name: String,
+    pub(crate) served: bool,
+    pub(crate) schema: Schema,
+    /// The schema as documents show it.
+    pub(crate) schema_json: Option<Value>,
+    pub(crate) has_status: bool,
+    /// `spec.versions[].subresources.scale`.
+    pub(crate) scale: Option<Value>,
+    /// `additionalPrinterColumns`.
+    pub(crate) columns: Vec<Value>,
+    /// Sent as a `Warning` header with every request.
+    pub(crate) deprecation: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Resource {
+    pub(crate) group: String,
+    pub(crate) plural: String,
+    pub(crate) singular: String,
+    pub(crate) kind: String,
+    pub(crate) list_kind: String,
+    pub(crate) short_names: Vec<String>,
+    pub(crate) categories: Vec<String>,
+    pub(crate) namespaced: bool,
+    pub(crate) name_rule: NameRule,
+    /// The resource part of storage keys. Core and `events.k8s.io` Events share one.
+    pub(crate) storage: Arc<str>,
+    /// In order of preference.
+    pub(crate) versions: Vec<Version>,
+    pub(crate) storage_version: usize,
+    pub(crate) fields: Arc<[FieldPath]>,
+    pub(crate) origin: Origin,
+    /// Whether `metadata.generation` is kept.
+    pub(crate) counts_generation: bool,
+    /// Whether an update must say which revision it replaces.
+    pub(crate) needs_revision: bool,
+    pub(crate) verbs: &'static [&'static str],
+}
+
+pub(crate) const ALL_VERBS: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+impl Resource {
+    pub(crate) fn key(&self, namespace: &str, name: &str) -> Key {
+        Key::new(&self.storage, if self.namespaced { namespace } else { "" }, name)
+    }
+
+    pub(crate) fn api_version(&self, version: usize) -> String {
+        group_version(&self.group, &self.versions[version].name)
+    }
+
+    pub(crate) fn version(&self, name: &str) -> Option<usize> {
+        self.versions.iter().position(|version| version.served && version.name == name)
+    }
+
+    pub(crate) fn is_custom(&self) -> bool {
+        matches!(self.origin, Origin::Custom { .. })
+    }
+
+    /// Objects written at or before this revision may predate the definition and are read through its schema.
+    pub(crate) fn defined_at(&self) -> u64 {
+        match &self.origin {
+            Origin::Builtin => 0,
+            Origin::Custom { revision, .. } => *revision,
+        }
+    }
+
+    /// Whether this is the built-in resource of that group and plural.
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
+        self.group == group && self.plural == plural
+    }
+}
+
+pub(crate) fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// Kubernetes' order of versions: `v2` before `v1` before `v1beta1` before `v1alpha1` before anything else.
+pub(crate) fn version_rank(name: &str) -> (u8, u32, u32) {
+    let parse = || -> Option<(u8, u32, u32)> {
+        let rest = name.strip_prefix('v')?;
+        for (stage, rank) in [("alpha", 1), ("beta", 2)] {
+            if let Some((major, minor)) = rest.split_once(stage) {
+                return Some((rank, major.parse().ok()?, minor.parse().ok()?));
+            }
+        }
+        Some((3, rest.parse().ok()?, 0))
+    };
+    parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stable_versions_come_before_beta_before_alpha() {
+        let mut names = ["foo", "v1alpha1", "v1beta2", "v1", "v10", "v2", "v1beta10"];
+        names.sort_by_key(|name| std::cmp::Reverse(version_rank(name)));
+        assert_eq!(names, ["v10", "v2", "v1", "v1beta10", "v1beta2", "v1alpha1", "foo"]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Questions users ask about themselves: who am I, may I do this, what may I do.
+
+use serde_json::{Value, json};
+
+use crate::authorize::{self, Attributes};
+use crate::core::Core;
+use crate::error::{ApiError, Result};
+use crate::identity::Identity;
+
+/// A review: posted, answered, never stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) group: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) kind: &'static str,
+}
+
+const WHO: Kind =
+    Kind { group: "authentication.k8s.io", plural: "selfsubjectreviews", kind: "SelfSubjectReview" };
+const MAY: Kind =
+    Kind { group: "authorization.k8s.io", plural: "selfsubjectaccessreviews", kind: "SelfSubjectAccessReview" };
+const RULES: Kind =
+    Kind { group: "authorization.k8s.io", plural: "selfsubjectrulesreviews", kind: "SelfSubjectRulesReview" };
+
+pub(crate) const KINDS: &[Kind] = &[WHO, MAY, RULES];
+
+impl Kind {
+    /// The review posted to `path`.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        let rest = path.strip_prefix("/apis/")?;
+        KINDS.iter().copied().find(|kind| {
+            rest.strip_prefix(kind.group).and_then(|r| r.strip_prefix("/v1/")).is_some_and(|r| r == kind.plural)
+        })
+    }
+}
+
+pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value) -> Result<Value> {
+    crate::meta::well_formed(&review).map_err(ApiError::bad_request)?;
+    let spec = review["spec"].clone();
+    review["kind"] = kind.kind.into();
+    review["apiVersion"] = format!("{}/v1", kind.group).into();
+    if !review["metadata"].is_object() {
+        review["metadata"] = json!({"creationTimestamp": null});
+    }
+    review["status"] = if kind == WHO {
+        json!({"userInfo": {"username": who.user, "groups": who.groups}})
+    } else if kind == MAY {
+        let allowed = authorize::allows(core, who, &attributes(&spec));
+        if allowed { json!({"allowed": true}) } else { json!({"allowed": false, "reason": "no rule allows it"}) }
+    } else {
+        rules(core, who, spec["namespace"].as_str().unwrap_or_default())
+    };
+    Ok(review)
+}
+
+fn attributes(spec: &Value) -> Attributes<'_> {
+    let (resource, other) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    if other.is_object() {
+        return Attributes {
+            verb: other["verb"].as_str().unwrap_or_default(),
+            path: other["path"].as_str().unwrap_or_default(),
+            ..Attributes::default()
+        };
+    }
+    Attributes {
+        verb: resource["verb"].as_str().unwrap_or_default(),
+        group: resource["group"].as_str().unwrap_or_default(),
+        resource: resource["resource"].as_str().unwrap_or_default(),
+        subresource: resource["subresource"].as_str().unwrap_or_default(),
+        namespace: resource["namespace"].as_str().unwrap_or_default(),
+        name: resource["name"].as_str().unwrap_or_default(),
+        path: "",
+    }
+}
+
+fn rules(core: &Core, who: &Identity, namespace: &str) -> Value {
+    let all = if who.is_master() {
+        vec![
+            json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}),
+            json!({"verbs": ["*"], "nonResourceURLs": ["*"]}),
+        ]
+    } else {
+        authorize::rules(core, who, namespace)
+    };
+    let (paths, resources): (Vec<Value>, Vec<Value>) =
+        all.into_iter().partition(|rule| rule["nonResourceURLs"].is_array());
+    json!({"incomplete": false, "resourceRules": resources, "nonResourceRules": paths})
+}

@@ -1,0 +1,173 @@
+//! The verbs on resources: what a request does between being authorized and being answered.
+//!
+//! ```text
+//! decode ─▶ prune, default ─▶ system metadata ─▶ validate ─▶ field ownership ─▶ admission ─▶ store
+//! ```
+//! Knows no HTTP: bodies come decoded, answers leave as objects with a status code.
+
+mod admit;
+mod create;
+mod delete;
+mod list;
+mod patch;
+mod scale;
+mod strategic;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::Value;
+
+pub(crate) use delete::{FOREGROUND, ORPHAN};
+pub(crate) use list::Page;
+pub(crate) use patch::PatchKind;
+pub(crate) use watch::{WatchFormat, WatchStream};
+
+use crate::core::Core;
+use crate::error::{ApiError, Result, Subject};
+use crate::identity::Identity;
+use crate::request::{FieldValidation, Options, Sub, Target};
+use crate::resource::{Resource, Version};
+use crate::schema::FieldError;
+use crate::store::{Entry, Key};
+
+/// How often a patch or a deletion starts over when somebody else wrote in between.
+const ATTEMPTS: usize = 8;
+
+/// One authorized request.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) core: Arc<Core>,
+    pub(crate) who: Identity,
+    pub(crate) target: Target,
+    pub(crate) options: Options,
+    /// Field manager if the request names none: the user agent's first word.
+    pub(crate) default_manager: String,
+    /// Sent as `Warning` headers.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A single object, or a `Status`.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: StatusCode,
+    pub(crate) body: Bytes,
+    /// Whether it is an object of the target's resource, which may be asked for as a Table.
+    pub(crate) is_object: bool,
+}
+
+impl Answer {
+    fn of_value(code: StatusCode, value: &Value) -> Self {
+        let body = serde_json::to_vec(value).expect("a JSON value always serializes into memory").into();
+        Self { code, body, is_object: true }
+    }
+}
+
+impl Call {
+    fn resource(&self) -> &Resource {
+        &self.target.resource
+    }
+
+    fn version(&self) -> &Version {
+        &self.target.resource.versions[self.target.version]
+    }
+
+    fn key(&self) -> Key {
+        self.target.resource.key(&self.target.namespace, &self.target.name)
+    }
+
+    /// For errors that name the resource.
+    fn subject<'a>(&'a self, name: &'a str) -> Subject<'a> {
+        Subject { group: &self.target.resource.group, kind: &self.target.resource.plural, name }
+    }
+
+    fn manager(&self) -> String {
+        let given = &self.options.field_manager;
+        if given.is_empty() { self.default_manager.clone() } else { given.clone() }
+    }
+
+    fn existing(&self) -> Result<Arc<Entry>> {
+        self.core.store.get(&self.key()).ok_or_else(|| ApiError::not_found(self.subject(&self.target.name)))
+    }
+
+    fn view(&self, entry: &Entry) -> Value {
+        Core::view(entry, self.resource(), self.target.version)
+    }
+
+    fn answer(&self, code: StatusCode, entry: &Entry) -> Answer {
+        Answer { code, body: Core::text(entry, self.resource(), self.target.version), is_object: true }
+    }
+
+    pub(crate) fn get(&mut self) -> Result<Answer> {
+        // A revision asked for must have happened; the newest state satisfies every one that has.
+        list::check_not_future(&self.core.store, &self.options.resource_version)?;
+        let entry = self.existing()?;
+        if self.target.sub == Sub::Scale {
+            return scale::read(self, &self.view(&entry)).map(|scale| Answer::of_value(StatusCode::OK, &scale));
+        }
+        Ok(self.answer(StatusCode::OK, &entry))
+    }
+
+    /// Checks kind and version of a body and removes what the schema does not know, as the request wants it told.
+    fn accept(&mut self, object: &mut Value) -> Result<()> {
+        crate::meta::well_formed(object).map_err(ApiError::bad_request)?;
+        if crate::schema::too_deep(object) {
+            return Err(ApiError::bad_request("the object is nested too deeply"));
+        }
+        let (expected, kind) = (self.resource().api_version(self.target.version), self.resource().kind.clone());
+        let given = |member: &str| object[member].as_str().unwrap_or_default().to_owned();
+        let (sent_version, sent_kind) = (given("apiVersion"), given("kind"));
+        if !sent_kind.is_empty() && sent_kind != kind {
+            return Err(ApiError::bad_request(format!(
+                "the kind in the data ({sent_kind}) does not match the expected kind ({kind})"
+            )));
+        }
+        if !sent_version.is_empty() && sent_version != expected {
+            return Err(ApiError::bad_request(format!(
+                "the API version in the data ({sent_version}) does not match the expected API version ({expected})"
+            )));
+        }
+        object["apiVersion"] = expected.into();
+        object["kind"] = kind.into();
+        crate::meta::of(object);
+        let unknown = self.version().schema.prune(object);
+        self.tell_unknown(&unknown)
+    }
+
+    fn tell_unknown(&mut self, unknown: &[String]) -> Result<()> {
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let told: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        match self.options.field_validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => self.warnings.extend(told),
+            FieldValidation::Strict => {
+                return Err(ApiError::bad_request(format!("strict decoding error: {}", told.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that can be wrong with an object that is otherwise ready to be stored.
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<()> {
+        let resource = self.resource();
+        let mut errors =
+            crate::meta::validate(&object["metadata"], resource.name_rule, old.map(|old| &old["metadata"]));
+        if resource.is_custom() {
+            errors.extend(self.version().schema.validate_all(object, old));
+        } else {
+            errors.extend(crate::builtin::validate(resource, object, old));
+        }
+        if errors.is_empty() { Ok(()) } else { Err(self.invalid(object, &errors)) }
+    }
+
+    fn invalid(&self, object: &Value, errors: &[FieldError]) -> ApiError {
+        let resource = self.resource();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        ApiError::invalid(Subject { group: &resource.group, kind: &resource.kind, name }, errors)
+    }
+}

@@ -1,0 +1,170 @@
+//! Creating an object.
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::{Answer, ApiError, Call, Result};
+use crate::catalog::definition;
+use crate::clock::seconds;
+use crate::core::Core;
+use crate::meta;
+use crate::request::Sub;
+use crate::store::{Action, Expect, Key, Write, WriteError};
+
+/// Tries for a free generated name.
+const NAME_ATTEMPTS: usize = 8;
+/// Letters a generated name keeps of its prefix.
+const MAX_PREFIX: usize = 58;
+
+impl Call {
+    pub(crate) async fn create(&mut self, mut object: Value) -> Result<Answer> {
+        if self.target.sub != Sub::None {
+            return Err(ApiError::method_not_allowed());
+        }
+        self.accept(&mut object)?;
+        let generated = self.take_name(&mut object)?;
+        let mut attempt = 1;
+        loop {
+            let created = self.create_named(object.clone()).await;
+            match created {
+                Err(error) if generated && error.reason == "AlreadyExists" && attempt < NAME_ATTEMPTS => {
+                    self.generate_name(&mut object);
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Settles the name; whether it was generated.
+    fn take_name(&mut self, object: &mut Value) -> Result<bool> {
+        let has = |object: &Value, member: &str| object["metadata"][member].as_str().is_some_and(|s| !s.is_empty());
+        if has(object, "resourceVersion") {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        if !has(object, "name") && has(object, "generateName") {
+            self.generate_name(object);
+            return Ok(true);
+        }
+        self.target.name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        Ok(false)
+    }
+
+    fn generate_name(&mut self, object: &mut Value) {
+        let prefix = object["metadata"]["generateName"].as_str().unwrap_or_default();
+        let kept: String = prefix.chars().take(MAX_PREFIX).collect();
+        let name = format!("{kept}{}", self.core.ids.suffix());
+        object["metadata"]["name"] = name.as_str().into();
+        self.target.name = name;
+    }
+
+    /// Creates an object that passed [`Self::accept`] and has its name.
+    pub(super) async fn create_named(&mut self, object: Value) -> Result<Answer> {
+        let object = self.prepare_new(object)?;
+        let object = self.own_created(object)?;
+        self.finish_create(object).await
+    }
+
+    /// What is stored of a new object, before ownership is recorded.
+    pub(super) fn prepare_new(&mut self, mut object: Value) -> Result<Value> {
+        self.place(&mut object)?;
+        let resource = std::sync::Arc::clone(&self.target.resource);
+        let now = self.core.clock.now();
+        let metadata = meta::of(&mut object);
+        for set_by_server in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation", "resourceVersion"] {
+            metadata.shift_remove(set_by_server);
+        }
+        metadata.insert("uid".into(), self.core.ids.uid().into());
+        metadata.insert("creationTimestamp".into(), seconds(now).into());
+        if resource.counts_generation {
+            metadata.insert("generation".into(), 1.into());
+        }
+        if resource.is_custom()
+            && self.version().has_status
+            && let Some(members) = object.as_object_mut()
+        {
+            members.shift_remove("status");
+        }
+        if resource.is_custom() {
+            self.version().schema.default(&mut object);
+        } else {
+            crate::builtin::prepare(&resource, &mut object, None, now);
+        }
+        meta::tidy(&mut object);
+        Ok(object)
+    }
+
+    /// Puts the object into the request's namespace.
+    fn place(&self, object: &mut Value) -> Result<()> {
+        let namespace = self.target.namespace.as_str();
+        let metadata = meta::of(object);
+        let sent = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+        if !sent.is_empty() && sent != namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        if self.resource().namespaced {
+            if namespace.is_empty() {
+                return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
+            }
+            metadata.insert("namespace".into(), namespace.into());
+        } else {
+            metadata.shift_remove("namespace");
+        }
+        Ok(())
+    }
+
+    /// Validates, admits and stores a new object that is complete.
+    pub(super) async fn finish_create(&mut self, object: Value) -> Result<Answer> {
+        for _ in 0..super::ATTEMPTS {
+            let guards = self.guards()?;
+            if self.core.store.get(&self.key()).is_some() {
+                return Err(ApiError::already_exists(self.subject(&self.target.name)));
+            }
+            self.validate(&object, None)?;
+            self.admit("CREATE", Some(&object), None)?;
+            let encoded = Core::encode(self.resource(), &object)?;
+            if self.options.dry_run {
+                return Ok(Answer::of_value(StatusCode::CREATED, &object));
+            }
+            let write = Write {
+                key: self.key(),
+                expect: Expect::Absent,
+                action: Action::Put(encoded),
+                guards,
+                at_ms: self.core.now_ms(),
+            };
+            match self.core.commit(write).await {
+                Ok(entry) => return Ok(self.answer(StatusCode::CREATED, &entry)),
+                // Either the name was taken just now, or the namespace or definition changed: look again.
+                Err(WriteError::Conflict) => {}
+                Err(error) => return Err(ApiError::of_write(&error)),
+            }
+        }
+        Err(ApiError::too_many_requests("the namespace or definition keeps changing"))
+    }
+
+    /// What must not change while the object is written: its namespace and its definition.
+    fn guards(&self) -> Result<Vec<(Key, u64)>> {
+        let mut guards = Vec::new();
+        if self.resource().namespaced {
+            let name = &self.target.namespace;
+            let namespace = self.core.namespace(name).ok_or_else(|| {
+                ApiError::not_found(super::Subject { group: "", kind: "namespaces", name })
+            })?;
+            if namespace.facts.deleting {
+                return Err(ApiError::namespace_terminating(self.subject(&self.target.name), name));
+            }
+            guards.push((namespace.key.clone(), namespace.revision));
+        }
+        if let Some((crd, _, terminating)) = definition(self.resource()) {
+            if terminating {
+                return Err(ApiError::method_not_allowed());
+            }
+            let entry = self.core.store.get(crd).ok_or_else(ApiError::no_such_path)?;
+            guards.push((entry.key.clone(), entry.revision));
+        }
+        Ok(guards)
+    }
+}

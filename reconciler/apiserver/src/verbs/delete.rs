@@ -1,0 +1,133 @@
+//! Deleting objects: at once, or by marking them until their finalizers are gone.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::update::is_released;
+use super::{ATTEMPTS, Answer, ApiError, Call, Result};
+use crate::clock::seconds;
+use crate::core::Core;
+use crate::meta;
+use crate::request::{Propagation, Sub};
+use crate::store::{Action, Entry, Expect, Write, WriteError};
+
+pub(crate) const ORPHAN: &str = "orphan";
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+
+impl Call {
+    pub(crate) async fn delete(&mut self) -> Result<Answer> {
+        if self.target.sub != Sub::None {
+            return Err(ApiError::method_not_allowed());
+        }
+        for _ in 0..ATTEMPTS {
+            let entry = self.existing()?;
+            self.check_preconditions(&entry)?;
+            let live = self.view(&entry);
+            self.admit("DELETE", None, Some(&live))?;
+            let marked = self.marked(&live);
+            let gone = is_released(&marked, self.resource().is("", "namespaces"));
+            if self.options.dry_run {
+                return Ok(if gone { self.success(&live) } else { Answer::of_value(StatusCode::OK, &marked) });
+            }
+            if !gone && meta::same(&live, &marked) {
+                return Ok(self.answer(StatusCode::OK, &entry));
+            }
+            let action =
+                if gone { Action::Delete } else { Action::Put(Core::encode(self.resource(), &marked)?) };
+            let expect = Expect::Revision(entry.revision);
+            let write = Write { key: self.key(), expect, action, guards: Vec::new(), at_ms: self.core.now_ms() };
+            match self.core.commit(write).await {
+                Ok(_) if gone => return Ok(self.success(&live)),
+                Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
+                Err(WriteError::Conflict) => {}
+                Err(error) => return Err(ApiError::of_write(&error)),
+            }
+        }
+        Err(ApiError::modified(self.subject(&self.target.name)))
+    }
+
+    fn check_preconditions(&self, entry: &Entry) -> Result<()> {
+        let check = |what: &str, wanted: &Option<String>, found: &str| match wanted {
+            Some(wanted) if wanted != found => {
+                let why = format!(
+                    "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+                );
+                Err(ApiError::conflict(self.subject(&self.target.name), &why))
+            }
+            _ => Ok(()),
+        };
+        check("UID", &self.options.precondition_uid, &entry.facts.uid)?;
+        check("ResourceVersion", &self.options.precondition_revision, &entry.revision.to_string())
+    }
+
+    /// The object as it is while it is being deleted.
+    fn marked(&self, live: &Value) -> Value {
+        let resource = self.resource();
+        let mut object = live.clone();
+        let already = !live["metadata"]["deletionTimestamp"].is_null();
+        let metadata = meta::of(&mut object);
+        metadata.shift_remove("resourceVersion");
+        if !already {
+            metadata.insert("deletionTimestamp".into(), seconds(self.core.clock.now()).into());
+            metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+            if let Some(generation) = live["metadata"]["generation"].as_i64() {
+                metadata.insert("generation".into(), (generation + 1).into());
+            }
+        }
+        set_finalizer(metadata, ORPHAN, self.options.propagation.map(|p| p == Propagation::Orphan));
+        set_finalizer(metadata, FOREGROUND, self.options.propagation.map(|p| p == Propagation::Foreground));
+        if resource.is("", "namespaces") {
+            object["status"]["phase"] = "Terminating".into();
+        }
+        if resource.is(crate::builtin::APIEXTENSIONS, "customresourcedefinitions") {
+            if !already {
+                set_finalizer(meta::of(&mut object), crate::crd::CLEANUP, Some(true));
+            }
+            let old = object.clone();
+            crate::crd::prepare(&mut object, Some(&old), &seconds(self.core.clock.now()));
+        }
+        object
+    }
+
+    fn success(&self, live: &Value) -> Answer {
+        let resource = self.resource();
+        let mut details = json!({"name": self.target.name, "kind": resource.plural, "uid": live["metadata"]["uid"]});
+        if !resource.group.is_empty() {
+            details["group"] = resource.group.as_str().into();
+        }
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+        });
+        Answer { is_object: false, ..Answer::of_value(StatusCode::OK, &status) }
+    }
+
+    /// Deletes every object the selectors and the namespace cover; answers with the list of them.
+    pub(crate) async fn delete_collection(&mut self) -> Result<super::Page> {
+        let page = self.list().await?;
+        for entry in &page.entries {
+            self.target.name = entry.key.name.to_string();
+            self.target.namespace = entry.key.namespace.to_string();
+            match self.delete().await {
+                Err(error) if error.reason == "NotFound" => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// `None` leaves the finalizer as it is.
+fn set_finalizer(metadata: &mut serde_json::Map<String, Value>, finalizer: &str, wanted: Option<bool>) {
+    let Some(wanted) = wanted else { return };
+    let list = metadata.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
+    if let Some(list) = list.as_array_mut() {
+        list.retain(|one| one != finalizer);
+        if wanted {
+            list.push(finalizer.into());
+        }
+        if list.is_empty() {
+            metadata.shift_remove("finalizers");
+        }
+    }
+}

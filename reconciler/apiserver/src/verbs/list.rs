@@ -1,0 +1,148 @@
+//! Listing: one revision of a collection, whole or in pages.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::json;
+
+use super::{ApiError, Call, Result};
+use crate::selector::Selector;
+use crate::store::{Entry, ReadError, Store};
+
+/// What one list request answers.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) revision: u64,
+    pub(crate) continue_token: Option<String>,
+    /// Objects after this page, known only without selectors.
+    pub(crate) remaining: Option<usize>,
+}
+
+/// Where a page starts: after this object, at this revision.
+struct Continue {
+    revision: u64,
+    namespace: String,
+    name: String,
+}
+
+impl Continue {
+    fn encode(&self) -> String {
+        URL_SAFE_NO_PAD.encode(json!([self.revision, self.namespace, self.name]).to_string())
+    }
+
+    fn decode(token: &str) -> Option<Self> {
+        let text = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (revision, namespace, name) = serde_json::from_slice(&text).ok()?;
+        Some(Self { revision, namespace, name })
+    }
+}
+
+/// Parses a revision; empty is none.
+pub(super) fn parse_revision(text: &str) -> Result<Option<u64>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let invalid = |_| ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion must be a number"));
+    text.parse().map(Some).map_err(invalid)
+}
+
+/// A read "not older than" a revision waits for nothing here: what has happened is visible.
+pub(super) fn check_not_future(store: &Store, revision: &str) -> Result<()> {
+    let current = store.state().revision;
+    match parse_revision(revision)? {
+        Some(requested) if requested > current => Err(ReadError::Future { requested, current }.into()),
+        _ => Ok(()),
+    }
+}
+
+impl Call {
+    pub(super) fn selector(&self) -> Result<Selector> {
+        let resource = Arc::clone(&self.target.resource);
+        // `events.k8s.io` names the object an event is about otherwise; both names select.
+        let fields = self.options.field_selector.replace("regarding.", "involvedObject.");
+        Selector::parse(&self.options.label_selector, &fields, |field| {
+            resource.fields.iter().any(|path| &*path.name == field)
+        })
+    }
+
+    pub(crate) async fn list(&self) -> Result<Page> {
+        let selector = self.selector()?;
+        let token = match self.options.continue_token.as_str() {
+            "" => None,
+            token => {
+                let token = Continue::decode(token);
+                Some(token.ok_or_else(|| ApiError::bad_request("continue key is not valid"))?)
+            }
+        };
+        let exact = match self.options.resource_version_match.as_str() {
+            "" | "NotOlderThan" => None,
+            "Exact" => parse_revision(&self.options.resource_version)?,
+            _ => return Err(ApiError::bad_request("resourceVersionMatch: Unsupported value")),
+        };
+        self.check_list_revision(token.is_some())?;
+        let resource = &self.target.resource.storage;
+        let wanted = token.as_ref().map(|token| token.revision).or(exact);
+        let unchanged = |revision: u64| self.core.store.state().changed(resource) <= revision;
+        match wanted {
+            Some(revision) if !unchanged(revision) => {
+                let entries = self.core.store.list_at(resource, revision).await?;
+                let namespace = self.target.namespace.as_str();
+                let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
+                let in_page = |entry: &&Arc<Entry>| {
+                    (namespace.is_empty() || &*entry.key.namespace == namespace)
+                        && after.is_none_or(|after| (&*entry.key.namespace, &*entry.key.name) > after)
+                };
+                Ok(self.page(revision, entries.iter().filter(in_page), &selector))
+            }
+            _ => {
+                let state = self.core.store.state();
+                if let Some(requested) = wanted.filter(|requested| *requested > state.revision) {
+                    return Err(ReadError::Future { requested, current: state.revision }.into());
+                }
+                let namespace = Some(self.target.namespace.as_str()).filter(|n| !n.is_empty());
+                let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
+                let revision = wanted.unwrap_or(state.revision);
+                Ok(self.page(revision, state.list(resource, namespace, after), &selector))
+            }
+        }
+    }
+
+    fn check_list_revision(&self, continues: bool) -> Result<()> {
+        let (revision, matching) = (&self.options.resource_version, &self.options.resource_version_match);
+        if continues && !revision.is_empty() && revision != "0" {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        if !matching.is_empty() && revision.is_empty() {
+            return Err(ApiError::bad_request(
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ));
+        }
+        if matching == "Exact" && revision == "0" {
+            return Err(ApiError::bad_request(
+                "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+            ));
+        }
+        check_not_future(&self.core.store, revision)
+    }
+
+    fn page<'a>(
+        &self,
+        revision: u64,
+        candidates: impl Iterator<Item = &'a Arc<Entry>>,
+        selector: &Selector,
+    ) -> Page {
+        let limit = if self.options.limit == 0 { usize::MAX } else { self.options.limit };
+        let mut rest = candidates.filter(|entry| selector.matches(entry));
+        let entries: Vec<_> = rest.by_ref().take(limit).cloned().collect();
+        let next = if entries.len() == limit { rest.next() } else { None };
+        let Some(last) = entries.last().filter(|_| next.is_some()) else {
+            return Page { entries, revision, continue_token: None, remaining: None };
+        };
+        let (namespace, name) = (last.key.namespace.to_string(), last.key.name.to_string());
+        let continue_token = Some(Continue { revision, namespace, name }.encode());
+        let remaining = selector.is_empty().then(|| 1 + rest.count());
+        Page { entries, revision, continue_token, remaining }
+    }
+}

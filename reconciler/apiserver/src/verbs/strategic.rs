@@ -1,0 +1,88 @@
+//! Strategic merge for the built-in kinds served here: lists that have a merge key are merged by it.
+
+use serde_json::{Map, Value};
+
+/// What items of a list are told apart by; `""` for lists of plain values that are merged as sets.
+fn merge_key(list: &str) -> Option<&'static str> {
+    match list {
+        "ownerReferences" => Some("uid"),
+        "finalizers" => Some(""),
+        "conditions" => Some("type"),
+        "secrets" | "imagePullSecrets" | "variables" | "matchConditions" => Some("name"),
+        _ => None,
+    }
+}
+
+pub(super) fn merge(object: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *object = patch.clone();
+        return;
+    };
+    if !object.is_object() || patch.get("$patch").is_some_and(|directive| directive == "replace") {
+        *object = Value::Object(Map::new());
+    }
+    let Some(members) = object.as_object_mut() else { return };
+    for (name, value) in patch.iter().filter(|(name, _)| !name.starts_with('$')) {
+        if value.is_null() {
+            members.shift_remove(name);
+        } else if let (Some(items), Some(key)) = (value.as_array(), merge_key(name)) {
+            merge_list(members.entry(name).or_insert_with(|| Value::Array(Vec::new())), items, key);
+        } else if value.is_object() {
+            let delete = value.get("$patch").is_some_and(|directive| directive == "delete");
+            if delete {
+                members.shift_remove(name);
+            } else {
+                merge(members.entry(name).or_insert(Value::Null), value);
+            }
+        } else {
+            members.insert(name.clone(), value.clone());
+        }
+    }
+    for (name, values) in patch {
+        if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/")
+            && let Some(items) = members.get_mut(list).and_then(Value::as_array_mut)
+        {
+            items.retain(|item| !values.as_array().is_some_and(|gone| gone.contains(item)));
+        }
+    }
+}
+
+fn merge_list(list: &mut Value, patch: &[Value], key: &str) {
+    let Some(items) = list.as_array_mut() else {
+        *list = Value::Array(patch.to_vec());
+        return;
+    };
+    if patch.iter().any(|item| item["$patch"] == "replace") {
+        items.clear();
+    }
+    for one in patch.iter().filter(|item| item["$patch"] != "replace") {
+        let same = |item: &&mut Value| if key.is_empty() { **item == *one } else { item[key] == one[key] };
+        if one["$patch"] == "delete" {
+            items.retain(|item| item[key] != one[key]);
+        } else if let Some(item) = items.iter_mut().find(same) {
+            merge(item, one);
+        } else {
+            items.push(one.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keyed_lists_are_merged_and_directives_are_obeyed_not_stored() {
+        let mut object = json!({"metadata": {"finalizers": ["a", "b"], "ownerReferences": [{"uid": "1", "name": "x"}]},
+            "data": {"k": "v", "gone": "x"}});
+        merge(&mut object, &json!({
+            "metadata": {"$setElementOrder/finalizers": ["b", "c"], "$deleteFromPrimitiveList/finalizers": ["a"],
+                "finalizers": ["c"], "ownerReferences": [{"uid": "1", "name": "y"}, {"uid": "2"}]},
+            "data": {"gone": null, "new": "1"},
+        }));
+        assert_eq!(object, json!({"metadata": {"finalizers": ["b", "c"],
+            "ownerReferences": [{"uid": "1", "name": "y"}, {"uid": "2"}]}, "data": {"k": "v", "new": "1"}}));
+    }
+}

@@ -1,0 +1,192 @@
+//! Replacing an object, and what replacing shares with patching.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::{ATTEMPTS, Answer, ApiError, Call, Result};
+use crate::core::Core;
+use crate::meta;
+use crate::request::Sub;
+use crate::store::{Action, Entry, Expect, Write, WriteError};
+
+/// Where a new state came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A whole object or a patch: what changed becomes its manager's.
+    Update,
+    /// Server-side apply: ownership is already in it.
+    Apply,
+}
+
+impl Call {
+    pub(crate) async fn update(&mut self, mut object: Value) -> Result<Answer> {
+        if self.target.sub == Sub::Scale {
+            return super::scale::update(self, object).await;
+        }
+        self.accept(&mut object)?;
+        let sent = object["metadata"]["name"].as_str().unwrap_or_default();
+        if sent != self.target.name {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({sent}) does not match the name on the URL ({})",
+                self.target.name
+            )));
+        }
+        let unconditional = object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty);
+        if unconditional && self.resource().needs_revision {
+            let why = "must be specified for an update";
+            let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
+            self.existing()?;
+            return Err(self.invalid(&object, &[error]));
+        }
+        self.change(Source::Update, move |_, _| Ok(object.clone())).await
+    }
+
+    /// Gives the live object a new state, starting over when somebody else wrote in between.
+    pub(super) async fn change(
+        &mut self,
+        source: Source,
+        new_state: impl Fn(&mut Self, &Value) -> Result<Value>,
+    ) -> Result<Answer> {
+        for _ in 0..ATTEMPTS {
+            let entry = self.existing()?;
+            let live = self.view(&entry);
+            let warnings = self.warnings.len();
+            let new = new_state(self, &live)?;
+            self.check_identity(&live, &new)?;
+            match self.replace(source, &entry, &live, new).await? {
+                Some(answer) => return Ok(answer),
+                // The next attempt says the same again; one that names a revision fails there.
+                None => self.warnings.truncate(warnings),
+            }
+        }
+        Err(ApiError::modified(self.subject(&self.target.name)))
+    }
+
+    /// The new state must be meant for this very object, and for this revision if it names one.
+    fn check_identity(&self, live: &Value, new: &Value) -> Result<()> {
+        let (old, new) = (&live["metadata"], &new["metadata"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let subject = self.subject(&self.target.name);
+        let uid = text(&new["uid"]);
+        if !uid.is_empty() && uid != text(&old["uid"]) {
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}", text(&old["uid"])
+            );
+            return Err(ApiError::conflict(subject, &why));
+        }
+        let revision = text(&new["resourceVersion"]);
+        if !revision.is_empty() && revision != "0" && revision != text(&old["resourceVersion"]) {
+            return Err(ApiError::modified(subject));
+        }
+        if text(&new["name"]) != text(&old["name"]) {
+            return Err(ApiError::bad_request("the name of the object does not match the name on the URL"));
+        }
+        let namespace = text(&new["namespace"]);
+        if !namespace.is_empty() && namespace != text(&old["namespace"]) {
+            return Err(ApiError::bad_request(
+                "the namespace of the object does not match the namespace on the request",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Stores the new state; `None` if the live object changed meanwhile.
+    async fn replace(&mut self, source: Source, entry: &Arc<Entry>, live: &Value, new: Value) -> Result<Option<Answer>> {
+        let new = self.prepare_changed(live, new)?;
+        let new = if source == Source::Apply { new } else { self.own_updated(live, new)? };
+        if meta::same(live, &new) {
+            return Ok(Some(self.answer(StatusCode::OK, entry)));
+        }
+        self.validate(&new, Some(live))?;
+        self.admit("UPDATE", Some(&new), Some(live))?;
+        let action = if is_released(&new, self.resource().is("", "namespaces")) {
+            Action::Delete
+        } else {
+            Action::Put(Core::encode(self.resource(), &new)?)
+        };
+        if self.options.dry_run {
+            let mut shown = new;
+            shown["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+            return Ok(Some(Answer::of_value(StatusCode::OK, &shown)));
+        }
+        let deleted = matches!(action, Action::Delete);
+        let expect = Expect::Revision(entry.revision);
+        let write = Write { key: self.key(), expect, action, guards: Vec::new(), at_ms: self.core.now_ms() };
+        match self.core.commit(write).await {
+            Ok(_) if deleted => Ok(Some(Answer::of_value(StatusCode::OK, &new))),
+            Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),
+            Err(WriteError::Conflict) => Ok(None),
+            Err(error) => Err(ApiError::of_write(&error)),
+        }
+    }
+
+    /// What is stored of a changed object, before ownership is recorded.
+    fn prepare_changed(&self, live: &Value, mut new: Value) -> Result<Value> {
+        let resource = Arc::clone(&self.target.resource);
+        meta::keep_system_fields(&mut new, live);
+        match self.target.sub {
+            Sub::Status => new = status_of(live, new),
+            Sub::Finalize => new = finalizers_of(live, &new),
+            Sub::None | Sub::Scale => {}
+        }
+        if self.target.sub == Sub::None && self.version().has_status {
+            copy_member(&mut new, live, "status");
+        }
+        if resource.is_custom() {
+            self.version().schema.default(&mut new);
+        } else if self.target.sub != Sub::Finalize {
+            let now = self.core.clock.now();
+            crate::builtin::prepare(&resource, &mut new, Some(live), now);
+        }
+        meta::tidy(&mut new);
+        let status_apart = self.version().has_status;
+        if resource.counts_generation && meta::spec_changed(live, &new, status_apart) {
+            let generation = live["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+            meta::of(&mut new).insert("generation".into(), generation.into());
+        }
+        Ok(new)
+    }
+}
+
+/// Whether an object that is being deleted has nothing left that holds it.
+pub(super) fn is_released(object: &Value, is_namespace: bool) -> bool {
+    let metadata = &object["metadata"];
+    let held = metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    let full = is_namespace && object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    !metadata["deletionTimestamp"].is_null() && !held && !full
+}
+
+fn copy_member(to: &mut Value, from: &Value, member: &str) {
+    let Some(members) = to.as_object_mut() else { return };
+    match from.get(member) {
+        Some(value) => members.insert(member.into(), value.clone()),
+        None => members.shift_remove(member),
+    };
+}
+
+/// The live object with the new status, and the managers the request sent.
+fn status_of(live: &Value, mut new: Value) -> Value {
+    let mut object = live.clone();
+    let managers = meta::of(&mut new).shift_remove("managedFields");
+    let metadata = meta::of(&mut object);
+    metadata.shift_remove("resourceVersion");
+    match managers {
+        Some(managers) => metadata.insert("managedFields".into(), managers),
+        None => metadata.shift_remove("managedFields"),
+    };
+    copy_member(&mut object, &new, "status");
+    object
+}
+
+/// The live namespace with the finalizers of the new one.
+fn finalizers_of(live: &Value, new: &Value) -> Value {
+    let mut object = live.clone();
+    meta::of(&mut object).shift_remove("resourceVersion");
+    if object["spec"].is_object() {
+        let finalizers = new["spec"].get("finalizers").cloned().unwrap_or_else(|| Value::Array(Vec::new()));
+        object["spec"]["finalizers"] = finalizers;
+    }
+    object
+}
