@@ -1,7 +1,7 @@
 //! The seam: everything the agent does outside the control plane.
 //!
 //! [`System`] takes and tells plain data and knows none of berth's kinds: whoever reconciles translates objects
-//! into it. `LinuxSystem` is the real host; the convergence tests put a fake in its place and let every
+//! into it. [`linux::LinuxSystem`] is the real host; the convergence tests put a fake in its place and let every
 //! call fail or be cut off in turn. That works because each method is idempotent: asked for what is already so, it
 //! does nothing; asked again after it failed or was interrupted, it finishes the job.
 //!
@@ -9,6 +9,7 @@
 
 mod data;
 mod error;
+pub mod linux;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -69,6 +70,10 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     /// Grows a volume that no QEMU has open (a running one grows by QMP). A size it already has is no change;
     /// a smaller one is refused.
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts>;
+
+    /// Makes the volume's file usable for the user QEMU runs as. Needed before it is plugged into a running machine;
+    /// [`System::launch`] does it for the disks it is given.
+    async fn grant_volume(&self, pool: &str, id: &str) -> Result<()>;
 
     /// Moves a volume to the pool's trash. One that is neither in the pool nor in the trash is no error.
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()>;

@@ -106,6 +106,8 @@ pub struct Lease {
 pub struct LeaseTaken {
     pub mac: String,
     pub address: Ipv4Addr,
+    /// When it was taken or last renewed: a lease of an earlier boot says nothing about this one.
+    pub taken_at: Timestamp,
 }
 
 /// A tap for one NIC of one machine.

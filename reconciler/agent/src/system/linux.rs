@@ -1,0 +1,312 @@
+//! The real host: files below one state directory, rtnetlink, nftables, dnsmasq and QEMU.
+//!
+//! ```text
+//!  <state>/images/<sha256>                       verified images
+//!          pools/<pool>/volumes/<id>.qcow2       disks, each with a note beside it
+//!          pools/<pool>/trash/…                  deleted ones
+//!          instances/<id>/…                      machines
+//!          network/<bridge>/…                    DHCP
+//! ```
+//!
+//! Must not know why anything is wanted. Files are the truth: nothing here remembers what it could read.
+
+mod files;
+mod host;
+mod images;
+mod layout;
+mod machines;
+mod network;
+mod program;
+mod seed;
+mod volumes;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::guest_agent::GuestAgent;
+use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
+use berth_qemu::process::RunAs;
+use berth_qemu::qmp::{Events, Qmp};
+use serde_json::Value;
+
+use super::{
+    Firewall, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, LaunchConfig, LeaseTaken,
+    NetworkConfig, NewVolume, ProcessFacts, Progress, Result, Stranger, System, SystemError, TapConfig,
+    TrashedVolume, VolumeFacts, VolumeOwner,
+};
+use files::blocking;
+use host::Host;
+use images::Images;
+use layout::Layout;
+use machines::Machines;
+use network::Networks;
+use volumes::Volumes;
+
+/// How a host is used.
+#[derive(Clone, Debug)]
+pub struct LinuxConfig {
+    /// Everything is below this folder.
+    pub state_dir: PathBuf,
+    /// The user QEMU runs as. None: ourselves.
+    pub run_as: Option<RunAs>,
+    /// The largest image that is downloaded, in bytes. Default 256 GiB.
+    pub max_image_bytes: u64,
+}
+
+impl LinuxConfig {
+    /// The defaults: the first of the users that distributions make for QEMU, if we are root.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self { state_dir: state_dir.into(), run_as: RunAs::default_user(), max_image_bytes: 256 << 30 }
+    }
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct LinuxSystem {
+    layout: Layout,
+    images: Arc<Images>,
+    volumes: Volumes,
+    networks: Networks,
+    machines: Machines,
+    host: Host,
+}
+
+impl LinuxSystem {
+    /// Makes the folders that are missing. Blocks for some file operations.
+    ///
+    /// *Errors*: when QEMU's user cannot pass through to the state directory.
+    pub fn open(config: LinuxConfig) -> Result<Self> {
+        let layout = Layout::new(&config.state_dir);
+        files::ensure_folder(layout.root())?;
+        check_passable(layout.root(), config.run_as.as_ref())?;
+        for folder in [layout.pools(), layout.networks()] {
+            files::ensure_folder(&folder)?;
+        }
+        let images = Images::open(layout.clone(), config.run_as.clone(), config.max_image_bytes)?;
+        Ok(Self {
+            images: Arc::new(images),
+            volumes: Volumes::new(layout.clone(), config.run_as.clone()),
+            networks: Networks::new(layout.clone()),
+            machines: Machines::open(layout.clone(), config.run_as)?,
+            host: Host::default(),
+            layout,
+        })
+    }
+
+    /// With another hypervisor than this machine's QEMU.
+    pub fn with_hypervisor(mut self, hypervisor: Arc<dyn Hypervisor>) -> Self {
+        self.machines.set_hypervisor(hypervisor);
+        self
+    }
+
+    async fn on_volumes<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Volumes) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let volumes = self.volumes.clone();
+        blocking(move || work(&volumes)).await
+    }
+}
+
+/// QEMU's user opens its files by their full paths: every folder above has to let it through. Said here, where it
+/// can be told what to do, rather than by QEMU at the first start.
+fn check_passable(root: &Path, run_as: Option<&RunAs>) -> Result<()> {
+    let Some(user) = run_as.filter(|u| u.uid != 0) else {
+        return Ok(());
+    };
+    let root = std::path::absolute(root).map_err(files::failed("find", root))?;
+    // The state directory itself is ours: it was perhaps made by somebody with a narrower mode.
+    let own = std::fs::metadata(&root).map_err(files::failed("look at", &root))?;
+    let mode = own.permissions().mode();
+    if mode & 0o001 == 0 {
+        let wider = std::fs::Permissions::from_mode((mode & 0o7777) | 0o011);
+        std::fs::set_permissions(&root, wider).map_err(files::failed("change the mode of", &root))?;
+    }
+    for folder in root.ancestors().skip(1) {
+        let metadata = std::fs::metadata(folder).map_err(files::failed("look at", folder))?;
+        let mode = metadata.permissions().mode();
+        let (owner, group) = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.uid() == user.uid && mode & 0o100 != 0, metadata.gid() == user.gid && mode & 0o010 != 0)
+        };
+        if mode & 0o001 == 0 && !owner && !group {
+            return Err(SystemError::Invalid {
+                what: "state directory",
+                value: folder.display().to_string(),
+                why: "the user QEMU runs as cannot pass through this folder (chmod o+x, or use another state directory)",
+            });
+        }
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl System for LinuxSystem {
+    async fn image(&self, sha256: &str) -> Result<Option<ImageFacts>> {
+        self.images.image(sha256).await
+    }
+
+    async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts> {
+        self.images.pull(source, progress).await
+    }
+
+    async fn images(&self) -> Result<Vec<ImageFacts>> {
+        self.images.images().await
+    }
+
+    async fn remove_image(&self, sha256: &str) -> Result<()> {
+        self.images.remove(sha256).await
+    }
+
+    async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.volume(&pool, &id)).await
+    }
+
+    async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
+        let base = match &volume.base {
+            None => None,
+            Some(sha256) => {
+                let missing = || SystemError::ImageNotCached { sha256: sha256.clone() };
+                Some(self.images.image(sha256).await?.ok_or_else(missing)?)
+            }
+        };
+        let new = volume.clone();
+        self.on_volumes(move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.grow(&pool, &id, size)).await
+    }
+
+    async fn grant_volume(&self, pool: &str, id: &str) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.grant(&pool, &id)).await
+    }
+
+    async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.trash(&pool, &id)).await
+    }
+
+    async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_volumes(move |v| v.restore(&pool, &id, &owner)).await
+    }
+
+    async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
+        let pool = pool.to_owned();
+        self.on_volumes(move |v| v.purge(&pool, older_than)).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
+        self.on_volumes(Volumes::volumes).await
+    }
+
+    async fn trash(&self) -> Result<Vec<TrashedVolume>> {
+        self.on_volumes(Volumes::trashed).await
+    }
+
+    async fn ensure_network(&self, network: &NetworkConfig) -> Result<()> {
+        self.networks.ensure(network).await
+    }
+
+    async fn remove_network(&self, bridge: &str) -> Result<()> {
+        self.networks.remove(bridge).await
+    }
+
+    async fn networks(&self) -> Result<Vec<String>> {
+        self.networks.networks().await
+    }
+
+    async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
+        self.networks.ensure_tap(tap).await
+    }
+
+    async fn remove_tap(&self, name: &str) -> Result<()> {
+        self.networks.remove_tap(name).await
+    }
+
+    async fn taps(&self) -> Result<Vec<String>> {
+        self.networks.taps().await
+    }
+
+    async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
+        self.networks.apply_firewall(firewall).await
+    }
+
+    async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
+        self.networks.leases_taken(bridge).await
+    }
+
+    async fn forwarding(&self) -> Result<Forwarding> {
+        self.networks.forwarding().await
+    }
+
+    async fn launch(&self, config: &LaunchConfig) -> Result<ProcessFacts> {
+        let installation = self.host.installation().await?;
+        self.machines.launch(config, &installation).await
+    }
+
+    async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
+        self.machines.process(instance).await
+    }
+
+    async fn exited(&self, process: &ProcessIdentity) -> Result<()> {
+        self.machines.exited(process).await
+    }
+
+    async fn connect(&self, instance: &str) -> Result<(Qmp, Events)> {
+        self.machines.connect(instance).await
+    }
+
+    async fn guest_agent(&self, instance: &str) -> Result<GuestAgent> {
+        self.machines.guest_agent(instance).await
+    }
+
+    async fn kill(&self, instance: &str, grace: Duration) -> Result<()> {
+        self.machines.kill(instance, grace).await
+    }
+
+    async fn remove_instance(&self, instance: &str) -> Result<()> {
+        self.machines.remove(instance).await
+    }
+
+    async fn instances(&self) -> Result<Vec<InstanceFacts>> {
+        self.machines.instances().await
+    }
+
+    async fn read_journal(&self, instance: &str) -> Result<Option<Value>> {
+        self.machines.read_journal(instance).await
+    }
+
+    async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()> {
+        self.machines.write_journal(instance, journal).await
+    }
+
+    async fn last_words(&self, instance: &str) -> Result<String> {
+        self.machines.last_words(instance).await
+    }
+
+    async fn facts(&self) -> Result<HostFacts> {
+        self.host.facts(self.layout.root()).await
+    }
+
+    async fn strangers(&self) -> Result<Vec<Stranger>> {
+        let mut strangers = self.machines.strangers().await?;
+        strangers.extend(self.on_volumes(Volumes::strangers).await?);
+        strangers.sort();
+        Ok(strangers)
+    }
+
+    fn instance_directory(&self, instance: &str) -> PathBuf {
+        self.layout.instance(instance)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Files that are complete or not there, and a full disk told apart from other errors.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use berth_qemu::process::RunAs;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::system::SystemError;
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+/// Names that begin so are ours and unfinished: whoever makes the file next replaces it.
+pub(super) const UNFINISHED: &str = ".";
+/// JSON files of ours are small: a larger one is not ours.
+const MAX_JSON: u64 = 1 << 20;
+
+/// Runs file work off the async threads.
+///
+/// *Panics*: if the work panics, so does the caller.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// For `map_err`: names the attempt, and calls a full disk one.
+pub(super) fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SystemError {
+    let path = path.to_owned();
+    move |source| {
+        if is_full(&source) {
+            let free = path.parent().map_or(0, |p| space(p).map_or(0, |s| s.free));
+            return SystemError::NoSpace { what: path.display().to_string(), needed: 0, free };
+        }
+        SystemError::File { attempt, path, source }
+    }
+}
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+/// Space of a file system, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Space {
+    pub(super) total: u64,
+    /// For unprivileged users: what is kept for root is not ours to fill.
+    pub(super) free: u64,
+}
+
+pub(super) fn space(path: &Path) -> io::Result<Space> {
+    let stat = nix::sys::statvfs::statvfs(path)?;
+    let unit = stat.fragment_size();
+    Ok(Space { total: stat.blocks() * unit, free: stat.blocks_available() * unit })
+}
+
+/// Refuses early what would not fit.
+pub(super) fn check_space(what: &Path, needed: u64) -> Result<()> {
+    let folder = what.parent().unwrap_or(what);
+    let free = space(folder).map_err(failed("read the free space of", folder))?.free;
+    if needed > free {
+        return Err(SystemError::NoSpace { what: what.display().to_string(), needed, free });
+    }
+    Ok(())
+}
+
+/// Makes a folder, and its parents, that others may pass through and not list.
+pub(super) fn ensure_folder(path: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o711).create(path).map_err(failed("make the folder", path))
+}
+
+/// Puts a file in place in one step, on disk when it returns.
+pub(super) fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let unfinished = unfinished(path);
+    let write = || -> io::Result<()> {
+        // A leftover of another mode or owner must not lend either to the new file.
+        remove_if_there(&unfinished)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        sync_parent(path)
+    };
+    write().map_err(|error| {
+        // Not there is as good as removed.
+        let _ = fs::remove_file(&unfinished);
+        failed("write", path)(error)
+    })
+}
+
+pub(super) fn unfinished(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(UNFINISHED);
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+pub(super) fn write_json<T: Serialize>(path: &Path, value: &T, mode: u32) -> Result<()> {
+    let mut bytes = serde_json::to_vec_pretty(value).expect("our own types are plain JSON");
+    bytes.push(b'\n');
+    write_atomic(path, &bytes, mode)
+}
+
+/// What a JSON file holds; None if it is not there. The inner error is for people: it is there and not readable.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<std::result::Result<T, String>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, MAX_JSON), &mut bytes).map_err(failed("read", path))?;
+    Ok(Some(serde_json::from_slice(&bytes).map_err(|e| e.to_string())))
+}
+
+pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The names in a folder that are UTF-8, sorted; none if the folder is not there.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed("list", folder)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed("list", folder))?.file_name();
+        names.extend(name.into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Lets QEMU's user read and write a file, and nobody else.
+pub(super) fn give(path: &Path, owner: Option<&RunAs>) -> Result<()> {
+    chown(path, owner.map(|o| (o.uid, o.gid)), 0o600)
+}
+
+/// Lets QEMU's group read a file that QEMU's user does not own, so that it cannot make it writable either.
+pub(super) fn lend(path: &Path, reader: Option<&RunAs>) -> Result<()> {
+    chown(path, reader.map(|r| (0, r.gid)), 0o440)
+}
+
+fn chown(path: &Path, owner: Option<(u32, u32)>, mode: u32) -> Result<()> {
+    if let Some((uid, gid)) = owner {
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(failed("change the owner of", path))?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("change the mode of", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_in_one_step_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("a.json");
+        // What a crash in the middle of an earlier write leaves.
+        fs::write(unfinished(&path), b"half").expect("leftover");
+        write_json(&path, &serde_json::json!({"n": 1}), 0o600).expect("first");
+        write_json(&path, &serde_json::json!({"n": 2}), 0o600).expect("second");
+        let value: serde_json::Value = read_json(&path).expect("read").expect("there").expect("JSON");
+        assert_eq!(value["n"], 2);
+        assert_eq!(names(folder.path()).expect("list"), ["a.json"]);
+        assert_eq!(fs::metadata(&path).expect("metadata").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_apart_from_a_missing_one() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("a.json");
+        assert!(read_json::<serde_json::Value>(&path).expect("read").is_none());
+        fs::write(&path, b"{").expect("damage");
+        assert!(read_json::<serde_json::Value>(&path).expect("read").expect("there").is_err());
+    }
+}

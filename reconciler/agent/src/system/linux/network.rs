@@ -1,0 +1,243 @@
+//! Private networks: a bridge each, with the gateway's address, a DHCP and DNS server on it, and taps joined to it.
+//!
+//! What is ours is told by its name (`bth-…`, `btt…`) and kind; nothing else is touched. Works in the network
+//! namespace the process is in.
+
+mod dnsmasq;
+mod firewall;
+mod foreign;
+mod netlink;
+mod ruleset;
+mod tap;
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use ipnet::Ipv4Net;
+
+use super::files::{self, blocking, failed};
+use super::layout::{Layout, check_link};
+use crate::system::{Firewall, Forwarding, LeaseTaken, NetworkConfig, SystemError, TapConfig};
+
+use firewall::Rules;
+use netlink::{Kind, Link, Netlink};
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+pub(super) const BRIDGE_PREFIX: &str = "bth-";
+pub(super) const TAP_PREFIX: &str = "btt";
+/// Carries the public addresses.
+const PUBLIC_LINK: &str = "berth-public";
+
+#[derive(Debug)]
+pub(super) struct Networks {
+    layout: Layout,
+    rules: Rules,
+}
+
+impl Networks {
+    pub(super) fn new(layout: Layout) -> Self {
+        let rules = Rules::new(layout.networks().join("firewall.json"));
+        Self { layout, rules }
+    }
+
+    pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {
+        check_link("bridge", &network.bridge, BRIDGE_PREFIX)?;
+        if !network.cidr.contains(&network.gateway) {
+            let value = network.gateway.to_string();
+            return Err(SystemError::Invalid { what: "gateway", value, why: "outside the network's range" });
+        }
+        sysctl("net/ipv4/ip_forward", "1").await?;
+        let netlink = Netlink::open()?;
+        self.ensure_bridge(&netlink, network).await?;
+        dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
+    }
+
+    async fn ensure_bridge(&self, netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
+        let name = &network.bridge;
+        let bridge = match netlink.link(name).await? {
+            Some(link) => link,
+            None => {
+                netlink.add_bridge(name, stable_mac(name)).await?;
+                // No router advertisements, no addresses of its own: IPv4 is what this network speaks.
+                sysctl_if_there(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1").await;
+                tracing::info!(bridge = name, "bridge made");
+                netlink.expect(name).await?
+            }
+        };
+        bridge.must_be(Kind::Bridge)?;
+        if bridge.mtu != u32::from(network.mtu) {
+            netlink.set_mtu(&bridge, network.mtu.into()).await?;
+        }
+        let address =
+            Ipv4Net::new(network.gateway, network.cidr.prefix_len()).expect("a prefix of a network");
+        netlink.exact_addresses(&bridge, &[address]).await?;
+        if bridge.up { Ok(()) } else { netlink.set_up(&bridge).await }
+    }
+
+    pub(super) async fn remove(&self, bridge: &str) -> Result<()> {
+        check_link("bridge", bridge, BRIDGE_PREFIX)?;
+        let folder = self.layout.network(bridge);
+        dnsmasq::remove(&folder).await?;
+        let netlink = Netlink::open()?;
+        if let Some(link) = netlink.link(bridge).await? {
+            link.must_be(Kind::Bridge)?;
+            netlink.remove(&link).await?;
+            tracing::info!(bridge, "bridge removed");
+        }
+        // Last: while the folder is there, the network is listed, and its removal can be finished.
+        blocking(move || remove_folder(&folder)).await
+    }
+
+    /// Bridges, and what a reboot left of networks: their folders.
+    pub(super) async fn networks(&self) -> Result<Vec<String>> {
+        let links = Netlink::open()?.links().await?;
+        let mut names = ours(&links, BRIDGE_PREFIX, Kind::Bridge);
+        let folder = self.layout.networks();
+        let left = blocking(move || files::names(&folder)).await?;
+        names.extend(left.into_iter().filter(|n| check_link("bridge", n, BRIDGE_PREFIX).is_ok()));
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    pub(super) async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
+        check_link("tap", &tap.name, TAP_PREFIX)?;
+        let netlink = Netlink::open()?;
+        let bridge = netlink.expect(&tap.bridge).await?;
+        bridge.must_be(Kind::Bridge)?;
+        let link = match netlink.link(&tap.name).await? {
+            Some(link) => link,
+            None => {
+                tap::create(&tap.name)?;
+                sysctl_if_there(&format!("net/ipv6/conf/{}/disable_ipv6", tap.name), "1").await;
+                tracing::info!(tap = tap.name, bridge = tap.bridge, "tap made");
+                netlink.expect(&tap.name).await?
+            }
+        };
+        link.must_be(Kind::Tap)?;
+        if link.mtu != u32::from(tap.mtu) {
+            netlink.set_mtu(&link, tap.mtu.into()).await?;
+        }
+        if link.controller != Some(bridge.index) {
+            netlink.join(&link, &bridge).await?;
+        }
+        if link.up { Ok(()) } else { netlink.set_up(&link).await }
+    }
+
+    pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {
+        check_link("tap", name, TAP_PREFIX)?;
+        let netlink = Netlink::open()?;
+        let Some(link) = netlink.link(name).await? else {
+            return Ok(());
+        };
+        link.must_be(Kind::Tap)?;
+        netlink.remove(&link).await?;
+        tracing::info!(tap = name, "tap removed");
+        Ok(())
+    }
+
+    pub(super) async fn taps(&self) -> Result<Vec<String>> {
+        Ok(ours(&Netlink::open()?.links().await?, TAP_PREFIX, Kind::Tap))
+    }
+
+    pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
+        let netlink = Netlink::open()?;
+        let mut public: Vec<Ipv4Addr> = firewall.forwards.iter().map(|f| f.public).collect();
+        public.sort();
+        public.dedup();
+        // Addresses come before the rules that need them and go after them.
+        let link = netlink.link(PUBLIC_LINK).await?;
+        if !public.is_empty() {
+            let link = match link {
+                Some(link) => link,
+                None => {
+                    netlink.add_dummy(PUBLIC_LINK).await?;
+                    sysctl_if_there(&format!("net/ipv6/conf/{PUBLIC_LINK}/disable_ipv6"), "1").await;
+                    netlink.expect(PUBLIC_LINK).await?
+                }
+            };
+            link.must_be(Kind::Dummy)?;
+            netlink.add_missing(&link, &hosts(&public)).await?;
+            if !link.up {
+                netlink.set_up(&link).await?;
+            }
+            self.rules.apply(firewall).await?;
+            return netlink.exact_addresses(&link, &hosts(&public)).await;
+        }
+        self.rules.apply(firewall).await?;
+        match link {
+            Some(link) => {
+                link.must_be(Kind::Dummy)?;
+                netlink.remove(&link).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
+        check_link("bridge", bridge, BRIDGE_PREFIX)?;
+        let folder = self.layout.network(bridge);
+        blocking(move || dnsmasq::leases_taken(&folder)).await
+    }
+
+    pub(super) async fn forwarding(&self) -> Result<Forwarding> {
+        let enabled = blocking(|| std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward")).await;
+        if enabled.map_err(failed("read", Path::new("/proc/sys/net/ipv4/ip_forward")))?.trim() != "1" {
+            // The first network turns it on.
+            let networks = self.networks().await?;
+            if !networks.is_empty() {
+                let message = "net.ipv4.ip_forward is off: set it to 1 (sysctl -w net.ipv4.ip_forward=1)";
+                return Ok(Forwarding { ok: false, message: message.to_owned() });
+            }
+        }
+        foreign::forwarding().await
+    }
+}
+
+fn ours(links: &[Link], prefix: &str, kind: Kind) -> Vec<String> {
+    let mut names: Vec<String> = links
+        .iter()
+        .filter(|l| l.kind == Some(kind) && check_link("link", &l.name, prefix).is_ok())
+        .map(|l| l.name.clone())
+        .collect();
+    names.sort();
+    names
+}
+
+fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
+    addresses.iter().map(|a| Ipv4Net::from(*a)).collect()
+}
+
+/// A bridge without one takes its ports' lowest: guests would see their gateway's address change.
+fn stable_mac(name: &str) -> [u8; 6] {
+    use sha2::{Digest, Sha256};
+    let hash = Sha256::digest(name.as_bytes());
+    [0x52, 0x54, 0x00, hash[0], hash[1], hash[2]]
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+async fn sysctl(key: &str, value: &'static str) -> Result<()> {
+    let path = Path::new("/proc/sys").join(key);
+    blocking(move || {
+        let now = std::fs::read_to_string(&path).map_err(failed("read", &path))?;
+        if now.trim() == value { Ok(()) } else { std::fs::write(&path, value).map_err(failed("set", &path)) }
+    })
+    .await
+}
+
+/// For settings that not every kernel has.
+async fn sysctl_if_there(key: &str, value: &'static str) {
+    if let Err(error) = sysctl(key, value).await {
+        tracing::debug!(key, error = error.chain(), "setting not made");
+    }
+}
+
+#[cfg(test)]
+mod tests;

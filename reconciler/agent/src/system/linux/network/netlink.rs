@@ -1,0 +1,220 @@
+//! Links and addresses of the host, by rtnetlink.
+
+use std::net::IpAddr;
+
+use futures::TryStreamExt;
+use ipnet::Ipv4Net;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::{Handle, LinkBridge, LinkDummy, LinkUnspec};
+
+use super::Result;
+use crate::system::SystemError;
+
+/// Kinds of links that are ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bridge,
+    Tap,
+    Dummy,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) kind: Option<Kind>,
+    pub(super) mtu: u32,
+    pub(super) up: bool,
+    /// The bridge it is a port of.
+    pub(super) controller: Option<u32>,
+}
+
+impl Link {
+    /// A name of ours on something else: a stranger's, and not touched.
+    pub(super) fn must_be(&self, kind: Kind) -> Result<()> {
+        if self.kind == Some(kind) {
+            return Ok(());
+        }
+        Err(network("use", &self.name, format!("it exists and is no {kind:?} of berth's")))
+    }
+}
+
+/// A connection to the kernel, for a few requests in a row.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    handle: Handle,
+}
+
+impl Netlink {
+    pub(super) fn open() -> Result<Self> {
+        let (connection, handle, _) =
+            rtnetlink::new_connection().map_err(|e| network("open", "rtnetlink", e.to_string()))?;
+        // Ends when the handle is dropped.
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    pub(super) async fn links(&self) -> Result<Vec<Link>> {
+        let all: Vec<LinkMessage> =
+            self.handle.link().get().execute().try_collect().await.map_err(on("list", "network links"))?;
+        Ok(all.into_iter().filter_map(link).collect())
+    }
+
+    pub(super) async fn link(&self, name: &str) -> Result<Option<Link>> {
+        let mut found = self.handle.link().get().match_name(name).execute();
+        match found.try_next().await {
+            Ok(message) => Ok(message.and_then(link)),
+            Err(error) if errno(&error) == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(on("look for", name)(error)),
+        }
+    }
+
+    pub(super) async fn expect(&self, name: &str) -> Result<Link> {
+        self.link(name).await?.ok_or_else(|| network("find", name, "there is no such interface"))
+    }
+
+    pub(super) async fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<()> {
+        let message = LinkBridge::new(name).address(mac.to_vec()).build();
+        self.add(name, message).await
+    }
+
+    pub(super) async fn add_dummy(&self, name: &str) -> Result<()> {
+        self.add(name, LinkDummy::new(name).build()).await
+    }
+
+    /// One that came into being meanwhile is as good.
+    async fn add(&self, name: &str, message: LinkMessage) -> Result<()> {
+        match self.handle.link().add(message).execute().await {
+            Err(error) if errno(&error) != Some(libc::EEXIST) => Err(on("make", name)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn remove(&self, link: &Link) -> Result<()> {
+        match self.handle.link().del(link.index).execute().await {
+            Err(error) if errno(&error) != Some(libc::ENODEV) => Err(on("remove", &link.name)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn set_mtu(&self, link: &Link, mtu: u32) -> Result<()> {
+        self.change(link, "set the MTU of", LinkUnspec::new_with_index(link.index).mtu(mtu).build()).await
+    }
+
+    pub(super) async fn set_up(&self, link: &Link) -> Result<()> {
+        self.change(link, "bring up", LinkUnspec::new_with_index(link.index).up().build()).await
+    }
+
+    pub(super) async fn join(&self, link: &Link, bridge: &Link) -> Result<()> {
+        let message = LinkUnspec::new_with_index(link.index).controller(bridge.index).build();
+        self.change(link, "join to its bridge", message).await
+    }
+
+    async fn change(&self, link: &Link, attempt: &'static str, message: LinkMessage) -> Result<()> {
+        self.handle.link().change(message).execute().await.map_err(on(attempt, &link.name))
+    }
+
+    /// Makes these the link's IPv4 addresses.
+    pub(super) async fn exact_addresses(&self, link: &Link, wanted: &[Ipv4Net]) -> Result<()> {
+        for (address, message) in self.addresses(link).await? {
+            if !wanted.contains(&address) {
+                let request = self.handle.address().del(message);
+                match request.execute().await {
+                    Err(error) if errno(&error) != Some(libc::EADDRNOTAVAIL) => {
+                        return Err(on("take an address from", &link.name)(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.add_missing(link, wanted).await
+    }
+
+    pub(super) async fn add_missing(&self, link: &Link, wanted: &[Ipv4Net]) -> Result<()> {
+        let there = self.addresses(link).await?;
+        for address in wanted.iter().filter(|w| !there.iter().any(|(a, _)| a == *w)) {
+            let request =
+                self.handle.address().add(link.index, IpAddr::V4(address.addr()), address.prefix_len());
+            match request.execute().await {
+                Err(error) if errno(&error) != Some(libc::EEXIST) => {
+                    return Err(on("give an address to", &link.name)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn addresses(&self, link: &Link) -> Result<Vec<(Ipv4Net, AddressMessage)>> {
+        let request = self.handle.address().get().set_link_index_filter(link.index);
+        let all: Vec<AddressMessage> =
+            request.execute().try_collect().await.map_err(on("list the addresses of", &link.name))?;
+        Ok(all.into_iter().filter_map(|m| Some((ipv4(&m)?, m))).collect())
+    }
+}
+
+fn ipv4(message: &AddressMessage) -> Option<Ipv4Net> {
+    if message.header.family != AddressFamily::Inet {
+        return None;
+    }
+    let local = message.attributes.iter().find_map(|a| match a {
+        AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+        _ => None,
+    })?;
+    Ipv4Net::new(local, message.header.prefix_len).ok()
+}
+
+fn link(message: LinkMessage) -> Option<Link> {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        kind: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        controller: None,
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Controller(index) => link.controller = (index != 0).then_some(index),
+            LinkAttribute::LinkInfo(infos) => link.kind = infos.iter().find_map(kind),
+            _ => {}
+        }
+    }
+    (!link.name.is_empty()).then_some(link)
+}
+
+fn kind(info: &LinkInfo) -> Option<Kind> {
+    match info {
+        LinkInfo::Kind(InfoKind::Bridge) => Some(Kind::Bridge),
+        LinkInfo::Kind(InfoKind::Tun) => Some(Kind::Tap),
+        LinkInfo::Kind(InfoKind::Dummy) => Some(Kind::Dummy),
+        _ => None,
+    }
+}
+
+fn errno(error: &rtnetlink::Error) -> Option<i32> {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => Some(message.raw_code().abs()),
+        _ => None,
+    }
+}
+
+fn on(attempt: &'static str, name: &str) -> impl FnOnce(rtnetlink::Error) -> SystemError {
+    let name = name.to_owned();
+    move |error| {
+        let detail = match errno(&error) {
+            Some(libc::EPERM) => "no permission: the host agent needs root or CAP_NET_ADMIN".to_owned(),
+            Some(code) => std::io::Error::from_raw_os_error(code).to_string(),
+            None => error.to_string(),
+        };
+        network(attempt, &name, detail)
+    }
+}
+
+pub(super) fn network(attempt: &'static str, name: &str, detail: impl Into<String>) -> SystemError {
+    SystemError::Network { attempt, name: name.to_owned(), detail: detail.into() }
+}

@@ -1,0 +1,111 @@
+//! The trash: where files of deleted disks rest until their time is over. The only place that deletes disks' data.
+
+use std::fs;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::super::files::{self, failed};
+use super::super::layout::{check_name, is_name};
+use super::note::Note;
+use super::{Place, Result, SUFFIX, Volumes, exists, size_of};
+use crate::system::{SystemError, TrashedVolume, VolumeFacts, VolumeOwner};
+
+impl Volumes {
+    pub(in super::super) fn trash(&self, pool: &str, id: &str) -> Result<()> {
+        let place = self.place(pool, id)?;
+        let Some(note) = Note::read(&place.note)? else {
+            return Ok(());
+        };
+        if exists(&place.file)? {
+            let mut note = note.map_err(|detail| place.damaged(&detail))?;
+            note.deleted_at = Some(Timestamp::now());
+            files::ensure_folder(&self.layout.trash(pool))?;
+            // First the note, then the file: a file in the trash always has its date.
+            note.write(&place.trashed_note)?;
+            fs::rename(&place.file, &place.trashed_file).map_err(failed("move to the trash", &place.file))?;
+            files::sync_parent(&place.trashed_file).map_err(failed("write", &place.trashed_file))?;
+            tracing::info!(volume = id, "volume in the trash");
+        }
+        remove_note(&place)
+    }
+
+    pub(in super::super) fn restore(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        let place = self.place(pool, id)?;
+        let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        if exists(&place.trashed_file)? {
+            if exists(&place.file)? {
+                return Err(place.damaged("it is in the pool and in the trash"));
+            }
+            let note = Note::read(&place.trashed_note)?.ok_or_else(lost)?;
+            let mut note = note.map_err(|detail| place.damaged(&detail))?;
+            note.owner = owner.clone();
+            note.deleted_at = None;
+            note.complete = true;
+            files::ensure_folder(&self.layout.volumes(pool))?;
+            note.write(&place.note)?;
+            fs::rename(&place.trashed_file, &place.file)
+                .map_err(failed("bring back from the trash", &place.file))?;
+            files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
+            tracing::info!(volume = id, "volume restored");
+        }
+        let found = self.volume(pool, id)?.ok_or_else(lost)?;
+        files::remove_if_there(&place.trashed_note).map_err(failed("remove", &place.trashed_note))?;
+        Ok(found)
+    }
+
+    pub(in super::super) fn purge(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
+        check_name("pool", pool)?;
+        let now = Timestamp::now();
+        let mut purged = Vec::new();
+        for name in files::names(&self.layout.trash(pool))? {
+            let Some(id) = name.strip_suffix(".json").filter(|id| is_name(id)) else {
+                continue;
+            };
+            let place = self.place(pool, id)?;
+            let Some(Ok(note)) = Note::read(&place.trashed_note)? else {
+                continue;
+            };
+            let Some(deleted_at) = note.deleted_at else {
+                continue;
+            };
+            let limit = SignedDuration::try_from(older_than).unwrap_or(SignedDuration::MAX);
+            if now.duration_since(deleted_at) < limit {
+                continue;
+            }
+            if exists(&place.trashed_file)? {
+                fs::remove_file(&place.trashed_file).map_err(failed("delete", &place.trashed_file))?;
+                tracing::info!(volume = id, "volume purged from the trash");
+                purged.push(id.to_owned());
+            }
+            // Without a file it is the note of a removal or a restore that was cut off.
+            files::remove_if_there(&place.trashed_note).map_err(failed("remove", &place.trashed_note))?;
+        }
+        Ok(purged)
+    }
+
+    pub(in super::super) fn trashed(&self) -> Result<Vec<TrashedVolume>> {
+        let mut trashed = Vec::new();
+        for pool in self.pools()? {
+            for name in files::names(&self.layout.trash(&pool))? {
+                let Some(id) = name.strip_suffix(SUFFIX).filter(|id| is_name(id)) else {
+                    continue;
+                };
+                let place = self.place(&pool, id)?;
+                let Some(Ok(note)) = Note::read(&place.trashed_note)? else {
+                    continue;
+                };
+                let size = size_of(&place.trashed_file).unwrap_or(0);
+                trashed.push(TrashedVolume {
+                    volume: self.facts(&place, &place.trashed_file, &note, size),
+                    deleted_at: note.deleted_at.unwrap_or(Timestamp::UNIX_EPOCH),
+                });
+            }
+        }
+        Ok(trashed)
+    }
+}
+
+fn remove_note(place: &Place) -> Result<()> {
+    files::remove_if_there(&place.note).map_err(failed("remove", &place.note))
+}
