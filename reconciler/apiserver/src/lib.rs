@@ -9,6 +9,7 @@
 //! HTTP or in-process call ─▶ authenticate ─▶ authorize ─▶ verb ─▶ schema, fields, admission ─▶ store ─▶ watchers
 //! ```
 
+pub mod admission;
 mod authorize;
 mod bootstrap;
 mod builtin;

@@ -16,7 +16,7 @@ use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression as Tree, Parser};
 use kube_cel::cel::{self, Context, ExecutionError};
 
-pub(crate) use convert::{native, object, text, typed};
+pub(crate) use convert::{native, object, typed};
 
 /// Longest source of one expression.
 const MAX_SOURCE: usize = 32 * 1024;
