@@ -33,7 +33,7 @@ impl Bench {
         let mut benches = vec![Self::new(Arc::new(FakeHypervisor::new()), false)];
         match LocalHypervisor::discover() {
             Ok(local) => benches.push(Self::new(Arc::new(local), true)),
-            Err(error) => println!("only the fake: {error}"),
+            Err(error) => eprintln!("only the fake: {error}"),
         }
         benches
     }
@@ -280,7 +280,7 @@ async fn two_machines_never_have_one_disk() {
     for bench in Bench::all() {
         let (_qmp, _events) = bench.launch().await;
         let mut second = bench.spec.clone();
-        second.instance.push_str("b");
+        second.instance.push('b');
         second.paths = MachinePaths::in_directory(bench.directory.path().join("second"));
         match bench.host.launch(&second, Limits::default()).await {
             Err(LaunchError::Exited { stderr, .. }) => assert!(stderr.contains("lock"), "{stderr}"),

@@ -9,6 +9,7 @@ use berth_qemu::installation::Installation;
 use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, MachinePaths, MachineSpec};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
+use berth_qemu::qmp::{EventKind, Events, Notice};
 use berth_qemu::{block, qcow2};
 
 struct Bench {
@@ -22,7 +23,7 @@ impl Bench {
         let installation = match Installation::discover().await {
             Ok(installation) => installation,
             Err(error) => {
-                println!("nothing to test: {error}");
+                eprintln!("nothing to test: {error}");
                 return None;
             }
         };
@@ -68,7 +69,7 @@ fn status(process: &ProcessIdentity, field: &str) -> String {
 async fn the_installation_names_version_machine_types_and_firmware() {
     let Some(bench) = Bench::new().await else { return };
     let found = &bench.installation;
-    println!("{found:?}");
+    eprintln!("{found:?}");
     assert!(found.version.major >= 6);
     let q35 = found.q35.as_ref().expect("an alias");
     assert!(q35.starts_with("pc-q35-") && found.machine_types.contains(q35));
@@ -78,7 +79,7 @@ async fn the_installation_names_version_machine_types_and_firmware() {
 #[tokio::test]
 async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     let Some(bench) = Bench::new().await else { return };
-    let mut spec = bench.spec("every, thing").clone();
+    let mut spec = bench.spec("every, thing");
     spec.instance = format!("everything-{}", std::process::id());
     if let Some(uefi) = bench.installation.uefi.iter().find(|f| !f.secure_boot) {
         std::fs::copy(&uefi.vars_template, bench.file("vars.fd")).expect("copied");
@@ -110,7 +111,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     let start = Instant::now();
     let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(200) };
     let process = bench.host.launch(&spec, limits).await.expect("launched");
-    println!("launched in {:?}", start.elapsed());
+    eprintln!("launched in {:?}", start.elapsed());
     let (qmp, _events) = bench.host.connect(&spec.paths).await.expect("connected");
     assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Prelaunch);
     let disks = block::disks(&qmp).await.expect("disks");
@@ -149,10 +150,10 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     let found = listed.iter().find(|q| q.identity == process).expect("it is listed");
     assert_eq!(
         (found.instance.as_deref(), found.name.as_deref()),
-        (Some(spec.instance.as_str()), Some("every"))
+        (Some(spec.instance.as_str()), Some("every, thing"))
     );
     let cgroups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).expect("it runs");
-    println!("{cgroups}");
+    eprintln!("{cgroups}");
 
     bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
     assert!(!Path::new(&format!("/proc/{}", process.pid)).exists());
@@ -181,6 +182,66 @@ async fn a_guest_that_reads_nothing_to_boot_shows_its_firmware_on_the_serial_lin
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
+}
+
+/// Switches the machine off by the chipset's power register, as ACPI would.
+const POWER_OFF: [u8; 9] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xeb, 0xfe];
+
+async fn shut_down(events: &mut Events) -> EventKind {
+    let search = async {
+        loop {
+            if let Notice::Event(event) = events.next().await.expect("connected")
+                && let EventKind::Shutdown { .. } = event.kind()
+            {
+                return event.kind();
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), search).await.expect("the guest has switched itself off")
+}
+
+#[tokio::test]
+async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_again() {
+    let Some(bench) = Bench::new().await else { return };
+    let mut sector = vec![0; 1 << 20];
+    sector[..POWER_OFF.len()].copy_from_slice(&POWER_OFF);
+    sector[510..512].copy_from_slice(&[0x55, 0xaa]);
+    std::fs::write(bench.file("boot.raw"), sector).expect("written");
+    let mut spec = bench.spec("off");
+    // Booted by its mark, not by its place.
+    for (id, boot) in [("first", false), ("second", true)] {
+        let file = bench.file(if boot { "boot.raw" } else { "blank.raw" });
+        if !boot {
+            std::fs::write(&file, vec![0; 1 << 20]).expect("written");
+        }
+        spec.disks.push(DiskSpec {
+            id: id.to_owned(),
+            file,
+            format: Format::Raw,
+            backing: None,
+            serial: id.to_owned(),
+            wwn: None,
+            boot,
+            read_only: false,
+            target: None,
+            cache: Cache::Writeback,
+        });
+    }
+    let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
+    let (qmp, mut events) = bench.host.connect(&spec.paths).await.expect("connected");
+    power::start(&qmp).await.expect("started");
+    let end = shut_down(&mut events).await;
+    assert_eq!(end, EventKind::Shutdown { by_guest: true, reason: "guest-shutdown".to_owned() });
+    drop((qmp, events));
+    // Whoever comes later can still see it.
+    let (qmp, mut events) = bench.host.connect(&spec.paths).await.expect("connected");
+    assert!(bench.host.is_alive(&process).await.expect("asked"));
+    assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Shutdown);
+    power::reset(&qmp).await.expect("reset");
+    power::start(&qmp).await.expect("started");
+    shut_down(&mut events).await;
+    power::quit(&qmp).await.expect("ended");
+    bench.host.exited(&process).await.expect("gone");
 }
 
 /// The launcher is another process, which ends (and with it its runtime, threads and session).

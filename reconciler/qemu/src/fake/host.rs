@@ -337,7 +337,7 @@ impl Hypervisor for FakeHypervisor {
         let ours = world.machines.values().map(|machine| {
             let mut argv = vec![BINARY.to_owned()];
             argv.extend(command_line(&machine.spec));
-            let (instance, name) = (instance_of(&argv).map(str::to_owned), name_of(&argv).map(str::to_owned));
+            let (instance, name) = (instance_of(&argv).map(str::to_owned), name_of(&argv));
             FoundQemu { identity: machine.identity.clone(), uid: 0, instance, name, argv }
         });
         Ok(ours.chain(world.foreign.values().cloned()).collect())

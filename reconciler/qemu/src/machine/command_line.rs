@@ -190,9 +190,17 @@ pub fn instance_of(argv: &[String]) -> Option<&str> {
 }
 
 /// The guest's name on a QEMU command line, whoever started it.
-pub fn name_of(argv: &[String]) -> Option<&str> {
-    let first = argument(argv, "-name")?.split(',').next()?;
-    Some(first.strip_prefix("guest=").unwrap_or(first))
+pub fn name_of(argv: &[String]) -> Option<String> {
+    // The first value ends at the first comma that is not doubled.
+    let mut name = String::new();
+    let mut rest = argument(argv, "-name")?.chars().peekable();
+    while let Some(c) = rest.next() {
+        if c == ',' && rest.next_if_eq(&',').is_none() {
+            break;
+        }
+        name.push(c);
+    }
+    Some(name.strip_prefix("guest=").map(str::to_owned).unwrap_or(name))
 }
 
 fn argument<'a>(argv: &'a [String], option: &str) -> Option<&'a str> {

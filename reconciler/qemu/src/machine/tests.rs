@@ -197,11 +197,13 @@ fn a_comma_in_a_path_or_name_cannot_become_an_option() {
 #[test]
 fn a_process_is_known_by_its_command_line() {
     let ours = command_line(&spec());
-    assert_eq!((instance_of(&ours), name_of(&ours)), (Some("i-7f2f6d5e"), Some("web")));
+    assert_eq!((instance_of(&ours), name_of(&ours)), (Some("i-7f2f6d5e"), Some("web".to_owned())));
     let foreign = ["qemu-system-x86_64", "-name", "other", "-smbios", "type=1,manufacturer=Acme,serial=i-1"]
         .map(str::to_owned);
-    assert_eq!((instance_of(&foreign), name_of(&foreign)), (None, Some("other")));
+    assert_eq!((instance_of(&foreign), name_of(&foreign)), (None, Some("other".to_owned())));
     assert_eq!(name_of(&["-name".to_owned()]), None);
+    let comma = command_line(&MachineSpec { name: "a, b".to_owned(), ..spec() });
+    assert_eq!(name_of(&comma), Some("a, b".to_owned()));
 }
 
 #[test]

@@ -3,9 +3,11 @@
 //! Two purposes: limits, and leaving the cgroup of whoever started us, which a service manager would end as a whole.
 //! Everything here is best effort: a host without (writable) cgroups still runs machines.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::hypervisor::Limits;
 
@@ -20,6 +22,27 @@ const PERIOD: u64 = 100_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
+}
+
+/// Instances whose cgroups are made and still empty: the sweep leaves them alone.
+static LAUNCHING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn launching() -> MutexGuard<'static, BTreeSet<String>> {
+    LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The way into a machine's cgroups, open until its process is in.
+#[derive(Debug)]
+pub(super) struct Entrances {
+    /// A process that writes "0" to each has moved itself.
+    pub(super) files: Vec<File>,
+    instance: String,
+}
+
+impl Drop for Entrances {
+    fn drop(&mut self) {
+        launching().remove(&self.instance);
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,25 +83,41 @@ impl Cgroups {
         Self { hierarchies }
     }
 
-    /// Makes the machine's cgroups and opens what a process writes "0" to, to move itself there.
-    pub(super) fn prepare(&self, instance: &str, limits: Limits) -> Vec<File> {
-        let mut entrances = Vec::new();
+    #[cfg(test)]
+    pub(super) fn hierarchies(&self) -> &[impl std::fmt::Debug + use<>] {
+        &self.hierarchies
+    }
+
+    /// Makes the machine's cgroups and opens them.
+    pub(super) fn prepare(&self, instance: &str, limits: Limits) -> Entrances {
+        // Held while directories are made, so that the sweep does not take the parent away in between.
+        let mut launching = launching();
+        launching.insert(instance.to_owned());
+        let mut files = Vec::new();
         for hierarchy in &self.hierarchies {
             match hierarchy.prepare(instance, limits) {
-                Ok(entrance) => entrances.push(entrance),
+                Ok(file) => files.push(file),
                 Err(error) => {
                     tracing::debug!(%error, instance, ?hierarchy, "machine runs without this cgroup");
                 }
             }
         }
-        entrances
+        Entrances { files, instance: instance.to_owned() }
     }
 
-    /// Removes the cgroups of a machine whose process is gone.
-    pub(super) fn remove(&self, instance: &str) {
+    /// Removes the cgroups of all machines whose process is gone, however it went.
+    pub(super) fn sweep(&self) {
+        let launching = launching();
         for hierarchy in &self.hierarchies {
-            // Still in use, or never made.
-            let _ = std::fs::remove_dir(hierarchy.directory(instance));
+            let parent = hierarchy.mount().join(PARENT);
+            for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if !launching.contains(&name) {
+                    // Refused while a process is in it, and for the files beside.
+                    let _ = std::fs::remove_dir(entry.path());
+                }
+            }
+            let _ = std::fs::remove_dir(&parent);
         }
     }
 }

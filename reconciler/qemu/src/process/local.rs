@@ -121,7 +121,7 @@ impl LocalHypervisor {
             Accelerator::Tcg { .. } => None,
         };
         let args = command_line(&spec);
-        launch::spawn(&self.binary, &args, stderr, &taps, &entrances, self.run_as.as_ref(), group)
+        launch::spawn(&self.binary, &args, stderr, &taps, &entrances.files, self.run_as.as_ref(), group)
     }
 
     fn is_ours(&self, found: &FoundQemu) -> bool {
@@ -191,7 +191,7 @@ impl Hypervisor for LocalHypervisor {
                 // Ended already, or about to.
                 let _ = child.kill();
                 let _ = tokio::task::spawn_blocking(move || child.wait()).await;
-                self.cgroups.remove(&spec.instance);
+                self.cgroups.sweep();
                 Err(error)
             }
         }
@@ -212,18 +212,19 @@ impl Hypervisor for LocalHypervisor {
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError> {
-        let instance = self.instance_at(process)?;
         if let Some(fd) = PidFd::open(process)? {
             fd.ended(process.pid).await?;
             identity::reap(process.pid);
         }
-        instance.iter().for_each(|i| self.cgroups.remove(i));
+        self.cgroups.sweep();
         Ok(())
     }
 
     async fn kill(&self, process: &ProcessIdentity, grace: Duration) -> Result<(), ProcessError> {
-        let Some(fd) = PidFd::open(process)? else { return Ok(()) };
-        let instance = self.instance_at(process)?;
+        let Some(fd) = PidFd::open(process)? else {
+            self.cgroups.sweep();
+            return Ok(());
+        };
         for (signal, limit) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILL_LIMIT)] {
             if !fd.signal(process.pid, signal)? {
                 break;
@@ -236,7 +237,7 @@ impl Hypervisor for LocalHypervisor {
         if identity::is_alive(process)? {
             return Err(ProcessError::Unkillable { pid: process.pid, after: KILL_LIMIT });
         }
-        instance.iter().for_each(|i| self.cgroups.remove(i));
+        self.cgroups.sweep();
         Ok(())
     }
 
@@ -251,14 +252,6 @@ impl Hypervisor for LocalHypervisor {
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {
         give(file, writable, self.run_as.as_ref())
             .map_err(|source| ProcessError::Grant { path: file.to_owned(), source })
-    }
-}
-
-impl LocalHypervisor {
-    /// Of a process that is alive, to clean up after it.
-    fn instance_at(&self, process: &ProcessIdentity) -> Result<Option<String>, ProcessError> {
-        let all = list_qemu()?;
-        Ok(all.into_iter().find(|q| q.identity == *process).and_then(|q| q.instance))
     }
 }
 

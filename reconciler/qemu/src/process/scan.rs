@@ -29,7 +29,7 @@ pub fn list_qemu() -> Result<Vec<FoundQemu>, ProcessError> {
             identity,
             uid: metadata.uid(),
             instance: instance_of(&argv).map(str::to_owned),
-            name: name_of(&argv).map(str::to_owned),
+            name: name_of(&argv),
             argv,
         });
     }

@@ -6,6 +6,7 @@ use super::*;
 use crate::hypervisor::{Hypervisor, Limits};
 
 /// A child of ours that runs until it is ended.
+#[allow(clippy::zombie_processes, reason = "who reaps is what is tested")]
 fn sleeper(script: &str) -> ProcessIdentity {
     let child = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().expect("a shell");
     let pid = i32::try_from(child.id()).expect("an int");
@@ -112,28 +113,26 @@ fn cgroups_of_both_versions_are_recognised() {
                   cgroup /sys/fs/cgroup/freezer cgroup rw,freezer 0 0\n\
                   cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
                   proc /proc proc rw 0 0\nshort\n";
-    insta::assert_debug_snapshot!(Cgroups::from_mounts(hybrid), @r#"
-    Cgroups {
-        hierarchies: [
-            V1 {
-                controller: "memory",
-                mount: "/sys/fs/cgroup/memory",
-            },
-            V1 {
-                controller: "cpu",
-                mount: "/sys/fs/cgroup/cpu,cpuacct",
-            },
-            V1 {
-                controller: "name=systemd",
-                mount: "/sys/fs/cgroup/systemd",
-            },
-            V2 {
-                mount: "/sys/fs/cgroup/unified",
-            },
-        ],
-    }
+    insta::assert_debug_snapshot!(Cgroups::from_mounts(hybrid).hierarchies(), @r#"
+    [
+        V1 {
+            controller: "memory",
+            mount: "/sys/fs/cgroup/memory",
+        },
+        V1 {
+            controller: "cpu",
+            mount: "/sys/fs/cgroup/cpu,cpuacct",
+        },
+        V1 {
+            controller: "name=systemd",
+            mount: "/sys/fs/cgroup/systemd",
+        },
+        V2 {
+            mount: "/sys/fs/cgroup/unified",
+        },
+    ]
     "#);
-    assert_eq!(Cgroups::from_mounts("proc /proc proc rw 0 0"), Cgroups::none());
+    assert!(Cgroups::from_mounts("proc /proc proc rw 0 0").hierarchies().is_empty());
 }
 
 #[test]
@@ -153,10 +152,24 @@ fn limits_are_written_where_the_version_keeps_them() {
     ] {
         let cgroups = Cgroups::from_mounts(&kind);
         // A plain directory has no cgroup.procs to open: the machine goes on without, the limits are there to read.
-        assert!(cgroups.prepare("i-1", limits).is_empty());
+        assert!(cgroups.prepare("i-1", limits).files.is_empty());
         for (file, value) in files {
             let written = std::fs::read_to_string(root.path().join("berth/i-1").join(file)).expect(file);
             assert_eq!(written, value);
         }
     }
+}
+
+#[test]
+fn the_sweep_takes_empty_cgroups_and_leaves_those_being_entered() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let parent = root.path().join("berth");
+    let cgroups = Cgroups::from_mounts(&format!("x {} cgroup rw,pids 0 0", root.path().display()));
+    std::fs::create_dir_all(parent.join("gone")).expect("made");
+    let entrances = cgroups.prepare("coming", Limits::default());
+    cgroups.sweep();
+    assert!(!parent.join("gone").exists() && parent.join("coming").exists());
+    drop(entrances);
+    cgroups.sweep();
+    assert!(!parent.exists());
 }

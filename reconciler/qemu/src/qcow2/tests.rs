@@ -20,7 +20,7 @@ fn qemu_img(args: &[&str], file: &Path) -> Option<String> {
     let output = match Command::new("qemu-img").args(args).arg(file).output() {
         Ok(output) => output,
         Err(error) => {
-            println!("not compared with qemu-img: {error}");
+            eprintln!("not compared with qemu-img: {error}");
             return None;
         }
     };
@@ -67,7 +67,7 @@ fn a_new_disk_of_any_size_is_sound_and_quick() {
         let start = Instant::now();
         create(&file, size).expect("created");
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-        println!("{size} bytes in {:?}", start.elapsed());
+        eprintln!("{size} bytes in {:?}", start.elapsed());
         assert_sound(&file, size);
         let mut open = std::fs::File::open(&file).expect("there");
         let info = inspect(&mut open, Format::Qcow2).expect("ours is fine");
@@ -170,7 +170,7 @@ fn qemu_io(file: &Path, commands: &[&str]) -> bool {
             true
         }
         Err(error) => {
-            println!("no data written: {error}");
+            eprintln!("no data written: {error}");
             false
         }
     }
@@ -284,7 +284,7 @@ fn images_made_by_qemu_img_are_taken() {
             .arg("100M")
             .status();
         match made {
-            Err(error) => return println!("not compared with qemu-img: {error}"),
+            Err(error) => return eprintln!("not compared with qemu-img: {error}"),
             Ok(status) => assert!(status.success(), "{name}"),
         }
         let mut open = std::fs::File::open(&file).expect("there");
