@@ -297,9 +297,7 @@ impl Function for Join {
     async fn call(&self, arguments: Vec<Value>) -> Result<Value, FunctionError> {
         let strings: Vec<&str> = arguments.iter().filter_map(Value::as_str).collect();
         match strings.split_first() {
-            Some((separator, [])) if separator.is_empty() => {
-                Err(FunctionError { text: "nothing to join".to_owned(), argument: Some(0) })
-            }
+            Some((&"", [])) => Err(FunctionError { text: "nothing to join".to_owned(), argument: Some(0) }),
             Some((separator, parts)) => Ok(Value::from(parts.join(separator))),
             None => Ok(Value::Null),
         }

@@ -5,6 +5,8 @@
 
 pub(crate) mod json;
 pub(crate) mod msgpack;
+#[cfg(test)]
+mod tests;
 
 use crate::path::{AttributePath, Step};
 

@@ -31,7 +31,7 @@ pub mod proto;
 pub mod provider;
 pub mod resource;
 pub mod schema;
-pub mod serve;
+mod serve;
 mod server;
 pub mod ty;
 pub mod value;

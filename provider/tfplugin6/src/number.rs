@@ -162,3 +162,76 @@ impl fmt::Display for Number {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> String {
+        text.parse::<Number>().map_or_else(|error| error.to_string(), |number| number.to_string())
+    }
+
+    #[test]
+    fn a_number_has_one_form_however_it_was_written() {
+        for (written, canonical) in [
+            ("0", "0"),
+            ("-0.00", "0"),
+            ("007", "7"),
+            ("1.50", "1.5"),
+            (".5", "0.5"),
+            ("1e3", "1000"),
+            ("1.25E-3", "0.00125"),
+            ("-12.5e1", "-125"),
+            ("9223372036854775808", "9223372036854775808"),
+            ("0.1", "0.1"),
+        ] {
+            assert_eq!(read(written), canonical, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_or_too_long_is_refused() {
+        for text in ["", "-", "1.2.3", "0x10", "NaN", "inf", "1e", "1e999999999", "1e-999999999", "1 "] {
+            assert!(text.parse::<Number>().is_err(), "{text:?}");
+        }
+        assert!("9".repeat(MAX_DIGITS + 1).parse::<Number>().is_err());
+    }
+
+    #[test]
+    fn a_float_is_read_exactly_or_as_a_person_would() {
+        assert_eq!(Number::try_from(0.1).unwrap().to_string(), "0.1");
+        let exact = Number::exactly(0.1).unwrap();
+        assert!(exact.to_string().starts_with("0.1000000000000000055"));
+        assert_eq!(exact.exact_f64(), Some(0.1));
+        assert_eq!("0.1".parse::<Number>().unwrap().exact_f64(), None, "no float is 0.1");
+        assert_eq!(Number::exactly(f64::NAN), None);
+        assert!(Number::try_from(f64::INFINITY).is_err());
+    }
+
+    #[test]
+    fn integers_fit_where_they_fit() {
+        let big = Number::from(u64::MAX);
+        assert_eq!((big.as_i64(), big.as_u64()), (None, Some(u64::MAX)));
+        let small = Number::from(-1);
+        assert_eq!((small.as_i64(), small.as_u64()), (Some(-1), None));
+        assert_eq!("2.0".parse::<Number>().unwrap().as_i64(), Some(2));
+    }
+
+    proptest! {
+        #[test]
+        fn every_finite_float_survives(bits: u64) {
+            let float = f64::from_bits(bits);
+            prop_assume!(float.is_finite());
+            let number = Number::exactly(float).unwrap();
+            prop_assert_eq!(number.exact_f64(), Some(if float == 0.0 { 0.0 } else { float }));
+        }
+
+        #[test]
+        fn reading_what_was_written_gives_the_same(text in "-?[0-9]{1,40}(\\.[0-9]{1,40})?") {
+            let number: Number = text.parse().unwrap();
+            prop_assert_eq!(number.to_string().parse::<Number>().unwrap(), number);
+        }
+    }
+}

@@ -5,6 +5,8 @@
 //! survive the change. [`mark_computed_unknown`] is that.
 
 mod same;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -174,9 +174,9 @@ fn router(provider: Arc<dyn Provider>, shutdown: &CancellationToken) -> tonic::t
 
 #[allow(clippy::print_stdout, reason = "the one line Terraform waits for on stdout")]
 fn announce(line: &str) -> io::Result<()> {
+    // In one write: who has read what it wanted may be gone.
     let mut stdout = io::stdout().lock();
-    stdout.write_all(line.as_bytes())?;
-    stdout.write_all(b"\n")?;
+    stdout.write_all(format!("{line}\n").as_bytes())?;
     stdout.flush()
 }
 

@@ -117,6 +117,7 @@ impl Value {
 
     /// An element of a list, as [`Self::get`].
     #[must_use]
+    #[allow(clippy::should_implement_trait, reason = "the operator could not promise that it never panics")]
     pub fn index(&self, index: usize) -> &Self {
         match self {
             Self::List(elements) => elements.get(index).unwrap_or(&NULL),

@@ -15,12 +15,12 @@ use crate::{
 
 /// Reads a value of a type. Attributes the type does not have are an error, absent ones are null.
 pub(crate) fn decode(json: &[u8], ty: &Type) -> Result<Value, ValueError> {
-    read(parse(json)?, ty, UnknownAttributes::Refused)
+    read(parse(json)?, ty, Rules { extra: UnknownAttributes::Refused, typed: false })
 }
 
 /// Reads a stored state: attributes the type does not have, as an older schema may have had, are ignored.
 pub(crate) fn decode_state(json: &[u8], ty: &Type) -> Result<Value, ValueError> {
-    read(parse(json)?, ty, UnknownAttributes::Ignored)
+    read(parse(json)?, ty, Rules { extra: UnknownAttributes::Ignored, typed: false })
 }
 
 /// Writes a value of a type. Unknown values cannot be written.
@@ -28,6 +28,14 @@ pub(crate) fn encode(value: &Value, ty: &Type) -> Result<String, ValueError> {
     let mut out = String::new();
     write(&mut out, value, ty)?;
     Ok(out)
+}
+
+/// How to read.
+#[derive(Clone, Copy)]
+struct Rules {
+    extra: UnknownAttributes,
+    /// Within a value that brought its own type: types do not nest, see the MessagePack reader.
+    typed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,14 +48,14 @@ fn parse(json: &[u8]) -> Result<&RawValue, ValueError> {
     serde_json::from_slice(json).map_err(ValueProblem::malformed)
 }
 
-fn read(raw: &RawValue, ty: &Type, extra: UnknownAttributes) -> Result<Value, ValueError> {
+fn read(raw: &RawValue, ty: &Type, rules: Rules) -> Result<Value, ValueError> {
     let text = raw.get().trim();
     if text == "null" {
         return Ok(Value::Null);
     }
     let mismatch = || ValueProblem::mismatch(ty, found(text));
     match ty {
-        Type::Dynamic => read_dynamic(text, extra),
+        Type::Dynamic => read_dynamic(text, rules),
         Type::Bool => serde_json::from_str(text).map(Value::Bool).map_err(|_| mismatch()),
         Type::String => serde_json::from_str(text).map(Value::String).map_err(|_| mismatch()),
         Type::Number => {
@@ -59,7 +67,7 @@ fn read(raw: &RawValue, ty: &Type, extra: UnknownAttributes) -> Result<Value, Va
             let raw: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| mismatch())?;
             let elements = raw.into_iter().enumerate();
             let elements =
-                elements.map(|(i, raw)| read(raw, element, extra).map_err(|error| error.under(nth(i))));
+                elements.map(|(i, raw)| read(raw, element, rules).map_err(|error| error.under(nth(i))));
             Ok(Value::List(elements.collect::<Result<_, _>>()?))
         }
         Type::Tuple(types) => {
@@ -69,12 +77,12 @@ fn read(raw: &RawValue, ty: &Type, extra: UnknownAttributes) -> Result<Value, Va
             }
             let elements = raw.into_iter().zip(types).enumerate();
             let elements =
-                elements.map(|(i, (raw, ty))| read(raw, ty, extra).map_err(|error| error.under(nth(i))));
+                elements.map(|(i, (raw, ty))| read(raw, ty, rules).map_err(|error| error.under(nth(i))));
             Ok(Value::List(elements.collect::<Result<_, _>>()?))
         }
         Type::Map(element) => {
             let raw: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|_| mismatch())?;
-            let entries = raw.into_iter().map(|(key, raw)| match read(raw, element, extra) {
+            let entries = raw.into_iter().map(|(key, raw)| match read(raw, element, rules) {
                 Ok(value) => Ok((key, value)),
                 Err(error) => Err(error.under(Step::Key(key))),
             });
@@ -82,14 +90,14 @@ fn read(raw: &RawValue, ty: &Type, extra: UnknownAttributes) -> Result<Value, Va
         }
         Type::Object(attributes) => {
             let raw: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|_| mismatch())?;
-            if extra == UnknownAttributes::Refused
+            if rules.extra == UnknownAttributes::Refused
                 && let Some(name) = raw.keys().find(|name| !attributes.contains_key(*name))
             {
                 return Err(ValueProblem::UnknownAttribute.here().under(Step::Attribute(name.clone())));
             }
             let entries = attributes.iter().map(|(name, ty)| match raw.get(name) {
                 None => Ok((name.clone(), Value::Null)),
-                Some(raw) => match read(raw, ty, extra) {
+                Some(raw) => match read(raw, ty, rules) {
                     Ok(value) => Ok((name.clone(), value)),
                     Err(error) => Err(error.under(Step::Attribute(name.clone()))),
                 },
@@ -100,7 +108,7 @@ fn read(raw: &RawValue, ty: &Type, extra: UnknownAttributes) -> Result<Value, Va
 }
 
 /// `{"value": …, "type": …}`
-fn read_dynamic(text: &str, extra: UnknownAttributes) -> Result<Value, ValueError> {
+fn read_dynamic(text: &str, rules: Rules) -> Result<Value, ValueError> {
     #[derive(serde::Deserialize)]
     struct Typed<'a> {
         #[serde(borrow)]
@@ -108,9 +116,12 @@ fn read_dynamic(text: &str, extra: UnknownAttributes) -> Result<Value, ValueErro
         #[serde(borrow)]
         r#type: &'a RawValue,
     }
+    if rules.typed {
+        return Err(ValueProblem::malformed("a value whose type was not told"));
+    }
     let typed: Typed<'_> = serde_json::from_str(text).map_err(ValueProblem::malformed)?;
     let ty = typed.r#type.get().parse::<Type>().map_err(ValueProblem::malformed)?;
-    let value = read(typed.value, &ty, extra)?;
+    let value = read(typed.value, &ty, Rules { typed: true, ..rules })?;
     Ok(Value::Dynamic(Box::new((ty, value))))
 }
 

@@ -97,3 +97,67 @@ fn inside(value: &Value, find: &dyn Fn(&Value) -> Option<String>) -> Option<Stri
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{NestedBlock, Nesting, Schema};
+
+    fn block() -> Block {
+        let secret = || Attribute::string("secret").optional().write_only();
+        let one = |name, nesting| NestedBlock::new(name, nesting, Block::new(vec![secret()]));
+        Schema::new(vec![secret(), Attribute::nested("users", Nesting::Map, vec![secret()]).optional()])
+            .blocks(vec![
+                one("single", BlockNesting::Single),
+                one("list", BlockNesting::List),
+                one("map", BlockNesting::Map),
+                one("group", BlockNesting::Group),
+            ])
+            .block
+    }
+
+    fn everything() -> Value {
+        let secret = || Value::object([("secret", "s3cret".into())]);
+        Value::object([
+            ("secret", "s3cret".into()),
+            ("users", Value::object([("root", secret())])),
+            ("single", secret()),
+            ("list", Value::List(vec![secret()])),
+        ])
+    }
+
+    #[test]
+    fn write_only_values_are_null_wherever_they_are() {
+        let conforming = conform(&block(), everything());
+        let secrets = ["users", "root"].iter().fold(&conforming, |value, name| value.get(name)).get("secret");
+        assert!(secrets.is_null());
+        assert!(!format!("{conforming:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn absent_blocks_are_empty_except_a_single_one() {
+        let conforming = conform(&block(), Value::Map(BTreeMap::new()));
+        assert_eq!(*conforming.get("list"), Value::List(Vec::new()));
+        assert_eq!(*conforming.get("map"), Value::Map(BTreeMap::new()));
+        assert_eq!(*conforming.get("group"), Value::Map(BTreeMap::new()));
+        assert!(conforming.get("single").is_null());
+    }
+
+    #[test]
+    fn what_is_to_be_destroyed_or_unknown_stays_so() {
+        assert_eq!(conform(&block(), Value::Null), Value::Null);
+        assert_eq!(conform(&block(), Value::UNKNOWN), Value::UNKNOWN);
+    }
+
+    #[test]
+    fn the_first_write_only_value_that_is_set_is_named() {
+        assert_eq!(write_only_set(&block(), &everything()).as_deref(), Some("secret"));
+        let Value::Map(mut entries) = everything() else { unreachable!() };
+        entries.remove("secret");
+        assert_eq!(write_only_set(&block(), &Value::Map(entries.clone())).as_deref(), Some("users.secret"));
+        entries.remove("users");
+        assert_eq!(write_only_set(&block(), &Value::Map(entries.clone())).as_deref(), Some("single.secret"));
+        entries.clear();
+        assert_eq!(write_only_set(&block(), &Value::Map(entries)), None);
+    }
+}

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, path::PathBuf};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use rustls_pki_types::CertificateDer;
+use rustls::pki_types::CertificateDer;
 
 use super::listen::Listener;
 

@@ -157,3 +157,62 @@ impl Visit for Fields {
         self.put(field, value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_with_its_fields_and_those_of_its_spans() {
+        let written = Written::default();
+        let out = written.clone();
+        let layer = Hclog { module: "provider.x".to_owned(), out: move || out.clone() };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let span = tracing::info_span!("apply", resource = "web");
+            let _entered = span.enter();
+            tracing::warn!(tries = 2, error = "a\nb", "trying again");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        let line: Json = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["@level"], "warn");
+        assert_eq!(line["@message"], "trying again");
+        assert_eq!(line["@module"], "provider.x");
+        assert_eq!(
+            (&line["tries"], &line["resource"], &line["error"]),
+            (&2.into(), &"web".into(), &"a\nb".into())
+        );
+        let timestamp = line["@timestamp"].as_str().unwrap();
+        assert!(timestamp.ends_with('Z') && timestamp.len() == 27, "{timestamp}");
+    }
+
+    #[test]
+    fn the_most_specific_level_counts() {
+        let level = |set: &[(&str, &str)]| {
+            let get =
+                |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            level("terraform-provider-toy", get)
+        };
+        assert_eq!(level(&[]), LevelFilter::OFF);
+        assert_eq!(level(&[("TF_LOG", "info")]), LevelFilter::INFO);
+        assert_eq!(level(&[("TF_LOG", "TRACE"), ("TF_LOG_PROVIDER", "ERROR")]), LevelFilter::ERROR);
+        assert_eq!(level(&[("TF_LOG_PROVIDER", "OFF"), ("TF_LOG_PROVIDER_TOY", "WARN")]), LevelFilter::WARN);
+        assert_eq!(level(&[("TF_LOG", "JSON")]), LevelFilter::TRACE);
+    }
+}

@@ -1,10 +1,16 @@
 //! A real Terraform drives the example provider: every rule its core enforces is enforced here.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "../toy/binary.rs"]
 mod binary;
 mod workspace;
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use workspace::Workspace;
 
@@ -220,4 +226,32 @@ fn the_log_reaches_terraform_line_by_line() {
     let line = log.lines().find(|line| line.contains("configured")).expect("the provider logs this at info");
     assert!(line.contains("[INFO]") && line.contains("provider.terraform-provider-toy"), "{line}");
     assert!(line.contains("greeting=hello"), "{line}");
+}
+
+#[test]
+fn a_provider_in_a_debugger_serves_one_terraform_after_another() {
+    let Some(workspace) = Workspace::new() else { return };
+    workspace.write(r#"resource "toy_thing" "web" { name = "web" }"#);
+    let mut provider = Command::new(binary::toy()).arg("--debug").stdout(Stdio::piped()).spawn().unwrap();
+    let told = BufReader::new(provider.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let told = told
+        .into_iter()
+        .find_map(|line| line.trim().strip_prefix("TF_REATTACH_PROVIDERS=").map(str::to_owned));
+    let providers = told.expect("it says what to set").trim_matches('\'').to_owned();
+
+    for arguments in
+        [&["apply", "-auto-approve"][..], &["plan", "-detailed-exitcode"], &["destroy", "-auto-approve"]]
+    {
+        let output = workspace.run_reattached(&providers, arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert!(provider.try_wait().unwrap().is_none(), "it is still there");
+    let interrupted = Command::new("kill").args(["-INT", &provider.id().to_string()]).status();
+    assert!(interrupted.unwrap().success());
+    assert!(provider.wait().unwrap().success(), "Ctrl-C ends it");
 }

@@ -100,6 +100,11 @@ impl Workspace {
         fs::write(self.path("terraform.tfstate"), state).unwrap();
     }
 
+    /// Runs with providers that are already there.
+    pub(crate) fn run_reattached(&self, providers: &str, arguments: &[&str]) -> Output {
+        self.command(arguments).env("TF_REATTACH_PROVIDERS", providers).output().unwrap()
+    }
+
     /// What Terraform logs of its providers.
     pub(crate) fn log_of(&self, arguments: &[&str]) -> String {
         let log = self.path("log");

@@ -136,8 +136,10 @@ impl Drop for Plugin {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // Killed, it could not do this itself.
-        if self.part(2) == "unix" {
-            let _ = std::fs::remove_dir_all(self.socket().parent().unwrap());
+        let mut parts = self.line.split('|').skip(2);
+        if let (Some("unix"), Some(socket)) = (parts.next(), parts.next()) {
+            let _ = std::fs::remove_file(socket);
+            let _ = std::fs::remove_dir(PathBuf::from(socket).parent().unwrap());
         }
     }
 }

@@ -14,12 +14,21 @@ use crate::{
 };
 
 /// Reads a value of a type; nothing may follow it.
-pub(crate) fn decode(mut bytes: &[u8], ty: &Type) -> Result<Value, ValueError> {
-    let value = read(&mut bytes, ty)?;
-    if bytes.is_empty() { Ok(value) } else { Err(ValueProblem::malformed("bytes after the value")) }
+pub(crate) fn decode(bytes: &[u8], ty: &Type) -> Result<Value, ValueError> {
+    let mut reader = Reader { rest: bytes, typed: false };
+    let value = read(&mut reader, ty)?;
+    if reader.rest.is_empty() { Ok(value) } else { Err(ValueProblem::malformed("bytes after the value")) }
 }
 
-fn read(rd: &mut &[u8], ty: &Type) -> Result<Value, ValueError> {
+/// What is left to read.
+struct Reader<'a> {
+    rest: &'a [u8],
+    /// Within a value that brought its own type. What is still `any` in that type has no value: otherwise its type
+    /// would have been told. So types do not nest, and depth stays bounded by one type of the schema and one told.
+    typed: bool,
+}
+
+fn read(rd: &mut Reader<'_>, ty: &Type) -> Result<Value, ValueError> {
     match peek(rd)? {
         Marker::Null => {
             skip_marker(rd);
@@ -69,7 +78,11 @@ fn read(rd: &mut &[u8], ty: &Type) -> Result<Value, ValueError> {
     }
 }
 
-fn read_object(rd: &mut &[u8], ty: &Type, attributes: &BTreeMap<String, Type>) -> Result<Value, ValueError> {
+fn read_object(
+    rd: &mut Reader<'_>,
+    ty: &Type,
+    attributes: &BTreeMap<String, Type>,
+) -> Result<Value, ValueError> {
     let mut entries = BTreeMap::new();
     for _ in 0..map_len(rd, ty)? {
         let name = read_str(rd)?;
@@ -88,31 +101,35 @@ fn read_object(rd: &mut &[u8], ty: &Type, attributes: &BTreeMap<String, Type>) -
 }
 
 /// `[type as JSON, value]`
-fn read_dynamic(rd: &mut &[u8]) -> Result<Value, ValueError> {
+fn read_dynamic(rd: &mut Reader<'_>) -> Result<Value, ValueError> {
+    if rd.typed {
+        return Err(ValueProblem::malformed("a value whose type was not told"));
+    }
     if array_len(rd, &Type::Dynamic)? != 2 {
         return Err(ValueProblem::malformed("a value of any type is a type and a value"));
     }
     let json = match peek(rd)? {
         Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => {
-            let length = mp::read_bin_len(rd).map_err(ValueProblem::malformed)?;
+            let length = mp::read_bin_len(&mut rd.rest).map_err(ValueProblem::malformed)?;
             String::from_utf8(take(rd, length as usize)?.to_vec()).map_err(ValueProblem::malformed)?
         }
         _ => read_str(rd)?,
     };
     let ty = json.parse::<Type>().map_err(ValueProblem::malformed)?;
-    // A type that is itself `any` would nest for as long as the bytes last.
-    if ty == Type::Dynamic {
-        return Err(ValueProblem::malformed("a value of any type without a type"));
-    }
-    let value = read(rd, &ty)?;
+    rd.typed = true;
+    let value = read(rd, &ty);
+    rd.typed = false;
+    let value = value?;
     Ok(Value::Dynamic(Box::new((ty, value))))
 }
 
-fn read_number(rd: &mut &[u8]) -> Result<Number, ValueError> {
+fn read_number(rd: &mut Reader<'_>) -> Result<Number, ValueError> {
     match peek(rd)? {
-        Marker::F32 => float(f64::from(mp::read_f32(rd).map_err(ValueProblem::malformed)?)),
-        Marker::F64 => float(mp::read_f64(rd).map_err(ValueProblem::malformed)?),
-        Marker::U64 => mp::read_int::<u64, _>(rd).map(Number::from).map_err(ValueProblem::malformed),
+        Marker::F32 => float(f64::from(mp::read_f32(&mut rd.rest).map_err(ValueProblem::malformed)?)),
+        Marker::F64 => float(mp::read_f64(&mut rd.rest).map_err(ValueProblem::malformed)?),
+        Marker::U64 => {
+            mp::read_int::<u64, _>(&mut rd.rest).map(Number::from).map_err(ValueProblem::malformed)
+        }
         Marker::FixPos(_) | Marker::FixNeg(_) | Marker::U8 | Marker::U16 | Marker::U32 => int(rd),
         Marker::I8 | Marker::I16 | Marker::I32 | Marker::I64 => int(rd),
         Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => {
@@ -122,8 +139,8 @@ fn read_number(rd: &mut &[u8]) -> Result<Number, ValueError> {
     }
 }
 
-fn int(rd: &mut &[u8]) -> Result<Number, ValueError> {
-    mp::read_int::<i64, _>(rd).map(Number::from).map_err(ValueProblem::malformed)
+fn int(rd: &mut Reader<'_>) -> Result<Number, ValueError> {
+    mp::read_int::<i64, _>(&mut rd.rest).map(Number::from).map_err(ValueProblem::malformed)
 }
 
 fn float(float: f64) -> Result<Number, ValueError> {
@@ -134,19 +151,19 @@ fn number_problem(what: impl ToString) -> ValueError {
     ValueProblem::Number(what.to_string()).here()
 }
 
-fn read_str(rd: &mut &[u8]) -> Result<String, ValueError> {
+fn read_str(rd: &mut Reader<'_>) -> Result<String, ValueError> {
     let length = match peek(rd)? {
         Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => {
-            mp::read_str_len(rd).map_err(ValueProblem::malformed)?
+            mp::read_str_len(&mut rd.rest).map_err(ValueProblem::malformed)?
         }
         other => return Err(mismatch(&Type::String, other)),
     };
     String::from_utf8(take(rd, length as usize)?.to_vec()).map_err(ValueProblem::malformed)
 }
 
-fn read_unknown(rd: &mut &[u8]) -> Result<Value, ValueError> {
-    let meta = mp::read_ext_meta(rd).map_err(ValueProblem::malformed)?;
-    let mut body = take(rd, meta.size as usize)?;
+fn read_unknown(rd: &mut Reader<'_>) -> Result<Value, ValueError> {
+    let meta = mp::read_ext_meta(&mut rd.rest).map_err(ValueProblem::malformed)?;
+    let body = take(rd, meta.size as usize)?;
     // cty's rule: an extension this reader does not know is an unknown value about which nothing is known.
     if meta.typeid != EXT_REFINED {
         return Ok(Value::Unknown(None));
@@ -154,15 +171,17 @@ fn read_unknown(rd: &mut &[u8]) -> Result<Value, ValueError> {
     if body.len() > MAX_REFINEMENT {
         return Err(ValueProblem::malformed("oversize refinement of an unknown value"));
     }
-    let known = read_refinement(&mut body)?;
+    let known = read_refinement(&mut Reader { rest: body, typed: true })?;
     Ok(Value::Unknown((known != Refinement::default()).then(|| Box::new(known))))
 }
 
-fn read_refinement(rd: &mut &[u8]) -> Result<Refinement, ValueError> {
+fn read_refinement(rd: &mut Reader<'_>) -> Result<Refinement, ValueError> {
     let mut known = Refinement::default();
-    for _ in 0..mp::read_map_len(rd).map_err(ValueProblem::malformed)? {
-        match mp::read_int::<u64, _>(rd).map_err(ValueProblem::malformed)? {
-            refinement::NULLNESS => known.not_null = !mp::read_bool(rd).map_err(ValueProblem::malformed)?,
+    for _ in 0..mp::read_map_len(&mut rd.rest).map_err(ValueProblem::malformed)? {
+        match mp::read_int::<u64, _>(&mut rd.rest).map_err(ValueProblem::malformed)? {
+            refinement::NULLNESS => {
+                known.not_null = !mp::read_bool(&mut rd.rest).map_err(ValueProblem::malformed)?
+            }
             refinement::PREFIX => known.prefix = Some(read_str(rd)?),
             refinement::NUMBER_MIN => known.number_min = Some(read_bound(rd)?),
             refinement::NUMBER_MAX => known.number_max = Some(read_bound(rd)?),
@@ -176,53 +195,56 @@ fn read_refinement(rd: &mut &[u8]) -> Result<Refinement, ValueError> {
     Ok(known)
 }
 
-fn read_bound(rd: &mut &[u8]) -> Result<(Number, bool), ValueError> {
-    if mp::read_array_len(rd).map_err(ValueProblem::malformed)? != 2 {
+fn read_bound(rd: &mut Reader<'_>) -> Result<(Number, bool), ValueError> {
+    if mp::read_array_len(&mut rd.rest).map_err(ValueProblem::malformed)? != 2 {
         return Err(ValueProblem::malformed("a bound is a number and a bool"));
     }
-    Ok((read_number(rd)?, mp::read_bool(rd).map_err(ValueProblem::malformed)?))
+    Ok((read_number(rd)?, mp::read_bool(&mut rd.rest).map_err(ValueProblem::malformed)?))
 }
 
-fn read_length(rd: &mut &[u8]) -> Result<u64, ValueError> {
-    mp::read_int(rd).map_err(ValueProblem::malformed)
+fn read_length(rd: &mut Reader<'_>) -> Result<u64, ValueError> {
+    mp::read_int(&mut rd.rest).map_err(ValueProblem::malformed)
 }
 
-fn array_len(rd: &mut &[u8], ty: &Type) -> Result<usize, ValueError> {
+fn array_len(rd: &mut Reader<'_>, ty: &Type) -> Result<usize, ValueError> {
     match peek(rd)? {
         Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
-            mp::read_array_len(rd).map(|length| length as usize).map_err(ValueProblem::malformed)
+            mp::read_array_len(&mut rd.rest).map(|length| length as usize).map_err(ValueProblem::malformed)
         }
         other => Err(mismatch(ty, other)),
     }
 }
 
-fn map_len(rd: &mut &[u8], ty: &Type) -> Result<usize, ValueError> {
+fn map_len(rd: &mut Reader<'_>, ty: &Type) -> Result<usize, ValueError> {
     match peek(rd)? {
         Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => {
-            mp::read_map_len(rd).map(|length| length as usize).map_err(ValueProblem::malformed)
+            mp::read_map_len(&mut rd.rest).map(|length| length as usize).map_err(ValueProblem::malformed)
         }
         other => Err(mismatch(ty, other)),
     }
 }
 
-fn peek(rd: &[u8]) -> Result<Marker, ValueError> {
-    rd.first().map(|byte| Marker::from_u8(*byte)).ok_or_else(|| ValueProblem::malformed("ends too early"))
+fn peek(rd: &Reader<'_>) -> Result<Marker, ValueError> {
+    rd.rest
+        .first()
+        .map(|byte| Marker::from_u8(*byte))
+        .ok_or_else(|| ValueProblem::malformed("ends too early"))
 }
 
-fn marker(rd: &mut &[u8]) -> Result<Marker, ValueError> {
+fn marker(rd: &mut Reader<'_>) -> Result<Marker, ValueError> {
     let marker = peek(rd)?;
     skip_marker(rd);
     Ok(marker)
 }
 
-fn skip_marker(rd: &mut &[u8]) {
-    *rd = rd.get(1..).unwrap_or_default();
+fn skip_marker(rd: &mut Reader<'_>) {
+    rd.rest = rd.rest.get(1..).unwrap_or_default();
 }
 
-fn take<'a>(rd: &mut &'a [u8], length: usize) -> Result<&'a [u8], ValueError> {
+fn take<'a>(rd: &mut Reader<'a>, length: usize) -> Result<&'a [u8], ValueError> {
     let (taken, rest) =
-        rd.split_at_checked(length).ok_or_else(|| ValueProblem::malformed("ends too early"))?;
-    *rd = rest;
+        rd.rest.split_at_checked(length).ok_or_else(|| ValueProblem::malformed("ends too early"))?;
+    rd.rest = rest;
     Ok(taken)
 }
 
