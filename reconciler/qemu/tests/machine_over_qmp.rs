@@ -250,12 +250,22 @@ async fn an_overlay_reads_through_to_its_base_and_grows_beyond_it() {
         let file = bench.directory.path().join("top.qcow2");
         let backing = Backing { file: base.file, format: Format::Qcow2 };
         qcow2::create_overlay(&file, 20 * MIB, &backing).expect("an overlay");
+        // The same base under a name that the overlay does not know: QEMU then describes the disk in JSON.
+        let moved = bench.directory.path().join("moved.qcow2");
+        std::fs::hard_link(&backing.file, &moved).expect("linked");
+        let backing = Backing { file: moved, ..backing };
         bench.host.grant(&backing.file, false).await.expect("granted");
         let top = DiskSpec { backing: Some(backing), ..disk(bench.directory.path(), "top", false) };
         let (qmp, _events) = bench.launch().await;
-        bench.plug(&qmp, &top).await.expect("plugged");
+        for _ in 0..2 {
+            bench.plug(&qmp, &top).await.expect("plugged");
+        }
         let seen = block::disks(&qmp).await.expect("disks");
         assert_eq!((seen[1].id.as_str(), seen[1].size), ("top", 20 * MIB));
+        assert_eq!(seen[1].file.as_ref(), Some(&top.file));
+        block::resize(&qmp, "top", 24 * MIB).await.expect("grown");
+        let outcome = block::unplug(&qmp, "top", Duration::from_secs(10)).await.expect("unplugged");
+        assert_eq!(outcome, Unplugged::Released);
         bench.end().await;
     }
 }

@@ -27,7 +27,7 @@ pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
         found.push(ObservedDisk {
             node: text(inserted, "node-name"),
             serial: serial.as_str().unwrap_or_default().to_owned(),
-            file: text(inserted, "file").map(PathBuf::from),
+            file: text(inserted, "file").map(file_of),
             size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
             read_only: inserted["ro"].as_bool().unwrap_or(false),
             target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
@@ -84,7 +84,7 @@ pub(super) async fn nodes(qmp: &Qmp) -> Result<Vec<Node>, BlockError> {
         .filter_map(|n| {
             Some(Node {
                 name: text(n, "node-name")?,
-                file: text(n, "file").map(PathBuf::from),
+                file: text(n, "file").map(file_of),
                 size: n["image"]["virtual-size"].as_u64()?,
             })
         })
@@ -100,6 +100,13 @@ async fn list(qmp: &Qmp, command: &str, args: Value) -> Result<Vec<Value>, Block
         Value::Array(items) => Ok(items),
         other => Err(QmpError::Unexpected { command: command.to_owned(), detail: shorten(&other) }.into()),
     }
+}
+
+/// QEMU shows a node that was not opened by its file's name alone as `json:` and its options.
+fn file_of(shown: String) -> PathBuf {
+    let options = shown.strip_prefix("json:").and_then(|json| serde_json::from_str::<Value>(json).ok());
+    let file = options.and_then(|o| text(o.get("file").unwrap_or(&o), "filename"));
+    PathBuf::from(file.unwrap_or(shown))
 }
 
 fn text(value: &Value, name: &str) -> Option<String> {

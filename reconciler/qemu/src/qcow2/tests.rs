@@ -2,6 +2,7 @@ use std::io::Cursor;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -45,10 +46,14 @@ fn refused(bytes: &[u8], declared: Format) -> String {
 
 /// A small good image to be damaged.
 fn good() -> Vec<u8> {
-    let directory = directory();
-    let file = directory.path().join("disk");
-    create(&file, 64 * MIB).expect("created");
-    std::fs::read(&file).expect("readable")
+    static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
+    let make = || {
+        let directory = directory();
+        let file = directory.path().join("disk");
+        create(&file, 64 * MIB).expect("created");
+        std::fs::read(&file).expect("readable")
+    };
+    IMAGE.get_or_init(make).clone()
 }
 
 fn damaged(at: usize, bytes: &[u8]) -> String {
