@@ -1,0 +1,178 @@
+//! The registry pages, from the field tables: what stands in them is what the provider does.
+
+use std::{fmt::Write as _, fs, io, path::Path};
+
+use tfplugin6::{Attribute, Provider as _};
+
+use crate::{
+    BerthProvider,
+    field::{Effect, Field, Presence, Shape},
+    resource::KindResource,
+    timeouts,
+};
+
+/// Every page: its path below the documentation's directory, and its text.
+#[must_use]
+pub fn pages() -> Vec<(String, String)> {
+    let provider = BerthProvider::default();
+    let mut pages = vec![("index.md".to_owned(), index(&provider))];
+    pages.extend(provider.kinds().iter().map(|resource| {
+        let name = resource.facts().type_name.trim_start_matches("berth_");
+        (format!("resources/{name}.md"), page(resource))
+    }));
+    pages
+}
+
+/// Writes every page.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory.join("resources"))?;
+    pages().into_iter().try_for_each(|(path, text)| fs::write(directory.join(path), text))
+}
+
+fn front_matter(title: &str, description: &str) -> String {
+    let first = description.split("\n\n").next().unwrap_or_default().replace('"', "'");
+    format!("---\npage_title: \"{title}\"\nsubcategory: \"\"\ndescription: |-\n  {first}\n---\n\n")
+}
+
+fn index(provider: &BerthProvider) -> String {
+    let schema = provider.schema();
+    let mut text = front_matter("berth Provider", &schema.block.description);
+    let _ = write!(
+        text,
+        "# berth Provider\n\n{}\n\nIt looks for the control plane in this order: `kubeconfig`, or `host` with `token` and \
+         `ca_certificate`, in the configuration; the same from the environment; `admin.kubeconfig` in `BERTH_STATE_DIR`, \
+         which is `/var/lib/berth` when it is not set. `KUBECONFIG` and `~/.kube/config` are never used unasked: say \
+         `kubeconfig = pathexpand(\"~/.kube/config\")`.\n\nA kubeconfig that belongs to root: `sudo berth kubeconfig > \
+         ~/berth.kubeconfig` and `BERTH_KUBECONFIG=~/berth.kubeconfig`, or `berth up --kubeconfig-owner USER`.\n\nA plan of new \
+         resources needs no control plane at all.\n\n",
+        schema.block.description
+    );
+    text.push_str(
+        "## Example Usage\n\n```terraform\nterraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n\nprovider \"berth\" {}\n```\n\n",
+    );
+    text.push_str("## Arguments\n\nAll are optional.\n\n| argument | what it is |\n|---|---|\n");
+    for Attribute { name, description, .. } in &schema.block.attributes {
+        let _ = writeln!(text, "| `{name}` | {} |", cell(description));
+    }
+    text.push_str("\n## Resources\n\n");
+    for resource in provider.kinds() {
+        let name = resource.facts().type_name;
+        let page = name.trim_start_matches("berth_");
+        let _ = writeln!(text, "- [`{name}`](resources/{page}.md)");
+    }
+    text
+}
+
+fn page(resource: &KindResource) -> String {
+    let facts = resource.facts();
+    let name = facts.type_name;
+    let mut text = front_matter(&format!("{name} Resource - berth"), facts.description);
+    let _ = write!(text, "# {name} (Resource)\n\n{}\n\n", facts.description);
+    let _ = write!(text, "## Example Usage\n\n```terraform\n{}```\n\n", facts.example);
+    text.push_str("## Arguments\n\n");
+    text.push_str(
+        "*Effect* is what a change does to a resource that exists: *live* nothing restarts; *next power cycle* takes effect \
+         when the VM is next started; *reboot* restarts the VM; *replace* makes another; *provider only* changes nothing real.\n\n",
+    );
+    arguments(&mut text, resource.fields());
+    nested(&mut text, resource.fields(), "");
+    text.push_str("### `timeouts` (block)\n\n| argument | what it is |\n|---|---|\n");
+    for attribute in timeouts::block(facts.timeouts).block.attributes {
+        let _ = writeln!(text, "| `{}` | {} |", attribute.name, cell(&attribute.description));
+    }
+    text.push_str("\n## Attributes\n\n| attribute | what it is |\n|---|---|\n");
+    for field in resource.fields().iter().filter(|field| !field.is_input()) {
+        let _ = writeln!(text, "| `{}` | {} |", field.name, cell(&field.text));
+    }
+    let _ = write!(
+        text,
+        "\n## Import\n\nBy `namespace/name`, or by `name` alone in the provider's namespace:\n\n```shell\nterraform import \
+         {name}.example default/web\n```\n\n```terraform\nimport {{\n  to = {name}.example\n  id = \"default/web\"\n}}\n```\n\nBy \
+         identity (Terraform 1.12 and later):\n\n```terraform\nimport {{\n  to = {name}.example\n  identity = {{\n    namespace = \
+         \"default\"\n    name      = \"web\"\n  }}\n}}\n```\n"
+    );
+    text
+}
+
+fn arguments(text: &mut String, fields: &[Field]) {
+    text.push_str("| argument | type | | effect | what it is |\n|---|---|---|---|---|\n");
+    let mut inputs: Vec<&Field> = fields.iter().filter(|field| field.is_input()).collect();
+    inputs.sort_by_key(|field| (field.presence != Presence::Required, field.effect == Effect::Local));
+    for field in inputs {
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {} |",
+            field.name,
+            type_name(&field.shape),
+            presence(field),
+            effect(field),
+            cell(&description(field))
+        );
+    }
+    text.push('\n');
+}
+
+fn nested(text: &mut String, fields: &[Field], outer: &str) {
+    for field in fields.iter().filter(|field| !field.children().is_empty()) {
+        let name = format!("{outer}{}", field.name);
+        let _ = write!(text, "### `{name}`\n\n");
+        arguments(text, field.children());
+        nested(text, field.children(), &format!("{name}."));
+    }
+}
+
+fn type_name(shape: &Shape) -> &'static str {
+    match shape {
+        Shape::Text(_) => "string",
+        Shape::Integer => "number",
+        Shape::Bool => "bool",
+        Shape::TextMap => "map of strings",
+        Shape::TextList(_) => "list of strings",
+        Shape::Object(_) => "object",
+        Shape::Keyed(_) => "list of objects",
+    }
+}
+
+fn presence(field: &Field) -> &'static str {
+    match field.presence {
+        Presence::Required => "required",
+        _ if field.write_only => "optional, write-only",
+        _ if field.sensitive => "optional, sensitive",
+        _ => "optional",
+    }
+}
+
+fn effect(field: &Field) -> &'static str {
+    match field.shape {
+        Shape::Object(_) => "see below",
+        _ => field.effect.label(),
+    }
+}
+
+fn description(field: &Field) -> String {
+    let mut text = field.text.clone().into_owned();
+    let unsaid: Vec<String> =
+        field.one_of.iter().filter(|word| !text.contains(word.as_str())).map(|word| format!("`{word}`")).collect();
+    if !unsaid.is_empty() {
+        let words: Vec<String> = field.one_of.iter().map(|word| format!("`{word}`")).collect();
+        let _ = write!(text, " One of {}.", words.join(", "));
+    }
+    match &field.presence {
+        Presence::Default(value) if !text.contains("efault") => {
+            if let Some(default) = value.as_str() {
+                let _ = write!(text, " Default `{default}`.");
+            } else if let Some(default) = value.as_bool() {
+                let _ = write!(text, " Default `{default}`.");
+            }
+        }
+        _ => {}
+    }
+    text
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,155 @@
+//! Forms of text: what a text must look like, when two mean the same, and how it is written down.
+
+use std::net::Ipv4Addr;
+
+use berth_api::{Quantity, ResourceName};
+
+/// What a text must look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Anything.
+    Any,
+    /// A DNS label: the name of an object.
+    Name,
+    /// The name of an attachment, which may have dots.
+    DottedName,
+    /// An amount of bytes.
+    Quantity,
+    /// A unicast MAC address.
+    Mac,
+    /// An IPv4 address.
+    Ipv4,
+    /// 64 hexadecimal digits.
+    Sha256,
+    /// Where an image comes from.
+    ImageUrl,
+    /// A line of an `authorized_keys` file.
+    SshKey,
+    /// A cloud-init document.
+    UserData,
+}
+
+impl Form {
+    /// Whether two texts mean the same.
+    #[must_use]
+    pub fn same(self, a: &str, b: &str) -> bool {
+        match self {
+            Self::Quantity => Quantity(a.to_owned()) == Quantity(b.to_owned()),
+            Self::Mac => a.eq_ignore_ascii_case(b),
+            Self::SshKey | Self::UserData => self.canonical(a) == self.canonical(b),
+            _ => a == b,
+        }
+    }
+
+    /// The text as it is written into the custom resource.
+    #[must_use]
+    pub fn canonical(self, text: &str) -> String {
+        match self {
+            Self::Mac => text.to_ascii_lowercase(),
+            Self::SshKey => text.trim().to_owned(),
+            Self::UserData => text.replace("\r\n", "\n").trim_end().to_owned(),
+            _ => text.to_owned(),
+        }
+    }
+
+    /// What is wrong with a text, and what to write instead.
+    #[must_use]
+    pub fn problem(self, text: &str) -> Option<String> {
+        match self {
+            Self::Any | Self::UserData => None,
+            Self::Name if ResourceName::is_dns_label(text) => None,
+            Self::Name => Some(format!(
+                "{text:?} is not a DNS label: use lower-case letters, digits and \"-\", at most 63 characters, \
+                 with a letter or digit at both ends."
+            )),
+            Self::DottedName if text.len() <= 253 && text.split('.').all(ResourceName::is_dns_label) => None,
+            Self::DottedName => Some(format!(
+                "{text:?} is not a name: use lower-case letters, digits, \"-\" and \".\", at most 253 characters."
+            )),
+            Self::Quantity => text.parse::<Quantity>().err().map(|error| format!("{error}.")),
+            Self::Mac if is_unicast_mac(text) => None,
+            Self::Mac => Some(format!(
+                "{text:?} is not a unicast MAC address: write six pairs of hexadecimal digits, for example \
+                 \"52:54:00:12:34:56\" (the second digit must be even)."
+            )),
+            Self::Ipv4 if text.parse::<Ipv4Addr>().is_ok() => None,
+            Self::Ipv4 => {
+                Some(format!("{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."))
+            }
+            Self::Sha256 if text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) => None,
+            Self::Sha256 => Some(format!(
+                "{text:?} is not a SHA-256 checksum: write 64 hexadecimal digits in lower case, as sha256sum prints them."
+            )),
+            Self::ImageUrl if ["http://", "https://", "file:///"].iter().any(|scheme| text.starts_with(scheme)) => None,
+            Self::ImageUrl => Some(format!("{text:?} must start with http://, https:// or file:///.")),
+            Self::SshKey => {
+                let trimmed = text.trim();
+                let known = ["ssh-", "ecdsa-", "sk-"].iter().any(|prefix| trimmed.starts_with(prefix));
+                let one_line = !trimmed.contains('\n') && trimmed.contains(' ');
+                (!known || !one_line).then(|| {
+                    "This is not an SSH public key: write one line that starts with ssh-, ecdsa- or sk-, as in a .pub \
+                     file."
+                        .to_owned()
+                })
+            }
+        }
+    }
+}
+
+fn is_unicast_mac(text: &str) -> bool {
+    let pairs: Vec<&str> = text.split(':').collect();
+    let hex = |pair: &&str| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+    let first = pairs.first().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    // The CRD takes the digits whose last two bits say: unicast, and either kind of administration.
+    pairs.len() == 6 && pairs.iter().all(hex) && first.is_some_and(|first| first & 1 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_mean_the_same_are_the_same() {
+        assert!(Form::Quantity.same("1Gi", "1024Mi"));
+        assert!(!Form::Quantity.same("1Gi", "1G"));
+        assert!(Form::Mac.same("52:54:00:AB:cd:01", "52:54:00:ab:CD:01"));
+        assert!(Form::SshKey.same("ssh-ed25519 AAAA me\n", "ssh-ed25519 AAAA me"));
+        assert!(Form::UserData.same("#cloud-config\r\na: 1\r\n", "#cloud-config\na: 1\n\n"));
+        assert!(!Form::Any.same("a", "A"));
+    }
+
+    #[test]
+    fn what_admission_would_refuse_is_refused_before() {
+        let bad = [
+            (Form::Quantity, "512MB"),
+            (Form::Quantity, "-1"),
+            (Form::Quantity, "lots"),
+            (Form::Name, "Web"),
+            (Form::Name, "a.b"),
+            (Form::Mac, "53:54:00:00:00:01"),
+            (Form::Mac, "52:54:00:00:01"),
+            (Form::Ipv4, "10.0.0.1/24"),
+            (Form::Ipv4, "10.0.0.256"),
+            (Form::Sha256, "ABC"),
+            (Form::ImageUrl, "ftp://x/y"),
+            (Form::ImageUrl, "file://y"),
+            (Form::SshKey, "hello"),
+            (Form::SshKey, "ssh-rsa A\nssh-rsa B"),
+        ];
+        for (form, text) in bad {
+            assert!(form.problem(text).is_some(), "{form:?} {text}");
+        }
+        let good = [
+            (Form::Quantity, "1.5Gi"),
+            (Form::Name, "web-1"),
+            (Form::DottedName, "web.data"),
+            (Form::Mac, "52:54:00:AB:00:01"),
+            (Form::Ipv4, "10.0.0.1"),
+            (Form::ImageUrl, "file:///tmp/x.qcow2"),
+            (Form::SshKey, "ssh-ed25519 AAAA me\n"),
+        ];
+        for (form, text) in good {
+            assert_eq!(form.problem(text), None, "{form:?} {text}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Values of a resource to and from the custom resource's JSON, by the field table.
+//!
+//! Pure: no client, no Terraform request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value as Json};
+use tfplugin6::Value;
+
+use crate::{
+    field::{Field, Presence, Shape, Source},
+    form::Form,
+};
+
+/// The declared fields that the control plane would have decided, but that somebody wrote: once declared they must be
+/// declared for ever, also when the configuration no longer says them. Paths such as `address` or
+/// `network_interfaces[nic0].mac_address`.
+pub type Held = BTreeSet<String>;
+
+/// Whether two values of a shape mean the same. Unknown is never the same as anything.
+#[must_use]
+pub fn same(shape: &Shape, a: &Value, b: &Value) -> bool {
+    if a.is_unknown() || b.is_unknown() {
+        return false;
+    }
+    match shape {
+        Shape::Text(form) => match (a.as_str(), b.as_str()) {
+            (Some(a), Some(b)) => form.same(a, b),
+            _ => a.is_null() && b.is_null(),
+        },
+        Shape::Integer | Shape::Bool => a == b,
+        Shape::TextMap => {
+            let empty = BTreeMap::new();
+            a.as_map().unwrap_or(&empty) == b.as_map().unwrap_or(&empty)
+        }
+        Shape::TextList(form) => {
+            let (a, b) = (a.elements(), b.elements());
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(&Shape::Text(*form), a, b))
+        }
+        Shape::Object(fields) => fields.iter().all(|f| same(&f.shape, a.get(f.name), b.get(f.name))),
+        Shape::Keyed(fields) => {
+            let (a, b) = (a.elements(), b.elements());
+            let each = |a: &Value, b: &Value| fields.iter().all(|f| same(&f.shape, a.get(f.name), b.get(f.name)));
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| each(a, b))
+        }
+    }
+}
+
+/// The declared part of the custom resource: what is planned, without what only the control plane decides.
+#[must_use]
+pub fn to_spec(fields: &[Field], planned: &Value, config: &Value, held: &Held) -> Map<String, Json> {
+    write_fields(fields, planned, config, held, "")
+}
+
+fn write_fields(fields: &[Field], planned: &Value, config: &Value, held: &Held, at: &str) -> Map<String, Json> {
+    let mut object = Map::new();
+    for field in fields {
+        let Source::Spec(key) = &field.source else { continue };
+        let (planned, config) = (planned.get(field.name), config.get(field.name));
+        let path = join(at, field.name);
+        let declared = match field.presence {
+            Presence::Computed => false,
+            Presence::Kept => !config.is_null() || held.contains(&path),
+            _ => true,
+        };
+        if declared && let Some(json) = write(&field.shape, planned, config, held, &path) {
+            object.insert(key.clone().into_owned(), json);
+        }
+    }
+    object
+}
+
+fn write(shape: &Shape, planned: &Value, config: &Value, held: &Held, at: &str) -> Option<Json> {
+    match shape {
+        Shape::Text(form) => planned.as_str().map(|text| Json::String(form.canonical(text))),
+        Shape::Integer => planned.as_i64().map(Json::from),
+        Shape::Bool => planned.as_bool().map(Json::Bool),
+        Shape::TextMap => {
+            let entries = planned.as_map()?.iter();
+            let entries = entries.filter_map(|(name, v)| Some((name.clone(), Json::from(v.as_str()?)))).collect();
+            Some(Json::Object(entries))
+        }
+        Shape::TextList(form) => {
+            let texts = planned.as_list()?.iter().filter_map(Value::as_str);
+            Some(Json::Array(texts.map(|text| Json::String(form.canonical(text))).collect()))
+        }
+        Shape::Object(fields) => {
+            planned.as_map()?;
+            let object = write_fields(fields, planned, config, held, at);
+            (!object.is_empty()).then_some(Json::Object(object))
+        }
+        Shape::Keyed(fields) => {
+            let elements = planned.as_list()?.iter().enumerate().map(|(i, element)| {
+                let at = format!("{at}[{}]", element.get("name").as_str().unwrap_or_default());
+                Json::Object(write_fields(fields, element, config.index(i), held, &at))
+            });
+            Some(Json::Array(elements.collect()))
+        }
+    }
+}
+
+fn join(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+}
+
+/// What the custom resource holds of each field that is not only Terraform's.
+#[must_use]
+pub fn from_object(fields: &[Field], object: &Json) -> BTreeMap<String, Value> {
+    read_fields(fields, object.get("spec").unwrap_or(&Json::Null), object)
+}
+
+fn read_fields(fields: &[Field], parent: &Json, root: &Json) -> BTreeMap<String, Value> {
+    let read_one = |field: &Field| {
+        let json = match &field.source {
+            Source::Spec(key) => parent.get(key.as_ref()),
+            Source::Observed(pointer) => root.pointer(pointer),
+            Source::Local => return None,
+        };
+        Some((field.name.to_owned(), read(&field.shape, json.unwrap_or(&Json::Null), root)))
+    };
+    fields.iter().filter_map(read_one).collect()
+}
+
+fn read(shape: &Shape, json: &Json, root: &Json) -> Value {
+    match (shape, json) {
+        (Shape::Text(_), Json::String(text)) => Value::from(text.clone()),
+        (Shape::Text(_), Json::Number(number)) => Value::from(number.to_string()),
+        (Shape::Integer, json) => Value::from(json.as_i64()),
+        (Shape::Bool, Json::Bool(value)) => Value::from(*value),
+        (Shape::TextMap, Json::Object(entries)) => {
+            Value::object(entries.iter().map(|(name, json)| (name.clone(), Value::from(json.as_str()))))
+        }
+        (Shape::TextList(_), Json::Array(elements)) => {
+            Value::List(elements.iter().map(|json| Value::from(json.as_str())).collect())
+        }
+        (Shape::Object(fields), Json::Object(_)) => {
+            let entries = read_fields(fields, json, root);
+            if entries.values().all(Value::is_null) { Value::Null } else { Value::Map(entries) }
+        }
+        (Shape::Keyed(fields), Json::Array(elements)) => {
+            Value::List(elements.iter().map(|json| Value::Map(read_fields(fields, json, root))).collect())
+        }
+        _ => Value::Null,
+    }
+}
+
+/// The fields that are declared in the object although the control plane could have decided them.
+#[must_use]
+pub fn held(fields: &[Field], object: &Json) -> Held {
+    let mut found = Held::new();
+    find_held(fields, object.get("spec").unwrap_or(&Json::Null), "", &mut found);
+    found
+}
+
+fn find_held(fields: &[Field], parent: &Json, at: &str, found: &mut Held) {
+    for field in fields {
+        let Source::Spec(key) = &field.source else { continue };
+        let Some(json) = parent.get(key.as_ref()) else { continue };
+        let path = join(at, field.name);
+        match &field.shape {
+            Shape::Keyed(fields) => {
+                for element in json.as_array().into_iter().flatten() {
+                    let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
+                    find_held(fields, element, &format!("{path}[{name}]"), found);
+                }
+            }
+            Shape::Object(fields) => find_held(fields, json, &path, found),
+            _ if field.presence == Presence::Kept => {
+                found.insert(path);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The state after a read: what was observed, in the words the state had where they mean the same.
+#[must_use]
+pub fn refresh(fields: &[Field], prior: &Value, observed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let refreshed = fields.iter().map(|field| {
+        let before = prior.get(field.name);
+        let value = match (&field.source, observed.get(field.name)) {
+            (Source::Local, _) | (_, None) => local_after_read(field, before),
+            (_, Some(now)) => refresh_one(&field.shape, before, now),
+        };
+        (field.name.to_owned(), value)
+    });
+    refreshed.collect()
+}
+
+/// An imported resource has no local settings yet: the defaults, so that the first plan has nothing to say.
+fn local_after_read(field: &Field, before: &Value) -> Value {
+    match &field.presence {
+        Presence::Default(value) if before.is_null() => value.clone(),
+        _ => before.clone(),
+    }
+}
+
+fn refresh_one(shape: &Shape, before: &Value, now: &Value) -> Value {
+    match shape {
+        Shape::Object(fields) => match (before, now) {
+            (Value::Null, Value::Null) => Value::Null,
+            (before, now) => {
+                let empty = BTreeMap::new();
+                let entries = refresh(fields, before, now.as_map().unwrap_or(&empty));
+                let local_only = |field: &Field| field.source == Source::Local || now.get(field.name).is_null();
+                // Nothing there and nothing was there: local settings alone do not bring an object into being.
+                let nothing = before.is_null() && fields.iter().all(local_only);
+                if nothing { Value::Null } else { Value::Map(entries) }
+            }
+        },
+        Shape::Keyed(fields) => {
+            let Some(now) = now.as_list() else { return keep_if_same(shape, before, now) };
+            let empty = BTreeMap::new();
+            let refreshed = in_order_of(before.elements(), now).map(|element| {
+                let was = find_named(before.elements(), element).unwrap_or(&Value::Null);
+                Value::Map(refresh(fields, was, element.as_map().unwrap_or(&empty)))
+            });
+            Value::List(refreshed.collect())
+        }
+        Shape::TextList(form) => match (before.as_list(), now.as_list()) {
+            (Some(was), Some(is)) if was.len() == is.len() => {
+                let text = Shape::Text(*form);
+                Value::List(was.iter().zip(is).map(|(was, is)| keep_if_same(&text, was, is)).collect())
+            }
+            _ => keep_if_same(shape, before, now),
+        },
+        _ => keep_if_same(shape, before, now),
+    }
+}
+
+fn keep_if_same(shape: &Shape, before: &Value, now: &Value) -> Value {
+    if same(shape, before, now) { before.clone() } else { now.clone() }
+}
+
+/// The elements of `now`: first those that `before` has, in its order, then the others in theirs.
+fn in_order_of<'a>(before: &'a [Value], now: &'a [Value]) -> impl Iterator<Item = &'a Value> {
+    let known = before.iter().filter_map(|element| find_named(now, element));
+    known.chain(now.iter().filter(|element| find_named(before, element).is_none()))
+}
+
+/// The element with the same name.
+#[must_use]
+pub fn find_named<'a>(elements: &'a [Value], like: &Value) -> Option<&'a Value> {
+    let name = like.get("name").as_str()?;
+    elements.iter().find(|element| element.get("name").as_str() == Some(name))
+}
+
+/// The state after an apply: the plan, with what was unknown in it filled from what was observed. Whatever else is
+/// observed is for the next read: what was planned known is what Terraform must get.
+#[must_use]
+pub fn fill(planned: Value, observed: &Value) -> Value {
+    match planned {
+        Value::Unknown(_) => observed.clone().unknown_as_null(),
+        Value::List(elements) => {
+            let filled = elements.into_iter().enumerate().map(|(i, element)| {
+                let by_name = find_named(observed.elements(), &element).cloned();
+                let now = by_name.unwrap_or_else(|| observed.index(i).clone());
+                fill(element, &now)
+            });
+            Value::List(filled.collect())
+        }
+        Value::Map(entries) => Value::Map(
+            entries
+                .into_iter()
+                .map(|(name, value)| {
+                    let now = observed.get(&name);
+                    let filled = fill(value, now);
+                    (name, filled)
+                })
+                .collect(),
+        ),
+        known => known,
+    }
+}
+
+/// Whether everything that would be declared is known.
+#[must_use]
+pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
+    fields.iter().all(|field| {
+        let value = planned.get(field.name);
+        let decided_elsewhere = matches!(field.presence, Presence::Computed | Presence::Kept);
+        match &field.shape {
+            _ if decided_elsewhere || !matches!(field.source, Source::Spec(_)) => true,
+            Shape::Object(fields) => !value.is_unknown() && declared_is_known(fields, value),
+            Shape::Keyed(fields) => {
+                !value.is_unknown() && value.elements().iter().all(|element| declared_is_known(fields, element))
+            }
+            _ => value.is_wholly_known(),
+        }
+    })
+}
+
+/// A text shape of no particular form.
+pub const TEXT: Shape = Shape::Text(Form::Any);

@@ -1,0 +1,51 @@
+//! `berth_placement_group`
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+use tfplugin6::Value;
+
+use crate::{
+    field::{Field, Shape},
+    form::Form,
+    kind::{Facts, Kind},
+    readiness::Outcome,
+};
+
+/// How VMs are spread.
+#[derive(Debug)]
+pub struct PlacementGroup;
+
+impl Kind for PlacementGroup {
+    fn facts(&self) -> Facts {
+        Facts {
+            type_name: "berth_placement_group",
+            kind: "PlacementGroup",
+            plural: "placementgroups",
+            description: "A rule that spreads its member VMs over hosts, or over any other label of hosts. A VM names its group in `placement.group`.",
+            example: r#"resource "berth_placement_group" "web" {
+  name     = "web"
+  strategy = "spread"
+}
+"#,
+            timeouts: [120, 120, 120],
+        }
+    }
+
+    fn definition(&self) -> CustomResourceDefinition {
+        berth_api::PlacementGroup::crd()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![
+            Field::spec("strategy", Shape::Text(Form::Any)).default("spread"),
+            Field::spec("enforcement", Shape::Text(Form::Any)).default("required"),
+            Field::spec("topology_key", Shape::Text(Form::Any)).default(berth_api::placement_group::HOSTNAME_LABEL),
+        ]
+    }
+
+    /// A group with a member that cannot be spread is not ready, but there is nothing to wait for.
+    fn outcome(&self, object: &Json, _wishes: &Value) -> Outcome {
+        crate::vm_class::seen(object)
+    }
+}

@@ -1,0 +1,240 @@
+//! What a plan says, by the field table: the planned values, what changes, and what each change does.
+//!
+//! Pure and total. Terraform's rules hold by construction: what is configured is planned as configured, or as it was
+//! where both mean the same; only what is computed may differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tfplugin6::{AttributePath, Value};
+
+use crate::{
+    field::{Effect, Field, Presence, Shape, Source},
+    mapping::{find_named, same},
+};
+
+/// One thing that changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Where.
+    pub path: AttributePath,
+    /// What it does.
+    pub effect: Effect,
+}
+
+/// The planned values of all fields.
+///
+/// *Guarantees:* without a difference that matters it is `prior`, so that a second plan is empty; what the control
+/// plane reports stays as it was unless something changes that it follows.
+#[must_use]
+pub fn plan(fields: &[Field], prior: &Value, config: &Value) -> Value {
+    let mut planned = plan_fields(fields, prior, config, None);
+    if prior.is_null() {
+        return planned;
+    }
+    let changes = changes(fields, prior, &planned);
+    let matters = changes.iter().any(|change| change.effect != Effect::Local || prior.at(&change.path).is_null());
+    if !matters {
+        keep_wishes(fields, prior, &mut planned);
+    }
+    let changed: BTreeSet<&str> = changes.iter().filter_map(|change| root(&change.path)).collect();
+    for field in fields.iter().filter(|field| field.follows.iter().any(|name| changed.contains(name))) {
+        planned.set(field.name, Value::UNKNOWN);
+    }
+    planned
+}
+
+/// A changed wish about waiting or conflicts alone changes nothing real: it is not worth an update.
+fn keep_wishes(fields: &[Field], prior: &Value, planned: &mut Value) {
+    for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
+        let was = prior.get(field.name);
+        if was.is_null() || planned.get(field.name).is_null() {
+            continue;
+        }
+        match (&field.source, &field.shape) {
+            (Source::Local, _) => {
+                planned.set(field.name, was.clone());
+            }
+            (_, Shape::Object(fields)) => {
+                if let Some(planned) = planned.get_mut(field.name) {
+                    keep_wishes(fields, was, planned);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The top-level attribute a path leads through.
+#[must_use]
+pub fn root(path: &AttributePath) -> Option<&str> {
+    match path.steps().first() {
+        Some(tfplugin6::Step::Attribute(name)) => Some(name),
+        _ => None,
+    }
+}
+
+fn plan_fields(fields: &[Field], prior: &Value, config: &Value, place: Option<usize>) -> Value {
+    let planned = fields.iter().map(|field| {
+        let value = plan_field(field, prior.get(field.name), config.get(field.name), place, !prior.is_null());
+        (field.name.to_owned(), value)
+    });
+    Value::Map(planned.collect())
+}
+
+fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>, exists: bool) -> Value {
+    if field.write_only {
+        return Value::Null;
+    }
+    if config.is_unknown() {
+        return Value::UNKNOWN;
+    }
+    let fallback;
+    let config = if config.is_null() {
+        match &field.presence {
+            Presence::Required | Presence::Optional => return Value::Null,
+            Presence::Computed | Presence::Kept if exists => return prior.clone(),
+            Presence::Computed | Presence::Kept => return Value::UNKNOWN,
+            Presence::Default(value) => value,
+            Presence::Numbered(prefix) => {
+                fallback = Value::from(format!("{prefix}{}", place.unwrap_or_default()));
+                &fallback
+            }
+        }
+    } else {
+        config
+    };
+    match &field.shape {
+        Shape::Object(fields) => plan_fields(fields, prior, config, None),
+        Shape::Keyed(fields) => {
+            let elements = config.elements().iter().enumerate().map(|(i, element)| {
+                if element.is_unknown() {
+                    return Value::UNKNOWN;
+                }
+                let name = fields.iter().find(|field| field.name == "name");
+                let name = name.map(|name| plan_field(name, &Value::Null, element.get("name"), Some(i), false));
+                let named = Value::object([("name", name.unwrap_or_default())]);
+                let was = find_named(prior.elements(), &named).unwrap_or(&Value::Null);
+                plan_fields(fields, was, element, Some(i))
+            });
+            Value::List(elements.collect())
+        }
+        shape if same(shape, prior, config) && !prior.is_null() => prior.clone(),
+        _ => config.clone(),
+    }
+}
+
+/// What differs between two values of the same fields, leaf by leaf; a list whose names differ is one change.
+#[must_use]
+pub fn changes(fields: &[Field], prior: &Value, planned: &Value) -> Vec<Change> {
+    let mut found = Vec::new();
+    find_changes(fields, prior, planned, &AttributePath::empty(), &mut found);
+    found
+}
+
+fn find_changes(fields: &[Field], prior: &Value, planned: &Value, at: &AttributePath, found: &mut Vec<Change>) {
+    for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
+        let path = at.clone().attribute(field.name);
+        let (was, is) = (prior.get(field.name), planned.get(field.name));
+        // What only Terraform knows is compared as it is: its state is all there is of it.
+        let equal = if field.source == Source::Local { was == is } else { same(&field.shape, was, is) };
+        if equal || (field.presence == Presence::Kept && is.is_unknown()) {
+            continue;
+        }
+        match &field.shape {
+            Shape::Object(fields) if !is.is_unknown() && !(was.is_null() && is.is_null()) => {
+                find_changes(fields, was, is, &path, found);
+            }
+            Shape::Keyed(fields) if names(was) == names(is) => {
+                for (i, element) in is.elements().iter().enumerate() {
+                    find_changes(fields, was.index(i), element, &path.clone().index(i), found);
+                }
+            }
+            _ => found.push(Change { path, effect: field.effect }),
+        }
+    }
+}
+
+fn names(list: &Value) -> Option<Vec<&str>> {
+    list.as_list()?.iter().map(|element| element.get("name").as_str()).collect()
+}
+
+/// What is wrong with the values written, as far as they are known: `(where, what and what to write instead)`.
+#[must_use]
+pub fn problems(fields: &[Field], config: &Value) -> Vec<(AttributePath, String)> {
+    let mut found = Vec::new();
+    find_problems(fields, config, &AttributePath::empty(), &mut found);
+    found
+}
+
+fn find_problems(fields: &[Field], config: &Value, at: &AttributePath, found: &mut Vec<(AttributePath, String)>) {
+    for field in fields.iter().filter(|field| field.is_input()) {
+        let path = at.clone().attribute(field.name);
+        let value = config.get(field.name);
+        if let Some(problem) = problem(field, value) {
+            found.push((path.clone(), problem));
+        }
+        match &field.shape {
+            Shape::Object(fields) => find_problems(fields, value, &path, found),
+            Shape::Keyed(fields) => {
+                for (i, element) in value.elements().iter().enumerate() {
+                    find_problems(fields, element, &path.clone().index(i), found);
+                }
+                if let Some(name) = repeated_name(fields, value) {
+                    found.push((path, format!("The name {name:?} is used twice: each needs a name of its own.")));
+                }
+            }
+            Shape::TextList(form) => {
+                for (i, text) in value.elements().iter().enumerate() {
+                    if let Some(problem) = text.as_str().and_then(|text| form.problem(text)) {
+                        found.push((path.clone().index(i), problem));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn problem(field: &Field, value: &Value) -> Option<String> {
+    if let Shape::Text(form) = &field.shape
+        && let Some(text) = value.as_str()
+    {
+        if !field.one_of.is_empty() && !field.one_of.iter().any(|word| word == text) {
+            let words = field.one_of.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>();
+            return Some(format!("{text:?} is not one of {}.", words.join(", ")));
+        }
+        if let Some(most) = field.max_length
+            && text.chars().count() as u64 > most
+        {
+            return Some(format!("This text is longer than {most} characters."));
+        }
+        return form.problem(text);
+    }
+    if let (Shape::Integer, Some(number)) = (&field.shape, value.as_number()) {
+        let Some(integer) = number.as_i64() else { return Some(format!("{number} is not a whole number.")) };
+        return field
+            .range
+            .filter(|(least, most)| integer < *least || integer > *most)
+            .map(|(least, most)| format!("{integer} is not between {least} and {most}."));
+    }
+    match (value.as_list(), field.max_length) {
+        (Some(elements), Some(most)) if elements.len() as u64 > most => {
+            Some(format!("There are {} of these; at most {most} are allowed.", elements.len()))
+        }
+        _ => None,
+    }
+}
+
+fn repeated_name(fields: &[Field], list: &Value) -> Option<String> {
+    let numbered = fields.iter().find(|field| field.name == "name")?;
+    let mut seen = BTreeMap::new();
+    for (i, element) in list.elements().iter().enumerate() {
+        let name = plan_field(numbered, &Value::Null, element.get("name"), Some(i), false);
+        if let Some(name) = name.as_str()
+            && seen.insert(name.to_owned(), ()).is_some()
+        {
+            return Some(name.to_owned());
+        }
+    }
+    None
+}

@@ -1,0 +1,59 @@
+//! `berth_public_ip`
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+
+use crate::{
+    field::{Effect, Field, Presence, Shape},
+    form::Form,
+    kind::{Facts, Kind},
+};
+
+/// A public address.
+#[derive(Debug)]
+pub struct PublicIp;
+
+impl Kind for PublicIp {
+    fn facts(&self) -> Facts {
+        Facts {
+            type_name: "berth_public_ip",
+            kind: "PublicIP",
+            plural: "publicips",
+            description: "A public address from a pool. A VM's network interface names it in `public_ip`; it is kept while the VM is stopped or replaced.",
+            example: r#"resource "berth_public_ip" "web" {
+  name = "web"
+}
+
+output "public_address" {
+  value = berth_public_ip.web.address
+}
+"#,
+            timeouts: [120, 120, 300],
+        }
+    }
+
+    fn definition(&self) -> CustomResourceDefinition {
+        berth_api::PublicIP::crd()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![
+            Field::spec("pool", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).effect(Effect::Replace),
+            Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
+        ]
+    }
+
+    fn view(&self, object: &Json) -> Json {
+        let mut view = object.clone();
+        let decided = object.pointer("/status/address").cloned();
+        if let (Some(address), Some(spec)) = (decided, view.get_mut("spec").and_then(Json::as_object_mut)) {
+            spec.entry("address").or_insert(address);
+        }
+        view
+    }
+
+    fn has_lived(&self, object: &Json) -> bool {
+        object.pointer("/status/address").is_some()
+    }
+}

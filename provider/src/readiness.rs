@@ -1,0 +1,120 @@
+//! Where an object stands, read from its conditions as every Kubernetes tool reads them (kstatus).
+//!
+//! Pure.
+
+use serde_json::Value as Json;
+
+/// What the conditions of an object say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Whether they speak of the object as it is declared now.
+    pub current: bool,
+    /// `Ready`.
+    pub ready: Option<Condition>,
+    /// `Stalled`, while it is true.
+    pub stalled: Option<Condition>,
+}
+
+/// One condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// One word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// Whether a wait is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// What was declared is there.
+    Done,
+    /// It is on its way: why it is not there yet.
+    Waiting(String),
+    /// A person must change something.
+    Stalled(Condition),
+}
+
+impl Condition {
+    /// `reason: message`
+    #[must_use]
+    pub fn text(&self) -> String {
+        if self.message.is_empty() { self.reason.clone() } else { format!("{}: {}", self.reason, self.message) }
+    }
+}
+
+impl Readiness {
+    /// Of an object.
+    #[must_use]
+    pub fn of(object: &Json) -> Self {
+        let generation = object.pointer("/metadata/generation").and_then(Json::as_i64).unwrap_or(0);
+        let observed = object.pointer("/status/observedGeneration").and_then(Json::as_i64).unwrap_or(-1);
+        Self {
+            current: observed >= generation.max(0),
+            ready: condition(object, "Ready"),
+            stalled: condition(object, "Stalled").filter(|condition| condition.status == "True"),
+        }
+    }
+
+    /// Ready is done, stalled is stalled, all else is waiting.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        let Some(ready) = self.ready.as_ref().filter(|_| self.current) else {
+            return Outcome::Waiting("not looked at yet".into());
+        };
+        match &self.stalled {
+            _ if ready.status == "True" => Outcome::Done,
+            Some(stalled) => Outcome::Stalled(stalled.clone()),
+            None => Outcome::Waiting(ready.text()),
+        }
+    }
+}
+
+/// The condition of a type.
+#[must_use]
+pub fn condition(object: &Json, kind: &str) -> Option<Condition> {
+    let conditions = object.pointer("/status/conditions")?.as_array()?;
+    let found = conditions.iter().find(|condition| condition.get("type").and_then(Json::as_str) == Some(kind))?;
+    let text = |key: &str| found.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+    Some(Condition { status: text("status"), reason: text("reason"), message: text("message") })
+}
+
+/// Whether the condition of a type is true.
+#[must_use]
+pub fn is_true(object: &Json, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(generation: i64, observed: i64, conditions: &[(&str, &str)]) -> Json {
+        let conditions: Vec<Json> = conditions
+            .iter()
+            .map(|(kind, status)| json!({"type": kind, "status": status, "reason": "R", "message": "m"}))
+            .collect();
+        json!({"metadata": {"generation": generation}, "status": {"observedGeneration": observed, "conditions": conditions}})
+    }
+
+    #[test]
+    fn conditions_of_an_older_generation_say_nothing() {
+        for conditions in [&[("Ready", "True")][..], &[("Ready", "False"), ("Stalled", "True")]] {
+            assert!(matches!(Readiness::of(&object(2, 1, conditions)).outcome(), Outcome::Waiting(_)));
+        }
+        assert!(matches!(Readiness::of(&json!({"metadata": {}})).outcome(), Outcome::Waiting(_)));
+    }
+
+    #[test]
+    fn ready_is_done_and_stalled_is_for_a_person() {
+        assert_eq!(Readiness::of(&object(2, 2, &[("Ready", "True")])).outcome(), Outcome::Done);
+        let stalled = Readiness::of(&object(1, 1, &[("Ready", "False"), ("Stalled", "True")])).outcome();
+        assert!(matches!(stalled, Outcome::Stalled(condition) if condition.text() == "R: m"));
+        let waiting = Readiness::of(&object(1, 1, &[("Ready", "Unknown")])).outcome();
+        assert_eq!(waiting, Outcome::Waiting("R: m".into()));
+    }
+}

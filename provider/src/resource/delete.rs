@@ -1,0 +1,183 @@
+//! Delete: ask, then wait until the object is really gone.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use tfplugin6::{
+    Diagnostic, Value,
+    resource::{ApplyRequest, ApplyResponse},
+};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    KindResource,
+    create::{RETRIES, no_control_plane},
+    is_terminating, text,
+};
+use crate::{
+    api::{self, Address, Api, ApiError, Ended, Patience, Verdict, Waiting},
+    readiness::{Condition, condition},
+    timeouts::{self, Operation},
+};
+
+enum Asked {
+    Gone,
+    /// The object, on its way out.
+    Going(Json),
+}
+
+impl KindResource {
+    /// Destroys it.
+    pub(super) async fn destroy(&self, request: ApplyRequest) -> ApplyResponse {
+        let settings = self.session.settings();
+        let api = match &settings.api {
+            Ok(api) => api,
+            Err(problem) => return no_control_plane(problem).into(),
+        };
+        let at = self.address(&request.prior);
+        let until = Instant::now() + timeouts::limit(Operation::Delete, &request.prior, self.facts.timeouts);
+        let uid = request.prior.get("uid").as_str().unwrap_or_default();
+        let gone = || ApplyResponse::new(Value::Null);
+        let object = match self.ask(api, &at, uid, until, &request).await {
+            Ok(Asked::Gone) => return gone(),
+            Ok(Asked::Going(object)) => object,
+            Err(diagnostics) => return ApplyResponse::failed(diagnostics),
+        };
+        let patience = Patience { until, cancel: request.cancel.clone() };
+        let ended = api::until(Waiting { api, at: &at, object, patience }, |object| match busy(object) {
+            Some(condition) => Verdict::Over(condition),
+            None => Verdict::Wait(condition(object, "Ready").map_or_else(|| "its finalizers".into(), |ready| ready.text())),
+        })
+        .await;
+        let title = self.title(&at);
+        match ended {
+            Ended::Gone => gone(),
+            Ended::Over(condition, _) => {
+                let detail = format!(
+                    "{}. It goes once that is over: stop using it in the guest (unmount the filesystem), or set force = true \
+                     and apply before destroying.",
+                    condition.text()
+                );
+                Diagnostic::error(format!("{title} is still used by the guest"), detail).into()
+            }
+            Ended::TimedOut(_, why) => {
+                let detail = format!(
+                    "The deletion was asked for and goes on by itself; the time to wait for it ran out. It waits for: {why}. \
+                     Terraform forgets it now."
+                );
+                gone().warn([Diagnostic::warning(format!("{title} is still being deleted"), detail)])
+            }
+            Ended::Cancelled(_) => {
+                let detail = "Terraform was told to stop. The deletion was asked for and goes on by itself.";
+                Diagnostic::error(format!("Stopped waiting for {title} to go"), detail).into()
+            }
+            Ended::Unreachable(_, problem) => {
+                let detail = format!("{problem}. The deletion was asked for. Destroy again when the control plane is back.");
+                Diagnostic::error(format!("The control plane went away while {title} was being deleted"), detail).into()
+            }
+        }
+    }
+
+    /// Asks for the deletion, again while whoever uses it is going away too.
+    async fn ask(
+        &self,
+        api: &Api,
+        at: &Address,
+        uid: &str,
+        until: Instant,
+        request: &ApplyRequest,
+    ) -> Result<Asked, Vec<Diagnostic>> {
+        let patience = || Patience {
+            until: until.min(Instant::now() + Duration::from_secs(RETRIES)),
+            cancel: request.cancel.clone(),
+        };
+        let refused = |error: &ApiError| self.refused(error, at);
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let error = match api.delete(at, uid, &patience()).await {
+                Ok(answer) if is_terminating(&answer) => return Ok(Asked::Going(answer)),
+                Ok(_) => return Ok(Asked::Gone),
+                Err(error) => error,
+            };
+            match error.code() {
+                404 => return Ok(Asked::Gone),
+                409 => {
+                    let other = api.get(at, &patience()).await.map_err(|error| refused(&error))?;
+                    let replaced = other.as_ref().is_none_or(|other| text(other, "/metadata/uid") != uid);
+                    if replaced {
+                        return Ok(Asked::Gone);
+                    }
+                }
+                403 => self.wait_for_user(api, at, &error, &patience()).await?,
+                _ => return Err(refused(&error)),
+            }
+            if Instant::now() + pause > until {
+                return Err(refused(&error));
+            }
+            tokio::select! {
+                () = request.cancel.cancelled() => return Err(refused(&ApiError::Cancelled)),
+                () = sleep(pause) => {}
+            }
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    /// Ok when it is worth asking again: who uses it is on its way out, or has let go already.
+    async fn wait_for_user(
+        &self,
+        api: &Api,
+        at: &Address,
+        error: &ApiError,
+        patience: &Patience,
+    ) -> Result<(), Vec<Diagnostic>> {
+        let refused = |error: &ApiError| self.refused(error, at);
+        let Some(object) = api.get(at, patience).await.map_err(|error| refused(&error))? else { return Ok(()) };
+        let users = object.pointer("/status/usedBy").and_then(Json::as_array).filter(|users| !users.is_empty());
+        let Some(users) = users else {
+            // Nobody uses it: either somebody just let go, or this user may not delete at all.
+            return if error.to_string().contains("in use") { Ok(()) } else { Err(refused(error)) };
+        };
+        for user in users {
+            if self.still_uses(api, at, user, patience).await.map_err(|error| refused(&error))? {
+                let detail = format!("{error}.");
+                return Err(vec![Diagnostic::error(format!("{} is in use", self.title(at)), detail)]);
+            }
+        }
+        Ok(())
+    }
+
+    async fn still_uses(
+        &self,
+        api: &Api,
+        at: &Address,
+        user: &Json,
+        patience: &Patience,
+    ) -> Result<bool, ApiError> {
+        let (vm, attachment) = (text(user, "/vm"), text(user, "/attachment"));
+        let stays = |object: &Option<Json>| object.as_ref().is_some_and(|object| !is_terminating(object));
+        if !attachment.is_empty() {
+            let attachment = api.get(&at.beside("hotswapdiskattachments", attachment), patience).await?;
+            if !stays(&attachment) {
+                return Ok(false);
+            }
+        }
+        let vm = api.get(&at.beside("vms", vm), patience).await?;
+        if !stays(&vm) {
+            return Ok(false);
+        }
+        // A VM that was changed to no longer name it lets go in a moment.
+        let names = |list: &str, key: &str| {
+            let list = vm.as_ref().and_then(|vm| vm.pointer(list)).and_then(Json::as_array);
+            list.into_iter().flatten().any(|item| item.get(key).and_then(Json::as_str) == Some(at.name.as_str()))
+        };
+        Ok(!attachment.is_empty() || names("/spec/disks", "name") || names("/spec/networkInterfaces", "publicIP"))
+    }
+}
+
+/// Why a deletion does not go on until somebody does something.
+fn busy(object: &Json) -> Option<Condition> {
+    let stalled = condition(object, "Stalled").filter(|condition| condition.status == "True");
+    let guest_busy = ["Ready", "Attached"].iter().filter_map(|kind| condition(object, kind));
+    let guest_busy = guest_busy.chain(stalled).find(|condition| condition.reason == "GuestBusy");
+    guest_busy.filter(|_| is_terminating(object))
+}

@@ -1,0 +1,258 @@
+//! Bootstrap data: what may hold secrets goes into a Secret beside the VM, and is never in the VM, an error or a log.
+
+use serde_json::{Map, Value as Json, json};
+use sha2::{Digest, Sha256};
+use tfplugin6::{AttributePath, Diagnostic, Value};
+
+use super::restart;
+use crate::{
+    api::{Address, Api, ApiError, ApplyMode, Patience},
+    change::PlannedChange,
+    field::{Effect, Field, Presence, Shape},
+    form::Form,
+    kind::Beside,
+    private::Private,
+};
+
+/// Says that a Secret's content must not come into a state, and which version of it was written.
+const WRITE_ONLY_VERSION: &str = "terraform.berth.dev/user-data-wo-version";
+/// The Secret's key.
+const KEY: &str = "userData";
+/// The parts a guest sees, all of them at its first boot.
+const PARTS: [&str; 5] = ["user_data", "user_data_wo_version", "ssh_authorized_keys", "hostname", "secret_name"];
+
+/// The attribute.
+pub(super) fn field() -> Field {
+    let fields = vec![
+        Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)).effect(Effect::Policy),
+        Field::local(
+            "user_data",
+            Shape::Text(Form::UserData),
+            "cloud-init user data. Kept in a Secret beside the VM, and in Terraform's state as a sensitive value; \
+             `user_data_wo` keeps it out of the state.",
+        )
+        .sensitive()
+        .effect(Effect::Policy),
+        Field::local(
+            "user_data_wo",
+            Shape::Text(Form::UserData),
+            "cloud-init user data that is in no plan and no state (Terraform 1.11 and later). Written again when \
+             `user_data_wo_version` changes.",
+        )
+        .sensitive()
+        .write_only(),
+        Field::local("user_data_wo_version", Shape::Integer, "To be raised when `user_data_wo` changes.")
+            .effect(Effect::Policy),
+        Field::spec("hostname", Shape::Text(Form::Name)).effect(Effect::Policy),
+        Field::spec("secret_name", Shape::Text(Form::Any))
+            .text(
+                "Name of a Secret of your own in the VM's namespace, instead of `user_data`. Its key `userData` is the \
+                 cloud-init user data; `networkConfig` and `metaData`, when present, replace what berth would write.",
+            )
+            .effect(Effect::Policy),
+        Field::local(
+            "user_data_policy",
+            Shape::Text(Form::Any),
+            "What a change of the bootstrap data of an existing VM does, because a guest reads it at its first boot only: \
+             `refuse` (default) is an error in the plan; `ignore` keeps what the VM was made with; `reboot` hands it over \
+             and restarts the VM; `replace` makes another VM.",
+        )
+        .one_of(&["refuse", "ignore", "reboot", "replace"])
+        .default("refuse"),
+    ];
+    Field::spec("bootstrap", Shape::Object(fields))
+        .presence(Presence::Optional)
+        .text("What the guest gets at its first boot (cloud-init, NoCloud).")
+}
+
+/// What is wrong with it.
+pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
+    let path = |name: &str| AttributePath::root("bootstrap").attribute(name);
+    let set = |name: &str| !bootstrap.get(name).is_null() && !bootstrap.is_unknown();
+    let mut found = Vec::new();
+    let sources: Vec<&str> = ["user_data", "user_data_wo", "secret_name"].into_iter().filter(|name| set(name)).collect();
+    if let [_, second, ..] = sources.as_slice() {
+        let detail = format!("Only one of user_data, user_data_wo and secret_name can be set; {} are.", sources.join(" and "));
+        found.push(Diagnostic::error("User data from two places", detail).at(path(second)));
+    }
+    if set("user_data_wo") && !set("user_data_wo_version") {
+        let detail = "Set user_data_wo_version too, for example 1, and raise it when user_data_wo changes: Terraform keeps no \
+                      trace of a write-only value to compare with.";
+        found.push(Diagnostic::error("Missing user_data_wo_version", detail).at(path("user_data_wo_version")));
+    }
+    for name in ["user_data", "user_data_wo"] {
+        if bootstrap.get(name).as_str().is_some_and(|text| text.len() > 65_536) {
+            let detail = "User data can be 65,536 bytes at most. Fetch what is larger from within the guest.";
+            found.push(Diagnostic::error("User data is too long", detail).at(path(name)));
+        }
+    }
+    found
+}
+
+/// Does with a change what the policy says.
+pub(super) fn refine(change: &mut PlannedChange<'_>) {
+    let changed: Vec<AttributePath> = change
+        .with_effect(Effect::Policy)
+        .map(|change| change.path.clone())
+        .collect();
+    if change.is_create() || changed.is_empty() || !change.replace.is_empty() {
+        return;
+    }
+    let policy = change.planned.get("bootstrap").get("user_data_policy");
+    let policy = policy.as_str().or(change.prior.get("bootstrap").get("user_data_policy").as_str()).unwrap_or("refuse").to_owned();
+    match policy.as_str() {
+        "ignore" => {
+            let (was, mut is) = (change.prior.get("bootstrap").clone(), change.planned.get("bootstrap").clone());
+            for name in PARTS {
+                // Terraform lets a plan keep what was there only where something was, and something is written.
+                if !was.get(name).is_null() && !is.get(name).is_null() {
+                    is.set(name, was.get(name).clone());
+                }
+            }
+            change.planned.set("bootstrap", is);
+            change.look_again();
+        }
+        "replace" => change.replace.extend(changed),
+        "reboot" => restart::demand(change),
+        _ => {
+            let first = changed.into_iter().next().unwrap_or_default();
+            let detail = "A guest reads its bootstrap data at its first boot only, so this change would not reach it. Set \
+                          bootstrap.user_data_policy to say what to do: \"replace\" makes another VM, \"reboot\" hands it over \
+                          and restarts the VM, \"ignore\" keeps what the VM was made with.";
+            let summary = format!("Change of {first} refused by user_data_policy");
+            change.diagnostics.push(Diagnostic::error(summary, detail).at(first));
+        }
+    }
+}
+
+/// The Secret the provider writes is not the user's `secret_name`.
+pub(super) fn view(object: &mut Json) {
+    let ours = has_our_secret(object);
+    if let Some(bootstrap) = object.pointer_mut("/spec/bootstrap").and_then(Json::as_object_mut)
+        && ours
+    {
+        bootstrap.remove("secretName");
+    }
+}
+
+fn has_our_secret(object: &Json) -> bool {
+    let text = |pointer| object.pointer(pointer).and_then(Json::as_str);
+    let name = text("/metadata/name").unwrap_or_default();
+    text("/spec/bootstrap/secretName") == Some(secret_name(name).as_str()) && text("/spec/bootstrap/checksum").is_some()
+}
+
+fn secret_name(vm: &str) -> String {
+    format!("{vm}-bootstrap")
+}
+
+/// The checksum that is in the VM, so that a change of the Secret can be seen there.
+fn checksum(user_data: &str) -> String {
+    let digest = Sha256::digest(Form::UserData.canonical(user_data).as_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// The version of a write-only text stands in for the text, which plans never see.
+fn checksum_of_version(version: i64) -> String {
+    format!("version:{version}")
+}
+
+/// The checksum of what is planned; none when there is no user data.
+fn planned_checksum(planned: &Value) -> Option<String> {
+    let bootstrap = planned.get("bootstrap");
+    let plain = bootstrap.get("user_data").as_str().map(checksum);
+    plain.or_else(|| bootstrap.get("user_data_wo_version").as_i64().map(checksum_of_version))
+}
+
+/// Names the Secret in the VM.
+pub(super) fn declare(spec: &mut Json, name: &str, planned: &Value, _private: &Private) {
+    let Some(checksum) = planned_checksum(planned) else { return };
+    let Some(spec) = spec.as_object_mut() else { return };
+    let bootstrap = spec.entry("bootstrap").or_insert_with(|| Json::Object(Map::new()));
+    if let Some(bootstrap) = bootstrap.as_object_mut() {
+        bootstrap.insert("secretName".into(), secret_name(name).into());
+        bootstrap.insert("checksum".into(), checksum.into());
+    }
+}
+
+/// Writes the Secret, owned by the VM: it goes when the VM goes.
+pub(super) async fn write_secret(beside: Beside<'_>) -> Result<(), ApiError> {
+    let Beside { api, manager, at, object, planned, config, private } = beside;
+    let Some(checksum) = planned_checksum(planned) else { return Ok(()) };
+    if private.checksum.as_deref() == Some(checksum.as_str()) {
+        return Ok(());
+    }
+    let (planned, config) = (planned.get("bootstrap"), config.get("bootstrap"));
+    let plain = planned.get("user_data").as_str();
+    let Some(user_data) = plain.or_else(|| config.get("user_data_wo").as_str()) else { return Ok(()) };
+    let name = secret_name(&at.name);
+    let uid = object.pointer("/metadata/uid");
+    let owner = json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "name": at.name, "uid": uid});
+    let mut metadata = json!({"name": name, "namespace": at.namespace, "ownerReferences": [owner]});
+    if let (None, Some(version)) = (plain, planned.get("user_data_wo_version").as_i64()) {
+        metadata["annotations"] = json!({ WRITE_ONLY_VERSION: version.to_string() });
+    }
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
+        "data": {KEY: encode(user_data)},
+    });
+    let patience = Patience::seconds(30, &tfplugin6::CancellationToken::new());
+    let place = Address::secret(&at.namespace, &name);
+    // Its name is derived from the VM's, and the VM is ours.
+    let mode = ApplyMode { force: true, dry_run: false };
+    api.apply(&place, &secret, manager, mode, &patience).await.map(|_| ())
+}
+
+/// Fills the user data of a state. One more request only when the checksum says that it is not what the state has.
+pub(super) async fn read(
+    api: &Api,
+    object: &Json,
+    private: &Private,
+    state: &mut Value,
+) -> Result<Private, ApiError> {
+    let now = object.pointer("/spec/bootstrap/checksum").and_then(Json::as_str).map(str::to_owned);
+    let private = Private { checksum: now.clone(), restart_token: restart::kept(object), ..private.clone() };
+    let expected = planned_checksum(state);
+    if expected == now {
+        return Ok(private);
+    }
+    let (mut user_data, mut version) = (Value::Null, Value::Null);
+    if has_our_secret(object) {
+        let text = |pointer| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+        let place = Address::secret(text("/metadata/namespace"), &secret_name(text("/metadata/name")));
+        let patience = Patience::seconds(5, &tfplugin6::CancellationToken::new());
+        if let Some(secret) = api.get(&place, &patience).await? {
+            let annotations = secret.pointer("/metadata/annotations");
+            let written = annotations.and_then(|all| all.get(WRITE_ONLY_VERSION)).and_then(Json::as_str);
+            match written {
+                Some(written) => version = Value::from(written.parse::<i64>().ok()),
+                None => user_data = secret.pointer("/data").and_then(|data| decode(data.get(KEY)?)).into(),
+            }
+        }
+    } else if let Some(inline) = object.pointer("/spec/bootstrap/userData").and_then(Json::as_str) {
+        user_data = inline.into();
+    }
+    if state.get("bootstrap").is_null() && user_data.is_null() && version.is_null() {
+        return Ok(private);
+    }
+    let mut bootstrap = state.get("bootstrap").clone();
+    if bootstrap.is_null() {
+        bootstrap = Value::object(field().children().iter().map(|field| (field.name, Value::Null)));
+        bootstrap.set("user_data_policy", "refuse");
+    }
+    bootstrap.set("user_data", user_data);
+    bootstrap.set("user_data_wo_version", version);
+    state.set("bootstrap", bootstrap);
+    Ok(private)
+}
+
+fn encode(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+fn decode(data: &Json) -> Option<String> {
+    use base64::Engine as _;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(data.as_str()?).ok()?;
+    String::from_utf8(bytes).ok()
+}

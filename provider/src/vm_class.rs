@@ -1,0 +1,58 @@
+//! `berth_vm_class`
+
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+
+use crate::{
+    field::{Effect, Field, Shape},
+    form::Form,
+    kind::{Facts, Kind},
+    readiness::{Outcome, Readiness},
+};
+
+/// A size and hardware profile.
+#[derive(Debug)]
+pub struct VmClass;
+
+impl Kind for VmClass {
+    fn facts(&self) -> Facts {
+        Facts {
+            type_name: "berth_vm_class",
+            kind: "VMClass",
+            plural: "vmclasses",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle.",
+            example: r#"resource "berth_vm_class" "small" {
+  name   = "small"
+  cpus   = 1
+  memory = "512Mi"
+}
+"#,
+            timeouts: [120, 120, 120],
+        }
+    }
+
+    fn definition(&self) -> k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition {
+        berth_api::VMClass::crd()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![
+            Field::spec("cpus", Shape::Integer).required().effect(Effect::PowerCycle),
+            Field::spec("memory", Shape::Text(Form::Quantity)).required().effect(Effect::PowerCycle),
+            Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
+        ]
+    }
+
+    fn outcome(&self, object: &Json, _wishes: &tfplugin6::Value) -> Outcome {
+        seen(object)
+    }
+}
+
+/// Nothing has to come into being: it is enough that the control plane has looked at it.
+pub(crate) fn seen(object: &Json) -> Outcome {
+    let readiness = Readiness::of(object);
+    match (readiness.outcome(), readiness.ready) {
+        (Outcome::Waiting(_), Some(_)) if readiness.current => Outcome::Done,
+        (outcome, _) => outcome,
+    }
+}
