@@ -25,6 +25,16 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// From its name; what is none of the others is a connect.
+    pub fn parse(name: &str) -> Self {
+        match name {
+            "CREATE" => Self::Create,
+            "UPDATE" => Self::Update,
+            "DELETE" => Self::Delete,
+            _ => Self::Connect,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",

@@ -219,6 +219,8 @@ pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>)
         ("", "events") => validate_event(object, &mut errors),
         (RBAC, "roles" | "clusterroles") => validate_rules(object, &mut errors),
         (RBAC, "rolebindings" | "clusterrolebindings") => validate_binding(object, old, &mut errors),
+        (ADMISSION, "validatingadmissionpolicies") => errors = crate::admission::validate_policy(object),
+        (ADMISSION, "validatingadmissionpolicybindings") => errors = crate::admission::validate_binding(object),
         (APIEXTENSIONS, _) => errors = crate::crd::validate(object, old),
         _ => {}
     }

@@ -120,7 +120,7 @@ impl Core {
         let all = |storage: &str| state.list(storage, None, None).map(|entry| entry.value()).collect::<Vec<_>>();
         let (policies, bindings) = (all(&self.policy_storage), all(&self.binding_storage));
         drop(state);
-        let built = Arc::new(Policies::new(&policies, &bindings));
+        let built = Arc::new(Policies::build(&policies, &bindings));
         *cached = Some((now.0, now.1, Arc::clone(&built)));
         built
     }

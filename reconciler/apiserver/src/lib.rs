@@ -9,7 +9,7 @@
 //! HTTP or in-process call ─▶ authenticate ─▶ authorize ─▶ verb ─▶ schema, fields, admission ─▶ store ─▶ watchers
 //! ```
 
-pub mod admission;
+mod admission;
 mod authorize;
 mod bootstrap;
 mod builtin;
@@ -36,28 +36,8 @@ mod schema;
 mod selector;
 mod server;
 mod store;
+mod table;
 mod verbs;
-
-mod admission {
-    //! Placeholder until the policies module is in place.
-    use serde_json::Value;
-    #[derive(Debug)]
-    pub(crate) struct Policies;
-    #[derive(Debug)]
-    pub(crate) struct Denied { pub(crate) code: u16, pub(crate) reason: String, pub(crate) message: String }
-    #[allow(dead_code)]
-    pub(crate) struct Request<'a> {
-        pub operation: &'a str, pub group: &'a str, pub version: &'a str, pub resource: &'a str, pub kind: &'a str,
-        pub subresource: &'a str, pub namespace: &'a str, pub name: &'a str, pub object: Option<&'a Value>,
-        pub old_object: Option<&'a Value>, pub user: &'a str, pub groups: &'a [String], pub dry_run: bool,
-        pub namespace_object: Option<&'a Value>,
-    }
-    impl Policies {
-        pub(crate) fn new(_: &[Value], _: &[Value]) -> Self { Self }
-        pub(crate) fn is_empty(&self) -> bool { true }
-        pub(crate) fn check(&self, _: &Request<'_>) -> Result<Vec<String>, Denied> { Ok(Vec::new()) }
-    }
-}
 
 pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::{HistoryWindow, ServerConfig, Storage, WriterMode};

@@ -16,8 +16,13 @@ impl Call {
         }
         let namespace = self.core.namespace(&self.target.namespace).map(|entry| entry.value());
         let resource = self.resource();
+        let user = admission::UserInfo {
+            username: self.who.user.clone(),
+            groups: self.who.groups.clone(),
+            ..admission::UserInfo::default()
+        };
         let request = admission::Request {
-            operation,
+            operation: admission::Operation::parse(operation),
             group: &resource.group,
             version: &self.version().name,
             resource: &resource.plural,
@@ -27,8 +32,8 @@ impl Call {
             name: &self.target.name,
             object,
             old_object: old,
-            user: &self.who.user,
-            groups: &self.who.groups,
+            user: &user,
+            options: None,
             dry_run: self.options.dry_run,
             namespace_object: namespace.as_ref(),
         };
