@@ -17,6 +17,7 @@ mod commands;
 mod files;
 mod guest;
 mod host;
+mod hypervisor;
 mod machine;
 mod server;
 #[cfg(test)]

@@ -7,8 +7,8 @@ mod command_line;
 mod json;
 #[cfg(test)]
 mod tests;
+mod validate;
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ pub use command_line::{command_line, instance_of, name_of};
 pub(crate) use json::{blockdev, scsi_disk};
 #[cfg(test)]
 pub(crate) use tests::example;
+pub use validate::SpecError;
 
 /// Id of the one virtio-scsi controller every disk hangs on.
 pub const SCSI_CONTROLLER: &str = "scsi0";
@@ -198,148 +199,4 @@ impl MachinePaths {
     fn sockets(&self) -> [&Path; 4] {
         [&self.qmp, &self.rescue, &self.guest_agent, &self.serial_socket]
     }
-}
-
-/// Why a spec cannot become a machine.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SpecError {
-    #[error("{field} {value:?} is not usable: {why}")]
-    Invalid { field: &'static str, value: String, why: &'static str },
-    #[error("two {what} share {value:?}")]
-    Twice { what: &'static str, value: String },
-    #[error("more than one disk is marked to boot from")]
-    TwoBootDisks,
-}
-
-impl MachineSpec {
-    /// Everything that QEMU would refuse later with a worse message, and everything that would make
-    /// two parts of the machine collide.
-    pub fn validate(&self) -> Result<(), SpecError> {
-        check(
-            "instance",
-            &self.instance,
-            plain(&self.instance, 64),
-            "letters, digits, '-', '.', '_', at most 64",
-        )?;
-        check("name", &self.name, printable(&self.name, 200), "1 to 200 printable ASCII characters")?;
-        check("uuid", &self.uuid, is_uuid(&self.uuid), "not a UUID")?;
-        check("cpus", &self.cpus.to_string(), (1..=288).contains(&self.cpus), "1 to 288")?;
-        let memory = self.memory_bytes;
-        check(
-            "memory",
-            &memory.to_string(),
-            memory >= 1 << 20 && memory.is_multiple_of(1 << 12),
-            "≥ 1 MiB, a multiple of 4 KiB",
-        )?;
-        let versioned = self.machine_type.rsplit('-').next().is_some_and(|v| v.contains('.'));
-        check(
-            "machine type",
-            &self.machine_type,
-            versioned && printable(&self.machine_type, 64),
-            "needs a version, such as pc-q35-7.2",
-        )?;
-        check("cpu model", &self.cpu_model, printable(&self.cpu_model, 1024), "printable ASCII only")?;
-        for socket in self.paths.sockets().into_iter().chain(self.vnc_socket.as_deref()) {
-            let text = socket.to_string_lossy();
-            check(
-                "socket path",
-                &text,
-                text.len() <= MAX_SOCKET_PATH,
-                "longer than the 107 bytes a unix socket may have",
-            )?;
-        }
-        self.validate_disks()?;
-        self.validate_nics()
-    }
-
-    fn validate_disks(&self) -> Result<(), SpecError> {
-        let mut ids = HashSet::from([SEED_ID, SCSI_CONTROLLER]);
-        let mut serials = HashSet::new();
-        let mut targets = HashSet::new();
-        for disk in &self.disks {
-            disk.validate()?;
-            unique("disks", &disk.id, ids.insert(&disk.id))?;
-            unique("disks", &disk.serial, serials.insert(&disk.serial))?;
-            if let Some(target) = disk.target {
-                unique("disks", &target.to_string(), targets.insert(target))?;
-            }
-        }
-        if self.disks.iter().filter(|d| d.boot).count() > 1 {
-            return Err(SpecError::TwoBootDisks);
-        }
-        Ok(())
-    }
-
-    fn validate_nics(&self) -> Result<(), SpecError> {
-        let mut ids = HashSet::new();
-        let mut slots = HashSet::new();
-        let mut macs = HashSet::new();
-        for nic in &self.nics {
-            check(
-                "nic id",
-                &nic.id,
-                is_id(&nic.id),
-                "a letter, then letters, digits, '-', '.', '_', at most 31",
-            )?;
-            check("nic slot", &nic.slot.to_string(), nic.slot < MAX_NICS, "0 to 13")?;
-            check("mac", &nic.mac, is_mac(&nic.mac), "not a unicast MAC address such as 52:54:00:12:34:56")?;
-            unique("nics", &nic.id, ids.insert(&nic.id) && !self.disks.iter().any(|d| d.id == nic.id))?;
-            unique("nics", &nic.slot.to_string(), slots.insert(nic.slot))?;
-            unique("nics", &nic.mac, macs.insert(&nic.mac))?;
-        }
-        Ok(())
-    }
-}
-
-impl DiskSpec {
-    /// What a disk must fulfil by itself, at boot and when plugged in.
-    pub fn validate(&self) -> Result<(), SpecError> {
-        check(
-            "disk id",
-            &self.id,
-            is_id(&self.id),
-            "a letter, then letters, digits, '-', '.', '_', at most 31",
-        )?;
-        let serial = printable(&self.serial, MAX_SERIAL) && !self.serial.contains(' ');
-        check("serial", &self.serial, serial, "1 to 36 printable ASCII characters without spaces")?;
-        let target = self.target.is_none_or(|t| t != SEED_TARGET);
-        check("target", &format!("{:?}", self.target), target, "255 is the bootstrap volume's")?;
-        let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
-        check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")
-    }
-}
-
-fn check(field: &'static str, value: &str, ok: bool, why: &'static str) -> Result<(), SpecError> {
-    if ok { Ok(()) } else { Err(SpecError::Invalid { field, value: value.to_owned(), why }) }
-}
-
-fn unique(what: &'static str, value: &str, new: bool) -> Result<(), SpecError> {
-    if new { Ok(()) } else { Err(SpecError::Twice { what, value: value.to_owned() }) }
-}
-
-/// Node names are what limits ids: QEMU cuts them at 31 characters.
-fn is_id(id: &str) -> bool {
-    plain(id, 31) && id.starts_with(|c: char| c.is_ascii_alphabetic())
-}
-
-fn plain(text: &str, max: usize) -> bool {
-    !text.is_empty()
-        && text.len() <= max
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
-}
-
-fn printable(text: &str, max: usize) -> bool {
-    !text.is_empty() && text.len() <= max && text.bytes().all(|b| (0x20..0x7f).contains(&b))
-}
-
-fn is_uuid(text: &str) -> bool {
-    let groups: Vec<&str> = text.split('-').collect();
-    groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
-        && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
-}
-
-fn is_mac(text: &str) -> bool {
-    let octets: Option<Vec<u8>> =
-        text.split(':').map(|o| (o.len() == 2).then(|| u8::from_str_radix(o, 16).ok()).flatten()).collect();
-    octets.is_some_and(|o| o.len() == 6 && o[0] & 1 == 0)
 }

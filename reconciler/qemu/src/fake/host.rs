@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio::io::DuplexStream;
 
@@ -13,17 +11,12 @@ use super::commands::{self, Refusal};
 use super::machine::{Later, Machine};
 use super::server::{self, Wire};
 use super::{Behaviour, ImageFiles, LocalFiles, blocks, guest};
-use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{FoundQemu, Hypervisor, Limits, ProcessIdentity};
-use crate::machine::{
-    MachinePaths, MachineSpec, blockdev, command_line, instance_of, name_of, scsi_disk, seed_disk,
-};
+use crate::hypervisor::{FoundQemu, ProcessIdentity};
+use crate::machine::{MachineSpec, blockdev, scsi_disk, seed_disk};
 use crate::power::RunState;
-use crate::process::{LaunchError, ProcessError};
-use crate::qmp::{Events, Qmp, QmpError};
+use crate::process::LaunchError;
 
-const BINARY: &str = "/usr/bin/qemu-system-x86_64";
-const DUPLEX: usize = 64 << 10;
+pub(super) const BINARY: &str = "/usr/bin/qemu-system-x86_64";
 
 /// A host whose machines are fakes. Clones are the same host.
 #[derive(Clone, Debug)]
@@ -47,8 +40,8 @@ pub struct MachineView {
 
 #[derive(Debug)]
 pub(super) struct World {
-    machines: BTreeMap<i32, Machine>,
-    foreign: BTreeMap<i32, FoundQemu>,
+    pub(super) machines: BTreeMap<i32, Machine>,
+    pub(super) foreign: BTreeMap<i32, FoundQemu>,
     default_behaviour: Behaviour,
     behaviours: BTreeMap<String, Behaviour>,
     pub(super) files: Arc<dyn ImageFiles>,
@@ -258,7 +251,7 @@ impl FakeHypervisor {
         world.machines.iter().filter(|(_, m)| m.spec.instance == instance).map(|(pid, _)| *pid).collect()
     }
 
-    fn wire(&self, wanted: impl Fn(&Machine) -> bool) -> Option<Wire> {
+    pub(super) fn wire(&self, wanted: impl Fn(&Machine) -> bool) -> Option<Wire> {
         let world = self.lock();
         let machine = world.machines.values().find(|m| wanted(m))?;
         Some(Wire {
@@ -269,13 +262,13 @@ impl FakeHypervisor {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, World> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, World> {
         // A test that panicked while it held the lock has its own message already.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything QEMU checks before its monitor answers.
-    fn build(&self, spec: &MachineSpec) -> Result<ProcessIdentity, LaunchError> {
+    pub(super) fn build(&self, spec: &MachineSpec) -> Result<ProcessIdentity, LaunchError> {
         let mut world = self.lock();
         if let Some(other) = world.machines.values().find(|m| m.spec.instance == spec.instance) {
             let pid = other.identity.pid;
@@ -320,71 +313,4 @@ fn next_identity(world: &mut World) -> ProcessIdentity {
     world.next_pid += 1;
     let start_time = world.next_pid.unsigned_abs().into();
     ProcessIdentity { pid: world.next_pid, start_time, boot_id: "fake".to_owned() }
-}
-
-#[async_trait]
-impl Hypervisor for FakeHypervisor {
-    async fn launch(&self, spec: &MachineSpec, _limits: Limits) -> Result<ProcessIdentity, LaunchError> {
-        spec.validate()?;
-        let identity = self.build(spec)?;
-        let time = self.behaviour_of(identity.pid).unwrap_or_default().launch_time;
-        tokio::time::sleep(time).await;
-        Ok(identity)
-    }
-
-    async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {
-        let world = self.lock();
-        let ours = world.machines.values().map(|machine| {
-            let mut argv = vec![BINARY.to_owned()];
-            argv.extend(command_line(&machine.spec));
-            let (instance, name) = (instance_of(&argv).map(str::to_owned), name_of(&argv));
-            FoundQemu { identity: machine.identity.clone(), uid: 0, instance, name, argv }
-        });
-        Ok(ours.chain(world.foreign.values().cloned()).collect())
-    }
-
-    async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {
-        let world = self.lock();
-        let ours = world.machines.get(&process.pid).is_some_and(|m| m.identity == *process);
-        Ok(ours || world.foreign.get(&process.pid).is_some_and(|f| f.identity == *process))
-    }
-
-    async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError> {
-        let Some(mut wire) = self.wire(|m| m.identity == *process) else { return Ok(()) };
-        let _ = wire.exited.wait_for(|gone| *gone).await;
-        Ok(())
-    }
-
-    async fn kill(&self, process: &ProcessIdentity, _grace: Duration) -> Result<(), ProcessError> {
-        if self.is_alive(process).await? {
-            self.end(process.pid);
-            self.lock().foreign.remove(&process.pid);
-        }
-        Ok(())
-    }
-
-    async fn connect(&self, paths: &MachinePaths) -> Result<(Qmp, Events), QmpError> {
-        let Some(wire) = self.wire(|m| m.spec.paths.qmp == paths.qmp) else {
-            let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-            return Err(QmpError::Connect { path: paths.qmp.clone(), source });
-        };
-        let (near, far) = tokio::io::duplex(DUPLEX);
-        tokio::spawn(server::monitor(self.clone(), wire, far));
-        Qmp::over(near).await
-    }
-
-    async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError> {
-        let Some(wire) = self.wire(|m| m.spec.paths.guest_agent == paths.guest_agent) else {
-            let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-            return Err(GuestAgentError::Connect { path: paths.guest_agent.clone(), source });
-        };
-        let (near, far) = tokio::io::duplex(DUPLEX);
-        tokio::spawn(server::guest_agent(self.clone(), wire, far));
-        Ok(GuestAgent::over(near))
-    }
-
-    async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {
-        self.lock().granted.insert(file.to_owned(), writable);
-        Ok(())
-    }
 }

@@ -1,0 +1,83 @@
+//! The host as callers use it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::host::{BINARY, FakeHypervisor};
+use super::server;
+use crate::guest_agent::{GuestAgent, GuestAgentError};
+use crate::hypervisor::{FoundQemu, Hypervisor, Limits, ProcessIdentity};
+use crate::machine::{MachinePaths, MachineSpec, command_line, instance_of, name_of};
+use crate::process::{LaunchError, ProcessError};
+use crate::qmp::{Events, Qmp, QmpError};
+
+const DUPLEX: usize = 64 << 10;
+
+#[async_trait]
+impl Hypervisor for FakeHypervisor {
+    async fn launch(&self, spec: &MachineSpec, _limits: Limits) -> Result<ProcessIdentity, LaunchError> {
+        spec.validate()?;
+        let identity = self.build(spec)?;
+        let time = self.behaviour_of(identity.pid).unwrap_or_default().launch_time;
+        tokio::time::sleep(time).await;
+        Ok(identity)
+    }
+
+    async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {
+        let world = self.lock();
+        let ours = world.machines.values().map(|machine| {
+            let mut argv = vec![BINARY.to_owned()];
+            argv.extend(command_line(&machine.spec));
+            let (instance, name) = (instance_of(&argv).map(str::to_owned), name_of(&argv));
+            FoundQemu { identity: machine.identity.clone(), uid: 0, instance, name, argv }
+        });
+        Ok(ours.chain(world.foreign.values().cloned()).collect())
+    }
+
+    async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {
+        let world = self.lock();
+        let ours = world.machines.get(&process.pid).is_some_and(|m| m.identity == *process);
+        Ok(ours || world.foreign.get(&process.pid).is_some_and(|f| f.identity == *process))
+    }
+
+    async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError> {
+        let Some(mut wire) = self.wire(|m| m.identity == *process) else { return Ok(()) };
+        let _ = wire.exited.wait_for(|gone| *gone).await;
+        Ok(())
+    }
+
+    async fn kill(&self, process: &ProcessIdentity, _grace: Duration) -> Result<(), ProcessError> {
+        if self.is_alive(process).await? {
+            self.end(process.pid);
+            self.lock().foreign.remove(&process.pid);
+        }
+        Ok(())
+    }
+
+    async fn connect(&self, paths: &MachinePaths) -> Result<(Qmp, Events), QmpError> {
+        let Some(wire) = self.wire(|m| m.spec.paths.qmp == paths.qmp) else {
+            let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            return Err(QmpError::Connect { path: paths.qmp.clone(), source });
+        };
+        let (near, far) = tokio::io::duplex(DUPLEX);
+        tokio::spawn(server::monitor(self.clone(), wire, far));
+        Qmp::over(near).await
+    }
+
+    async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError> {
+        let Some(wire) = self.wire(|m| m.spec.paths.guest_agent == paths.guest_agent) else {
+            let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            return Err(GuestAgentError::Connect { path: paths.guest_agent.clone(), source });
+        };
+        let (near, far) = tokio::io::duplex(DUPLEX);
+        tokio::spawn(server::guest_agent(self.clone(), wire, far));
+        Ok(GuestAgent::over(near))
+    }
+
+    async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {
+        self.lock().granted.insert(file.to_owned(), writable);
+        Ok(())
+    }
+}
