@@ -13,6 +13,7 @@ use crate::meta::{NameRule, invalid, required};
 use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version};
 use crate::schema::{FieldError, StructuralSchema};
 use crate::store::FieldPath;
+use crate::table::Columns;
 
 /// Bytes of all values of a Secret or ConfigMap.
 const MAX_DATA: usize = 1024 * 1024;
@@ -131,7 +132,7 @@ fn resource(definition: &Definition) -> Resource {
             schema_json: None,
             has_status: definition.status,
             scale: None,
-            columns: Vec::new(),
+            columns: Columns::of_builtin(definition.group, definition.kind),
             deprecation: None,
         }],
         storage_version: 0,

@@ -8,6 +8,7 @@ use crate::meta::{NameRule, field_error, invalid, is_dns_label, is_dns_subdomain
 use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version, version_rank};
 use crate::schema::{ErrorKind, FieldError, StructuralSchema};
 use crate::store::{Entry, FieldPath};
+use crate::table::Columns;
 
 /// Keeps a CRD until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -220,7 +221,7 @@ fn version(raw: &Value, group: &str, kind: &str) -> Result<Version, String> {
         schema_json: Some(schema_json),
         has_status: raw["subresources"]["status"].is_object(),
         scale: Some(raw["subresources"]["scale"].clone()).filter(Value::is_object),
-        columns: raw["additionalPrinterColumns"].as_array().cloned().unwrap_or_default(),
+        columns: Columns::of_crd_version(raw),
         deprecation,
         name,
     })

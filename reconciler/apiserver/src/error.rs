@@ -3,6 +3,7 @@
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::admission::Denied;
 use crate::schema::FieldError;
 use crate::store::{ReadError, WriteError};
 
@@ -146,16 +147,18 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(subject).with_causes(causes)
     }
 
-    /// An admission policy said no; code and reason are the policy's.
-    pub(crate) fn denied(subject: Subject<'_>, code: u16, reason: &str, message: &str) -> Self {
-        let (code, reason) = match (code, reason) {
-            (401, _) | (_, "Unauthorized") => (StatusCode::UNAUTHORIZED, "Unauthorized"),
-            (403, _) | (_, "Forbidden") => (StatusCode::FORBIDDEN, "Forbidden"),
-            (413, _) | (_, "RequestEntityTooLarge") => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
-            _ => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+    /// An admission policy said no; code, reason and words are the policy's.
+    pub(crate) fn denied(subject: Subject<'_>, denied: &Denied) -> Self {
+        let reason = match denied.reason.as_str() {
+            "Unauthorized" => "Unauthorized",
+            "Forbidden" => "Forbidden",
+            "RequestEntityTooLarge" => "RequestEntityTooLarge",
+            _ => "Invalid",
         };
-        let text = format!("{} {:?} is forbidden: {message}", subject.qualified(), subject.name);
-        Self::new(code, reason, text).about(subject).with_causes(vec![json!({"message": message})])
+        let code = StatusCode::from_u16(denied.code).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+        Self::new(code, reason, &denied.status_message)
+            .about(subject)
+            .with_causes(vec![json!({"message": denied.message})])
     }
 
     pub(crate) fn too_large(what: &str, limit: usize) -> Self {

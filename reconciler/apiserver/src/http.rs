@@ -2,6 +2,7 @@
 
 mod body;
 mod negotiate;
+mod protobuf;
 mod respond;
 mod shape;
 
@@ -103,7 +104,7 @@ impl Front {
         let options = Options::parse(request.uri())?;
         let verb = verb(request.method(), &target, &options)?;
         authorize::resource(&self.core, &who, verb, &target)?;
-        let shape = Shape::new(accept.wanted()?, &target, &options);
+        let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
         let deprecation = target.resource.versions[target.version].deprecation.clone();

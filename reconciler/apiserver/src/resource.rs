@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::meta::NameRule;
 use crate::schema::StructuralSchema;
 use crate::store::{FieldPath, Key};
+use crate::table::Columns;
 
 /// Where a resource's definition comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +46,8 @@ pub(crate) struct Version {
     pub(crate) has_status: bool,
     /// `spec.versions[].subresources.scale`.
     pub(crate) scale: Option<Value>,
-    /// `additionalPrinterColumns`.
-    pub(crate) columns: Vec<Value>,
+    /// What a Table of it shows.
+    pub(crate) columns: Columns,
     /// Sent as a `Warning` header with every request.
     pub(crate) deprecation: Option<String>,
 }

@@ -335,13 +335,16 @@ fn check_range(state: &State, revision: u64) -> Result<(), ReadError> {
 
 /// Makes the directory, closed to others, and takes its lock.
 fn lock_directory(directory: &Path) -> Result<File, OpenError> {
-    use std::os::unix::fs::DirBuilderExt as _;
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
     let failed = |source| OpenError::Directory { path: directory.into(), source };
     if !directory.is_dir() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     }
     let path = directory.join("berth.lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let private = |path: &Path| File::options().create(true).truncate(false).write(true).mode(0o600).open(path);
+    let lock = private(&path).map_err(failed)?;
+    // An empty file is a new database to SQLite, which gives its companions the same permissions.
+    private(&directory.join("berth.db")).map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.join("berth.db") }),

@@ -6,10 +6,13 @@ use http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 
+use super::protobuf;
 use crate::error::{ApiError, Result};
 
 /// Bytes a body may have, as in kube-apiserver.
 const MAX_BODY: usize = 3 * 1024 * 1024;
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 async fn read(request: Request<Body>) -> Result<Bytes> {
     match Limited::new(request.into_body(), MAX_BODY).collect().await {
@@ -30,6 +33,7 @@ pub(super) async fn object(request: Request<Body>) -> Result<Value> {
     match content_type(request.headers()).as_str() {
         "" | "application/json" | "*/*" => json(request).await,
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(request).await,
+        PROTOBUF => parse_protobuf(&read(request).await?),
         _ => Err(ApiError::unsupported_media_type("application/json, application/yaml")),
     }
 }
@@ -42,6 +46,7 @@ pub(super) async fn optional_object(request: Request<Body>) -> Result<Value> {
         _ if text.is_empty() => Ok(Value::Null),
         "" | "application/json" => parse_json(&text),
         "application/yaml" => parse_yaml(&text),
+        PROTOBUF => parse_protobuf(&text),
         _ => Err(ApiError::unsupported_media_type("application/json, application/yaml")),
     }
 }
@@ -53,6 +58,11 @@ pub(super) async fn json(request: Request<Body>) -> Result<Value> {
 /// YAML, of which JSON is the common case.
 pub(super) async fn yaml(request: Request<Body>) -> Result<Value> {
     parse_yaml(&read(request).await?)
+}
+
+fn parse_protobuf(text: &[u8]) -> Result<Value> {
+    // A kind that is not read this way: the client is told what it may send instead.
+    protobuf::decode(text).ok_or_else(|| ApiError::unsupported_media_type("application/json, application/yaml"))
 }
 
 fn parse_json(text: &[u8]) -> Result<Value> {

@@ -6,8 +6,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::negotiate::Wanted;
+use crate::clock::Clock;
+use crate::error::{ApiError, Result};
 use crate::request::{Options, Sub, Target};
 use crate::resource::Resource;
+use crate::table::{Columns, IncludeObject, partial_object_metadata};
 use crate::verbs::{Page, WatchFormat};
 
 #[derive(Debug, Clone)]
@@ -15,7 +18,8 @@ pub(super) struct Shape {
     pub(super) wanted: Wanted,
     resource: Arc<Resource>,
     version: usize,
-    include_object: String,
+    include: IncludeObject,
+    clock: Arc<dyn Clock>,
 }
 
 pub(super) fn bytes_of(value: &Value) -> Bytes {
@@ -23,15 +27,13 @@ pub(super) fn bytes_of(value: &Value) -> Bytes {
 }
 
 impl Shape {
-    pub(super) fn new(wanted: Wanted, target: &Target, options: &Options) -> Self {
+    pub(super) fn new(wanted: Wanted, target: &Target, options: &Options, clock: &Arc<dyn Clock>) -> Result<Self> {
         // A Scale is not an object of the resource; it has one shape.
         let wanted = if target.sub == Sub::Scale { Wanted::Plain } else { wanted };
-        Self {
-            wanted,
-            resource: Arc::clone(&target.resource),
-            version: target.version,
-            include_object: options.include_object.clone(),
-        }
+        let include = IncludeObject::parse(&options.include_object)
+            .ok_or_else(|| ApiError::bad_request("includeObject: must be None, Metadata or Object"))?;
+        let resource = Arc::clone(&target.resource);
+        Ok(Self { wanted, resource, version: target.version, include, clock: Arc::clone(clock) })
     }
 
     /// One object in this shape.
@@ -42,13 +44,16 @@ impl Shape {
         let Ok(object) = serde_json::from_slice::<Value>(&text) else { return text };
         match self.wanted {
             Wanted::Plain => text,
-            Wanted::Metadata => bytes_of(&metadata_only(&object)),
+            Wanted::Metadata => bytes_of(&partial_object_metadata(&object)),
             Wanted::Table => {
-                let revision = object["metadata"]["resourceVersion"].clone();
-                let metadata = json!({"resourceVersion": revision});
-                bytes_of(&self.table(std::slice::from_ref(&object), metadata, with_columns))
+                let now = self.clock.now();
+                bytes_of(&self.columns().event(&object, self.include, now, with_columns))
             }
         }
+    }
+
+    fn columns(&self) -> &Columns {
+        &self.resource.versions[self.version].columns
     }
 
     /// A page as a Table or a metadata list; plain lists are made of text, elsewhere.
@@ -61,24 +66,16 @@ impl Shape {
             metadata["remainingItemCount"] = remaining.into();
         }
         if self.wanted == Wanted::Table {
-            return self.table(objects, metadata, true);
+            let objects: Vec<&Value> = objects.iter().collect();
+            return self.columns().table(&metadata, &objects, self.include, self.clock.now());
         }
         json!({
             "kind": "PartialObjectMetadataList",
             "apiVersion": "meta.k8s.io/v1",
             "metadata": metadata,
-            "items": objects.iter().map(metadata_only).collect::<Vec<_>>(),
+            "items": objects.iter().map(partial_object_metadata).collect::<Vec<_>>(),
         })
     }
-
-    fn table(&self, objects: &[Value], metadata: Value, with_columns: bool) -> Value {
-        let _ = (&self.resource, self.version, &self.include_object, with_columns, objects);
-        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
-    }
-}
-
-fn metadata_only(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
 impl WatchFormat for Shape {

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::{ApiError, Call, Result};
-use crate::admission;
+use crate::admission::{self, Operation};
 use crate::fields;
 use crate::request::Sub;
 
 impl Call {
     /// Asks the policies in force. The objects are as this version serves them.
-    pub(super) fn admit(&mut self, operation: &str, object: Option<&Value>, old: Option<&Value>) -> Result<()> {
+    pub(super) fn admit(&mut self, operation: Operation, object: Option<&Value>, old: Option<&Value>) -> Result<()> {
         let policies = self.core.policies();
         if policies.is_empty() {
             return Ok(());
@@ -21,14 +21,16 @@ impl Call {
             groups: self.who.groups.clone(),
             ..admission::UserInfo::default()
         };
+        // A namespace is in itself, as in Kubernetes.
+        let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
         let request = admission::Request {
-            operation: admission::Operation::parse(operation),
+            operation: operation,
             group: &resource.group,
             version: &self.version().name,
             resource: &resource.plural,
             kind: &resource.kind,
             subresource: self.target.sub.name(),
-            namespace: &self.target.namespace,
+            namespace: place,
             name: &self.target.name,
             object,
             old_object: old,
@@ -42,10 +44,7 @@ impl Call {
                 self.warnings.extend(warnings);
                 Ok(())
             }
-            Err(denied) => {
-                let subject = self.subject(&self.target.name);
-                Err(ApiError::denied(subject, denied.code, &denied.reason, &denied.message))
-            }
+            Err(denied) => Err(ApiError::denied(self.subject(&self.target.name), &denied)),
         }
     }
 

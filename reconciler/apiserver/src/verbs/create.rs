@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{Answer, ApiError, Call, Result};
 use crate::catalog::definition;
 use crate::clock::seconds;
+use crate::admission::Operation;
 use crate::core::Core;
 use crate::meta;
 use crate::request::Sub;
@@ -123,7 +124,7 @@ impl Call {
                 return Err(ApiError::already_exists(self.subject(&self.target.name)));
             }
             self.validate(&object, None)?;
-            self.admit("CREATE", Some(&object), None)?;
+            self.admit(Operation::Create, Some(&object), None)?;
             let encoded = Core::encode(self.resource(), &object)?;
             if self.options.dry_run {
                 return Ok(Answer::of_value(StatusCode::CREATED, &object));

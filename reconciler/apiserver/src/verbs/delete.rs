@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::update::is_released;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
 use crate::clock::seconds;
+use crate::admission::Operation;
 use crate::core::Core;
 use crate::meta;
 use crate::request::{Propagation, Sub};
@@ -23,7 +24,7 @@ impl Call {
             let entry = self.existing()?;
             self.check_preconditions(&entry)?;
             let live = self.view(&entry);
-            self.admit("DELETE", None, Some(&live))?;
+            self.admit(Operation::Delete, None, Some(&live))?;
             let marked = self.marked(&live);
             let gone = is_released(&marked, self.resource().is("", "namespaces"));
             if self.options.dry_run {

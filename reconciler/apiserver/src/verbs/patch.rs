@@ -171,10 +171,7 @@ fn operations(kind: PatchKind, patch: &Value) -> Result<Operations> {
 
 fn patch_value(kind: PatchKind, object: &mut Value, patch: &Value, operations: &Operations) -> Result<()> {
     match kind {
-        PatchKind::Json => json_patch::patch(object, operations).map_err(|error| {
-            let code = http::StatusCode::UNPROCESSABLE_ENTITY;
-            ApiError::new(code, "Invalid", format!("the server rejected our request due to an error in our request: {error}"))
-        })?,
+        PatchKind::Json => patch_json(object, operations)?,
         PatchKind::Merge => json_patch::merge(object, patch),
         PatchKind::Strategic => strategic::merge(object, patch),
         PatchKind::Apply => return Err(ApiError::internal("an apply is not patched")),
@@ -183,6 +180,23 @@ fn patch_value(kind: PatchKind, object: &mut Value, patch: &Value, operations: &
     let size = serde_json::to_vec(object).map_or(0, |text| text.len());
     if size > 2 * crate::core::MAX_OBJECT {
         return Err(ApiError::too_large("the patched object", crate::core::MAX_OBJECT));
+    }
+    Ok(())
+}
+
+fn patch_json(object: &mut Value, operations: &Operations) -> Result<()> {
+    for operation in operations {
+        // What is absent tests equal to null, as in the library kube-apiserver uses; clients rely on it.
+        if let json_patch::PatchOperation::Test(test) = operation
+            && test.value.is_null()
+            && object.pointer(test.path.as_str()).is_none()
+        {
+            continue;
+        }
+        json_patch::patch(object, std::slice::from_ref(operation)).map_err(|error| {
+            let message = format!("the server rejected our request due to an error in our request: {error}");
+            ApiError::new(http::StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+        })?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
+use crate::admission::Operation;
 use crate::core::Core;
 use crate::meta;
 use crate::request::Sub;
@@ -100,7 +101,7 @@ impl Call {
             return Ok(Some(self.answer(StatusCode::OK, entry)));
         }
         self.validate(&new, Some(live))?;
-        self.admit("UPDATE", Some(&new), Some(live))?;
+        self.admit(Operation::Update, Some(&new), Some(live))?;
         let action = if is_released(&new, self.resource().is("", "namespaces")) {
             Action::Delete
         } else {
