@@ -100,7 +100,7 @@ impl KubernetesControlPlane {
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--service-account-issuer=https://kubernetes.default.svc",
-            &format!("--service-account-key-file={}", file("accounts.key")),
+            &format!("--service-account-key-file={}", file("accounts.pub")),
             &format!("--service-account-signing-key-file={}", file("accounts.key")),
             &format!("--token-auth-file={}", file("tokens.csv")),
             &format!("--tls-cert-file={}", file("server.crt")),
@@ -144,11 +144,13 @@ impl Credentials {
         let server_key = KeyPair::generate()?;
         let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"].map(String::from);
         let server = CertificateParams::new(names)?.signed_by(&server_key, &issuer)?;
+        let accounts = KeyPair::generate()?;
         let token: String = STANDARD.encode(rand_bytes()?);
         for (name, content) in [
             ("server.crt", server.pem()),
             ("server.key", server_key.serialize_pem()),
-            ("accounts.key", KeyPair::generate()?.serialize_pem()),
+            ("accounts.key", accounts.serialize_pem()),
+            ("accounts.pub", accounts.public_key_pem()),
             ("tokens.csv", format!("{token},administrator,administrator,\"system:masters\"\n")),
         ] {
             write_private(&folder.join(name), &content)?;

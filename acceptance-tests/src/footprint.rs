@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -19,37 +20,55 @@ pub struct Footprint {
 impl Footprint {
     /// Looks at a namespace and at the files below `folder` that `counts` says matter.
     pub fn of(namespace: &Namespace, folder: &Path, counts: impl Fn(&str) -> bool) -> Result<Self> {
-        let mut things = BTreeSet::new();
+        let mut seen = Self::default();
         for (_, line) in namespace.processes()? {
-            things.insert(format!("process {line}"));
+            seen.things.insert(format!("process {line}"));
         }
-        for line in namespace.ip(&["-o", "link", "show"])?.lines() {
+        seen.network(&|program| namespace.command(program))?;
+        seen.things
+            .extend(files(folder).into_iter().filter(|file| counts(file)).map(|file| format!("file {file}")));
+        Ok(seen)
+    }
+
+    /// Looks at this machine itself: its own network, and berth's control groups and temporary folders.
+    pub fn of_this_machine() -> Result<Self> {
+        let mut seen = Self::default();
+        seen.network(&|program| Command::new(program))?;
+        seen.things.extend(
+            folders_named("/sys/fs/cgroup", "berth", 4).into_iter().map(|path| format!("cgroup {path}")),
+        );
+        let temporary = std::env::temp_dir().display().to_string();
+        seen.things
+            .extend(folders_named(&temporary, "berth-", 1).into_iter().map(|path| format!("folder {path}")));
+        seen.things
+            .extend(folders_named("/run", "berth", 1).into_iter().map(|path| format!("folder {path}")));
+        Ok(seen)
+    }
+
+    fn network(&mut self, command: &dyn Fn(&str) -> Command) -> Result<()> {
+        let ask = |program: &str, arguments: &[&str]| {
+            process::run(command(program).args(arguments), Duration::from_secs(20))?.success()
+        };
+        for line in ask("ip", &["-o", "link", "show"])?.lines() {
             let name = line.split(": ").nth(1).unwrap_or(line);
-            things.insert(format!("link {}", name.split('@').next().unwrap_or(name)));
+            self.things.insert(format!("link {}", name.split('@').next().unwrap_or(name)));
         }
-        for line in namespace.ip(&["-o", "addr", "show"])?.lines() {
+        for line in ask("ip", &["-o", "addr", "show"])?.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             // Link-local addresses come by themselves, a while after their link.
             if words.len() > 3 && !words[3].starts_with("fe80:") {
-                things.insert(format!("address {} {}", words[1], words[3]));
+                self.things.insert(format!("address {} {}", words[1], words[3]));
             }
         }
-        let mut nft = namespace.command("nft");
-        let rules =
-            process::run(nft.args(["--stateless", "list", "ruleset"]), Duration::from_secs(20))?.success()?;
         let mut place = String::new();
+        let rules = ask("nft", &["--stateless", "list", "ruleset"])?;
         for rule in rules.lines().map(str::trim).filter(|rule| !rule.is_empty() && *rule != "}") {
             if let Some(block) = rule.strip_suffix('{') {
                 block.trim().clone_into(&mut place);
             }
-            things.insert(format!("nft {place}: {rule}"));
+            self.things.insert(format!("nft {place}: {rule}"));
         }
-        for file in files(folder) {
-            if counts(&file) {
-                things.insert(format!("file {file}"));
-            }
-        }
-        Ok(Self { things })
+        Ok(())
     }
 
     /// Everything that is here and was not in `before`.
@@ -78,6 +97,21 @@ pub fn files(folder: &Path) -> BTreeSet<String> {
             } else if let Ok(relative) = path.strip_prefix(folder) {
                 found.insert(relative.to_string_lossy().into_owned());
             }
+        }
+    }
+    found
+}
+
+/// Folders whose name starts with `prefix`, at most `depth` below `root`; what is inside a found one is not looked at.
+fn folders_named(root: &str, prefix: &str, depth: usize) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let Ok(entries) = fs::read_dir(root) else { return found };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        let path = entry.path().display().to_string();
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            found.insert(path);
+        } else if depth > 1 {
+            found.extend(folders_named(&path, prefix, depth - 1));
         }
     }
     found

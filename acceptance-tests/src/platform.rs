@@ -47,7 +47,7 @@ pub struct Parts {
 #[derive(Debug)]
 enum Running {
     Embedded(Berth),
-    Kubernetes { plane: KubernetesControlPlane, controllers: Berth, host: Berth },
+    Kubernetes { plane: Box<KubernetesControlPlane>, controllers: Box<Berth>, host: Box<Berth> },
 }
 
 /// A simulated site with a running berth.
@@ -148,9 +148,9 @@ impl Platform {
         )?;
         let kubeconfig = plane.kubeconfig();
         let kubectl = ground.kubectl(parts, &kubeconfig);
-        let controllers = ground.berth(parts, "controllers.log");
-        let host = ground.berth(parts, "host.log");
-        let running = Running::Kubernetes { plane, controllers, host };
+        let controllers = Box::new(ground.berth(parts, "controllers.log"));
+        let host = Box::new(ground.berth(parts, "host.log"));
+        let running = Running::Kubernetes { plane: Box::new(plane), controllers, host };
         Ok(ground.finish(running, kubeconfig, kubectl, parts.logs.clone()))
     }
 
@@ -227,14 +227,16 @@ impl Platform {
     /// The berth that runs the host's agent.
     pub fn host(&self) -> &Berth {
         match &self.running {
-            Running::Embedded(berth) | Running::Kubernetes { host: berth, .. } => berth,
+            Running::Embedded(berth) => berth,
+            Running::Kubernetes { host, .. } => host,
         }
     }
 
     /// As [`Self::host`], to start and stop it.
     pub fn host_mut(&mut self) -> &mut Berth {
         match &mut self.running {
-            Running::Embedded(berth) | Running::Kubernetes { host: berth, .. } => berth,
+            Running::Embedded(berth) => berth,
+            Running::Kubernetes { host, .. } => host,
         }
     }
 
@@ -274,6 +276,23 @@ impl Platform {
         self.projects.set(number + 1);
         let folder = self.folder.path().join(format!("project-{number}"));
         Project::new(&self.installation, &folder, &self.kubeconfig, &self.namespace)
+    }
+
+    /// Runs a script in a Debian guest by ssh from the neighbour, as the image's default user.
+    pub fn ssh(&self, key: &Path, address: &str, script: &str) -> Result<process::Finished> {
+        let mut ssh = self.neighbour.command("ssh");
+        ssh.arg("-i").arg(key);
+        // The guest's host key is new each time.
+        ssh.args([
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "LogLevel=ERROR",
+        ]);
+        ssh.args(["-o", "ConnectTimeout=20", "-o", "BatchMode=yes", &format!("debian@{address}"), script]);
+        process::run(&mut ssh, Duration::from_secs(90))
     }
 
     /// What the host has now of things that belong to VMs.

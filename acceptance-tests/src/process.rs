@@ -1,7 +1,7 @@
 //! Child processes with a time limit, a process group of their own and no way to outlive this one unnoticed.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::undo::{self, Undo};
-use crate::wait;
+use crate::{report, wait};
 
 /// How often a child is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(15);
@@ -111,6 +111,41 @@ pub fn run_with_input(command: &mut Command, input: &[u8], limit: Duration) -> R
     let Some(status) = status else {
         bail!("`{line}` was still running after {limit:.0?}\n{}", tail(&format!("{stdout}{stderr}"), TAIL));
     };
+    Ok(Finished { line, status, stdout, stderr })
+}
+
+/// As [`run`], showing the lines `shows` picks as they come.
+pub fn run_shown(
+    command: &mut Command,
+    limit: Duration,
+    shows: impl Fn(&str) -> bool + Send + 'static,
+) -> Result<Finished> {
+    let line = line(command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut group = Group::spawn(command)?;
+    let stderr = drain(group.child.stderr.take());
+    let stdout = group.child.stdout.take();
+    let stdout = Drain {
+        thread: std::thread::spawn(move || {
+            let mut all = Vec::new();
+            for line in stdout.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()).map_while(Result::ok)
+            {
+                if shows(&line) {
+                    report::note(&format!("    {line}"));
+                }
+                all.extend_from_slice(line.as_bytes());
+                all.push(b'\n');
+            }
+            all
+        }),
+    };
+    let status = group.wait(limit.min(wait::time_left()))?;
+    if status.is_none() {
+        group.kill();
+    }
+    let (stdout, stderr) = (stdout.collect(), stderr.collect());
+    let status =
+        status.with_context(|| format!("`{line}` was still running after {limit:.0?}\n{stdout}{stderr}"))?;
     Ok(Finished { line, status, stdout, stderr })
 }
 
@@ -257,7 +292,10 @@ impl Daemon {
     pub fn must_run(&mut self) -> Result<()> {
         match self.group.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("{} ended: {status}\n{}", self.name, self.log_tail()),
+            Some(status) => {
+                let told = format!("{} ended: {status}\n{}", self.name, self.log_tail());
+                Err(wait::Hopeless(told).into())
+            }
         }
     }
 

@@ -27,7 +27,7 @@ pub fn terraform(cache: &Cache) -> Result<TerraformCli> {
             return Ok(TerraformCli { program, name });
         }
     }
-    let program = go_build(cache, "opentofu", "github.com/opentofu/opentofu/cmd/tofu", "tofu")?;
+    let program = go_build(cache, "opentofu", "github.com/opentofu/opentofu/cmd/tofu", "tofu", None)?;
     Ok(TerraformCli { program, name: "tofu" })
 }
 
@@ -43,7 +43,9 @@ pub fn etcd(cache: &Cache) -> Result<PathBuf> {
 
 /// A real kube-apiserver.
 pub fn kube_apiserver(cache: &Cache) -> Result<PathBuf> {
-    go_build(cache, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver")
+    // Without it the server would call itself v0.0.0.
+    let version = "-X k8s.io/component-base/version.gitVersion=";
+    go_build(cache, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", Some(version))
 }
 
 /// Why kube-apiserver cannot be had here, if it cannot.
@@ -75,21 +77,29 @@ fn go() -> Result<PathBuf> {
         )
 }
 
-/// Builds the package of one of the modules below `go/`.
-fn go_build(cache: &Cache, module: &str, package: &str, program: &str) -> Result<PathBuf> {
+/// Builds the package of one of the modules below `go/`; `stamp` is a linker flag to which the version is appended.
+fn go_build(
+    cache: &Cache,
+    module: &str,
+    package: &str,
+    program: &str,
+    stamp: Option<&str>,
+) -> Result<PathBuf> {
     let go = go()?;
     let folder = workspace::root().join("acceptance-tests/go").join(module);
-    let ingredients = [
-        fs::read_to_string(folder.join("go.mod"))?,
-        fs::read_to_string(folder.join("go.sum"))?,
-        version(&go)?,
-    ];
+    let pins = fs::read_to_string(folder.join("go.mod"))?;
+    let stamp = match stamp {
+        Some(flag) => format!("{flag}{}", pinned(&pins, package)?),
+        None => String::new(),
+    };
+    let flags = format!("-ldflags=-s -w {stamp}");
+    let ingredients = [pins, fs::read_to_string(folder.join("go.sum"))?, version(&go)?, flags.clone()];
     let ingredients: Vec<&str> = ingredients.iter().map(String::as_str).collect();
     let entry = cache.entry(module, &ingredients, |into| {
         report::note(&format!("building {program} from source (once; some minutes)"));
         let started = Instant::now();
         let mut build = Command::new(&go);
-        build.args(["build", "-p", "2", "-trimpath", "-ldflags=-s -w", "-o"]).arg(into.join(program));
+        build.args(["build", "-p", "2", "-trimpath", &flags, "-o"]).arg(into.join(program));
         build.arg(package).current_dir(&folder);
         // Pinned means pinned: neither another toolchain nor another go.mod.
         build.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
@@ -100,7 +110,27 @@ fn go_build(cache: &Cache, module: &str, package: &str, program: &str) -> Result
     Ok(entry.join(program))
 }
 
+/// The version that a `go.mod` requires of the module that holds `package`.
+fn pinned<'a>(pins: &'a str, package: &str) -> Result<&'a str> {
+    pins.lines()
+        .filter_map(|line| line.trim().trim_start_matches("require ").split_once(' '))
+        .find(|(module, version)| package.starts_with(&format!("{module}/")) && version.starts_with('v'))
+        .map(|(_, version)| version.split_whitespace().next().unwrap_or(version))
+        .with_context(|| format!("go.mod does not require {package}"))
+}
+
 fn version(go: &Path) -> Result<String> {
     process::run(Command::new(go).arg("version").env("GOTOOLCHAIN", "local"), Duration::from_secs(30))?
         .success()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pinned_version_is_that_of_the_package_and_not_of_a_tool_line() {
+        let pins = "tool k8s.io/kubernetes/cmd/kube-apiserver\nrequire k8s.io/kubernetes v1.34.4\n";
+        assert_eq!(pinned(pins, "k8s.io/kubernetes/cmd/kube-apiserver").expect("it is required"), "v1.34.4");
+    }
 }

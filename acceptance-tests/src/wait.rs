@@ -20,6 +20,18 @@ pub fn time_left() -> Duration {
     deadline.map_or(Duration::from_secs(24 * 3600), |at| at.saturating_duration_since(Instant::now()))
 }
 
+/// An error that waiting cannot heal: [`until`] ends at once with it.
+#[derive(Debug)]
+pub struct Hopeless(pub String);
+
+impl std::fmt::Display for Hopeless {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Hopeless {}
+
 /// Asks `probe` until it is content, at most for `limit`; the error tells what it said last.
 pub fn until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<T>) -> Result<T> {
     let limit = limit.min(time_left());
@@ -30,6 +42,9 @@ pub fn until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<T
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
+        if last.is::<Hopeless>() {
+            return Err(last.context(format!("waiting for {what}")));
+        }
         if undo::interrupted() {
             bail!("interrupted while waiting for {what}");
         }

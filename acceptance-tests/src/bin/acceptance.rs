@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use acceptance_tests::footprint::Footprint;
 use acceptance_tests::lanes::{self, Kit, Lane};
-use acceptance_tests::report::{Count, Report, note, spoken};
+use acceptance_tests::report::{Count, Report, chain, note, spoken};
 use acceptance_tests::workspace::Profile;
-use acceptance_tests::{namespace, undo, wait};
+use acceptance_tests::{namespace, prerequisites, undo, wait};
 use anyhow::{Result, bail};
 use clap::Parser;
 
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         Ok(count) if count.failed == 0 => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            note(&format!("{error:#}"));
+            note(&chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -55,8 +56,9 @@ fn run(arguments: &Arguments) -> Result<Count> {
         }
         return Ok(Count::default());
     }
-    if acceptance_tests::prerequisites::is_root() {
+    if prerequisites::is_root() {
         namespace::sweep()?;
+        prerequisites::ensure_installed()?;
     }
     let kit = Kit::new(if arguments.release { Profile::Release } else { Profile::Debug })?;
     if arguments.prepare {
@@ -117,14 +119,20 @@ fn run_lane(lane: &Lane, kit: &Kit, all: bool, before: Count) -> Report {
     let started = Instant::now();
     wait::set_deadline(Some(started + lane.limit));
     let watchdog = watch(lane, before);
+    let before = Footprint::of_this_machine();
     let outcome = (lane.run)(kit, &mut report);
+    if prerequisites::is_root() {
+        report.case("the lane leaves nothing on this machine", || {
+            Footprint::of_this_machine()?.must_not_exceed(&before?)
+        });
+    }
     watchdog.forget();
     wait::set_deadline(None);
     // A failed step has been counted; an error from elsewhere has not.
     if let Err(error) = outcome
         && report.count().failed == 0
     {
-        report.failed(&format!("{error:?}"));
+        report.failed(&chain(&error));
     }
     note(&format!("== {}: {} in {}", lane.name, report.count(), spoken(started.elapsed())));
     report

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::kubectl::says;
 use super::{Kit, story};
 use crate::platform::Platform;
-use crate::process::{self, Finished};
+use crate::process::Finished;
 use crate::report::{Report, note};
 use crate::terraform::Project;
 use crate::{http, wait, workspace};
@@ -105,16 +105,5 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
 
 /// Runs a script in the guest, from the neighbour.
 fn ssh(platform: &Platform, project: &Project, address: &str, script: &str) -> Result<Finished> {
-    let mut ssh = platform.neighbour().command("ssh");
-    ssh.arg("-i").arg(project.folder().join("id"));
-    ssh.args([
-        "-o",
-        "StrictHostKeyChecking=no",
-        "-o",
-        "UserKnownHostsFile=/dev/null",
-        "-o",
-        "LogLevel=ERROR",
-    ]);
-    ssh.args(["-o", "ConnectTimeout=20", "-o", "BatchMode=yes", &format!("debian@{address}"), script]);
-    process::run(&mut ssh, SOON)
+    platform.ssh(&project.folder().join("id"), address, script)
 }
