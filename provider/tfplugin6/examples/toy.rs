@@ -1,4 +1,4 @@
-//! A provider of things that exist only in Terraform's state: what the tests drive, and the smallest complete example.
+//! A provider of things that exist only in Terraform's state: what the tests drive, and a small complete example.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use tfplugin6::{
 
 fn main() -> ExitCode {
     let debug = std::env::args().any(|argument| argument == "--debug");
-    tfplugin6::serve(Toy, ServeOptions::new("registry.terraform.io/example/toy").debug(debug))
+    tfplugin6::serve(Toy, ServeOptions::new("example/toy").debug(debug))
 }
 
 struct Toy;

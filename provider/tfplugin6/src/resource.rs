@@ -308,7 +308,7 @@ pub struct UpgradeResponse {
 /// For [`Resource::move_state`].
 #[derive(Debug, Clone)]
 pub struct MoveRequest {
-    /// `registry.terraform.io/hashicorp/null`
+    /// `HOST/hashicorp/null`
     pub source_provider_address: String,
     /// `null_resource`
     pub source_type_name: String,

@@ -48,7 +48,7 @@ const PARENT_CHECK: Duration = Duration::from_secs(5);
 /// How to serve.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// The provider's address: `registry.terraform.io/berth-vms/berth`.
+    /// The provider's address: `berth-vms/berth`, as in `required_providers`.
     pub address: String,
     /// Serve without Terraform having started this process: prints what to set `TF_REATTACH_PROVIDERS` to, and runs
     /// until Ctrl-C. For debuggers.

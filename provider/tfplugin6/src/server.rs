@@ -18,6 +18,7 @@ use std::{any::Any, fmt, future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::{diagnostic::Diagnostic, provider::Provider};
 use offered::Offered;
@@ -70,11 +71,12 @@ impl fmt::Debug for ProviderServer {
 /// What a handler inside the server gives: the errors end up in its response.
 type Outcome<T> = Result<T, Vec<Diagnostic>>;
 
-/// Runs what a provider wrote. A panic in it is an error of this one operation.
-async fn guarded<T>(what: &str, call: impl Future<Output = T> + Send) -> Outcome<T> {
-    AssertUnwindSafe(call).catch_unwind().await.map_err(|panic| {
+/// Runs what a provider wrote. A panic in it is an error of this one operation; what it logs says which that was.
+async fn guarded<T>(rpc: &'static str, of: &str, call: impl Future<Output = T> + Send) -> Outcome<T> {
+    let span = tracing::info_span!("request", tf_rpc = rpc, tf_type = of);
+    AssertUnwindSafe(call.instrument(span)).catch_unwind().await.map_err(|panic| {
         let detail =
-            format!("The provider panicked in {what}: {}. This is a bug in the provider.", text(&*panic));
+            format!("The provider panicked in {rpc}: {}. This is a bug in the provider.", text(&*panic));
         vec![Diagnostic::error("Provider bug", detail)]
     })
 }

@@ -21,7 +21,7 @@ impl ProviderServer {
     ) -> Outcome<Vec<Diagnostic>> {
         self.begin();
         let request = self.validate_request(sent.config.as_ref(), &self.provider_schema().ty)?;
-        guarded("validate", self.provider.validate(request)).await
+        guarded("validate", "provider", self.provider.validate(request)).await
     }
 
     pub(super) async fn configure(
@@ -35,7 +35,7 @@ impl ProviderServer {
             client: convert::client(sent.client_capabilities),
             cancel: self.cancel(),
         };
-        guarded("configure", self.provider.configure(request)).await
+        guarded("configure", "provider", self.provider.configure(request)).await
     }
 
     pub(super) async fn validate_data(
@@ -44,7 +44,7 @@ impl ProviderServer {
     ) -> Outcome<Vec<Diagnostic>> {
         let source = self.offered.data_source(&sent.type_name)?;
         let request = self.validate_request(sent.config.as_ref(), &source.schema().ty)?;
-        guarded("validate", source.it.validate(request)).await
+        guarded("validate", source.it.type_name(), source.it.validate(request)).await
     }
 
     pub(super) async fn read_data(
@@ -61,7 +61,7 @@ impl ProviderServer {
             client: convert::client(sent.client_capabilities),
             cancel: self.cancel(),
         };
-        let read = guarded("read", source.it.read(request)).await?;
+        let read = guarded("read", source.it.type_name(), source.it.read(request)).await?;
         let state = match read.state {
             Some(state) => convert::value_to(&state, ty)?,
             None => None,
@@ -79,7 +79,7 @@ impl ProviderServer {
     ) -> Outcome<Vec<Diagnostic>> {
         let resource = self.offered.ephemeral_resource(&sent.type_name)?;
         let request = self.validate_request(sent.config.as_ref(), &resource.schema().ty)?;
-        guarded("validate", resource.it.validate(request)).await
+        guarded("validate", resource.it.type_name(), resource.it.validate(request)).await
     }
 
     pub(super) async fn open(
@@ -93,7 +93,7 @@ impl ProviderServer {
             client: convert::client(sent.client_capabilities),
             cancel: self.cancel(),
         };
-        let opened = guarded("open", resource.it.open(request)).await?;
+        let opened = guarded("open", resource.it.type_name(), resource.it.open(request)).await?;
         let result = match opened.result {
             Some(result) => convert::value_to(&result, ty)?,
             None => None,
@@ -114,7 +114,7 @@ impl ProviderServer {
         let resource = self.offered.ephemeral_resource(&sent.type_name)?;
         let private = sent.private.unwrap_or_default().to_vec();
         let request = HeldRequest { private, cancel: self.cancel() };
-        let renewed = guarded("renew", resource.it.renew(request)).await?;
+        let renewed = guarded("renew", resource.it.type_name(), resource.it.renew(request)).await?;
         Ok(wire::renew_ephemeral_resource::Response {
             diagnostics: convert::diagnostics(renewed.diagnostics),
             renew_at: renewed.renew_at.map(convert::timestamp),
@@ -130,7 +130,7 @@ impl ProviderServer {
         // Terraform closes what is open after it was told to stop: that is not to be cancelled by the same stop.
         let cancel = CancellationToken::new();
         let request = HeldRequest { private: sent.private.unwrap_or_default().to_vec(), cancel };
-        guarded("close", resource.it.close(request)).await
+        guarded("close", resource.it.type_name(), resource.it.close(request)).await
     }
 
     pub(super) async fn call(&self, sent: wire::call_function::Request) -> wire::call_function::Response {
@@ -173,7 +173,9 @@ impl ProviderServer {
         if arguments.len() < signature.parameters.len() {
             return Err(FunctionError { text: "not enough arguments".to_owned(), argument: None });
         }
-        let result = guarded("call", function.it.call(arguments)).await.map_err(failed(None))??;
+        let result = guarded("call", function.it.name(), function.it.call(arguments))
+            .await
+            .map_err(failed(None))??;
         convert::value_to(&result, &signature.returns).map_err(failed(None))
     }
 

@@ -37,7 +37,7 @@ impl ProviderServer {
             return Err(vec![Diagnostic::error("Write-only attribute not supported", detail)]);
         }
         let request = ValidateRequest { config, client, cancel: self.cancel() };
-        guarded("validate", resource.it.validate(request)).await
+        guarded("validate", resource.it.type_name(), resource.it.validate(request)).await
     }
 
     pub(super) async fn plan(
@@ -66,7 +66,17 @@ impl ProviderServer {
             client: convert::client(sent.client_capabilities),
             cancel: self.cancel(),
         };
-        let planned = guarded("plan", resource.it.plan(request)).await?;
+        let destroy = request.is_destroy();
+        let mut planned = guarded("plan", resource.it.type_name(), resource.it.plan(request)).await?;
+        if planned.planned.is_null()
+            && !destroy
+            && planned.deferred.is_none()
+            && !has_errors(&planned.diagnostics)
+        {
+            planned
+                .diagnostics
+                .push(Diagnostic::error("Provider bug", "Plan returned neither a state nor an error."));
+        }
         let replace = planned.requires_replace.iter().map(|path| convert::up_to_set(path, ty));
         Ok(Response {
             planned_state: convert::value_to(&conform(&schema.block, planned.planned), ty)?,
@@ -95,7 +105,7 @@ impl ProviderServer {
             provider_meta: self.meta(sent.provider_meta.as_ref())?,
             cancel: self.cancel(),
         };
-        let mut applied = guarded("apply", resource.it.apply(request)).await?;
+        let mut applied = guarded("apply", resource.it.type_name(), resource.it.apply(request)).await?;
         if applied.state.is_none() && !has_errors(&applied.diagnostics) {
             applied
                 .diagnostics
@@ -131,7 +141,7 @@ impl ProviderServer {
             client: convert::client(sent.client_capabilities),
             cancel: self.cancel(),
         };
-        let read = guarded("read", resource.it.read(request)).await?;
+        let read = guarded("read", resource.it.type_name(), resource.it.read(request)).await?;
         Ok(wire::read_resource::Response {
             new_state: convert::value_to(&conform(&schema.block, read.state.unwrap_or(state)), ty)?,
             diagnostics: convert::diagnostics(read.diagnostics),
@@ -157,7 +167,7 @@ impl ProviderServer {
             client: convert::client(sent.client_capabilities),
             cancel: self.cancel(),
         };
-        let imported = guarded("import", resource.it.import(request)).await?;
+        let imported = guarded("import", resource.it.type_name(), resource.it.import(request)).await?;
         let found = match imported.state {
             None => None,
             Some(state) => Some(ImportedResource {
@@ -187,7 +197,7 @@ impl ProviderServer {
             (Some(state), Vec::new())
         } else {
             let request = UpgradeRequest { version: sent.version, json, cancel: self.cancel() };
-            let upgraded = guarded("upgrade", resource.it.upgrade(request)).await?;
+            let upgraded = guarded("upgrade", resource.it.type_name(), resource.it.upgrade(request)).await?;
             (upgraded.state, upgraded.diagnostics)
         };
         let upgraded_state = match state {
@@ -217,7 +227,9 @@ impl ProviderServer {
             (Some(same.map_err(|error| vec![convert::not_decodable(&error)])?), Vec::new())
         } else {
             let request = UpgradeRequest { version: sent.version, json, cancel: self.cancel() };
-            let upgraded = guarded("upgrade_identity", resource.it.upgrade_identity(request)).await?;
+            let upgraded =
+                guarded("upgrade_identity", resource.it.type_name(), resource.it.upgrade_identity(request))
+                    .await?;
             (upgraded.state, upgraded.diagnostics)
         };
         Ok(wire::upgrade_resource_identity::Response {
@@ -246,7 +258,7 @@ impl ProviderServer {
             source_identity_schema_version: sent.source_identity_schema_version,
             cancel: self.cancel(),
         };
-        let moved = guarded("move_state", resource.it.move_state(request)).await?;
+        let moved = guarded("move_state", resource.it.type_name(), resource.it.move_state(request)).await?;
         let target_state = match moved.state {
             Some(state) => convert::value_to(&conform(&schema.block, state), ty)?,
             None => None,

@@ -225,7 +225,7 @@ fn the_log_reaches_terraform_line_by_line() {
     let log = workspace.log_of(&["plan"]);
     let line = log.lines().find(|line| line.contains("configured")).expect("the provider logs this at info");
     assert!(line.contains("[INFO]") && line.contains("provider.terraform-provider-toy"), "{line}");
-    assert!(line.contains("greeting=hello"), "{line}");
+    assert!(line.contains("greeting=hello") && line.contains("tf_rpc=configure"), "{line}");
 }
 
 #[test]

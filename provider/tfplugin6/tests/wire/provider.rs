@@ -287,7 +287,7 @@ async fn a_resource_of_another_type_is_taken_over() {
     let mut session = Session::new().await;
     let ty = thing(&mut session).await;
     let request = move_resource_state::Request {
-        source_provider_address: "registry.terraform.io/hashicorp/null".to_owned(),
+        source_provider_address: "example.com/hashicorp/null".to_owned(),
         source_type_name: "null_resource".to_owned(),
         source_state: Some(RawState { json: r#"{"id":"moved"}"#.into(), ..RawState::default() }),
         target_type_name: THING.to_owned(),
