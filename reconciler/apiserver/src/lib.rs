@@ -29,6 +29,7 @@ mod identity;
 mod listen;
 mod meta;
 mod metrics;
+mod openapi;
 mod request;
 mod resource;
 mod review;

@@ -1,0 +1,114 @@
+//! `/openapi/v3` and `/openapi/v2`: what `kubectl explain` prints from, and where clients look whether a PATCH takes
+//! `fieldValidation`.
+//!
+//! Documents are made from a plain list of what is served. Pure: no HTTP, no catalog, no cache; the index carries a hash
+//! of each document, so that clients may keep one as long as it stays the same.
+
+mod models;
+mod paths;
+mod v2;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+/// One version of one resource.
+#[derive(Clone, Debug)]
+pub struct Served<'a> {
+    /// Empty for the core group.
+    pub group: &'a str,
+    pub version: &'a str,
+    pub kind: &'a str,
+    pub list_kind: &'a str,
+    pub plural: &'a str,
+    pub namespaced: bool,
+    pub verbs: &'a [&'a str],
+    pub status: bool,
+    pub scale: bool,
+    /// `openAPIV3Schema` of a custom resource; `None` for a built-in kind, whose schema is known here.
+    pub schema: Option<&'a Value>,
+}
+
+impl Served<'_> {
+    fn is_builtin(&self) -> bool {
+        self.schema.is_none()
+    }
+
+    /// `api/v1` or `apis/<group>/<version>`.
+    fn path(&self) -> String {
+        if self.group.is_empty() { format!("api/{}", self.version) } else { format!("apis/{}/{}", self.group, self.version) }
+    }
+
+    fn gvk(&self) -> Value {
+        json!({"group": self.group, "version": self.version, "kind": self.kind})
+    }
+}
+
+/// The index at `/openapi/v3`.
+pub fn v3_index(resources: &[Served<'_>]) -> Value {
+    let mut paths = Map::new();
+    for (path, served) in by_path(resources) {
+        let url = format!("/openapi/v3/{path}?hash={}", hash(&served));
+        paths.insert(path, json!({"serverRelativeURL": url}));
+    }
+    json!({"paths": paths})
+}
+
+/// The document at `/openapi/v3/<path>`, such as `apis/example.dev/v1`; `None` if nothing is served there.
+pub fn v3_document(resources: &[Served<'_>], path: &str) -> Option<Value> {
+    let served = by_path(resources).remove(path.trim_matches('/'))?;
+    Some(document(&served))
+}
+
+/// The document at `/openapi/v2`.
+pub fn v2_document(resources: &[Served<'_>]) -> Value {
+    let all: Vec<&Served<'_>> = resources.iter().collect();
+    v2::document(&document(&all))
+}
+
+fn by_path<'r, 'a>(resources: &'r [Served<'a>]) -> BTreeMap<String, Vec<&'r Served<'a>>> {
+    let mut out: BTreeMap<String, Vec<&Served<'a>>> = BTreeMap::new();
+    for served in resources {
+        out.entry(served.path()).or_default().push(served);
+    }
+    out
+}
+
+fn document(served: &[&Served<'_>]) -> Value {
+    let mut all_paths = BTreeMap::new();
+    let mut schemas = models::shared();
+    for resource in served {
+        all_paths.extend(paths::of(resource));
+        schemas.extend(models::of(resource));
+    }
+    let paths: Map<String, Value> = all_paths.into_iter().collect();
+    let schemas: Map<String, Value> = schemas.into_iter().collect();
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    })
+}
+
+/// Over what a document is made from, which is smaller than the document.
+fn hash(served: &[&Served<'_>]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(env!("CARGO_PKG_VERSION"));
+    for s in served {
+        let text = json!([
+            s.group, s.version, s.kind, s.list_kind, s.plural, s.namespaced, s.verbs, s.status, s.scale, s.schema
+        ]);
+        hasher.update(text.to_string());
+    }
+    hasher.finalize().iter().fold(String::new(), |mut out, byte| {
+        // Writing into a String cannot fail.
+        let _ = write!(out, "{byte:02X}");
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests;
