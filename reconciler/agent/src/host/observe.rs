@@ -1,0 +1,131 @@
+//! What is so about this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::context::Context;
+use crate::disk::volume_of;
+use crate::error::Error;
+use crate::index::Tables;
+use crate::queue::ObjectName;
+use crate::system::{Forwarding, HostFacts, InstanceFacts, Stranger, TrashedVolume, VolumeFacts};
+use crate::vm::Journal;
+
+/// How long deleted disks rest when their pool does not say.
+const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
+
+/// Everything the host's status and housekeeping are made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(super) now: Timestamp,
+    pub(super) facts: HostFacts,
+    pub(super) forwarding: Forwarding,
+    pub(super) strangers: Vec<Stranger>,
+    pub(super) images: Vec<String>,
+    /// Images that an object, a volume or the trash refers to, or that are being downloaded.
+    pub(super) images_in_use: BTreeSet<String>,
+    pub(super) trash: Vec<TrashedVolume>,
+    pub(super) retention: BTreeMap<String, Duration>,
+    /// Volumes no Disk bound here has.
+    pub(super) lost_volumes: Vec<VolumeFacts>,
+    /// Instances no VM bound here has.
+    pub(super) lost_instances: Vec<LostInstance>,
+    pub(super) usage: Usage,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct LostInstance {
+    pub(super) instance: String,
+    /// `namespace/name` of the VM it was.
+    pub(super) vm: Option<String>,
+    pub(super) pid: Option<i32>,
+    /// Its VM was being deleted by us.
+    pub(super) deleting: bool,
+}
+
+/// What the VMs bound here ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(super) vms: i64,
+    pub(super) cpus: i64,
+    /// Guests' memory, without overhead.
+    pub(super) memory: u64,
+}
+
+pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
+    let system = &ctx.system;
+    let facts = system.facts().await?;
+    let forwarding = system.forwarding().await?;
+    let strangers = system.strangers().await?;
+    let images: Vec<String> = system.images().await?.into_iter().map(|image| image.sha256).collect();
+    let volumes = system.volumes().await?;
+    let trash = system.trash().await?;
+    let instances = system.instances().await?;
+    let tables = ctx.index.read();
+    let mut images_in_use: BTreeSet<String> =
+        tables.images.all().map(|(_, image)| image.spec.source.sha256.clone()).collect();
+    images_in_use.extend(volumes.iter().filter_map(|v| v.base.clone()));
+    images_in_use.extend(trash.iter().filter_map(|t| t.volume.base.clone()));
+    images_in_use.extend(images.iter().filter(|sha256| ctx.pulls.is_running(sha256)).cloned());
+    Ok(Observed {
+        now: ctx.now(),
+        facts,
+        forwarding,
+        strangers,
+        images,
+        images_in_use,
+        retention: retention(&tables, &trash),
+        lost_volumes: lost_volumes(&tables, volumes),
+        lost_instances: lost_instances(&tables, instances),
+        usage: usage(&tables),
+        trash,
+    })
+}
+
+fn retention(tables: &Tables, trash: &[TrashedVolume]) -> BTreeMap<String, Duration> {
+    let of = |pool: &str| {
+        let pool = tables.pools.get(&ObjectName::new("", pool));
+        pool.and_then(|pool| u64::try_from(pool.spec.trash_retention_seconds).ok())
+            .map_or(DEFAULT_RETENTION, Duration::from_secs)
+    };
+    trash.iter().map(|t| (t.volume.pool.clone(), of(&t.volume.pool))).collect()
+}
+
+fn lost_volumes(tables: &Tables, volumes: Vec<VolumeFacts>) -> Vec<VolumeFacts> {
+    let owned: BTreeSet<&str> = tables.disks.all().filter_map(|(_, disk)| volume_of(disk)).collect();
+    volumes.into_iter().filter(|volume| !owned.contains(volume.id.as_str())).collect()
+}
+
+fn lost_instances(tables: &Tables, instances: Vec<InstanceFacts>) -> Vec<LostInstance> {
+    let lost = instances.into_iter().filter(|found| tables.vm_of_instance(&found.instance).is_none());
+    lost.map(|found| {
+        let journal = found.journal.and_then(|value| Journal::parse(value).ok());
+        LostInstance {
+            vm: journal.as_ref().map(|j| format!("{}/{}", j.namespace, j.name)),
+            deleting: journal.is_some_and(|j| j.deleting),
+            pid: found.process.map(|p| p.identity.pid),
+            instance: found.instance,
+        }
+    })
+    .collect()
+}
+
+fn usage(tables: &Tables) -> Usage {
+    let mut usage = Usage::default();
+    for (name, vm) in tables.vms.all() {
+        usage.vms += 1;
+        // What it has now counts when its class is gone.
+        let class = tables.classes.find(&name.namespace, vm.spec.class.as_str());
+        let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
+        let (cpus, memory) = match (class, hardware) {
+            (Some(class), _) => (class.spec.cpus, class.spec.memory.bytes().unwrap_or(0)),
+            (None, Some(hw)) => (hw.cpus, berth_api::Quantity(hw.memory.clone()).bytes().unwrap_or(0)),
+            (None, None) => (0, 0),
+        };
+        usage.cpus += cpus;
+        usage.memory = usage.memory.saturating_add(memory);
+    }
+    usage
+}

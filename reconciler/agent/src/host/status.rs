@@ -1,0 +1,122 @@
+//! What is reported of this host. Pure. Amounts that move all the time are rounded, so that an idle host is silent.
+
+use berth_api::condition::set_bool;
+use berth_api::host::{KvmStatus, Orphan, Resources, TrashedVolume};
+use berth_api::{ConditionType, Host, HostStatus, Quantity, Readiness, Reason};
+use berth_qemu::machine::Accelerator;
+use jiff::Timestamp;
+
+use super::observe::Observed;
+use crate::config::AgentConfig;
+use crate::system::StrangerKind;
+
+/// The API lists no more of what can pile up.
+const MAX_LISTED: usize = 1000;
+const GIB: u64 = 1 << 30;
+
+pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now: Timestamp) -> HostStatus {
+    let mut status = host.status.clone().unwrap_or_default();
+    let generation = host.metadata.generation.unwrap_or(0);
+    let facts = &observed.facts;
+    status.observed_generation = generation;
+    let text = if host.spec.cordoned { "cordoned: takes no new VMs" } else { "" };
+    Readiness::Ready(Reason::AgentReady, text.to_owned()).write(&mut status.conditions, generation, now);
+    let accelerated = facts.accelerator == Accelerator::Kvm;
+    let reason = if accelerated { Reason::Accelerated } else { Reason::Emulated };
+    let conditions = &mut status.conditions;
+    set_bool(conditions, ConditionType::Accelerated, accelerated, reason, &facts.kvm.reason, generation, now);
+    let forwarding = &observed.forwarding;
+    let reason = if forwarding.ok { Reason::Available } else { Reason::ForeignFirewall };
+    set_bool(conditions, ConditionType::Forwarding, forwarding.ok, reason, &forwarding.message, generation, now);
+    status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    status.address = facts.address.map(|address| address.to_string());
+    status.qemu_version = facts.qemu.as_ref().ok().map(|qemu| qemu.version.clone());
+    status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
+    status.kvm = Some(KvmStatus {
+        usable: facts.kvm.usable,
+        reason: facts.kvm.reason.clone(),
+        mips: facts.kvm.mips.and_then(|mips| i64::try_from(mips).ok()),
+    });
+    write_resources(&mut status, observed, config);
+    status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
+    status.vms = observed.usage.vms;
+    status.images.clone_from(&observed.images);
+    status.images.sort();
+    status.trash = trash(observed);
+    status.orphans = orphans(observed);
+    status
+}
+
+fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentConfig) {
+    let (facts, usage) = (&observed.facts, &observed.usage);
+    let overcommit = i64::from(config.cpu_overcommit.max(1));
+    let cpus = i64::from(facts.cpus);
+    let reserved = config.reserved_memory.min(facts.memory_bytes / 2);
+    let offered = facts.memory_bytes - reserved;
+    let vms = u64::try_from(usage.vms).unwrap_or(0);
+    let used = usage.memory.saturating_add(vms.saturating_mul(facts.overhead_bytes));
+    let mib = |bytes: u64| amount(bytes >> 20 << 20);
+    let gib = |bytes: u64| amount(bytes / GIB * GIB);
+    status.capacity =
+        Some(Resources { cpus, memory: mib(facts.memory_bytes), storage: gib(facts.storage_total_bytes) });
+    status.allocatable =
+        Some(Resources { cpus: cpus * overcommit, memory: mib(offered), storage: gib(facts.storage_total_bytes) });
+    status.free = Some(Resources {
+        cpus: (cpus * overcommit - usage.cpus).max(0),
+        memory: mib(offered.saturating_sub(used)),
+        storage: gib(facts.storage_free_bytes),
+    });
+}
+
+/// Unlike what a user declares, an amount that is left may be nothing.
+fn amount(bytes: u64) -> String {
+    Quantity::from_bytes(bytes).0
+}
+
+fn trash(observed: &Observed) -> Vec<TrashedVolume> {
+    let mut trash: Vec<TrashedVolume> = observed
+        .trash
+        .iter()
+        .map(|t| TrashedVolume {
+            volume_id: t.volume.id.clone(),
+            namespace: t.volume.owner.namespace.clone(),
+            name: t.volume.owner.name.clone(),
+            size: Quantity::from_bytes(t.volume.size).0,
+            image: t.volume.owner.image.clone(),
+            deleted_at: t.deleted_at.to_string(),
+        })
+        .collect();
+    trash.sort_by(|a, b| b.deleted_at.cmp(&a.deleted_at).then_with(|| a.volume_id.cmp(&b.volume_id)));
+    trash.truncate(MAX_LISTED);
+    trash
+}
+
+fn orphans(observed: &Observed) -> Vec<Orphan> {
+    let mut orphans: Vec<Orphan> = Vec::new();
+    for stranger in &observed.strangers {
+        let kind = match stranger.kind {
+            StrangerKind::Process => "Process",
+            StrangerKind::Volume => "Volume",
+            StrangerKind::Instance => "Instance",
+        };
+        orphans.push(orphan(kind, stranger.name.clone(), stranger.detail.clone()));
+    }
+    for volume in &observed.lost_volumes {
+        let owner = format!("{}/{}", volume.owner.namespace, volume.owner.name);
+        orphans.push(orphan("Volume", volume.id.clone(), format!("no Disk has it; it was made for Disk {owner}")));
+    }
+    for lost in &observed.lost_instances {
+        let vm = lost.vm.as_deref().unwrap_or("unknown");
+        let runs = lost.pid.map_or("does not run".to_owned(), |pid| format!("runs as pid {pid}"));
+        let detail = format!("no VM bound to this host has it; it was VM {vm} and {runs}");
+        orphans.push(orphan("Instance", lost.instance.clone(), detail));
+    }
+    orphans.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+    orphans.dedup();
+    orphans.truncate(MAX_LISTED);
+    orphans
+}
+
+fn orphan(kind: &str, name: String, detail: String) -> Orphan {
+    Orphan { kind: kind.to_owned(), name, detail }
+}

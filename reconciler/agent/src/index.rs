@@ -1,0 +1,406 @@
+//! What the control plane last told us, and which objects a change concerns. Synchronous: no I/O, no waiting.
+//!
+//! Order is that of the names, so that equal contents are worked through equally.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_api::{
+    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SHARED_NAMESPACE, StoragePool, VM, VMClass,
+};
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+
+use crate::queue::{Key, ObjectName};
+
+/// The objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Table<K> {
+    objects: BTreeMap<ObjectName, Arc<K>>,
+    /// A list being received; replaces `objects` when it is complete.
+    incoming: Option<BTreeMap<ObjectName, Arc<K>>>,
+    synced: bool,
+}
+
+impl<K> Default for Table<K> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), incoming: None, synced: false }
+    }
+}
+
+/// An object before and after; one of them at least.
+#[derive(Debug)]
+pub(crate) struct Change<K> {
+    pub(crate) name: ObjectName,
+    pub(crate) old: Option<Arc<K>>,
+    pub(crate) new: Option<Arc<K>>,
+}
+
+impl<K: ResourceExt + Clone> Table<K> {
+    pub(crate) fn get(&self, name: &ObjectName) -> Option<Arc<K>> {
+        self.objects.get(name).cloned()
+    }
+
+    /// In this namespace, else in the shared one.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.get(&ObjectName::new(namespace, name))
+            .or_else(|| self.get(&ObjectName::new(SHARED_NAMESPACE, name)))
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&ObjectName, &Arc<K>)> {
+        self.objects.iter()
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Takes in what a watch told. Returns what really changed.
+    fn take(&mut self, event: Event<K>) -> Vec<Change<K>> {
+        match event {
+            Event::Init => {
+                self.incoming = Some(BTreeMap::new());
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                self.incoming.get_or_insert_default().insert(name_of(&object), Arc::new(object));
+                Vec::new()
+            }
+            Event::InitDone => {
+                let new = self.incoming.take().unwrap_or_default();
+                let old = std::mem::replace(&mut self.objects, new);
+                self.synced = true;
+                self.differences(old)
+            }
+            Event::Apply(object) => {
+                let name = name_of(&object);
+                let new = Arc::new(object);
+                let old = self.objects.insert(name.clone(), new.clone());
+                let same = old.as_ref().is_some_and(|o| o.resource_version() == new.resource_version());
+                if same { Vec::new() } else { vec![Change { name, old, new: Some(new) }] }
+            }
+            Event::Delete(object) => {
+                let name = name_of(&object);
+                let old = self.objects.remove(&name).or_else(|| Some(Arc::new(object)));
+                vec![Change { name, old, new: None }]
+            }
+        }
+    }
+
+    fn differences(&self, mut old: BTreeMap<ObjectName, Arc<K>>) -> Vec<Change<K>> {
+        let mut changes = Vec::new();
+        for (name, new) in &self.objects {
+            let before = old.remove(name);
+            if before.as_ref().is_none_or(|b| b.resource_version() != new.resource_version()) {
+                changes.push(Change { name: name.clone(), old: before, new: Some(new.clone()) });
+            }
+        }
+        let gone = old.into_iter().map(|(name, object)| Change { name, old: Some(object), new: None });
+        changes.extend(gone);
+        changes
+    }
+
+    /// Takes in what the control plane answered to our own write of `base`, unless something newer is here.
+    fn written(&mut self, base: &K, answer: K) {
+        let name = name_of(&answer);
+        let known = self.objects.get(&name);
+        if known.is_some_and(|k| k.resource_version() == base.resource_version() && k.uid() == base.uid()) {
+            self.objects.insert(name, Arc::new(answer));
+        }
+    }
+}
+
+fn name_of<K: ResourceExt>(object: &K) -> ObjectName {
+    ObjectName::new(object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// Everything this agent watches.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) vms: Table<VM>,
+    pub(crate) disks: Table<Disk>,
+    pub(crate) attachments: Table<HotswapDiskAttachment>,
+    pub(crate) public_ips: Table<PublicIP>,
+    pub(crate) images: Table<Image>,
+    pub(crate) classes: Table<VMClass>,
+    pub(crate) networks: Table<Network>,
+    pub(crate) pools: Table<StoragePool>,
+    pub(crate) hosts: Table<Host>,
+}
+
+impl Tables {
+    pub(crate) fn is_synced(&self) -> bool {
+        self.vms.is_synced()
+            && self.disks.is_synced()
+            && self.attachments.is_synced()
+            && self.public_ips.is_synced()
+            && self.images.is_synced()
+            && self.classes.is_synced()
+            && self.networks.is_synced()
+            && self.pools.is_synced()
+            && self.hosts.is_synced()
+    }
+
+    /// The attachments of a VM.
+    pub(crate) fn attachments_of(&self, vm: &ObjectName) -> impl Iterator<Item = &Arc<HotswapDiskAttachment>> {
+        self.attachments
+            .all()
+            .filter(move |(name, a)| name.namespace == vm.namespace && a.spec.vm.as_str() == vm.name)
+            .map(|(_, a)| a)
+    }
+
+    /// The VM with this identity on disk.
+    pub(crate) fn vm_of_instance(&self, instance: &str) -> Option<(&ObjectName, &Arc<VM>)> {
+        self.vms.all().find(|(_, vm)| instance_of(vm) == Some(instance))
+    }
+
+    fn vms_where(&self, wanted: impl Fn(&ObjectName, &VM) -> bool) -> Vec<Key> {
+        self.vms.all().filter(|(name, vm)| wanted(name, vm)).map(|(name, _)| Key::Vm(name.clone())).collect()
+    }
+}
+
+pub(crate) fn instance_of(vm: &VM) -> Option<&str> {
+    vm.status.as_ref()?.instance_id.as_deref()
+}
+
+/// The tables, shared.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    tables: Mutex<Tables>,
+}
+
+impl Index {
+    /// A look at the tables. Never held across a wait: the guard is not `Send`.
+    pub(crate) fn read(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A kind the agent watches.
+pub(crate) trait Indexed: ResourceExt + Clone + Sized {
+    fn table(tables: &mut Tables) -> &mut Table<Self>;
+
+    /// What has to be looked at when an object is like this.
+    fn concerns(name: &ObjectName, object: &Self, tables: &Tables) -> Vec<Key>;
+}
+
+impl Index {
+    /// Takes in what a watch told; returns what to look at.
+    pub(crate) fn take<K: Indexed>(&self, event: Event<K>) -> Vec<Key> {
+        let mut tables = self.read();
+        let changes = K::table(&mut tables).take(event);
+        let mut keys = Vec::new();
+        for change in changes {
+            for object in [&change.old, &change.new].into_iter().flatten() {
+                keys.extend(K::concerns(&change.name, object, &tables));
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    /// Takes in the answer to a write of ours; returns what else to look at.
+    pub(crate) fn written<K: Indexed>(&self, base: &K, answer: K) -> Vec<Key> {
+        let mut tables = self.read();
+        let name = name_of(&answer);
+        K::table(&mut tables).written(base, answer.clone());
+        K::concerns(&name, &answer, &tables)
+    }
+}
+
+impl Indexed for VM {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.vms
+    }
+
+    fn concerns(name: &ObjectName, vm: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = vec![Key::Vm(name.clone()), Key::Network, Key::Host];
+        keys.extend(vm.spec.disks.iter().map(|d| Key::Disk(name.beside(d.name.as_str()))));
+        let attached = vm.status.iter().flat_map(|s| &s.disks);
+        keys.extend(attached.map(|d| Key::Disk(name.beside(&d.name))));
+        for attachment in tables.attachments_of(name) {
+            keys.push(Key::Attachment(name.beside(&attachment.name_any())));
+            keys.push(Key::Disk(name.beside(attachment.spec.disk.as_str())));
+        }
+        keys
+    }
+}
+
+impl Indexed for Disk {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.disks
+    }
+
+    fn concerns(name: &ObjectName, disk: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = vec![Key::Disk(name.clone()), Key::Host];
+        keys.extend(tables.vms_where(|vm_name, vm| {
+            vm_name.namespace == name.namespace && vm.spec.disks.iter().any(|d| d.name.as_str() == name.name)
+        }));
+        let users = disk.status.iter().flat_map(|s| &s.used_by);
+        keys.extend(users.map(|u| Key::Vm(name.beside(&u.vm))));
+        let attachments = tables
+            .attachments
+            .all()
+            .filter(|(a_name, a)| a_name.namespace == name.namespace && a.spec.disk.as_str() == name.name);
+        keys.extend(attachments.map(|(name, _)| Key::Attachment(name.clone())));
+        keys
+    }
+}
+
+impl Indexed for HotswapDiskAttachment {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.attachments
+    }
+
+    fn concerns(name: &ObjectName, attachment: &Self, _: &Tables) -> Vec<Key> {
+        vec![
+            Key::Attachment(name.clone()),
+            Key::Vm(name.beside(attachment.spec.vm.as_str())),
+            Key::Disk(name.beside(attachment.spec.disk.as_str())),
+        ]
+    }
+}
+
+impl Indexed for PublicIP {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.public_ips
+    }
+
+    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = tables.vms_where(|vm_name, vm| {
+            let names_it = |n: &berth_api::vm::NetworkInterface| {
+                n.public_ip.as_ref().is_some_and(|p| p.as_str() == name.name)
+            };
+            vm_name.namespace == name.namespace && vm.spec.network_interfaces.iter().any(names_it)
+        });
+        keys.push(Key::Network);
+        keys
+    }
+}
+
+impl Indexed for Image {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.images
+    }
+
+    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let uses = |disk: &Disk| disk.spec.image.as_ref().is_some_and(|i| i.as_str() == name.name);
+        let disks = tables.disks.all().filter(|(_, disk)| uses(disk));
+        let mut keys: Vec<Key> = disks.map(|(name, _)| Key::Disk(name.clone())).collect();
+        keys.extend([Key::Image(name.clone()), Key::Host]);
+        keys
+    }
+}
+
+impl Indexed for VMClass {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.classes
+    }
+
+    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = tables.vms_where(|_, vm| vm.spec.class.as_str() == name.name);
+        keys.push(Key::Host);
+        keys
+    }
+}
+
+impl Indexed for Network {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.networks
+    }
+
+    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = tables.vms_where(|_, vm| {
+            vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name)
+        });
+        keys.push(Key::Network);
+        keys
+    }
+}
+
+impl Indexed for StoragePool {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.pools
+    }
+
+    fn concerns(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
+        vec![Key::Host]
+    }
+}
+
+impl Indexed for Host {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.hosts
+    }
+
+    fn concerns(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
+        vec![Key::Host]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn disk(name: &str, version: &str) -> Disk {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": version},
+            "spec": {"size": "1Gi"},
+        }))
+        .expect("a disk")
+    }
+
+    fn vm(name: &str, disk: &str) -> VM {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [{"name": disk, "boot": true}]},
+        }))
+        .expect("a VM")
+    }
+
+    fn name(text: &str) -> ObjectName {
+        ObjectName::new("ns", text)
+    }
+
+    #[test]
+    fn a_disk_concerns_the_vms_that_list_it() {
+        let index = Index::default();
+        index.take(Event::Apply(vm("web", "root")));
+        index.take(Event::Apply(vm("db", "other")));
+        let keys = index.take(Event::Apply(disk("root", "1")));
+        assert_eq!(keys, [Key::Disk(name("root")), Key::Vm(name("web")), Key::Host]);
+    }
+
+    #[test]
+    fn a_list_replaces_everything_at_once_and_tells_of_what_vanished() {
+        let index = Index::default();
+        index.take(Event::Apply(disk("a", "1")));
+        index.take(Event::Apply(disk("b", "2")));
+        index.take(Event::Init);
+        index.take(Event::InitApply(disk("b", "2")));
+        assert!(index.read().disks.get(&name("a")).is_some(), "not replaced before the list is complete");
+        let keys = index.take::<Disk>(Event::InitDone);
+        assert_eq!(keys, [Key::Disk(name("a")), Key::Host]);
+        assert!(index.read().disks.get(&name("a")).is_none());
+    }
+
+    #[test]
+    fn our_own_write_does_not_come_back_as_a_change() {
+        let index = Index::default();
+        index.take(Event::Apply(disk("a", "1")));
+        index.written(&disk("a", "1"), disk("a", "2"));
+        assert_eq!(index.take(Event::Apply(disk("a", "2"))), []);
+    }
+
+    #[test]
+    fn the_answer_to_a_write_never_hides_something_newer() {
+        let index = Index::default();
+        index.take(Event::Apply(disk("a", "3")));
+        index.written(&disk("a", "1"), disk("a", "2"));
+        let known = index.read().disks.get(&name("a")).and_then(|d| d.resource_version());
+        assert_eq!(known.as_deref(), Some("3"));
+    }
+}

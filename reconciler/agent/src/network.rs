@@ -1,0 +1,136 @@
+//! Networks of this host, as a whole: bridges, who gets which address, and which public address leads where.
+//!
+//! One reconcile makes all of it, because the firewall is one transaction and a bridge's leases are one file. It is
+//! run when something changes, and by a VM about to start, whose lease must be there before its guest asks.
+
+mod observe;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+pub(crate) use observe::{hostname, public_address};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::queue::{Again, Key};
+use crate::system::{Firewall, NetworkConfig};
+use observe::Observed;
+
+/// One thing to do about the host's networks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    EnsureNetwork(NetworkConfig),
+    ApplyFirewall(Firewall),
+    RemoveTap(String),
+    RemoveNetwork(String),
+}
+
+/// What was made real since this agent started.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    real: Mutex<Real>,
+    /// One reconcile at a time, whoever runs it.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Real {
+    pub(crate) networks: BTreeMap<String, NetworkConfig>,
+    pub(crate) firewall: Option<Firewall>,
+}
+
+impl Applied {
+    pub(crate) fn real(&self) -> MutexGuard<'_, Real> {
+        self.real.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this public address leads to this private one now.
+    pub(crate) fn forwards(&self, public: Ipv4Addr, private: Ipv4Addr) -> bool {
+        let real = self.real();
+        let forwards = real.firewall.as_ref().map(|f| f.forwards.as_slice()).unwrap_or_default();
+        forwards.iter().any(|f| f.public == public && f.private == private)
+    }
+}
+
+/// Makes the host's networks what the objects say.
+pub(crate) async fn reconcile(ctx: &Context) -> Result<Again, Error> {
+    let _turn = ctx.network.turn.lock().await;
+    let observed = observe::observe(ctx).await?;
+    for step in plan::plan(&observed) {
+        tracing::info!(?step, "applying");
+        apply(ctx, &step).await?;
+    }
+    Ok(Again::OnChange)
+}
+
+async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::EnsureNetwork(network) => {
+            ctx.system.ensure_network(network).await?;
+            ctx.network.real().networks.insert(network.bridge.clone(), network.clone());
+        }
+        Step::ApplyFirewall(firewall) => {
+            ctx.system.apply_firewall(firewall).await?;
+            let before = ctx.network.real().firewall.replace(firewall.clone());
+            if before.is_none_or(|before| before.forwards != firewall.forwards) {
+                wake_public(ctx);
+            }
+        }
+        Step::RemoveTap(name) => ctx.system.remove_tap(name).await?,
+        Step::RemoveNetwork(bridge) => {
+            ctx.system.remove_network(bridge).await?;
+            ctx.network.real().networks.remove(bridge);
+        }
+    }
+    Ok(())
+}
+
+/// VMs whose public addresses may lead elsewhere now.
+fn wake_public(ctx: &Context) {
+    let keys: Vec<Key> = {
+        let tables = ctx.index.read();
+        let public = tables.vms.all().filter(|(_, vm)| {
+            let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ip.is_some());
+            spec || vm.status.as_ref().is_some_and(|s| s.public_address.is_some())
+        });
+        public.map(|(name, _)| Key::Vm(name.clone())).collect()
+    };
+    for key in keys {
+        ctx.queue.add(key);
+    }
+}
+
+/// The bridge of a Network, given as `namespace/name`.
+pub(crate) fn bridge_of(network: &str) -> String {
+    let digest = Sha256::digest(network.as_bytes());
+    let hex: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("bth-{hex}")
+}
+
+/// What the names of all taps of an instance start with.
+pub(crate) fn tap_prefix(instance: &str) -> String {
+    let hex: String = instance.trim_start_matches("i-").chars().take(8).collect();
+    format!("btt{hex}n")
+}
+
+/// The tap of an instance's network interface in this slot.
+pub(crate) fn tap_of(instance: &str, slot: u8) -> String {
+    format!("{}{slot}", tap_prefix(instance))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_host_fit_into_fifteen_characters() {
+        assert_eq!(tap_of("i-0123456789ab", 13), "btt01234567n13");
+        assert!(tap_of("i-0123456789ab", 13).len() <= 15);
+        assert_eq!(bridge_of("berth-shared/default").len(), 12);
+        assert_ne!(bridge_of("a/b"), bridge_of("a/c"));
+    }
+}

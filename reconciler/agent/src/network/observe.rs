@@ -1,0 +1,115 @@
+//! What is wanted of this host's networks, and what is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use berth_api::{Network, VM};
+use ipnet::Ipv4Net;
+use kube::ResourceExt;
+
+use super::{Real, bridge_of, tap_prefix};
+use crate::context::Context;
+use crate::error::Error;
+use crate::index::{Tables, instance_of};
+use crate::queue::ObjectName;
+use crate::system::{Firewall, Forward, Lease, Nat, NetworkConfig};
+
+const DEFAULT_MTU: u16 = 1500;
+
+/// Everything a plan for the networks is made from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    pub(super) wanted: Vec<NetworkConfig>,
+    pub(super) firewall: Firewall,
+    /// Bridges somebody is on whose Network cannot be read: left as they are.
+    pub(super) left_alone: BTreeSet<String>,
+    pub(super) bridges: Vec<String>,
+    pub(super) taps: Vec<String>,
+    /// What the names of taps start with that some instance may use.
+    pub(super) tap_owners: Vec<String>,
+    pub(super) real: Real,
+}
+
+pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
+    let bridges = ctx.system.networks().await?;
+    let taps = ctx.system.taps().await?;
+    let mut tap_owners: Vec<String> = Vec::new();
+    if !taps.is_empty() {
+        tap_owners.extend(ctx.system.instances().await?.iter().map(|i| tap_prefix(&i.instance)));
+    }
+    // Read after the host: a VM that came meanwhile is in it.
+    let (wanted, firewall, left_alone) = wanted(&ctx.index.read());
+    let tables = ctx.index.read();
+    tap_owners.extend(tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix));
+    let real = ctx.network.real().clone();
+    Ok(Observed { wanted, firewall, left_alone, bridges, taps, tap_owners, real })
+}
+
+/// What the objects say. Pure.
+pub(super) fn wanted(tables: &Tables) -> (Vec<NetworkConfig>, Firewall, BTreeSet<String>) {
+    let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
+    let mut firewall = Firewall::default();
+    let mut left_alone = BTreeSet::new();
+    for (name, vm) in tables.vms.all() {
+        for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
+            let bridge = bridge_of(&interface.network);
+            let found = interface.network.split_once('/').and_then(|(namespace, network)| {
+                tables.networks.get(&ObjectName::new(namespace, network))
+            });
+            let config = found.as_deref().and_then(|network| config(network, &bridge));
+            let (Some(config), Ok(address)) = (config, interface.address.parse::<Ipv4Addr>()) else {
+                left_alone.insert(bridge);
+                continue;
+            };
+            let network = networks.entry(bridge).or_insert(config);
+            let hostname = hostname(vm);
+            network.leases.push(Lease { mac: interface.mac_address.to_ascii_lowercase(), address, hostname });
+            if let Some(public) = public_address(tables, name, vm, &interface.name) {
+                firewall.forwards.push(Forward { public, private: address });
+            }
+        }
+    }
+    let mut wanted: Vec<NetworkConfig> = networks.into_values().collect();
+    for network in &mut wanted {
+        network.leases.sort();
+        firewall.nat.push(Nat { bridge: network.bridge.clone(), cidr: network.cidr });
+    }
+    firewall.forwards.sort();
+    firewall.nat.sort();
+    (wanted, firewall, left_alone)
+}
+
+fn config(network: &Network, bridge: &str) -> Option<NetworkConfig> {
+    let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
+    Some(NetworkConfig {
+        bridge: bridge.to_owned(),
+        cidr,
+        gateway: cidr.hosts().next()?,
+        mtu: network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(DEFAULT_MTU),
+        dns: network.spec.dns.iter().filter_map(|server| server.parse().ok()).collect(),
+        leases: Vec::new(),
+    })
+}
+
+/// The name a guest is told.
+pub(crate) fn hostname(vm: &VM) -> String {
+    let own = vm.spec.bootstrap.as_ref().and_then(|b| b.hostname.as_ref());
+    own.map_or_else(|| vm.name_any(), ToString::to_string)
+}
+
+/// The public address that is to lead to this interface, once the control plane says that it is this VM's.
+pub(crate) fn public_address(
+    tables: &Tables,
+    vm_name: &ObjectName,
+    vm: &VM,
+    interface: &str,
+) -> Option<Ipv4Addr> {
+    if vm.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let spec = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface)?;
+    let public = tables.public_ips.get(&vm_name.beside(spec.public_ip.as_ref()?.as_str()))?;
+    let status = public.status.as_ref()?;
+    let ours = status.used_by.iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref());
+    if ours { status.address.as_ref()?.parse().ok() } else { None }
+}

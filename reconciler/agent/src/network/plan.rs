@@ -1,0 +1,150 @@
+//! What to do about the host's networks. Pure.
+
+use super::{Observed, Step};
+
+pub(super) fn plan(observed: &Observed) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for network in &observed.wanted {
+        let real = observed.real.networks.get(&network.bridge);
+        let present = observed.bridges.contains(&network.bridge);
+        if real != Some(network) || !present {
+            steps.push(Step::EnsureNetwork(network.clone()));
+        }
+    }
+    if observed.real.firewall.as_ref() != Some(&observed.firewall) {
+        steps.push(Step::ApplyFirewall(observed.firewall.clone()));
+    }
+    let owned = |tap: &&String| observed.tap_owners.iter().any(|owner| tap.starts_with(owner.as_str()));
+    steps.extend(observed.taps.iter().filter(|tap| !owned(tap)).map(|tap| Step::RemoveTap(tap.clone())));
+    let used = |bridge: &String| {
+        observed.wanted.iter().any(|network| network.bridge == *bridge) || observed.left_alone.contains(bridge)
+    };
+    let unused = observed.bridges.iter().filter(|bridge| !used(bridge));
+    steps.extend(unused.map(|bridge| Step::RemoveNetwork(bridge.clone())));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::super::observe::wanted;
+    use super::super::{Real, bridge_of};
+    use super::*;
+    use crate::index::Index;
+
+    fn world(public: bool, network: bool) -> Index {
+        let index = Index::default();
+        let interfaces = if public { json!([{"name": "nic0", "publicIP": "web"}]) } else { json!([{"name": "nic0"}]) };
+        let vm = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "1"},
+            "spec": {"class": "s", "disks": [{"name": "d", "boot": true}], "networkInterfaces": interfaces},
+            "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "interfaces": [
+                {"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01", "address": "10.77.0.2"}]},
+        });
+        index.take::<berth_api::VM>(Event::Apply(serde_json::from_value(vm).expect("a VM")));
+        let ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "1"}, "spec": {},
+            "status": {"observedGeneration": 1, "address": "198.18.100.1", "usedBy": [{"use": "Address", "vm": "web", "vmUid": "u1"}]},
+        });
+        index.take::<berth_api::PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+        if network {
+            let network = json!({
+                "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "1"},
+                "spec": {"cidr": "10.77.0.0/16"},
+            });
+            index.take::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        }
+        index
+    }
+
+    fn seen(index: &Index, real: Real, bridges: &[String], taps: &[&str]) -> Observed {
+        let (wanted, firewall, left_alone) = wanted(&index.read());
+        let taps = taps.iter().map(|t| (*t).to_owned()).collect();
+        let tap_owners = vec!["btt01234567n".to_owned()];
+        Observed { wanted, firewall, left_alone, bridges: bridges.to_vec(), taps, tap_owners, real }
+    }
+
+    fn made(observed: &Observed) -> Real {
+        let mut real = Real::default();
+        for step in plan(observed) {
+            match step {
+                Step::EnsureNetwork(n) => {
+                    real.networks.insert(n.bridge.clone(), n);
+                }
+                Step::ApplyFirewall(f) => real.firewall = Some(f),
+                Step::RemoveTap(_) | Step::RemoveNetwork(_) => {}
+            }
+        }
+        real
+    }
+
+    #[test]
+    fn a_vm_gets_a_bridge_a_lease_nat_and_its_public_address() {
+        let steps = plan(&seen(&world(true, true), Real::default(), &[], &[]));
+        insta::assert_debug_snapshot!(steps, @r#"
+        [
+            EnsureNetwork(
+                NetworkConfig {
+                    bridge: "bth-4c0f2d2f",
+                    cidr: 10.77.0.0/16,
+                    gateway: 10.77.0.1,
+                    mtu: 1500,
+                    dns: [],
+                    leases: [
+                        Lease {
+                            mac: "52:54:00:00:00:01",
+                            address: 10.77.0.2,
+                            hostname: "web",
+                        },
+                    ],
+                },
+            ),
+            ApplyFirewall(
+                Firewall {
+                    nat: [
+                        Nat {
+                            bridge: "bth-4c0f2d2f",
+                            cidr: 10.77.0.0/16,
+                        },
+                    ],
+                    forwards: [
+                        Forward {
+                            public: 198.18.100.1,
+                            private: 10.77.0.2,
+                        },
+                    ],
+                },
+            ),
+        ]
+        "#);
+    }
+
+    #[test]
+    fn what_is_so_already_is_left_alone() {
+        let index = world(true, true);
+        let bridge = bridge_of("berth-shared/default");
+        let real = made(&seen(&index, Real::default(), &[], &[]));
+        assert_eq!(plan(&seen(&index, real.clone(), &[bridge], &["btt01234567n0"])), []);
+        assert_eq!(plan(&seen(&index, real, &[], &[])).len(), 1, "a bridge that vanished is made again");
+    }
+
+    #[test]
+    fn a_public_address_that_is_no_longer_wanted_stops_leading_there() {
+        let real = made(&seen(&world(true, true), Real::default(), &[], &[]));
+        let steps = plan(&seen(&world(false, true), real, &[bridge_of("berth-shared/default")], &[]));
+        let [Step::ApplyFirewall(firewall)] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!((firewall.forwards.len(), firewall.nat.len()), (0, 1));
+    }
+
+    #[test]
+    fn bridges_and_taps_nobody_uses_are_removed_and_those_of_an_unreadable_network_stay() {
+        let bridge = bridge_of("berth-shared/default");
+        let steps = plan(&seen(&Index::default(), Real::default(), std::slice::from_ref(&bridge), &["bttffffffffn0"]));
+        assert!(steps.contains(&Step::RemoveNetwork(bridge.clone())), "{steps:?}");
+        assert!(steps.contains(&Step::RemoveTap("bttffffffffn0".to_owned())), "{steps:?}");
+        let steps = plan(&seen(&world(false, false), Real::default(), &[bridge], &[]));
+        assert!(!steps.iter().any(|s| matches!(s, Step::RemoveNetwork(_))), "{steps:?}");
+    }
+}

@@ -1,0 +1,302 @@
+//! What is so about a VM.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use berth_api::condition::{find, is_true};
+use berth_api::{ConditionType, Power, VM, VMClass};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt};
+
+use super::journal::Journal;
+use super::seed::Bootstrap;
+use crate::context::Context;
+use crate::disk::volume_of;
+use crate::error::Error;
+use crate::index::{Tables, instance_of};
+use crate::machine::{GuestFacts, Look, Machine};
+use crate::network::{bridge_of, tap_prefix};
+use crate::queue::{Key, ObjectName};
+use crate::system::{HostFacts, ProcessFacts, VolumeFacts};
+
+/// Everything a plan for a VM is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(crate) now: Timestamp,
+    pub(crate) instance: String,
+    /// Of an instance that has none: a new one, not written yet.
+    pub(crate) journal: Journal,
+    pub(crate) journal_written: bool,
+    pub(crate) process: Option<ProcessFacts>,
+    /// None also while QEMU's monitor does not answer.
+    pub(crate) look: Option<Look>,
+    pub(crate) unreachable: Option<String>,
+    pub(crate) guest: GuestFacts,
+    pub(crate) lease_taken: bool,
+    pub(crate) class: Option<Arc<VMClass>>,
+    /// In the order of the spec.
+    pub(crate) disks: Vec<DiskSeen>,
+    /// Disks that attachments plug in: volume → (disk, attachment).
+    pub(crate) attachments: BTreeMap<String, (String, String)>,
+    /// Where the guest has volumes mounted that are to be taken out.
+    pub(crate) mounts: BTreeMap<String, Vec<String>>,
+    pub(crate) missing_networks: Vec<String>,
+    pub(crate) mtus: BTreeMap<String, u16>,
+    pub(crate) public: Vec<PublicSeen>,
+    /// Only looked for when the VM is to be started.
+    pub(crate) bootstrap: Bootstrap,
+    pub(crate) host: Option<HostFacts>,
+    /// Taps of this instance; only looked for while it has no QEMU.
+    pub(crate) taps: Vec<String>,
+    /// A Disk still names this VM as its user.
+    pub(crate) still_user: bool,
+}
+
+/// A disk the spec lists.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DiskSeen {
+    pub(crate) name: String,
+    pub(crate) boot: bool,
+    pub(crate) volume: Option<VolumeFacts>,
+    pub(crate) volume_id: Option<String>,
+    pub(crate) serial: String,
+    pub(crate) user: User,
+    /// What the Disk says of itself when it is not ready.
+    pub(crate) problem: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Nobody,
+    ThisVm,
+    Other(String),
+}
+
+/// A public address an interface names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PublicSeen {
+    pub(crate) interface: String,
+    pub(crate) name: String,
+    /// Once allocated and given to this VM.
+    pub(crate) address: Option<Ipv4Addr>,
+    pub(crate) forwarded: bool,
+}
+
+pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
+    let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+    let instance = instance_of(vm).unwrap_or_default().to_owned();
+    let journal = ctx.system.read_journal(&instance).await?.map(Journal::parse).transpose()?;
+    let process = ctx.system.process(&instance).await?;
+    let mut observed = Observed {
+        now: ctx.now(),
+        journal_written: journal.is_some(),
+        journal: journal.unwrap_or_else(|| Journal::new(vm)),
+        process: process.clone(),
+        look: None,
+        unreachable: None,
+        guest: GuestFacts::default(),
+        lease_taken: false,
+        disks: disks(ctx, vm, &name).await?,
+        mounts: BTreeMap::new(),
+        bootstrap: Bootstrap::NotLooked,
+        host: None,
+        taps: Vec::new(),
+        instance,
+        ..from_index(ctx, vm, &name)
+    };
+    match &process {
+        Some(process) => observe_running(ctx, vm, &name, process, &mut observed).await?,
+        None => observe_absent(ctx, vm, &mut observed).await?,
+    }
+    Ok(observed)
+}
+
+/// What the control plane says; everything else is left empty.
+fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
+    let tables = ctx.index.read();
+    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let mut missing_networks = Vec::new();
+    let mut mtus = BTreeMap::new();
+    for interface in interfaces {
+        let network = interface.network.split_once('/').and_then(|(namespace, network)| {
+            tables.networks.get(&ObjectName::new(namespace, network))
+        });
+        match network {
+            Some(network) => {
+                let mtu = network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(1500);
+                mtus.insert(interface.network.clone(), mtu);
+            }
+            None => missing_networks.push(interface.network.clone()),
+        }
+    }
+    Observed {
+        now: Timestamp::UNIX_EPOCH,
+        instance: String::new(),
+        journal: Journal::new(vm),
+        journal_written: false,
+        process: None,
+        look: None,
+        unreachable: None,
+        guest: GuestFacts::default(),
+        lease_taken: false,
+        class: tables.classes.find(&name.namespace, vm.spec.class.as_str()),
+        disks: Vec::new(),
+        attachments: attachments(&tables, name),
+        mounts: BTreeMap::new(),
+        missing_networks,
+        mtus,
+        public: public(ctx, &tables, vm, name),
+        bootstrap: Bootstrap::NotLooked,
+        host: None,
+        taps: Vec::new(),
+        still_user: tables.disks.all().any(|(disk_name, disk)| {
+            let users = disk.status.iter().flat_map(|s| &s.used_by);
+            disk_name.namespace == name.namespace
+                && users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
+        }),
+    }
+}
+
+fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {
+    let volume = |disk: &str| {
+        let disk = tables.disks.get(&name.beside(disk))?;
+        volume_of(&disk).map(str::to_owned)
+    };
+    tables
+        .attachments_of(name)
+        .filter_map(|a| Some((volume(a.spec.disk.as_str())?, (a.spec.disk.to_string(), a.name_any()))))
+        .collect()
+}
+
+fn public(ctx: &Context, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<PublicSeen> {
+    let private = |interface: &str| {
+        let status = vm.status.as_ref()?;
+        status.interfaces.iter().find(|i| i.name == interface)?.address.parse::<Ipv4Addr>().ok()
+    };
+    let named = vm.spec.network_interfaces.iter().filter_map(|n| Some((n, n.public_ip.as_ref()?)));
+    named
+        .map(|(interface, public_ip)| {
+            let interface = interface.name.as_str();
+            let address = crate::network::public_address(tables, name, vm, interface);
+            let forwarded = match (address, private(interface)) {
+                (Some(public), Some(private)) => ctx.network.forwards(public, private),
+                _ => false,
+            };
+            let name = public_ip.to_string();
+            PublicSeen { interface: interface.to_owned(), name, address, forwarded }
+        })
+        .collect()
+}
+
+async fn disks(ctx: &Context, vm: &VM, name: &ObjectName) -> Result<Vec<DiskSeen>, Error> {
+    let mut seen = Vec::new();
+    for wanted in &vm.spec.disks {
+        let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
+        let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
+        let volume = match (&disk, &status.volume_id) {
+            (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
+            _ => None,
+        };
+        let user = match status.used_by.first() {
+            None => User::Nobody,
+            Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
+                User::ThisVm
+            }
+            Some(user) => User::Other(user.vm.clone()),
+        };
+        let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
+        let stalled = is_true(&status.conditions, ConditionType::Stalled);
+        let problem = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
+            "" => c.reason.clone(),
+            message => format!("{}: {message}", c.reason),
+        });
+        seen.push(DiskSeen {
+            name: wanted.name.to_string(),
+            boot: wanted.boot,
+            volume,
+            volume_id: status.volume_id,
+            serial: status.serial.unwrap_or_default(),
+            user,
+            problem,
+        });
+    }
+    Ok(seen)
+}
+
+async fn observe_running(
+    ctx: &Context,
+    vm: &VM,
+    name: &ObjectName,
+    process: &ProcessFacts,
+    observed: &mut Observed,
+) -> Result<(), Error> {
+    let key = Some(Key::Vm(name.clone()));
+    let uid = vm.metadata.uid.as_deref();
+    let opened = match ctx.machines.open(&observed.instance, uid, key, process).await {
+        Ok(machine) => machine.look().await.map(|look| (machine, look)),
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok((machine, look)) => {
+            observed.guest = machine.guest();
+            observed.mounts = mounts(&machine, &look, observed).await;
+            observed.look = Some(look);
+        }
+        // It may be on its way out, or hang: a fact like any other.
+        Err(error) => observed.unreachable = Some(error.chain()),
+    }
+    if !observed.guest.agent {
+        observed.lease_taken = lease_taken(ctx, vm, process).await?;
+    }
+    Ok(())
+}
+
+/// Asked only of disks that are to be taken out.
+async fn mounts(machine: &Machine, look: &Look, observed: &Observed) -> BTreeMap<String, Vec<String>> {
+    let mut mounts = BTreeMap::new();
+    for disk in super::unwanted(look, observed) {
+        if let Some(points) = machine.mounts(&disk.serial, disk.target).await {
+            mounts.insert(disk.id.clone(), points);
+        }
+    }
+    mounts
+}
+
+async fn lease_taken(ctx: &Context, vm: &VM, process: &ProcessFacts) -> Result<bool, Error> {
+    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    for interface in interfaces {
+        let leases = ctx.system.leases_taken(&bridge_of(&interface.network)).await?;
+        // DHCP servers count in whole seconds.
+        let since = process.started_at.as_second();
+        let taken = leases.iter().any(|lease| {
+            lease.mac.eq_ignore_ascii_case(&interface.mac_address) && lease.taken_at.as_second() >= since
+        });
+        if taken {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn observe_absent(ctx: &Context, vm: &VM, observed: &mut Observed) -> Result<(), Error> {
+    ctx.machines.gone(&observed.instance);
+    let prefix = tap_prefix(&observed.instance);
+    let taps = ctx.system.taps().await?;
+    observed.taps = taps.into_iter().filter(|tap| tap.starts_with(&prefix)).collect();
+    if vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none() {
+        observed.host = Some(ctx.system.facts().await?);
+        observed.bootstrap = bootstrap(ctx, vm).await?;
+    }
+    Ok(())
+}
+
+async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {
+    let Some(name) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else {
+        return Ok(Bootstrap::Inline);
+    };
+    let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let found = secrets.get_opt(&name).await.map_err(Error::api("read the bootstrap Secret"))?;
+    Ok(found.map_or(Bootstrap::Missing(name), |secret| Bootstrap::secret(&secret)))
+}

@@ -1,0 +1,173 @@
+//! What to do about a VM. Pure: decides from the object, the journal and what was read back.
+
+mod running;
+mod start;
+mod stop;
+#[cfg(test)]
+mod tests;
+
+use berth_api::{Power, Readiness, Reason, VM};
+
+use super::journal::{Ended, Journal, Run, Stop, Why, epoch_of};
+use super::{Observed, Step};
+use crate::converge::Plan;
+use crate::machine::has_ended;
+
+pub(super) use start::is_synced;
+
+pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
+    if observed.instance.is_empty() {
+        return Plan::stands(Readiness::Reconciling(Reason::Bound, "bound without an instance identity".into()));
+    }
+    if epoch_of(vm) < observed.journal.epoch {
+        let text = "a newer binding of this VM was worked on here: this one is void";
+        return Plan::stands(Readiness::Reconciling(Reason::Bound, text.into()));
+    }
+    if observed.process.is_some() {
+        present(vm, observed)
+    } else {
+        absent(vm, observed)
+    }
+}
+
+pub(super) fn note(journal: Journal) -> Step {
+    Step::Note(Box::new(journal))
+}
+
+fn deleting(vm: &VM) -> bool {
+    vm.metadata.deletion_timestamp.is_some()
+}
+
+/// Why this VM's machine should not go on as it is, if so.
+fn reason_to_stop(vm: &VM, run: Option<&Run>) -> Option<Why> {
+    if deleting(vm) {
+        return Some(Why::Delete);
+    }
+    if vm.spec.power == Power::Stopped {
+        return Some(Why::PowerOff);
+    }
+    run.is_some_and(|run| run.token != vm.spec.restart_token).then_some(Why::Restart)
+}
+
+/// There is a QEMU.
+fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let journal = &observed.journal;
+    let starting = || Readiness::Reconciling(Reason::Starting, "being started".into());
+    if let Some(adopted) = adopted(vm, observed) {
+        return Plan::steps(vec![note(adopted)], starting());
+    }
+    let ended = observed.look.as_ref().is_some_and(|look| has_ended(&look.state));
+    if ended {
+        return finish(observed);
+    }
+    let wanted = reason_to_stop(vm, journal.run.as_ref());
+    match (&journal.stop, wanted) {
+        (None, None) => running::plan(vm, observed),
+        (None, Some(why)) => {
+            let stop = Stop { why, since: observed.now, asked: 0, cancelled: false };
+            let noted = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
+            Plan::steps(vec![note(noted)], stop::stopping(why))
+        }
+        (Some(stop), Some(why)) if stop.why != why || stop.cancelled => {
+            // The wish changed on the way. How long the guest has been asked stays, unless it was taken back.
+            let fresh = Stop { why, since: observed.now, asked: 0, cancelled: false };
+            let stop = if stop.cancelled { fresh } else { Stop { why, ..stop.clone() } };
+            let noted = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
+            Plan::steps(vec![note(noted)], stop::stopping(why))
+        }
+        (Some(stop), Some(_)) => stop::plan(vm, observed, stop),
+        (Some(stop), None) => cancelled(vm, observed, stop),
+    }
+}
+
+/// The journal brought up to what runs: after a crash between a launch and its note.
+fn adopted(vm: &VM, observed: &Observed) -> Option<Journal> {
+    let process = observed.process.as_ref()?;
+    let mut journal = observed.journal.clone();
+    let run = journal.run.get_or_insert_with(|| start::unknown_run(vm, observed));
+    if run.process.as_ref() == Some(&process.identity) {
+        return None;
+    }
+    run.process = Some(process.identity.clone());
+    run.started_at = Some(process.started_at);
+    journal.epoch = epoch_of(vm);
+    Some(journal)
+}
+
+/// The guest has ended and its QEMU waits to be asked why.
+fn finish(observed: &Observed) -> Plan<Step> {
+    let journal = &observed.journal;
+    let readiness = Readiness::Reconciling(Reason::Stopping, "the guest has ended".into());
+    let known = journal.stop.is_some() || journal.run.as_ref().is_some_and(|run| run.ended.is_some());
+    if known {
+        return Plan::steps(vec![Step::EndProcess], readiness);
+    }
+    let noted = journal.clone().with_ending(ending(observed));
+    Plan::steps(vec![note(noted), Step::EndProcess], readiness)
+}
+
+fn ending(observed: &Observed) -> Ended {
+    use berth_qemu::power::RunState;
+    let state = observed.look.as_ref().map(|look| &look.state);
+    let told = observed.look.as_ref().and_then(|look| look.ending.as_ref());
+    let (orderly, how) = match (state, told) {
+        (Some(RunState::GuestPanicked), _) => (false, "the guest's kernel panicked".to_owned()),
+        (Some(RunState::InternalError), _) => (false, "QEMU reports an internal error".to_owned()),
+        (_, Some(told)) if told.by_guest && told.reason != "guest-panic" => {
+            (true, "the guest switched itself off".to_owned())
+        }
+        (_, Some(told)) => (false, format!("QEMU was told to end ({})", told.reason)),
+        // Nobody was there to hear why; that it paused in this state is what a guest's own power-off leads to.
+        (_, None) => (true, "the guest switched itself off".to_owned()),
+    };
+    Ended { at: observed.now, orderly, how }
+}
+
+/// A stop that is no longer wanted: a guest that heard it may end for it until its time is over.
+fn cancelled(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
+    let journal = &observed.journal;
+    if !stop.cancelled {
+        let stop = Stop { cancelled: true, ..stop.clone() };
+        let noted = Journal { stop: Some(stop), ..journal.clone() };
+        return Plan::steps(vec![note(noted)], Readiness::Reconciling(Reason::Starting, String::new()));
+    }
+    let left = stop::time_left(vm, observed, stop);
+    if left.is_zero() {
+        let noted = Journal { stop: None, ..journal.clone() };
+        return Plan::steps(vec![note(noted)], Readiness::Reconciling(Reason::Starting, String::new()));
+    }
+    running::plan(vm, observed).look_again(left)
+}
+
+/// There is no QEMU.
+fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let journal = &observed.journal;
+    if journal.stop.is_some() {
+        let noted = Journal { deleting: deleting(vm), ..journal.clone().stopped() };
+        return Plan::steps(vec![note(noted)], Readiness::Reconciling(Reason::Stopping, "stopped".into()));
+    }
+    if journal.believes_running() {
+        return Plan::steps(vec![note(vanished(observed))], Readiness::Reconciling(Reason::Stopping, "ended".into()));
+    }
+    if deleting(vm) {
+        return stop::remove(observed);
+    }
+    if vm.spec.power == Power::Stopped {
+        return stop::stopped(observed);
+    }
+    start::plan(vm, observed)
+}
+
+/// QEMU is gone and nobody asked it to end; or it was seen to end before it went.
+fn vanished(observed: &Observed) -> Journal {
+    let mut journal = observed.journal.clone();
+    let known = journal.run.as_ref().is_some_and(|run| run.ended.is_some());
+    if !known {
+        let how = "QEMU was gone without having been asked to end".to_owned();
+        journal = journal.with_ending(Ended { at: observed.now, orderly: false, how });
+    }
+    if let Some(run) = &mut journal.run {
+        run.process = None;
+    }
+    journal
+}

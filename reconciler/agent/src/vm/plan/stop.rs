@@ -1,0 +1,99 @@
+//! Stopping a VM, and what is left to do when it is off.
+
+use std::time::Duration;
+
+use berth_api::{Readiness, Reason, StopMode, VM};
+use berth_qemu::power::RunState;
+use jiff::{SignedDuration, Timestamp};
+
+use super::super::journal::{Journal, Stop, Why};
+use super::{Observed, Step, note};
+use crate::converge::Plan;
+
+/// How often a guest is asked at most, spread over its grace period.
+const ASKED_AT_MOST: u8 = 3;
+/// How soon a monitor that does not answer is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+pub(super) fn stopping(why: Why) -> Readiness {
+    match why {
+        Why::PowerOff => Readiness::Reconciling(Reason::Stopping, "the guest is being stopped".into()),
+        Why::Restart => Readiness::Reconciling(Reason::Stopping, "the guest is being stopped to be started again".into()),
+        Why::Delete => Readiness::Reconciling(Reason::Deleting, "the guest is being stopped".into()),
+    }
+}
+
+fn grace(vm: &VM) -> SignedDuration {
+    match vm.spec.stop.mode {
+        StopMode::Hard => SignedDuration::ZERO,
+        StopMode::Graceful => SignedDuration::from_secs(vm.spec.stop.grace_period_seconds.clamp(0, 3600)),
+    }
+}
+
+/// How long the guest may still take.
+pub(super) fn time_left(vm: &VM, observed: &Observed, stop: &Stop) -> Duration {
+    until(stop.since, grace(vm), observed.now)
+}
+
+fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
+    let left = span - now.duration_since(since);
+    Duration::try_from(left).unwrap_or(Duration::ZERO)
+}
+
+/// The guest is asked a few times, then the plug is pulled.
+pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
+    let readiness = stopping(stop.why);
+    let left = time_left(vm, observed, stop);
+    if left.is_zero() {
+        return Plan::steps(vec![Step::EndProcess], readiness);
+    }
+    match observed.look.as_ref().map(|look| &look.state) {
+        // It has not executed anything yet: there is nobody to ask.
+        Some(RunState::Prelaunch) => Plan::steps(vec![Step::EndProcess], readiness),
+        Some(RunState::Running) => ask(vm, observed, stop, readiness, left),
+        Some(_) => Plan::stands(readiness).look_again(left),
+        None => Plan::stands(readiness).look_again(left.min(TRY_AGAIN)),
+    }
+}
+
+fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Duration) -> Plan<Step> {
+    let due_in = until(stop.since, grace(vm) / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
+    if stop.asked >= ASKED_AT_MOST {
+        return Plan::stands(readiness).look_again(left);
+    }
+    if !due_in.is_zero() {
+        return Plan::stands(readiness).look_again(due_in.min(left));
+    }
+    let asked = Stop { asked: stop.asked + 1, ..stop.clone() };
+    let noted = note(Journal { stop: Some(asked), ..observed.journal.clone() });
+    // A guest that did not hear the button the first time may listen to its agent.
+    let how = if stop.asked == 1 && observed.guest.agent { Step::AskGuestToShutDown } else { Step::PressPowerButton };
+    Plan::steps(vec![noted, how], readiness).look_again(left)
+}
+
+/// It is off as declared.
+pub(super) fn stopped(observed: &Observed) -> Plan<Step> {
+    let readiness = Readiness::Ready(Reason::Stopped, String::new());
+    let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
+    // A power cycle: how it ended before is past.
+    if observed.journal.run.is_some() {
+        steps.push(note(observed.journal.clone().stopped()));
+    }
+    Plan::steps(steps, readiness)
+}
+
+/// Everything of a VM that is being deleted goes; its disks are given back before the object is.
+pub(super) fn remove(observed: &Observed) -> Plan<Step> {
+    let readiness = |text: &str| Readiness::Reconciling(Reason::Deleting, text.to_owned());
+    let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
+    if observed.journal_written {
+        steps.push(Step::RemoveInstance);
+    }
+    if !steps.is_empty() {
+        return Plan::steps(steps, readiness("being removed"));
+    }
+    if observed.still_user {
+        return Plan::stands(readiness("its disks are being given back")).look_again(TRY_AGAIN);
+    }
+    Plan::steps(vec![Step::Release], readiness("removed"))
+}
