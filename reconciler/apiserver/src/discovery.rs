@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::core::Core;
+use crate::openapi;
 use crate::resource::{Resource, group_version, version_rank};
 use crate::review;
 
@@ -86,8 +87,32 @@ pub(crate) fn document(core: &Core, path: &str, aggregated: Option<&str>) -> Opt
     }
 }
 
-fn openapi(_core: &Core, _path: &str) -> Option<Document> {
-    None
+fn openapi(core: &Core, path: &str) -> Option<Document> {
+    let catalog = core.catalog.served();
+    let versions = catalog.resources.values().flat_map(|resource| resource.versions.iter().map(move |v| (resource, v)));
+    let served: Vec<openapi::Served<'_>> = versions
+        .filter(|(_, version)| version.served)
+        .map(|(resource, version)| openapi::Served {
+            group: &resource.group,
+            version: &version.name,
+            kind: &resource.kind,
+            list_kind: &resource.list_kind,
+            plural: &resource.plural,
+            namespaced: resource.namespaced,
+            verbs: resource.verbs,
+            status: version.has_status,
+            scale: version.scale.is_some(),
+            schema: version.schema_json.as_ref(),
+        })
+        .collect();
+    match path.trim_matches('/') {
+        "openapi/v2" => Some(Document::json(&openapi::v2_document(&served))),
+        "openapi/v3" => Some(Document::json(&openapi::v3_index(&served))),
+        path => {
+            let document = openapi::v3_document(&served, path.strip_prefix("openapi/v3/")?)?;
+            Some(Document { public: true, ..Document::json(&document) })
+        }
+    }
 }
 
 pub(crate) fn version() -> Value {
