@@ -9,8 +9,8 @@ pub enum Step {
     Attribute(String),
     /// An element of a map.
     Key(String),
-    /// An element of a list or tuple. For an element of a set, its place in the order it was received:
-    /// Terraform itself has no name for it, so the path is cut there on the wire when it comes from a set.
+    /// An element of a list or tuple. For an element of a set, its place in the order it was received: Terraform has
+    /// no name for it, so a path in `requires_replace` is cut at the set.
     Index(i64),
 }
 
