@@ -13,129 +13,97 @@ use serde_json::Value;
 use crate::schema::quote;
 use policy::{Action, Binding, Policy};
 
-pub use validate::{validate_binding, validate_policy};
+pub(crate) use validate::{validate_binding, validate_policy};
 
 /// What a request does to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub(crate) enum Operation {
     Create,
     Update,
     Delete,
-    Connect,
 }
 
 impl Operation {
-    /// From its name; what is none of the others is a connect.
-    pub fn parse(name: &str) -> Self {
-        match name {
-            "CREATE" => Self::Create,
-            "UPDATE" => Self::Update,
-            "DELETE" => Self::Delete,
-            _ => Self::Connect,
-        }
-    }
-
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
             Self::Delete => "DELETE",
-            Self::Connect => "CONNECT",
         }
     }
 }
 
 /// Who asks.
 #[derive(Clone, Debug, Default)]
-pub struct UserInfo {
-    pub username: String,
-    pub uid: String,
-    pub groups: Vec<String>,
+pub(crate) struct UserInfo {
+    pub(crate) username: String,
+    pub(crate) uid: String,
+    pub(crate) groups: Vec<String>,
     /// Name to list of strings; null if there is nothing.
-    pub extra: Value,
+    pub(crate) extra: Value,
 }
 
 /// One request to judge.
 #[derive(Clone, Debug)]
-pub struct Request<'a> {
-    pub operation: Operation,
-    pub group: &'a str,
-    pub version: &'a str,
+pub(crate) struct Request<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
     /// Plural, without the subresource.
-    pub resource: &'a str,
+    pub(crate) resource: &'a str,
     /// Empty for the main resource.
-    pub subresource: &'a str,
-    pub kind: &'a str,
+    pub(crate) subresource: &'a str,
+    pub(crate) kind: &'a str,
     /// Empty for cluster-scoped objects. For a Namespace its own name, as in Kubernetes.
-    pub namespace: &'a str,
+    pub(crate) namespace: &'a str,
     /// Empty while `generateName` has not been resolved.
-    pub name: &'a str,
-    pub dry_run: bool,
-    pub user: &'a UserInfo,
+    pub(crate) name: &'a str,
+    pub(crate) dry_run: bool,
+    pub(crate) user: &'a UserInfo,
     /// After defaulting; `None` on delete.
-    pub object: Option<&'a Value>,
+    pub(crate) object: Option<&'a Value>,
     /// `None` on create.
-    pub old_object: Option<&'a Value>,
+    pub(crate) old_object: Option<&'a Value>,
     /// The Namespace object the request is in; `None` for cluster-scoped objects.
-    pub namespace_object: Option<&'a Value>,
+    pub(crate) namespace_object: Option<&'a Value>,
     /// `CreateOptions` and the like, as the client sent them.
-    pub options: Option<&'a Value>,
+    pub(crate) options: Option<&'a Value>,
 }
 
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status_message}")]
-pub struct Denied {
+pub(crate) struct Denied {
     /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the Status' one cause.
-    pub message: String,
+    pub(crate) message: String,
     /// The whole message of the Status: `vms.berth.dev "x" is forbidden: ValidatingAdmissionPolicy …`.
-    pub status_message: String,
+    pub(crate) status_message: String,
     /// `Invalid`, `Forbidden`, `Unauthorized` or `RequestEntityTooLarge`.
-    pub reason: String,
-    pub code: u16,
-}
-
-/// A policy that cannot work as it stands: text for its status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub policy: String,
-    /// `spec.validations[0].expression`.
-    pub field: String,
-    pub warning: String,
+    pub(crate) reason: String,
+    pub(crate) code: u16,
 }
 
 /// All policies in force, compiled.
 #[derive(Debug, Default)]
-pub struct Policies {
+pub(crate) struct Policies {
     policies: Vec<Policy>,
-    problems: Vec<Problem>,
 }
 
 impl Policies {
     /// Compiles the policies that are bound. Never fails: a policy that does not compile is kept, and its failure policy
     /// decides what becomes of the requests it matches.
-    pub fn build(policies: &[Value], bindings: &[Value]) -> Self {
-        let mut out = Self::default();
+    pub(crate) fn build(policies: &[Value], bindings: &[Value]) -> Self {
         if policies.is_empty() {
-            return out;
+            return Self::default();
         }
-        let (policies, problems) = crate::schema::expression::on_big_stack(|| {
-            let mut problems = Vec::new();
-            let policies: Vec<Policy> = policies.iter().map(|p| Policy::compile(p, bindings, &mut problems)).collect();
-            (policies, problems)
+        let mut policies: Vec<Policy> = crate::schema::expression::on_big_stack(|| {
+            policies.iter().map(|policy| Policy::compile(policy, bindings)).collect()
         });
-        out.policies = policies;
-        out.policies.sort_by(|a, b| a.name.cmp(&b.name));
-        out.problems = problems;
-        out
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { policies }
     }
 
-    /// What is wrong with the policies, for their `status.typeChecking.expressionWarnings`.
-    pub fn problems(&self) -> &[Problem] {
-        &self.problems
-    }
-
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.policies.is_empty()
     }
 
@@ -143,7 +111,7 @@ impl Policies {
     ///
     /// # Errors
     /// The first refusal, in the order of policy and binding names.
-    pub fn check(&self, request: &Request<'_>) -> Result<Vec<String>, Denied> {
+    pub(crate) fn check(&self, request: &Request<'_>) -> Result<Vec<String>, Denied> {
         let mut warnings = Vec::new();
         // Policies do not judge policies: a mistake in one could otherwise not be put right.
         if request.group == "admissionregistration.k8s.io" {
@@ -151,7 +119,12 @@ impl Policies {
         }
         let mut facts = policy::Facts::new(request);
         for policy in self.policies.iter().filter(|p| !p.bindings.is_empty()) {
-            if !policy.constraints.matches(request).map_err(|e| config_error(request, policy, None, &e)).or_else(|d| policy.on_error(d))? {
+            if !policy
+                .constraints
+                .matches(request)
+                .map_err(|e| config_error(request, policy, None, &e))
+                .or_else(|d| policy.on_error(d))?
+            {
                 continue;
             }
             if let Some(error) = &policy.configuration_error {
@@ -209,7 +182,10 @@ fn act(
 
 fn config_error(request: &Request<'_>, policy: &Policy, binding: Option<&Binding>, error: &str) -> Denied {
     let message = match binding {
-        None => format!("ValidatingAdmissionPolicy '{}' denied request: failed to configure policy: {error}", policy.name),
+        None => format!(
+            "ValidatingAdmissionPolicy '{}' denied request: failed to configure policy: {error}",
+            policy.name
+        ),
         Some(binding) => format!(
             "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: failed to configure binding: {error}",
             policy.name, binding.name
@@ -238,7 +214,9 @@ fn object_name<'a>(request: &Request<'a>) -> &'a str {
     if !request.name.is_empty() {
         return request.name;
     }
-    let text = |path: &str| request.object.and_then(|o| o.pointer(path)).and_then(Value::as_str).filter(|s| !s.is_empty());
+    let text = |path: &str| {
+        request.object.and_then(|o| o.pointer(path)).and_then(Value::as_str).filter(|s| !s.is_empty())
+    };
     text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("Unknown/errorGettingName")
 }
 

@@ -26,7 +26,6 @@ const MAX_TOKENS: usize = 4096;
 const RENEW_BEFORE_DAYS: i64 = 30;
 
 /// The credentials of one state directory.
-#[derive(Debug)]
 pub(crate) struct Credentials {
     directory: PathBuf,
     ca_pem: String,
@@ -34,6 +33,13 @@ pub(crate) struct Credentials {
     admin_token: String,
     /// By SHA-256 of the token: looking one up compares nothing secret byte by byte.
     tokens: Mutex<HashMap<[u8; 32], Identity>>,
+}
+
+/// Without the secrets.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("directory", &self.directory).finish_non_exhaustive()
+    }
 }
 
 fn failed(what: &str, error: impl std::fmt::Display) -> io::Error {

@@ -19,15 +19,15 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub use builtin::builtin_schema;
-pub use element::PathElement;
-pub use set::FieldSet;
+pub(crate) use builtin::builtin_schema;
+#[cfg(test)]
+use set::FieldSet;
 
 use crate::schema::{StructuralSchema, too_deep};
 
 /// Fields the strategy of a request resets: whatever a client sends there is ignored and never owned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reset {
+pub(crate) enum Reset {
     /// Nothing: the kind has no status subresource.
     #[default]
     Nothing,
@@ -39,40 +39,40 @@ pub enum Reset {
 
 /// Who applies, and how.
 #[derive(Clone, Debug, Default)]
-pub struct ApplyOptions {
-    pub manager: String,
-    pub force: bool,
+pub(crate) struct ApplyOptions {
+    pub(crate) manager: String,
+    pub(crate) force: bool,
     /// `status`, `scale` or nothing.
-    pub subresource: Option<String>,
+    pub(crate) subresource: Option<String>,
     /// Of the request, `group/version`.
-    pub api_version: String,
+    pub(crate) api_version: String,
     /// RFC 3339, whole seconds: written to `managedFields[].time` of what changed.
-    pub now: String,
-    pub reset: Reset,
+    pub(crate) now: String,
+    pub(crate) reset: Reset,
 }
 
 /// Who creates, replaces or patches.
 #[derive(Clone, Debug, Default)]
-pub struct UpdateOptions {
-    pub manager: String,
-    pub subresource: Option<String>,
-    pub api_version: String,
-    pub now: String,
-    pub reset: Reset,
+pub(crate) struct UpdateOptions {
+    pub(crate) manager: String,
+    pub(crate) subresource: Option<String>,
+    pub(crate) api_version: String,
+    pub(crate) now: String,
+    pub(crate) reset: Reset,
 }
 
 /// One field that somebody else owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     /// As Kubernetes prints it: `"kubectl-client-side-apply" using berth.dev/v1alpha1`.
-    pub manager: String,
+    pub(crate) manager: String,
     /// `.spec.size`, `.spec.disks[name="root"].size`.
-    pub field: String,
+    pub(crate) field: String,
 }
 
 /// Why an apply did not happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ApplyError {
+pub(crate) enum ApplyError {
     /// 409 Conflict; each conflict is a cause with reason `FieldManagerConflict`.
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
@@ -86,7 +86,7 @@ pub enum ApplyError {
 
 impl ApplyError {
     /// `(reason, message, field)` of each cause of the Status.
-    pub fn causes(&self) -> Vec<(&'static str, String, String)> {
+    pub(crate) fn causes(&self) -> Vec<(&'static str, String, String)> {
         match self {
             Self::Conflicts(conflicts) => conflicts
                 .iter()
@@ -127,7 +127,7 @@ impl fmt::Display for Conflict {
 /// # Errors
 /// [`ApplyError::Conflicts`] unless forced; [`ApplyError::BadRequest`] for `managedFields` in the request or another
 /// version; [`ApplyError::Unmergeable`] for lists that cannot be keyed.
-pub fn apply(
+pub(crate) fn apply(
     live: Option<&Value>,
     applied: &Value,
     options: &ApplyOptions,
@@ -143,7 +143,12 @@ pub fn apply(
 ///
 /// `managedFields` that the client sent are honoured as in Kubernetes: a single empty entry resets them, an empty list
 /// or nonsense is as if they had not been sent. Ownership never makes a write fail.
-pub fn track_update(before: Option<&Value>, after: &mut Value, options: &UpdateOptions, schema: &StructuralSchema) {
+pub(crate) fn track_update(
+    before: Option<&Value>,
+    after: &mut Value,
+    options: &UpdateOptions,
+    schema: &StructuralSchema,
+) {
     if too_deep(after) || before.is_some_and(too_deep) {
         return;
     }
@@ -151,7 +156,8 @@ pub fn track_update(before: Option<&Value>, after: &mut Value, options: &UpdateO
 }
 
 /// The fields a value sets: its leaves, and the items and map keys that are members of something granular.
-pub fn field_set(value: &Value, schema: &StructuralSchema) -> FieldSet {
+#[cfg(test)]
+pub(crate) fn field_set(value: &Value, schema: &StructuralSchema) -> FieldSet {
     if too_deep(value) { FieldSet::default() } else { typed::field_set(value, typed::Ty::root(schema)) }
 }
 

@@ -16,19 +16,19 @@ use sha2::{Digest, Sha256};
 
 /// One version of one resource.
 #[derive(Clone, Debug)]
-pub struct Served<'a> {
+pub(crate) struct Served<'a> {
     /// Empty for the core group.
-    pub group: &'a str,
-    pub version: &'a str,
-    pub kind: &'a str,
-    pub list_kind: &'a str,
-    pub plural: &'a str,
-    pub namespaced: bool,
-    pub verbs: &'a [&'a str],
-    pub status: bool,
-    pub scale: bool,
+    pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) list_kind: &'a str,
+    pub(crate) plural: &'a str,
+    pub(crate) namespaced: bool,
+    pub(crate) verbs: &'a [&'a str],
+    pub(crate) status: bool,
+    pub(crate) scale: bool,
     /// `openAPIV3Schema` of a custom resource; `None` for a built-in kind, whose schema is known here.
-    pub schema: Option<&'a Value>,
+    pub(crate) schema: Option<&'a Value>,
 }
 
 impl Served<'_> {
@@ -38,7 +38,11 @@ impl Served<'_> {
 
     /// `api/v1` or `apis/<group>/<version>`.
     fn path(&self) -> String {
-        if self.group.is_empty() { format!("api/{}", self.version) } else { format!("apis/{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            format!("api/{}", self.version)
+        } else {
+            format!("apis/{}/{}", self.group, self.version)
+        }
     }
 
     fn gvk(&self) -> Value {
@@ -47,7 +51,7 @@ impl Served<'_> {
 }
 
 /// The index at `/openapi/v3`.
-pub fn v3_index(resources: &[Served<'_>]) -> Value {
+pub(crate) fn v3_index(resources: &[Served<'_>]) -> Value {
     let mut paths = Map::new();
     for (path, served) in by_path(resources) {
         let url = format!("/openapi/v3/{path}?hash={}", hash(&served));
@@ -57,13 +61,13 @@ pub fn v3_index(resources: &[Served<'_>]) -> Value {
 }
 
 /// The document at `/openapi/v3/<path>`, such as `apis/example.dev/v1`; `None` if nothing is served there.
-pub fn v3_document(resources: &[Served<'_>], path: &str) -> Option<Value> {
+pub(crate) fn v3_document(resources: &[Served<'_>], path: &str) -> Option<Value> {
     let served = by_path(resources).remove(path.trim_matches('/'))?;
     Some(document(&served))
 }
 
 /// The document at `/openapi/v2`.
-pub fn v2_document(resources: &[Served<'_>]) -> Value {
+pub(crate) fn v2_document(resources: &[Served<'_>]) -> Value {
     let all: Vec<&Served<'_>> = resources.iter().collect();
     v2::document(&document(&all))
 }
@@ -99,7 +103,16 @@ fn hash(served: &[&Served<'_>]) -> String {
     hasher.update(env!("CARGO_PKG_VERSION"));
     for s in served {
         let text = json!([
-            s.group, s.version, s.kind, s.list_kind, s.plural, s.namespaced, s.verbs, s.status, s.scale, s.schema
+            s.group,
+            s.version,
+            s.kind,
+            s.list_kind,
+            s.plural,
+            s.namespaced,
+            s.verbs,
+            s.status,
+            s.scale,
+            s.schema
         ]);
         hasher.update(text.to_string());
     }

@@ -23,11 +23,11 @@ pub(crate) use node::{Additional, ListType, Node, Type as NodeType};
 pub(crate) use validate::equal;
 
 /// How deep a value or a schema may nest: serde_json's own parser stops here as well.
-pub const MAX_DEPTH: usize = 128;
+pub(crate) const MAX_DEPTH: usize = 128;
 
 /// The kind of a field error; maps onto the `reason` of a Kubernetes `StatusCause`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
+pub(crate) enum ErrorKind {
     Required,
     Invalid,
     TypeInvalid,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// The `reason` of a `StatusCause`.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
             Self::Invalid => "FieldValueInvalid",
@@ -59,10 +59,10 @@ impl ErrorKind {
 /// One thing wrong with one field. `message` is the error's body without the field (a cause's `message`); `Display`
 /// is the whole sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldError {
-    pub kind: ErrorKind,
-    pub field: String,
-    pub message: String,
+pub(crate) struct FieldError {
+    pub(crate) kind: ErrorKind,
+    pub(crate) field: String,
+    pub(crate) message: String,
 }
 
 impl fmt::Display for FieldError {
@@ -73,7 +73,7 @@ impl fmt::Display for FieldError {
 
 /// A parsed structural schema. Cheap to share behind an `Arc`; CEL programs are compiled once, here.
 #[derive(Debug)]
-pub struct StructuralSchema {
+pub(crate) struct StructuralSchema {
     pub(crate) root: Node,
 }
 
@@ -82,7 +82,7 @@ impl StructuralSchema {
     ///
     /// # Errors
     /// Field paths are relative to the schema (`openAPIV3Schema.properties[spec].type`).
-    pub fn parse(schema: &Value) -> Result<Self, Vec<FieldError>> {
+    pub(crate) fn parse(schema: &Value) -> Result<Self, Vec<FieldError>> {
         Self::parse_at("openAPIV3Schema", schema)
     }
 
@@ -91,39 +91,39 @@ impl StructuralSchema {
     ///
     /// # Errors
     /// Everything that makes the schema non-structural, sorted as Kubernetes sorts it.
-    pub fn parse_at(path: &str, schema: &Value) -> Result<Self, Vec<FieldError>> {
+    pub(crate) fn parse_at(path: &str, schema: &Value) -> Result<Self, Vec<FieldError>> {
         parse::parse(path, schema)
     }
 
     /// A schema that says nothing: everything is kept, nothing is validated, lists are atomic and maps granular.
-    pub fn untyped() -> Self {
+    pub(crate) fn untyped() -> Self {
         Self { root: Node { preserve_unknown: true, ..Node::default() } }
     }
 
     /// Removes what the schema does not name and returns the paths removed, sorted (`spec.foo`, `spec.disks[0].bar`).
     /// `apiVersion`, `kind` and `metadata` of the root are known to every object; unknown fields of `metadata` go too.
-    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+    pub(crate) fn prune(&self, object: &mut Value) -> Vec<String> {
         prune::prune(&self.root, object)
     }
 
     /// Drops nulls that may not be null and fills in defaults, in all of the object, `status` too.
-    pub fn default(&self, object: &mut Value) {
+    pub(crate) fn default(&self, object: &mut Value) {
         defaults::default_object(&self.root, object);
     }
 
     /// Checks the value; what did not change since `old` is not held against the request (validation ratcheting).
-    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         validate::validate_object(&self.root, object, old)
     }
 
     /// Evaluates `x-kubernetes-validations`; transition rules only where `old` has the same field.
-    pub fn validate_cel(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    pub(crate) fn validate_cel(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         rules::validate_object(&self.root, object, old)
     }
 
     /// [`Self::validate`], then [`Self::validate_cel`] unless the first found something, in which case one more error
     /// says that rules were not checked, as in Kubernetes.
-    pub fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    pub(crate) fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = self.validate(object, old);
         if errors.is_empty() {
             return self.validate_cel(object, old);
@@ -132,9 +132,10 @@ impl StructuralSchema {
             errors.push(FieldError {
                 kind: ErrorKind::Invalid,
                 field: "<nil>".to_owned(),
-                message: "Invalid value: null: some validation rules were not checked because the object was \
+                message:
+                    "Invalid value: null: some validation rules were not checked because the object was \
                           invalid; correct the existing errors to complete validation"
-                    .to_owned(),
+                        .to_owned(),
             });
         }
         errors
@@ -142,7 +143,7 @@ impl StructuralSchema {
 }
 
 /// Whether a value nests deeper than [`MAX_DEPTH`]. Never recurses further than that itself.
-pub fn too_deep(value: &Value) -> bool {
+pub(crate) fn too_deep(value: &Value) -> bool {
     fn deeper_than(value: &Value, left: usize) -> bool {
         match value {
             Value::Array(items) => left == 0 || items.iter().any(|v| deeper_than(v, left - 1)),

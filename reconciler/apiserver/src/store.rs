@@ -110,7 +110,6 @@ enum Hands {
 }
 
 /// The store; shared by reference.
-#[derive(Debug)]
 pub(crate) struct Store {
     state: Arc<RwLock<State>>,
     hands: Hands,
@@ -136,6 +135,12 @@ pub(crate) struct Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         write(&self.store.state).unwatch(&self.resource, &self.interest, self.id);
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("counters", &self.counters).finish_non_exhaustive()
     }
 }
 

@@ -9,14 +9,13 @@ mod json_path;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-pub use age::human_duration;
-pub use json_path::JsonPath;
+pub(crate) use json_path::JsonPath;
 
 use crate::schema::message::number;
 
 /// How much of each object a row carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IncludeObject {
+pub(crate) enum IncludeObject {
     None,
     #[default]
     Metadata,
@@ -25,7 +24,7 @@ pub enum IncludeObject {
 
 impl IncludeObject {
     /// From the query parameter `includeObject`; `None` for a value Kubernetes refuses.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Metadata" => Some(Self::Metadata),
             "None" => Some(Self::None),
@@ -56,12 +55,13 @@ struct Column {
 
 /// The columns of one kind.
 #[derive(Debug)]
-pub struct Columns(Vec<Column>);
+pub(crate) struct Columns(Vec<Column>);
 
 impl Columns {
     /// Of a version of a CRD (an item of `spec.versions`): the name, then its `additionalPrinterColumns`, or the age.
-    pub fn of_crd_version(version: &Value) -> Self {
-        let declared = version.get("additionalPrinterColumns").and_then(Value::as_array).filter(|c| !c.is_empty());
+    pub(crate) fn of_crd_version(version: &Value) -> Self {
+        let declared =
+            version.get("additionalPrinterColumns").and_then(Value::as_array).filter(|c| !c.is_empty());
         let Some(declared) = declared else { return Self::name_and_age() };
         let mut columns = vec![builtin::name()];
         columns.extend(declared.iter().map(|column| {
@@ -85,22 +85,28 @@ impl Columns {
     }
 
     /// Of a built-in kind; the name and the age for those that have none of their own.
-    pub fn of_builtin(group: &str, kind: &str) -> Self {
+    pub(crate) fn of_builtin(group: &str, kind: &str) -> Self {
         builtin::columns(group, kind).map_or_else(Self::name_and_age, Self)
     }
 
-    pub fn name_and_age() -> Self {
+    pub(crate) fn name_and_age() -> Self {
         Self(vec![builtin::name(), builtin::age()])
     }
 
     /// A Table of these objects. `metadata` is that of the list, or of the one object.
-    pub fn table(&self, metadata: &Value, objects: &[&Value], include: IncludeObject, now: Timestamp) -> Value {
+    pub(crate) fn table(
+        &self,
+        metadata: &Value,
+        objects: &[&Value],
+        include: IncludeObject,
+        now: Timestamp,
+    ) -> Value {
         let rows: Vec<Value> = objects.iter().map(|object| self.row(object, include, now)).collect();
         table(list_metadata(metadata), self.definitions(), rows)
     }
 
     /// The Table of a watch event: one row; only the first event of a watch has the columns.
-    pub fn event(&self, object: &Value, include: IncludeObject, now: Timestamp, first: bool) -> Value {
+    pub(crate) fn event(&self, object: &Value, include: IncludeObject, now: Timestamp, first: bool) -> Value {
         let version = object.pointer("/metadata/resourceVersion").cloned().unwrap_or_else(|| json!(""));
         let definitions = if first { self.definitions() } else { Value::Null };
         table(json!({"resourceVersion": version}), definitions, vec![self.row(object, include, now)])
@@ -138,7 +144,7 @@ impl Columns {
 }
 
 /// `PartialObjectMetadata` of an object: also what clients may ask for instead of the whole.
-pub fn partial_object_metadata(object: &Value) -> Value {
+pub(crate) fn partial_object_metadata(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",
@@ -183,10 +189,14 @@ impl Column {
 fn typed_cell(ty: &str, value: &Value, now: Timestamp) -> Value {
     match (ty, value) {
         (_, Value::Null) => Value::Null,
-        ("string", Value::String(_)) | ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => value.clone(),
+        ("string", Value::String(_)) | ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => {
+            value.clone()
+        }
         ("string", Value::Number(n)) => json!(number(n.as_f64().unwrap_or_default(), Some(n))),
         ("string", other) => json!(other.to_string()),
-        ("integer", Value::Number(n)) => n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from),
+        ("integer", Value::Number(n)) => {
+            n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from)
+        }
         ("date", Value::String(text)) => json!(age::since(text, now)),
         _ => Value::Null,
     }

@@ -71,7 +71,10 @@ impl Constraints {
 
     fn matches_object(&self, request: &Request<'_>) -> bool {
         self.object_selector.is_empty()
-            || [request.object, request.old_object].into_iter().flatten().any(|o| self.object_selector.matches(labels(o)))
+            || [request.object, request.old_object]
+                .into_iter()
+                .flatten()
+                .any(|o| self.object_selector.matches(labels(o)))
     }
 }
 
@@ -129,7 +132,8 @@ impl Rule {
 /// `pods`, `pods/status`, `*/scale`, `*` (no subresource) and `*/*`.
 fn resource_matches(pattern: &str, request: &Request<'_>) -> bool {
     let (resource, subresource) = pattern.split_once('/').unwrap_or((pattern, ""));
-    (resource == "*" || resource == request.resource) && (subresource == "*" || subresource == request.subresource)
+    (resource == "*" || resource == request.resource)
+        && (subresource == "*" || subresource == request.subresource)
 }
 
 /// A label selector.
@@ -161,7 +165,12 @@ impl Selector {
                 "NotIn" => Term::NotIn(key, values),
                 "Exists" => Term::Exists(key),
                 "DoesNotExist" => Term::DoesNotExist(key),
-                other => return Err(format!("{} is not a valid label selector operator", crate::schema::quote(other))),
+                other => {
+                    return Err(format!(
+                        "{} is not a valid label selector operator",
+                        crate::schema::quote(other)
+                    ));
+                }
             });
         }
         Ok(Self { terms })

@@ -6,7 +6,7 @@ use kube_cel::cel;
 use serde_json::{Value, json};
 
 use super::matching::Constraints;
-use super::{Denied, Problem, Request};
+use super::{Denied, Request};
 use crate::schema::expression::{self, Expression, Scope, native, object, with_budget};
 
 /// Variables every expression of a policy may use.
@@ -78,7 +78,7 @@ fn name_of(object: &Value) -> String {
 
 /// Compiles one expression of a policy.
 pub(super) fn compile(source: &str) -> Compiled {
-    let expression = Expression::compile_here(source, &ROOTS)?;
+    let expression = Expression::compile(source, &ROOTS)?;
     if expression.uses("authorizer") {
         return Err("compilation failed: authorizer is not supported by this server".to_owned());
     }
@@ -86,20 +86,22 @@ pub(super) fn compile(source: &str) -> Compiled {
 }
 
 impl Policy {
-    pub(super) fn compile(policy: &Value, bindings: &[Value], problems: &mut Vec<Problem>) -> Self {
+    pub(super) fn compile(policy: &Value, bindings: &[Value]) -> Self {
         let name = name_of(policy);
         let empty = json!({});
         let spec = policy.get("spec").unwrap_or(&empty);
-        let mut compiler = Compiler { name: &name, problems };
-        let conditions = compiler.expressions(spec, "matchConditions").into_iter().map(|(_, e)| e).collect();
-        let variables = compiler.expressions(spec, "variables");
-        let validations = compiler.validations(spec);
-        let mut configuration_error =
-            spec.get("paramKind").filter(|p| !p.is_null()).map(|_| "paramKind is not supported by this server".to_owned());
-        let constraints = Constraints::parse(spec.get("matchConstraints").unwrap_or(&empty)).unwrap_or_else(|error| {
-            configuration_error = Some(error);
-            Constraints::default()
-        });
+        let conditions = expressions(spec, "matchConditions").into_iter().map(|(_, e)| e).collect();
+        let variables = expressions(spec, "variables");
+        let validations = validations(spec);
+        let mut configuration_error = spec
+            .get("paramKind")
+            .filter(|p| !p.is_null())
+            .map(|_| "paramKind is not supported by this server".to_owned());
+        let constraints =
+            Constraints::parse(spec.get("matchConstraints").unwrap_or(&empty)).unwrap_or_else(|error| {
+                configuration_error = Some(error);
+                Constraints::default()
+            });
         let mut bindings: Vec<Binding> = bindings
             .iter()
             .filter(|b| b.pointer("/spec/policyName").and_then(Value::as_str) == Some(&name))
@@ -177,56 +179,37 @@ fn binding(binding: &Value, error: &mut Option<String>) -> Binding {
             })
             .ok()
     });
-    let actions = list(spec, "validationActions").filter_map(Value::as_str).filter_map(|action| match action {
-        "Deny" => Some(Action::Deny),
-        "Warn" => Some(Action::Warn),
-        "Audit" => Some(Action::Audit),
-        _ => None,
-    });
+    let actions =
+        list(spec, "validationActions").filter_map(Value::as_str).filter_map(|action| match action {
+            "Deny" => Some(Action::Deny),
+            "Warn" => Some(Action::Warn),
+            "Audit" => Some(Action::Audit),
+            _ => None,
+        });
     Binding { name: name_of(binding), constraints, actions: actions.collect() }
 }
 
-struct Compiler<'a> {
-    name: &'a str,
-    problems: &'a mut Vec<Problem>,
+fn expressions(spec: &Value, name: &str) -> Vec<(String, Compiled)> {
+    let one = |item| {
+        let compiled = compile(text(item, "expression").unwrap_or_default());
+        (text(item, "name").unwrap_or_default().to_owned(), compiled)
+    };
+    list(spec, name).map(one).collect()
 }
 
-impl Compiler<'_> {
-    fn one(&mut self, source: &str, field: String) -> Compiled {
-        compile(source).inspect_err(|warning| {
-            let policy = self.name.to_owned();
-            self.problems.push(Problem { policy, field, warning: warning.clone() });
-        })
-    }
-
-    fn expressions(&mut self, spec: &Value, name: &str) -> Vec<(String, Compiled)> {
-        list(spec, name)
-            .enumerate()
-            .map(|(at, item)| {
-                let source = text(item, "expression").unwrap_or_default();
-                let compiled = self.one(source, format!("spec.{name}[{at}].expression"));
-                (text(item, "name").unwrap_or_default().to_owned(), compiled)
-            })
-            .collect()
-    }
-
-    fn validations(&mut self, spec: &Value) -> Vec<Validation> {
-        list(spec, "validations")
-            .enumerate()
-            .map(|(at, item)| {
-                let source = text(item, "expression").unwrap_or_default().trim().to_owned();
-                let here = format!("spec.validations[{at}]");
-                Validation {
-                    check: self.one(&source, format!("{here}.expression")),
-                    message: text(item, "message").map(|m| m.trim().to_owned()),
-                    message_expression: text(item, "messageExpression")
-                        .and_then(|m| self.one(m, format!("{here}.messageExpression")).ok()),
-                    reason: text(item, "reason").unwrap_or("Invalid").to_owned(),
-                    source,
-                }
-            })
-            .collect()
-    }
+fn validations(spec: &Value) -> Vec<Validation> {
+    let one = |item| {
+        let source = text(item, "expression").unwrap_or_default().trim().to_owned();
+        Validation {
+            check: compile(&source),
+            message: text(item, "message").map(|m| m.trim().to_owned()),
+            // One that does not compile is as if there were none: the policy still says no.
+            message_expression: text(item, "messageExpression").and_then(|m| compile(m).ok()),
+            reason: text(item, "reason").unwrap_or("Invalid").to_owned(),
+            source,
+        }
+    };
+    list(spec, "validations").map(one).collect()
 }
 
 impl Validation {
@@ -274,7 +257,8 @@ impl Variables {
         match failure {
             expression::Failure::OutOfBudget => OUT_OF_BUDGET.to_owned(),
             expression::Failure::Error(error) => {
-                let missing = error.strip_prefix("no such key: ").and_then(|key| self.failed.get_key_value(key));
+                let missing =
+                    error.strip_prefix("no such key: ").and_then(|key| self.failed.get_key_value(key));
                 match missing {
                     Some((name, why)) => format!("composited variable \"{name}\" fails to evaluate: {why}"),
                     None => error,
@@ -289,7 +273,9 @@ impl Variables {
             Ok(cel::Value::Bool(truth)) => Ok(truth),
             Ok(_) => Err(format!("expression '{source}' resulted in error: must evaluate to bool")),
             Err(expression::Failure::OutOfBudget) => Err(OUT_OF_BUDGET.to_owned()),
-            Err(failure) => Err(format!("expression '{source}' resulted in error: {}", self.explain(failure))),
+            Err(failure) => {
+                Err(format!("expression '{source}' resulted in error: {}", self.explain(failure)))
+            }
         }
     }
 }

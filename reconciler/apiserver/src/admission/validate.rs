@@ -10,7 +10,7 @@ use crate::schema::{FieldError, expression};
 const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
 
 /// Field errors of a ValidatingAdmissionPolicy; empty if it may be stored.
-pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
+pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
     expression::on_big_stack(|| {
         let mut errors = Vec::new();
         let empty = json!({});
@@ -29,7 +29,11 @@ pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
                 expression_at(item, "messageExpression", &here, &mut errors);
             }
             if let Some(message) = item.get("message").and_then(Value::as_str).filter(|m| m.contains('\n')) {
-                errors.push(invalid(&child(&here, "message"), &json!(message), "message must not contain line breaks"));
+                errors.push(invalid(
+                    &child(&here, "message"),
+                    &json!(message),
+                    "message must not contain line breaks",
+                ));
             }
             choice(item, &here, "reason", &REASONS, &mut errors);
         }
@@ -47,7 +51,7 @@ pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
 }
 
 /// Field errors of a ValidatingAdmissionPolicyBinding.
-pub fn validate_binding(binding: &Value) -> Vec<FieldError> {
+pub(crate) fn validate_binding(binding: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let empty = json!({});
     let spec = binding.get("spec").unwrap_or(&empty);

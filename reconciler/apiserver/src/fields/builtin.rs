@@ -16,7 +16,7 @@ pub(crate) fn object_meta() -> &'static StructuralSchema {
 }
 
 /// The schema of a built-in kind, if it is one this server serves.
-pub fn builtin_schema(group: &str, kind: &str) -> Option<&'static StructuralSchema> {
+pub(crate) fn builtin_schema(group: &str, kind: &str) -> Option<&'static StructuralSchema> {
     static SCHEMAS: LazyLock<Vec<(Name, StructuralSchema)>> =
         LazyLock::new(|| RAW.iter().map(|(name, raw)| (*name, compiled(raw))).collect());
     SCHEMAS.iter().find(|(name, _)| *name == (group, kind)).map(|(_, schema)| schema)

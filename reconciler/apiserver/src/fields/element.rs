@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// A JSON value with the order structured-merge-diff gives it: numbers, strings, booleans, lists, maps, null.
 #[derive(Clone, Debug)]
-pub struct Scalar(pub Value);
+pub(crate) struct Scalar(pub(crate) Value);
 
 impl Scalar {
     fn rank(&self) -> u8 {
@@ -55,7 +55,7 @@ impl Eq for Scalar {}
 
 /// One step of a path. The order of the variants is the order of the elements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PathElement {
+pub(crate) enum PathElement {
     /// A member of a map.
     Field(String),
     /// An item of a list-map, by its key fields sorted by name.
@@ -67,12 +67,12 @@ pub enum PathElement {
 }
 
 impl PathElement {
-    pub fn field(name: &str) -> Self {
+    pub(crate) fn field(name: &str) -> Self {
         Self::Field(name.to_owned())
     }
 
     /// From a key of FieldsV1: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(':')?;
         Some(match kind {
             "f" => Self::Field(rest.to_owned()),
@@ -89,14 +89,16 @@ impl PathElement {
     }
 
     /// As a key of FieldsV1.
-    pub fn serialize(&self) -> String {
+    pub(crate) fn serialize(&self) -> String {
         match self {
             Self::Field(name) => format!("f:{name}"),
             Self::Value(value) => format!("v:{}", go_json(&value.0)),
             Self::Index(at) => format!("i:{at}"),
             Self::Key(pairs) => {
-                let pairs: Vec<_> =
-                    pairs.iter().map(|(k, v)| format!("{}:{}", go_json(&Value::from(k.as_str())), go_json(&v.0))).collect();
+                let pairs: Vec<_> = pairs
+                    .iter()
+                    .map(|(k, v)| format!("{}:{}", go_json(&Value::from(k.as_str())), go_json(&v.0)))
+                    .collect();
                 format!("k:{{{}}}", pairs.join(","))
             }
         }

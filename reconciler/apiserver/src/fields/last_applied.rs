@@ -31,7 +31,9 @@ pub(super) fn take_over(
         .difference(&difference.removed);
     let allowed: Vec<String> = allowed.paths().iter().map(|path| super::set::show(path)).collect();
 
-    let Err(ApplyError::Conflicts(conflicts)) = apply_once(Some(live), applied, options, schema) else { return None };
+    let Err(ApplyError::Conflicts(conflicts)) = apply_once(Some(live), applied, options, schema) else {
+        return None;
+    };
     let left: Vec<_> = conflicts.into_iter().filter(|c| !allowed.contains(&c.field)).collect();
     if !left.is_empty() {
         return Some(Err(ApplyError::Conflicts(left)));
@@ -42,7 +44,8 @@ pub(super) fn take_over(
 
 /// Keeps the annotation current while kubectl applies on the server, so that a client-side apply later still works.
 pub(super) fn refresh(live: Option<&Value>, object: &mut Value, manager: &str) {
-    let has = |object: &Value| object.pointer("/metadata/annotations").is_some_and(|a| a.get(ANNOTATION).is_some());
+    let has =
+        |object: &Value| object.pointer("/metadata/annotations").is_some_and(|a| a.get(ANNOTATION).is_some());
     if manager != "kubectl" || !live.is_some_and(has) || !has(object) {
         return;
     }

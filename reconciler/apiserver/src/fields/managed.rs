@@ -35,7 +35,12 @@ pub(super) struct ManagerId {
 }
 
 impl ManagerId {
-    pub(super) fn new(manager: &str, operation: Operation, api_version: &str, subresource: Option<&str>) -> Self {
+    pub(super) fn new(
+        manager: &str,
+        operation: Operation,
+        api_version: &str,
+        subresource: Option<&str>,
+    ) -> Self {
         let api_version = if operation == Operation::Apply { "" } else { api_version };
         Self {
             manager: manager.to_owned(),
@@ -103,10 +108,17 @@ pub(super) fn is_reset(managed_fields: Option<&Value>) -> bool {
 
 /// Appliers first, then by time, manager, version and subresource.
 pub(super) fn encode(managers: &Managers) -> Value {
-    let mut entries: Vec<(&ManagerId, &Owned)> = managers.iter().filter(|(_, owned)| !owned.set.is_empty()).collect();
+    let mut entries: Vec<(&ManagerId, &Owned)> =
+        managers.iter().filter(|(_, owned)| !owned.set.is_empty()).collect();
     entries.sort_by(|(a, x), (b, y)| {
         let key = |id: &ManagerId, owned: &Owned| {
-            (id.operation, owned.time.clone(), id.manager.clone(), owned.api_version.clone(), id.subresource.clone())
+            (
+                id.operation,
+                owned.time.clone(),
+                id.manager.clone(),
+                owned.api_version.clone(),
+                id.subresource.clone(),
+            )
         };
         key(a, x).cmp(&key(b, y))
     });

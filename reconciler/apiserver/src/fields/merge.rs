@@ -26,21 +26,28 @@ fn merged(live: Option<&Value>, applied: Option<&Value>, ty: Ty<'_>) -> Option<V
                 return Some(applied.clone());
             }
             match (elements(kind, l), elements(kind, a)) {
-                (Some(l_names), Some(a_names)) => merge_lists(&Side::new(l, l_names), &Side::new(a, a_names), ty),
+                (Some(l_names), Some(a_names)) => {
+                    merge_lists(&Side::new(l, l_names), &Side::new(a, a_names), ty)
+                }
                 _ => Some(applied.clone()),
             }
         }
     }
 }
 
-fn merge_maps(live: Option<&Map<String, Value>>, applied: Option<&Map<String, Value>>, ty: Ty<'_>) -> Option<Value> {
+fn merge_maps(
+    live: Option<&Map<String, Value>>,
+    applied: Option<&Map<String, Value>>,
+    ty: Ty<'_>,
+) -> Option<Value> {
     let mut out = Map::new();
     let names = live.into_iter().flat_map(Map::keys).chain(applied.into_iter().flat_map(Map::keys));
     for name in names {
         if out.contains_key(name) {
             continue;
         }
-        let value = merged(live.and_then(|m| m.get(name)), applied.and_then(|m| m.get(name)), ty.member(name));
+        let value =
+            merged(live.and_then(|m| m.get(name)), applied.and_then(|m| m.get(name)), ty.member(name));
         if let Some(value) = value {
             out.insert(name.clone(), value);
         }
@@ -72,7 +79,8 @@ impl<'a> Side<'a> {
 /// Order: like `live` where `applied` changes nothing about it, else like `applied`; items that only one side has stay
 /// near the neighbours they had.
 fn merge_lists(live: &Side<'_>, applied: &Side<'_>, ty: Ty<'_>) -> Option<Value> {
-    let mut shared: VecDeque<&PathElement> = applied.names.iter().filter(|n| live.by_name.contains_key(n)).collect();
+    let mut shared: VecDeque<&PathElement> =
+        applied.names.iter().filter(|n| live.by_name.contains_key(n)).collect();
     let mut next_shared = shared.pop_front();
     let mut done: BTreeSet<&PathElement> = BTreeSet::new();
     let mut out = Vec::with_capacity(live.items.len().max(applied.items.len()));

@@ -7,18 +7,18 @@ use super::typed::Ty;
 
 /// A set of paths, as a tree. Children are never empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSet {
+pub(crate) struct FieldSet {
     pub(super) members: BTreeSet<PathElement>,
     pub(super) children: BTreeMap<PathElement, FieldSet>,
 }
 
 impl FieldSet {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.children.values().all(Self::is_empty)
     }
 
     /// Adds one path; its parents are not added. The empty path, the whole object, cannot be owned.
-    pub fn insert(&mut self, path: &[PathElement]) {
+    pub(crate) fn insert(&mut self, path: &[PathElement]) {
         match path {
             [] => {}
             [last] => {
@@ -28,15 +28,7 @@ impl FieldSet {
         }
     }
 
-    pub fn contains(&self, path: &[PathElement]) -> bool {
-        match path {
-            [] => false,
-            [last] => self.members.contains(last),
-            [first, rest @ ..] => self.children.get(first).is_some_and(|of| of.contains(rest)),
-        }
-    }
-
-    pub fn union(&self, other: &Self) -> Self {
+    pub(crate) fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
         out.members.extend(other.members.iter().cloned());
         for (element, theirs) in &other.children {
@@ -48,32 +40,44 @@ impl FieldSet {
         out
     }
 
-    pub fn intersection(&self, other: &Self) -> Self {
+    pub(crate) fn intersection(&self, other: &Self) -> Self {
         Self {
             members: self.members.intersection(&other.members).cloned().collect(),
-            children: self.children_map(|element, ours| other.children.get(element).map(|theirs| ours.intersection(theirs))),
+            children: self.children_map(|element, ours| {
+                other.children.get(element).map(|theirs| ours.intersection(theirs))
+            }),
         }
     }
 
     /// Paths in `self` and not in `other`. Taking away a parent leaves its children.
-    pub fn difference(&self, other: &Self) -> Self {
+    pub(crate) fn difference(&self, other: &Self) -> Self {
         Self {
             members: self.members.difference(&other.members).cloned().collect(),
             children: self.children_map(|element, ours| {
-                Some(other.children.get(element).map_or_else(|| ours.clone(), |theirs| ours.difference(theirs)))
+                Some(
+                    other
+                        .children
+                        .get(element)
+                        .map_or_else(|| ours.clone(), |theirs| ours.difference(theirs)),
+                )
             }),
         }
     }
 
     /// Like [`Self::difference`], but taking away a parent takes its children with it.
-    pub fn recursive_difference(&self, other: &Self) -> Self {
+    pub(crate) fn recursive_difference(&self, other: &Self) -> Self {
         Self {
             members: self.members.difference(&other.members).cloned().collect(),
             children: self.children_map(|element, ours| {
                 if other.members.contains(element) {
                     return None;
                 }
-                Some(other.children.get(element).map_or_else(|| ours.clone(), |theirs| ours.recursive_difference(theirs)))
+                Some(
+                    other
+                        .children
+                        .get(element)
+                        .map_or_else(|| ours.clone(), |theirs| ours.recursive_difference(theirs)),
+                )
             }),
         }
     }
@@ -81,7 +85,9 @@ impl FieldSet {
     fn children_map(&self, f: impl Fn(&PathElement, &Self) -> Option<Self>) -> BTreeMap<PathElement, Self> {
         self.children
             .iter()
-            .filter_map(|(element, ours)| f(element, ours).filter(|set| !set.is_empty()).map(|set| (element.clone(), set)))
+            .filter_map(|(element, ours)| {
+                f(element, ours).filter(|set| !set.is_empty()).map(|set| (element.clone(), set))
+            })
             .collect()
     }
 
@@ -125,7 +131,7 @@ impl FieldSet {
     }
 
     /// All paths, parents before what is below them.
-    pub fn paths(&self) -> Vec<Vec<PathElement>> {
+    pub(crate) fn paths(&self) -> Vec<Vec<PathElement>> {
         let mut out = Vec::new();
         self.collect(&mut Vec::new(), &mut out);
         out

@@ -117,7 +117,11 @@ impl World {
     }
 
     fn entries(&self) -> &[Value] {
-        self.live.as_ref().and_then(|l| l.pointer("/metadata/managedFields")).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        self.live
+            .as_ref()
+            .and_then(|l| l.pointer("/metadata/managedFields"))
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice)
     }
 
     /// `manager/operation: paths`, one line each.

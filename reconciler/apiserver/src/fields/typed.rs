@@ -135,9 +135,12 @@ pub(super) fn list(value: Option<&Value>) -> &[Value] {
 /// The name of a list item within a set or list-map.
 pub(super) fn element(kind: Kind<'_>, item: &Value) -> Result<PathElement, String> {
     match (kind, item) {
-        (Kind::ListMap(..), Value::Null) => Err("associative list with keys may not have a null element".to_owned()),
+        (Kind::ListMap(..), Value::Null) => {
+            Err("associative list with keys may not have a null element".to_owned())
+        }
         (Kind::ListMap(keys, node), Value::Object(map)) => {
-            let default = |key: &str| node.and_then(|n| n.properties.get(key)).and_then(|p| p.default.as_ref());
+            let default =
+                |key: &str| node.and_then(|n| n.properties.get(key)).and_then(|p| p.default.as_ref());
             let mut pairs: Vec<(String, Scalar)> = keys
                 .iter()
                 .filter_map(|k| map.get(k).or_else(|| default(k)).map(|v| (k.clone(), Scalar(v.clone()))))
@@ -152,9 +155,13 @@ pub(super) fn element(kind: Kind<'_>, item: &Value) -> Result<PathElement, Strin
             Ok(PathElement::Key(pairs))
         }
         (Kind::ListMap(..), _) => Err("associative list with keys may not have non-map elements".to_owned()),
-        (_, Value::Object(_)) => Err("associative list without keys has an element that's a map type".to_owned()),
+        (_, Value::Object(_)) => {
+            Err("associative list without keys has an element that's a map type".to_owned())
+        }
         (_, Value::Array(_)) => Err("not supported: associative list with lists as elements".to_owned()),
-        (_, Value::Null) => Err("associative list without keys has an element that's an explicit null".to_owned()),
+        (_, Value::Null) => {
+            Err("associative list without keys has an element that's an explicit null".to_owned())
+        }
         (_, scalar) => Ok(PathElement::Value(Scalar(scalar.clone()))),
     }
 }
@@ -182,7 +189,8 @@ fn check_at(value: &Value, ty: Ty<'_>, path: &mut Vec<PathElement>) -> Result<()
         (Kind::Set | Kind::ListMap(..), Value::Array(items)) => {
             let mut seen = BTreeSet::new();
             for (at, item) in items.iter().enumerate() {
-                let element = element(kind, item).map_err(|e| format!("{}: element {at}: {e}", show(path)))?;
+                let element =
+                    element(kind, item).map_err(|e| format!("{}: element {at}: {e}", show(path)))?;
                 if !seen.insert(element.clone()) {
                     return Err(format!("{}: duplicate entries for key {element}", show(path)));
                 }

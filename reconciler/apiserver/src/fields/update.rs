@@ -63,8 +63,11 @@ impl Reset {
             Self::Nothing => {}
             Self::Status => restore_member("status", live, object),
             Self::AllButStatus => {
-                let names: Vec<String> =
-                    object.keys().chain(live.and_then(Value::as_object).into_iter().flat_map(Map::keys)).cloned().collect();
+                let names: Vec<String> = object
+                    .keys()
+                    .chain(live.and_then(Value::as_object).into_iter().flat_map(Map::keys))
+                    .cloned()
+                    .collect();
                 for name in names.iter().filter(|name| *name != "status") {
                     restore_member(name, live, object);
                 }
@@ -91,7 +94,8 @@ pub(super) fn apply(
     schema: &StructuralSchema,
 ) -> Result<Value, ApplyError> {
     let first = apply_once(live, applied, options, schema);
-    let (Err(ApplyError::Conflicts(_)), Some(live), "kubectl") = (&first, live, options.manager.as_str()) else {
+    let (Err(ApplyError::Conflicts(_)), Some(live), "kubectl") = (&first, live, options.manager.as_str())
+    else {
         return first;
     };
     // kubectl may go from client-side to server-side apply: what its own annotation last applied is no conflict.
@@ -110,9 +114,12 @@ pub(super) fn apply_once(
 ) -> Result<Value, ApplyError> {
     check_request(applied, options)?;
     let ty = Ty::root(schema);
-    check(applied, ty).map_err(|e| ApplyError::Unmergeable(format!("failed to create typed patch object: {e}")))?;
+    check(applied, ty)
+        .map_err(|e| ApplyError::Unmergeable(format!("failed to create typed patch object: {e}")))?;
     let Some(mut managers) = decode(live.and_then(managed_fields)) else {
-        return Err(ApplyError::BadRequest("failed to decode managed fields of the stored object".to_owned()));
+        return Err(ApplyError::BadRequest(
+            "failed to decode managed fields of the stored object".to_owned(),
+        ));
     };
     let before = live.map_or_else(empty, without_managed_fields);
     reconcile(&mut managers, ty);
@@ -123,11 +130,16 @@ pub(super) fn apply_once(
             &options.api_version,
             options.subresource.as_deref(),
         );
-    
+
         take_changes(&empty(), &before, &mut managers, &id, &Request::of_apply(options), ty);
     }
 
-    let id = ManagerId::new(&options.manager, Operation::Apply, &options.api_version, options.subresource.as_deref());
+    let id = ManagerId::new(
+        &options.manager,
+        Operation::Apply,
+        &options.api_version,
+        options.subresource.as_deref(),
+    );
     let merged = merge::merge(&before, applied, ty);
     let last = managers.get(&id).map(|owned| owned.set.clone());
     let set = options.reset.filter(&field_set(applied, ty));
@@ -165,7 +177,12 @@ fn check_request(applied: &Value, options: &ApplyOptions) -> Result<(), ApplyErr
     Ok(())
 }
 
-pub(super) fn track(before: Option<&Value>, after: &mut Value, options: &UpdateOptions, schema: &StructuralSchema) {
+pub(super) fn track(
+    before: Option<&Value>,
+    after: &mut Value,
+    options: &UpdateOptions,
+    schema: &StructuralSchema,
+) {
     let ty = Ty::root(schema);
     let sent = managed_fields(after).cloned();
     // Through a subresource nobody edits ownership.
@@ -181,7 +198,12 @@ pub(super) fn track(before: Option<&Value>, after: &mut Value, options: &UpdateO
     if before.is_none() || !managers.is_empty() {
         let old = before.map_or_else(empty, without_managed_fields);
         reconcile(&mut managers, ty);
-        let id = ManagerId::new(&options.manager, Operation::Update, &options.api_version, options.subresource.as_deref());
+        let id = ManagerId::new(
+            &options.manager,
+            Operation::Update,
+            &options.api_version,
+            options.subresource.as_deref(),
+        );
         let request = Request { api_version: &options.api_version, now: &options.now, reset: options.reset };
         take_changes(&old, &new, &mut managers, &id, &request, ty);
         cap(&mut managers);
@@ -271,7 +293,8 @@ fn prune(merged: &Value, managers: &Managers, last: Option<&FieldSet>, ty: Ty<'_
     let merged_set = field_set(merged, ty).with_named_fields(ty);
 
     // Back comes what anybody owns, the new configuration included.
-    let owned = managers.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set)).with_named_fields(ty);
+    let owned =
+        managers.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set)).with_named_fields(ty);
     let pruned_set = field_set(&pruned, ty).with_named_fields(ty);
     let pruned = remove::without(merged, &merged_set.difference(&pruned_set.union(&owned)), ty);
 
@@ -288,7 +311,12 @@ fn reconcile(managers: &mut Managers, ty: Ty<'_>) {
 
 /// Puts the managers into the object. If they and the object are as before but for times, the times stay too. A manager
 /// that only came to share fields gets its time as well.
-fn finish(live: Option<&Value>, mut object: Value, mut managers: Managers, applier: Option<(&ManagerId, &str)>) -> Value {
+fn finish(
+    live: Option<&Value>,
+    mut object: Value,
+    mut managers: Managers,
+    applier: Option<(&ManagerId, &str)>,
+) -> Value {
     let before = live.and_then(|l| decode(managed_fields(l))).unwrap_or_default();
     let object_same = live.is_some_and(|l| crate::schema::equal(&without_managed_fields(l), &object));
     let owners_same = before.len() == managers.len()

@@ -7,7 +7,7 @@ use super::set::FieldSet;
 
 impl FieldSet {
     /// As the value of `managedFields[].fieldsV1`.
-    pub fn to_v1(&self) -> Value {
+    pub(crate) fn to_v1(&self) -> Value {
         Value::Object(self.contents(false))
     }
 
@@ -16,7 +16,8 @@ impl FieldSet {
         if is_member && !self.is_empty() {
             out.insert(".".to_owned(), Value::Object(Map::new()));
         }
-        let elements: std::collections::BTreeSet<&PathElement> = self.members.iter().chain(self.children.keys()).collect();
+        let elements: std::collections::BTreeSet<&PathElement> =
+            self.members.iter().chain(self.children.keys()).collect();
         for element in elements {
             let contents = match self.children.get(element) {
                 Some(below) => below.contents(self.members.contains(element)),
@@ -29,7 +30,7 @@ impl FieldSet {
 
     /// # Errors
     /// What is no FieldsV1.
-    pub fn from_v1(value: &Value) -> Result<Self, String> {
+    pub(crate) fn from_v1(value: &Value) -> Result<Self, String> {
         let map = value.as_object().ok_or("fieldsV1 must be an object")?;
         let mut out = Self::default();
         for (text, below) in map {

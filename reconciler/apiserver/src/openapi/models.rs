@@ -69,7 +69,10 @@ fn with_head(raw: &Value, metadata: &str, description: &str) -> Value {
             "description": "Kind is a string value representing the REST resource this object represents.",
         }),
     );
-    head.insert("metadata".to_owned(), json!({"description": description, "allOf": [meta(metadata)], "default": {}}));
+    head.insert(
+        "metadata".to_owned(),
+        json!({"description": description, "allOf": [meta(metadata)], "default": {}}),
+    );
     if let Some(own) = schema.get("properties").and_then(Value::as_object) {
         for (name, value) in own {
             if !head.contains_key(name) {
@@ -146,7 +149,8 @@ pub(super) fn shared() -> BTreeMap<String, Value> {
         ("DeleteOptions", delete_options),
         ("Patch", patch),
     ];
-    let mut out: BTreeMap<String, Value> = named.into_iter().map(|(n, v)| (format!("{META}.{n}"), v)).collect();
+    let mut out: BTreeMap<String, Value> =
+        named.into_iter().map(|(n, v)| (format!("{META}.{n}"), v)).collect();
     out.insert(SCALE.to_owned(), scale);
     out
 }

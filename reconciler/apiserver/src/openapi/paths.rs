@@ -53,10 +53,12 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
 }
 
 fn path_item(path: &str, operations: Vec<(&'static str, Value)>) -> Value {
-    let mut item: Map<String, Value> = operations.into_iter().map(|(verb, op)| (verb.to_owned(), op)).collect();
+    let mut item: Map<String, Value> =
+        operations.into_iter().map(|(verb, op)| (verb.to_owned(), op)).collect();
     let named = ["namespace", "name"].into_iter().filter(|name| path.contains(&format!("{{{name}}}")));
-    let mut parameters: Vec<Value> =
-        named.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect();
+    let mut parameters: Vec<Value> = named
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+        .collect();
     parameters.push(query("pretty"));
     item.insert("parameters".to_owned(), Value::Array(parameters));
     Value::Object(item)
@@ -93,7 +95,10 @@ impl Builder<'_, '_> {
         if self.may("deletecollection") {
             let parameters: Vec<&str> = LIST[1..9].iter().chain(&DELETE).copied().collect();
             let answer = meta("Status");
-            out.push(("delete", self.operation("deleteCollection", "deletecollection", "", &parameters, None, answer)));
+            out.push((
+                "delete",
+                self.operation("deleteCollection", "deletecollection", "", &parameters, None, answer),
+            ));
         }
         out
     }
@@ -112,10 +117,17 @@ impl Builder<'_, '_> {
         }
         if self.may("update") {
             let body = body(&["application/json", "application/yaml"], model.clone());
-            out.push(("put", self.operation("replace", "put", subresource, &WRITE, Some(body), model.clone())));
+            out.push((
+                "put",
+                self.operation("replace", "put", subresource, &WRITE, Some(body), model.clone()),
+            ));
         }
         if self.may("patch") {
-            let mut types = vec!["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+            let mut types = vec![
+                "application/apply-patch+yaml",
+                "application/json-patch+json",
+                "application/merge-patch+json",
+            ];
             // Clients ask here whether they may send one; custom resources take none.
             if self.served.is_builtin() {
                 types.push("application/strategic-merge-patch+json");
@@ -163,7 +175,8 @@ impl Builder<'_, '_> {
 }
 
 fn body(types: &[&str], schema: Value) -> Value {
-    let content: Map<String, Value> = types.iter().map(|t| ((*t).to_owned(), json!({"schema": schema}))).collect();
+    let content: Map<String, Value> =
+        types.iter().map(|t| ((*t).to_owned(), json!({"schema": schema}))).collect();
     json!({"required": true, "content": content})
 }
 

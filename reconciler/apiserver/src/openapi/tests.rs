@@ -48,10 +48,14 @@ fn schema() -> Value {
 fn dangling(document: &Value, value: &Value) -> Vec<String> {
     match value {
         Value::Object(map) => {
-            let own = map.get("$ref").and_then(Value::as_str).filter(|r| {
-                document.pointer(r.trim_start_matches('#')).is_none()
-            });
-            own.map(str::to_owned).into_iter().chain(map.values().flat_map(|v| dangling(document, v))).collect()
+            let own = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .filter(|r| document.pointer(r.trim_start_matches('#')).is_none());
+            own.map(str::to_owned)
+                .into_iter()
+                .chain(map.values().flat_map(|v| dangling(document, v)))
+                .collect()
         }
         Value::Array(items) => items.iter().flat_map(|v| dangling(document, v)).collect(),
         _ => Vec::new(),
@@ -64,7 +68,9 @@ fn the_index_has_an_entry_for_each_group_version() {
     let index = v3_index(&[thing(&schema), namespace()]);
     let paths: Vec<&String> = index["paths"].as_object().expect("paths").keys().collect();
     assert_eq!(paths, ["api/v1", "apis/x.example.dev/v1"]);
-    let url = |index: &Value| index["paths"]["apis/x.example.dev/v1"]["serverRelativeURL"].as_str().expect("url").to_owned();
+    let url = |index: &Value| {
+        index["paths"]["apis/x.example.dev/v1"]["serverRelativeURL"].as_str().expect("url").to_owned()
+    };
     assert!(url(&index).starts_with("/openapi/v3/apis/x.example.dev/v1?hash="));
     let mut changed = schema.clone();
     changed["description"] = json!("Another thing.");
@@ -82,26 +88,40 @@ fn a_document_has_what_kubectl_looks_for() {
     let item = "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}";
     let patch = &document["paths"][item]["patch"];
     assert_eq!(patch["x-kubernetes-group-version-kind"], gvk);
-    let has = |name: &str| patch["parameters"].as_array().expect("parameters").iter().any(|p| p["name"] == name && p["in"] == "query");
+    let has = |name: &str| {
+        patch["parameters"]
+            .as_array()
+            .expect("parameters")
+            .iter()
+            .any(|p| p["name"] == name && p["in"] == "query")
+    };
     assert!(has("fieldValidation") && has("dryRun") && has("fieldManager") && has("force"));
     assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_none());
     let model = &document["components"]["schemas"]["dev.example.x.v1.Thing"];
     assert_eq!(model["x-kubernetes-group-version-kind"], json!([gvk]));
-    assert_eq!(model["properties"]["metadata"]["allOf"][0]["$ref"],
-        "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+    assert_eq!(
+        model["properties"]["metadata"]["allOf"][0]["$ref"],
+        "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+    );
     assert_eq!(model["required"], json!(["spec"]));
     let paths: Vec<&String> = document["paths"].as_object().expect("paths").keys().collect();
-    assert_eq!(paths, [
-        "/apis/x.example.dev/v1/namespaces/{namespace}/things",
-        "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}",
-        "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}/scale",
-        "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}/status",
-        "/apis/x.example.dev/v1/things",
-    ]);
+    assert_eq!(
+        paths,
+        [
+            "/apis/x.example.dev/v1/namespaces/{namespace}/things",
+            "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}",
+            "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}/scale",
+            "/apis/x.example.dev/v1/namespaces/{namespace}/things/{name}/status",
+            "/apis/x.example.dev/v1/things",
+        ]
+    );
     assert_eq!(dangling(&document, &document), Vec::<String>::new());
     let core = v3_document(&all, "/api/v1/").expect("served");
-    assert!(core["paths"]["/api/v1/namespaces/{name}"]["patch"]["requestBody"]["content"]
-        .get("application/strategic-merge-patch+json").is_some());
+    assert!(
+        core["paths"]["/api/v1/namespaces/{name}"]["patch"]["requestBody"]["content"]
+            .get("application/strategic-merge-patch+json")
+            .is_some()
+    );
     assert_eq!(dangling(&core, &core), Vec::<String>::new());
 }
 
@@ -115,7 +135,11 @@ fn swagger_leaves_out_what_it_cannot_say() {
     assert_eq!(spec["port"], json!({"x-kubernetes-int-or-string": true}));
     let patch = &document["paths"]["/api/v1/namespaces/{name}"]["patch"];
     let parameters = patch["parameters"].as_array().expect("parameters");
-    assert!(parameters.contains(&json!({"name": "fieldValidation", "in": "query", "type": "string", "uniqueItems": true})));
+    assert!(
+        parameters.contains(
+            &json!({"name": "fieldValidation", "in": "query", "type": "string", "uniqueItems": true})
+        )
+    );
     assert!(parameters.iter().any(|p| p["in"] == "body"));
     assert!(patch["consumes"].as_array().expect("consumes").contains(&json!("application/apply-patch+yaml")));
     assert_eq!(dangling(&document, &document), Vec::<String>::new());
@@ -127,7 +151,13 @@ fn operation_ids_are_unique() {
     let document = v2_document(&[thing(&schema), namespace()]);
     let mut ids: Vec<String> = Vec::new();
     for item in document["paths"].as_object().expect("paths").values() {
-        ids.extend(item.as_object().expect("item").values().filter_map(|op| op["operationId"].as_str()).map(str::to_owned));
+        ids.extend(
+            item.as_object()
+                .expect("item")
+                .values()
+                .filter_map(|op| op["operationId"].as_str())
+                .map(str::to_owned),
+        );
     }
     let all = ids.len();
     ids.sort();

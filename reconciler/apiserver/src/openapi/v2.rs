@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 pub(super) fn document(v3: &Value) -> Value {
     let definitions = members(&v3["components"]["schemas"]).map(|(name, s)| (name.clone(), schema(s)));
     let definitions: Map<String, Value> = definitions.collect();
-    let paths: Map<String, Value> = members(&v3["paths"]).map(|(path, item)| (path.clone(), path_item(item))).collect();
+    let paths: Map<String, Value> =
+        members(&v3["paths"]).map(|(path, item)| (path.clone(), path_item(item))).collect();
     json!({"swagger": "2.0", "info": v3["info"], "paths": paths, "definitions": definitions})
 }
 
@@ -28,8 +29,12 @@ fn schema(v3: &Value) -> Value {
                 }
                 None => continue,
             },
-            "$ref" => json!(value.as_str().unwrap_or_default().replace("#/components/schemas/", "#/definitions/")),
-            "properties" => Value::Object(members(value).map(|(name, of)| (name.clone(), schema(of))).collect()),
+            "$ref" => {
+                json!(value.as_str().unwrap_or_default().replace("#/components/schemas/", "#/definitions/"))
+            }
+            "properties" => {
+                Value::Object(members(value).map(|(name, of)| (name.clone(), schema(of))).collect())
+            }
             "items" => schema(value),
             "additionalProperties" if value.is_object() => schema(value),
             _ => value.clone(),
@@ -85,7 +90,10 @@ fn operation(v3: &Value) -> Value {
                 out.insert("consumes".to_owned(), json!(types));
             }
             "responses" => {
-                out.insert(name.clone(), Value::Object(members(value).map(|(n, v)| (n.clone(), response(v))).collect()));
+                out.insert(
+                    name.clone(),
+                    Value::Object(members(value).map(|(n, v)| (n.clone(), response(v))).collect()),
+                );
                 out.insert("produces".to_owned(), json!(["application/json", "application/yaml"]));
             }
             _ => {

@@ -55,7 +55,8 @@ fn fill(node: &Node, value: &mut Value) {
 }
 
 fn fill_item(node: &Node, value: &mut Value) {
-    if value.is_null() && !node.nullable
+    if value.is_null()
+        && !node.nullable
         && let Some(default) = &node.default
     {
         *value = default.clone();

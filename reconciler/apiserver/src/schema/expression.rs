@@ -41,14 +41,11 @@ pub(crate) struct Expression {
 impl Expression {
     /// Compiles one expression. `roots` are the variables it may use.
     ///
+    /// Assumptions: the caller is inside [`on_big_stack`]; the parser recurses.
+    ///
     /// # Errors
     /// A sentence for a person: what does not parse, what is unknown, what is too large.
     pub(crate) fn compile(source: &str, roots: &[&str]) -> Result<Self, String> {
-        on_big_stack(|| Self::compile_here(source, roots))
-    }
-
-    /// Like [`Self::compile`], for callers already inside [`on_big_stack`].
-    pub(crate) fn compile_here(source: &str, roots: &[&str]) -> Result<Self, String> {
         if source.trim().is_empty() {
             return Err("must not be empty".to_owned());
         }

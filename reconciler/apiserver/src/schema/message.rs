@@ -93,7 +93,11 @@ pub(crate) fn in_body(field: &str, rest: &str) -> String {
 
 /// An error of a combinator. kube-openapi loses the field here, and Kubernetes then prints `<nil>`.
 pub(crate) fn composite(text: String) -> FieldError {
-    FieldError { kind: ErrorKind::Invalid, field: "<nil>".to_owned(), message: format!("Invalid value: \"\": {text}") }
+    FieldError {
+        kind: ErrorKind::Invalid,
+        field: "<nil>".to_owned(),
+        message: format!("Invalid value: \"\": {text}"),
+    }
 }
 
 pub(crate) fn show(value: &Value) -> String {

@@ -81,8 +81,13 @@ impl Parser {
             Some(name) => {
                 let ty = Type::parse(name);
                 if ty.is_none() {
-                    let allowed = ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
-                    self.errors.push(super::message::unsupported(&child(path, "type"), &Value::from(name), &allowed));
+                    let allowed =
+                        ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
+                    self.errors.push(super::message::unsupported(
+                        &child(path, "type"),
+                        &Value::from(name),
+                        &allowed,
+                    ));
                 }
                 ty
             }
@@ -128,7 +133,11 @@ impl Parser {
         if node.int_or_string && (node.preserve_unknown || node.embedded) {
             let name = if node.preserve_unknown { "preserve-unknown-fields" } else { "embedded-resource" };
             let here = child(path, &format!("x-kubernetes-{name}"));
-            self.errors.push(invalid(&here, &Value::Bool(true), "must be false if x-kubernetes-int-or-string is true"));
+            self.errors.push(invalid(
+                &here,
+                &Value::Bool(true),
+                "must be false if x-kubernetes-int-or-string is true",
+            ));
         }
         self.declared_type(node, level, path);
         self.lists(node, path);
@@ -190,7 +199,8 @@ impl Parser {
 
     fn resource_fields(&mut self, node: &Node, level: Level, path: &str) {
         let properties = child(path, "properties");
-        for (name, want) in [("kind", Type::String), ("apiVersion", Type::String), ("metadata", Type::Object)] {
+        for (name, want) in [("kind", Type::String), ("apiVersion", Type::String), ("metadata", Type::Object)]
+        {
             let Some(of) = node.properties.get(name) else { continue };
             if of.ty != Some(want) {
                 let got = Value::from(of.ty.map_or("", Type::name));
@@ -234,7 +244,11 @@ impl Parser {
             self.errors.push(forbidden(&child(path, "uniqueItems"), detail));
         }
         if checks.multiple_of.is_some_and(|m| m <= 0.0) {
-            self.errors.push(invalid(&child(path, "multipleOf"), &map["multipleOf"], "must be greater than 0"));
+            self.errors.push(invalid(
+                &child(path, "multipleOf"),
+                &map["multipleOf"],
+                "must be greater than 0",
+            ));
         }
         checks.all_of = self.nested_list(map, "allOf", int_or_string, path, depth);
         checks.any_of = self.nested_list(map, "anyOf", int_or_string, path, depth);
@@ -268,7 +282,10 @@ impl Parser {
     ) -> Vec<Node> {
         let Some(list) = map.get(name).and_then(Value::as_array) else { return Vec::new() };
         let here = child(path, name);
-        list.iter().enumerate().map(|(at, of)| self.nested(of, types_allowed, &index(&here, at), depth + 1)).collect()
+        list.iter()
+            .enumerate()
+            .map(|(at, of)| self.nested(of, types_allowed, &index(&here, at), depth + 1))
+            .collect()
     }
 
     /// A value validation under a combinator: it may not say anything about structure. The one exception is

@@ -42,7 +42,8 @@ pub(super) fn declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<Fi
 }
 
 fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
-    let text = |name: &str| rule.get(name).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
+    let text =
+        |name: &str| rule.get(name).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
     let message = text("message");
     if let Some(message) = &message {
         let detail = if message.trim().is_empty() {
@@ -62,7 +63,8 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
         "FieldValueRequired" => Some(ErrorKind::Required),
         "FieldValueDuplicate" => Some(ErrorKind::Duplicate),
         other => {
-            let allowed = ["FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired", "FieldValueDuplicate"];
+            let allowed =
+                ["FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired", "FieldValueDuplicate"];
             let here = child(&path, "reason");
             errors.push(super::message::unsupported(&here, &Value::from(other), &allowed.map(Value::from)));
             None
@@ -90,7 +92,12 @@ pub(super) fn compile_all(root: &mut Node, errors: &mut Vec<FieldError>) {
 
 fn any_rules(node: &Node) -> bool {
     !node.rules.is_empty()
-        || node.properties.values().chain(node.items.as_deref()).chain(node.additional_schema()).any(any_rules)
+        || node
+            .properties
+            .values()
+            .chain(node.items.as_deref())
+            .chain(node.additional_schema())
+            .any(any_rules)
 }
 
 fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError>) {
@@ -118,7 +125,7 @@ fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut V
         errors.push(required(&here, "rule is not specified"));
         return;
     }
-    match Expression::compile_here(&rule.source, &ROOTS) {
+    match Expression::compile(&rule.source, &ROOTS) {
         Ok(program) => {
             let old = program.uses("oldSelf");
             if old && !correlatable {
@@ -134,7 +141,7 @@ fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut V
         Err(detail) => errors.push(invalid(&here, &Value::from(rule.source.as_str()), &detail)),
     }
     if let Some(source) = &rule.message_source {
-        match Expression::compile_here(source, &ROOTS) {
+        match Expression::compile(source, &ROOTS) {
             Ok(program) => rule.message_program = Some(program),
             Err(detail) => {
                 let here = child(&rule.path, "messageExpression");
@@ -201,7 +208,8 @@ impl Walk {
         match value {
             Value::Object(map) => {
                 for (name, value) in map {
-                    let here = if node.properties.contains_key(name) { child(path, name) } else { key(path, name) };
+                    let here =
+                        if node.properties.contains_key(name) { child(path, name) } else { key(path, name) };
                     if let Some(of) = node.member(name) {
                         self.node(of, value, old.and_then(|o| o.get(name)), &here)?;
                     }
@@ -240,7 +248,13 @@ impl Walk {
         Ok(())
     }
 
-    fn rule(&mut self, rule: &Rule, program: &Expression, scope: &Scope<'_>, at: Place<'_>) -> Result<(), Stop> {
+    fn rule(
+        &mut self,
+        rule: &Rule,
+        program: &Expression,
+        scope: &Scope<'_>,
+        at: Place<'_>,
+    ) -> Result<(), Stop> {
         let here = if at.path.is_empty() { "<nil>" } else { at.path };
         let type_name = Value::from(at.node.ty.map_or("", Type::name));
         match program.evaluate(scope) {

@@ -23,17 +23,24 @@ fn refusals(schema: &Value) -> Vec<String> {
 
 #[test]
 fn what_is_not_structural_is_refused() {
-    assert_eq!(refusals(&json!({"properties": {}})), ["openAPIV3Schema.type: Required value: must not be empty at the root"]);
+    assert_eq!(
+        refusals(&json!({"properties": {}})),
+        ["openAPIV3Schema.type: Required value: must not be empty at the root"]
+    );
     assert_eq!(
         refusals(&json!({"type": "object", "properties": {"spec": {"properties": {}}}})),
-        ["openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"]
+        [
+            "openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
+        ]
     );
     assert_eq!(
         refusals(&json!({"type": "object", "properties": {"l": {"type": "array"}}})),
         ["openAPIV3Schema.properties[l].items: Required value: must be specified"]
     );
     assert_eq!(
-        refusals(&json!({"type": "object", "properties": {"x": {"type": "string", "anyOf": [{"type": "string"}]}}})),
+        refusals(
+            &json!({"type": "object", "properties": {"x": {"type": "string", "anyOf": [{"type": "string"}]}}})
+        ),
         ["openAPIV3Schema.properties[x].anyOf[0].type: Forbidden: must be empty to be structural"]
     );
     assert_eq!(
@@ -44,12 +51,16 @@ fn what_is_not_structural_is_refused() {
         refusals(&json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {
             "labels": {"type": "object"},
         }}}})),
-        ["openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, \
-          but metadata is implicitly specified"]
+        [
+            "openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, \
+          but metadata is implicitly specified"
+        ]
     );
     assert_eq!(
-        refusals(&json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "map",
-            "items": {"type": "object"}}}})),
+        refusals(
+            &json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "map",
+            "items": {"type": "object"}}}})
+        ),
         ["openAPIV3Schema.properties[l].x-kubernetes-list-map-keys: Required value: must not be empty if \
           x-kubernetes-list-type is map"]
     );
@@ -58,14 +69,19 @@ fn what_is_not_structural_is_refused() {
 
 #[test]
 fn a_default_that_its_schema_refuses_is_refused_with_it() {
-    let errors = refusals(&json!({"type": "object", "properties": {"n": {"type": "integer", "default": "three"}}}));
+    let errors =
+        refusals(&json!({"type": "object", "properties": {"n": {"type": "integer", "default": "three"}}}));
     assert_eq!(errors.len(), 1);
-    assert!(errors[0].starts_with("openAPIV3Schema.properties[n].default: Invalid value: \"string\""), "{errors:?}");
+    assert!(
+        errors[0].starts_with("openAPIV3Schema.properties[n].default: Invalid value: \"string\""),
+        "{errors:?}"
+    );
 }
 
 #[test]
 fn an_int_or_string_may_spell_out_its_types() {
-    let spelled = json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]});
+    let spelled =
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]});
     let schema = schema(json!({"port": spelled}));
     assert!(schema.validate(&object(json!({"port": 80})), None).is_empty());
     assert!(schema.validate(&object(json!({"port": "http"})), None).is_empty());
@@ -94,14 +110,17 @@ fn pruning_removes_what_the_schema_does_not_name() {
     }));
     value["metadata"] = json!({"name": "x", "creationTimestamp": null, "nonsense": 1});
     let removed = schema.prune(&mut value);
-    assert_eq!(removed, [
-        "metadata.nonsense",
-        "spec.disks[1].typo",
-        "spec.free.known.b",
-        "spec.template.gone",
-        "spec.template.spec.gone",
-        "spec.typo",
-    ]);
+    assert_eq!(
+        removed,
+        [
+            "metadata.nonsense",
+            "spec.disks[1].typo",
+            "spec.free.known.b",
+            "spec.template.gone",
+            "spec.template.spec.gone",
+            "spec.typo",
+        ]
+    );
     assert_eq!(value["metadata"], json!({"name": "x"}));
     assert_eq!(value["spec"]["free"], json!({"x": {"y": 1}, "known": {"a": "1"}}));
     assert_eq!(schema.prune(&mut value), Vec::<String>::new());
@@ -122,10 +141,13 @@ fn defaults_fill_in_and_nulls_go() {
         "replicas": null, "paused": null, "note": null, "disks": [{}, {"bus": "ide"}], "tags": {"a": {}},
     }));
     schema.default(&mut value);
-    assert_eq!(value["spec"], json!({
-        "replicas": 1, "paused": null, "disks": [{"bus": "scsi"}, {"bus": "ide"}], "tags": {"a": {"v": "x"}},
-        "net": {"mtu": 1500},
-    }));
+    assert_eq!(
+        value["spec"],
+        json!({
+            "replicas": 1, "paused": null, "disks": [{"bus": "scsi"}, {"bus": "ide"}], "tags": {"a": {"v": "x"}},
+            "net": {"mtu": 1500},
+        })
+    );
     let mut bare = json!({"metadata": {}});
     schema.default(&mut bare);
     assert_eq!(bare, json!({"metadata": {}}), "a parent without a default is not made up");
@@ -133,9 +155,10 @@ fn defaults_fill_in_and_nulls_go() {
 
 #[test]
 fn status_defaults_too() {
-    let schema = StructuralSchema::parse(&json!({"type": "object", "properties": {"status": {"type": "object",
+    let schema =
+        StructuralSchema::parse(&json!({"type": "object", "properties": {"status": {"type": "object",
         "default": {"observedGeneration": -1}, "properties": {"observedGeneration": {"type": "integer"}}}}}))
-    .expect("structural");
+        .expect("structural");
     let mut value = json!({});
     schema.default(&mut value);
     assert_eq!(value, json!({"status": {"observedGeneration": -1}}));
@@ -195,7 +218,10 @@ fn a_whole_float_is_an_integer_and_null_is_nothing() {
     let schema = schema(json!({"n": {"type": "integer"}, "m": {"type": "string", "nullable": true}}));
     assert!(schema.validate(&object(json!({"n": 1.0, "m": null})), None).is_empty());
     let errors = schema.validate(&object(json!({"n": null})), None);
-    assert_eq!(shown(&errors), ["spec.n: Invalid value: \"null\": spec.n in body must be of type integer: \"null\""]);
+    assert_eq!(
+        shown(&errors),
+        ["spec.n: Invalid value: \"null\": spec.n in body must be of type integer: \"null\""]
+    );
     assert_eq!(schema.validate(&object(json!({"n": 1.5})), None).len(), 1);
 }
 
@@ -211,10 +237,15 @@ fn combinators_hold() {
     assert!(schema.validate(&object(json!({"a": "x"})), None).is_empty());
     assert_eq!(
         shown(&schema.validate(&object(json!({"a": "x", "b": "y"})), None)),
-        ["<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found 2 valid alternatives"]
+        [
+            "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
+        ]
     );
     let none = shown(&schema.validate(&object(json!({})), None));
-    assert_eq!(none[0], "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found none valid");
+    assert_eq!(
+        none[0],
+        "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found none valid"
+    );
     assert_eq!(none[1], "spec.a: Required value");
     assert_eq!(
         shown(&schema.validate(&object(json!({"a": "never"})), None)),
@@ -233,10 +264,10 @@ fn list_maps_and_sets_are_unique() {
         &object(json!({"disks": [{"name": "a"}, {"name": "b"}, {"name": "a"}, {"name": "a"}], "tags": ["x", "x"]})),
         None,
     );
-    assert_eq!(shown(&errors), [
-        "spec.disks[2]: Duplicate value: {\"name\":\"a\"}",
-        "spec.tags[1]: Duplicate value: \"x\"",
-    ]);
+    assert_eq!(
+        shown(&errors),
+        ["spec.disks[2]: Duplicate value: {\"name\":\"a\"}", "spec.tags[1]: Duplicate value: \"x\"",]
+    );
 }
 
 #[test]
@@ -285,11 +316,14 @@ mod cel {
             ],
         }));
         assert!(schema.validate_cel(&object(json!({"min": 1, "max": 2})), None).is_empty());
-        assert_eq!(shown(&schema.validate_cel(&object(json!({"min": 300, "max": 200})), None)), [
-            "spec.min: Invalid value: min may not exceed max",
-            "spec: Invalid value: max is 200",
-            "spec: Forbidden: failed rule: self.max != 200",
-        ]);
+        assert_eq!(
+            shown(&schema.validate_cel(&object(json!({"min": 300, "max": 200})), None)),
+            [
+                "spec.min: Invalid value: min may not exceed max",
+                "spec: Invalid value: max is 200",
+                "spec: Forbidden: failed rule: self.max != 200",
+            ]
+        );
         assert_eq!(
             shown(&schema.validate_cel(&object(json!({"max": 1})), None)),
             ["spec: Invalid value: \"object\": no such key: min evaluating rule: min may not exceed max"]
@@ -311,13 +345,20 @@ mod cel {
                     {"rule": "oldSelf.hasValue() || self == 'new'", "optionalOldSelf": true, "message": "starts as new"}]},
             },
         }));
-        let old = object(json!({"id": "a", "disks": [{"name": "x", "size": 5}, {"name": "y", "size": 5}], "once": "new"}));
-        let new = object(json!({"id": "b", "disks": [{"name": "y", "size": 4}, {"name": "z", "size": 1}], "once": "other"}));
-        assert_eq!(shown(&schema.validate_cel(&new, Some(&old))), [
-            "spec.id: Invalid value: \"b\": id is immutable",
-            "spec.disks[0]: Invalid value: no shrinking",
-        ]);
-        assert_eq!(shown(&schema.validate_cel(&new, None)), ["spec.once: Invalid value: \"other\": starts as new"]);
+        let old = object(
+            json!({"id": "a", "disks": [{"name": "x", "size": 5}, {"name": "y", "size": 5}], "once": "new"}),
+        );
+        let new = object(
+            json!({"id": "b", "disks": [{"name": "y", "size": 4}, {"name": "z", "size": 1}], "once": "other"}),
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(&new, Some(&old))),
+            ["spec.id: Invalid value: \"b\": id is immutable", "spec.disks[0]: Invalid value: no shrinking",]
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(&new, None)),
+            ["spec.once: Invalid value: \"other\": starts as new"]
+        );
     }
 
     #[test]
@@ -327,7 +368,10 @@ mod cel {
                 "type": "string", "x-kubernetes-validations": [rule]}}}}))
         };
         let here = "openAPIV3Schema.properties[l].items.x-kubernetes-validations[0]";
-        assert!(of(json!({"rule": "self +"}))[0].starts_with(&format!("{here}.rule: Invalid value: \"self +\": compilation failed")));
+        assert!(
+            of(json!({"rule": "self +"}))[0]
+                .starts_with(&format!("{here}.rule: Invalid value: \"self +\": compilation failed"))
+        );
         assert!(of(json!({"rule": "nothing == 1"}))[0].contains("undeclared reference to 'nothing'"));
         assert!(of(json!({"rule": "self.frobnicate()"}))[0].contains("undeclared reference to 'frobnicate'"));
         assert!(of(json!({"rule": "self == oldSelf"}))[0].contains("uncorrelatable"));
@@ -354,18 +398,31 @@ mod cel {
                 {"rule": "cel.bind(m, quantity(self.mem), m.isGreaterThan(quantity('1Mi')))", "message": "bound"},
             ],
         }));
-        assert!(schema.validate_cel(&object(json!({"mem": "2Gi", "my-field": "x", "labels": {"a.b/c": "y"},
-            "at": "2026-01-01T00:00:00Z", "for": "30m"})), None).is_empty());
-        assert_eq!(shown(&schema.validate_cel(&object(json!({"mem": "512Ki", "my-field": "z", "labels": {"a.b/c": "z"},
-            "at": "2019-01-01T00:00:00Z", "for": "90m"})), None)), [
-            "spec: Invalid value: too little",
-            "spec: Invalid value: not x",
-            "spec: Invalid value: not y",
-            "spec: Invalid value: too old",
-            "spec: Invalid value: too long",
-            "spec: Invalid value: optional",
-            "spec: Invalid value: bound",
-        ]);
+        assert!(
+            schema
+                .validate_cel(
+                    &object(json!({"mem": "2Gi", "my-field": "x", "labels": {"a.b/c": "y"},
+            "at": "2026-01-01T00:00:00Z", "for": "30m"})),
+                    None
+                )
+                .is_empty()
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(
+                &object(json!({"mem": "512Ki", "my-field": "z", "labels": {"a.b/c": "z"},
+            "at": "2019-01-01T00:00:00Z", "for": "90m"})),
+                None
+            )),
+            [
+                "spec: Invalid value: too little",
+                "spec: Invalid value: not x",
+                "spec: Invalid value: not y",
+                "spec: Invalid value: too old",
+                "spec: Invalid value: too long",
+                "spec: Invalid value: optional",
+                "spec: Invalid value: bound",
+            ]
+        );
     }
 
     #[test]

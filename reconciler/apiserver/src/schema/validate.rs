@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::message::{
-    child, composite, duplicate, in_body, index, invalid, key, number, quote, required, too_long, too_many, unsupported,
-    wrong_type,
+    child, composite, duplicate, in_body, index, invalid, key, number, quote, required, too_long, too_many,
+    unsupported, wrong_type,
 };
 use super::node::{Checks, ListType, Node, Type};
 use super::{FieldError, MAX_DEPTH, formats, too_deep, validate_nested};
@@ -17,7 +17,11 @@ const MAX_ERRORS: usize = 200;
 
 pub(super) fn validate_object(root: &Node, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if too_deep(object) || old.is_some_and(too_deep) {
-        return vec![invalid("<nil>", &Value::Null, &format!("must not nest deeper than {MAX_DEPTH} levels"))];
+        return vec![invalid(
+            "<nil>",
+            &Value::Null,
+            &format!("must not nest deeper than {MAX_DEPTH} levels"),
+        )];
     }
     let mut walk = Walk { errors: Vec::new() };
     walk.node(root, object, old, "");
@@ -111,7 +115,10 @@ impl Walk {
     fn number(&mut self, checks: &Checks, ty: Option<Type>, value: &Value, path: &str) {
         let Some(n) = value.as_f64() else { return };
         let show = |bound: f64| number(bound, None);
-        if ty == Some(Type::Integer) && checks.format.as_deref() == Some("int32") && i32::try_from(n as i64).is_err() {
+        if ty == Some(Type::Integer)
+            && checks.format.as_deref() == Some("int32")
+            && i32::try_from(n as i64).is_err()
+        {
             self.push(invalid(path, value, "Checked value must be integer with format int32 in body"));
         }
         if let Some(of) = checks.multiple_of.filter(|of| *of > 0.0 && !is_multiple(n, *of)) {
@@ -121,13 +128,21 @@ impl Walk {
             && (n > max || (checks.exclusive_maximum && n >= max))
         {
             let or_equal = if checks.exclusive_maximum { "" } else { " or equal to" };
-            self.push(invalid(path, value, &in_body(path, &format!("should be less than{or_equal} {}", show(max)))));
+            self.push(invalid(
+                path,
+                value,
+                &in_body(path, &format!("should be less than{or_equal} {}", show(max))),
+            ));
         }
         if let Some(min) = checks.minimum
             && (n < min || (checks.exclusive_minimum && n <= min))
         {
             let or_equal = if checks.exclusive_minimum { "" } else { " or equal to" };
-            self.push(invalid(path, value, &in_body(path, &format!("should be greater than{or_equal} {}", show(min)))));
+            self.push(invalid(
+                path,
+                value,
+                &in_body(path, &format!("should be greater than{or_equal} {}", show(min))),
+            ));
         }
     }
 
@@ -174,7 +189,9 @@ impl Walk {
                 } else {
                     format!("Found {valid} valid alternatives")
                 };
-                self.push(composite(format!("{shown} must validate one and only one schema (oneOf). {found}")));
+                self.push(composite(format!(
+                    "{shown} must validate one and only one schema (oneOf). {found}"
+                )));
                 if valid == 0 {
                     best.into_iter().for_each(|e| self.push(e));
                 }
@@ -231,7 +248,10 @@ impl Walk {
             Value::Array(items) => {
                 self.unique(node, items, path);
                 if let Some(of) = &node.items {
-                    items.iter().enumerate().for_each(|(at, item)| self.list_types(of, item, &index(path, at)));
+                    items
+                        .iter()
+                        .enumerate()
+                        .for_each(|(at, item)| self.list_types(of, item, &index(path, at)));
                 }
             }
             _ => {}
@@ -300,7 +320,8 @@ fn list_map_key(node: &Node, item: &Value) -> Value {
 pub(crate) fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
-            let mut members: Vec<_> = map.iter().map(|(k, v)| format!("{}:{}", quote(k), canonical(v))).collect();
+            let mut members: Vec<_> =
+                map.iter().map(|(k, v)| format!("{}:{}", quote(k), canonical(v))).collect();
             members.sort();
             format!("{{{}}}", members.join(","))
         }
@@ -315,7 +336,9 @@ pub(crate) fn canonical(value: &Value) -> String {
 /// Equality that does not tell `1` from `1.0`.
 pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(x), Value::Number(y)) => x == y || (x.as_f64() == y.as_f64() && (x.is_f64() || y.is_f64())),
+        (Value::Number(x), Value::Number(y)) => {
+            x == y || (x.as_f64() == y.as_f64() && (x.is_f64() || y.is_f64()))
+        }
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| equal(x, y)),
         (Value::Object(x), Value::Object(y)) => {
             x.len() == y.len() && x.iter().all(|(k, v)| y.get(k).is_some_and(|w| equal(v, w)))

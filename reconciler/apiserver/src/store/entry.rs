@@ -1,5 +1,6 @@
 //! One revision of one object: its JSON as it is sent, and what selectors and garbage collection ask of it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -80,7 +81,6 @@ impl Facts {
 }
 
 /// One revision of an object. Guarantees: `bytes` is JSON whose `metadata.resourceVersion` is `revision`.
-#[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: Key,
     pub(crate) revision: u64,
@@ -88,6 +88,13 @@ pub(crate) struct Entry {
     pub(crate) written_ms: i64,
     pub(crate) bytes: Bytes,
     pub(crate) facts: Arc<Facts>,
+}
+
+/// Without the content, which may be secret.
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.key, self.revision)
+    }
 }
 
 impl Entry {
@@ -101,10 +108,16 @@ impl Entry {
 const REVISION_SLOT: &[u8] = b"\"metadata\":{\"resourceVersion\":\"";
 
 /// An object as it is written to disk, its revision still empty.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Encoded {
     pub(crate) text: Vec<u8>,
     pub(crate) facts: Arc<Facts>,
+}
+
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.text.len())
+    }
 }
 
 impl Encoded {

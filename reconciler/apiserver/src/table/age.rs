@@ -11,7 +11,7 @@ pub(super) fn since(text: &str, now: Timestamp) -> String {
 }
 
 /// `5s`, `3m20s`, `45m`, `7h30m`, `2d3h`, `40d`, `3y10d`: short, and finer the younger it is.
-pub fn human_duration(seconds: i64) -> String {
+pub(crate) fn human_duration(seconds: i64) -> String {
     let pair = |big: i64, unit: &str, small: i64, small_unit: &str| {
         if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
     };

@@ -79,7 +79,9 @@ pub(super) fn columns(group: &str, kind: &str) -> Option<Vec<Column>> {
             column("Data", "string", 0, |o, _| json!(count(o, "/data") + count(o, "/binaryData"))),
             age(),
         ],
-        ("", "Namespace") => vec![name(), column("Status", "string", 0, |o, _| json!(text(o, "/status/phase"))), age()],
+        ("", "Namespace") => {
+            vec![name(), column("Status", "string", 0, |o, _| json!(text(o, "/status/phase"))), age()]
+        }
         ("", "ServiceAccount") => {
             vec![name(), column("Secrets", "string", 0, |o, _| json!(count(o, "/secrets"))), age()]
         }
@@ -92,7 +94,9 @@ pub(super) fn columns(group: &str, kind: &str) -> Option<Vec<Column>> {
         | ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => vec![name(), created_at()],
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => vec![
             name(),
-            column("Role", "string", 0, |o, _| json!(format!("{}/{}", text(o, "/roleRef/kind"), text(o, "/roleRef/name")))),
+            column("Role", "string", 0, |o, _| {
+                json!(format!("{}/{}", text(o, "/roleRef/kind"), text(o, "/roleRef/name")))
+            }),
             age(),
             column("Users", "string", 1, |o, _| json!(subjects(o, "User"))),
             column("Groups", "string", 1, |o, _| json!(subjects(o, "Group"))),
@@ -123,7 +127,9 @@ pub(super) fn columns(group: &str, kind: &str) -> Option<Vec<Column>> {
 fn subjects(object: &Value, kind: &str) -> String {
     let list = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
     let names = list.filter(|s| text(s, "/kind") == kind).map(|s| match text(s, "/namespace") {
-        namespace if kind == "ServiceAccount" && !namespace.is_empty() => format!("{namespace}/{}", text(s, "/name")),
+        namespace if kind == "ServiceAccount" && !namespace.is_empty() => {
+            format!("{namespace}/{}", text(s, "/name"))
+        }
         _ => text(s, "/name").to_owned(),
     });
     names.collect::<Vec<_>>().join(", ")

@@ -8,7 +8,7 @@ const MAX_STEPS: usize = 64;
 
 /// A parsed path.
 #[derive(Clone, Debug, PartialEq)]
-pub struct JsonPath {
+pub(crate) struct JsonPath {
     steps: Vec<Step>,
 }
 
@@ -33,7 +33,7 @@ enum Compare {
 impl JsonPath {
     /// # Errors
     /// What is not in the subset.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_LENGTH {
             return Err("path is too long".to_owned());
         }
@@ -48,13 +48,8 @@ impl JsonPath {
     }
 
     /// The first value the path finds.
-    pub fn first<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+    pub(crate) fn first<'a>(&self, object: &'a Value) -> Option<&'a Value> {
         find(&self.steps, object)
-    }
-
-    /// The path as plain member names, if it is nothing else: what `selectableFields` and `scale` allow.
-    pub fn members(&self) -> Option<Vec<&str>> {
-        self.steps.iter().map(|s| if let Step::Member(name) = s { Some(name.as_str()) } else { None }).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use super::age::human_duration;
 use super::*;
 
 fn now() -> Timestamp {
@@ -18,9 +19,26 @@ fn names(columns: &Columns) -> Vec<String> {
 #[test]
 fn ages_are_as_kubectl_prints_them() {
     let cases = [
-        (-2, "<invalid>"), (-1, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (599, "9m59s"), (600, "10m"),
-        (10_799, "179m"), (10_800, "3h"), (11_100, "3h5m"), (28_800, "8h"), (172_799, "47h"), (172_800, "2d"),
-        (176_400, "2d1h"), (691_200, "8d"), (63_072_000, "2y"), (63_158_400, "2y1d"), (252_288_000, "8y"), (i64::MAX, ""),
+        (-2, "<invalid>"),
+        (-1, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (125, "2m5s"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (10_799, "179m"),
+        (10_800, "3h"),
+        (11_100, "3h5m"),
+        (28_800, "8h"),
+        (172_799, "47h"),
+        (172_800, "2d"),
+        (176_400, "2d1h"),
+        (691_200, "8d"),
+        (63_072_000, "2y"),
+        (63_158_400, "2y1d"),
+        (252_288_000, "8y"),
+        (i64::MAX, ""),
     ];
     for (seconds, expected) in cases {
         let shown = human_duration(seconds);
@@ -35,7 +53,8 @@ fn paths_find_the_first_value() {
         "metadata": {"labels": {"x.dev/tier": "web"}},
         "status": {"conditions": [{"type": "Stalled", "status": "False"}, {"type": "Ready", "status": "True", "n": 3}]},
     });
-    let first = |path: &str| JsonPath::parse(path).expect(path).first(&object).cloned().unwrap_or(Value::Null);
+    let first =
+        |path: &str| JsonPath::parse(path).expect(path).first(&object).cloned().unwrap_or(Value::Null);
     assert_eq!(first(".spec.size"), "4Gi");
     assert_eq!(first("{.spec.size}"), "4Gi");
     assert_eq!(first("$.spec.list[0]"), 1);
@@ -53,14 +72,22 @@ fn paths_find_the_first_value() {
     assert_eq!(first(".status.conditions[?(@.n)].type"), "Ready");
     assert_eq!(first(".status.nothing.at.all"), Value::Null);
     assert_eq!(first(".status.conditions[?(@.type==\"Nope\")].status"), Value::Null);
-    assert_eq!(JsonPath::parse(".spec.size").expect("path").members(), Some(vec!["spec", "size"]));
-    assert_eq!(JsonPath::parse(".spec[0]").expect("path").members(), None);
 }
 
 #[test]
 fn hostile_paths_are_refused() {
-    for bad in ["..size", ".a[", ".a[x]", ".a['b", ".a[?(@.b==)]", ".a[?(@.b=='c'", ".a[?(1==1)]", ".a]b[",
-        ".a[?(@.b[?(@.c)])]", ".a[99999999999999999999]"] {
+    for bad in [
+        "..size",
+        ".a[",
+        ".a[x]",
+        ".a['b",
+        ".a[?(@.b==)]",
+        ".a[?(@.b=='c'",
+        ".a[?(1==1)]",
+        ".a]b[",
+        ".a[?(@.b[?(@.c)])]",
+        ".a[99999999999999999999]",
+    ] {
         assert!(JsonPath::parse(bad).is_err(), "{bad}");
     }
     assert!(JsonPath::parse(&".a".repeat(1_000)).is_err());
@@ -81,12 +108,27 @@ fn a_custom_resource_shows_its_printer_columns() {
     let columns = Columns::of_crd_version(&version);
     let object = json!({"metadata": {"name": "x"}, "spec": {"cpus": 4, "on": true, "map": {"a": "b"}},
         "status": {"load": 0.5, "since": "2026-11-20T11:00:00Z", "conditions": [{"type": "Ready", "status": "True"}]}});
-    assert_eq!(cells(&columns, &object), [
-        json!("x"), json!("True"), json!(4), json!(0.5), json!(true), json!("4"), json!("{\"a\":\"b\"}"), json!("60m"),
-        Value::Null, Value::Null, json!("b"),
-    ]);
+    assert_eq!(
+        cells(&columns, &object),
+        [
+            json!("x"),
+            json!("True"),
+            json!(4),
+            json!(0.5),
+            json!(true),
+            json!("4"),
+            json!("{\"a\":\"b\"}"),
+            json!("60m"),
+            Value::Null,
+            Value::Null,
+            json!("b"),
+        ]
+    );
     let definition = columns.definitions()[10].clone();
-    assert_eq!(definition, json!({"name": "Wide", "type": "string", "format": "", "description": "d", "priority": 1}));
+    assert_eq!(
+        definition,
+        json!({"name": "Wide", "type": "string", "format": "", "description": "d", "priority": 1})
+    );
     assert_eq!(cells(&columns, &json!({})).len(), 11);
 }
 
@@ -104,11 +146,14 @@ fn without_printer_columns_there_are_name_and_age() {
 fn rows_carry_as_much_of_the_object_as_asked() {
     let columns = Columns::name_and_age();
     let object = json!({"kind": "X", "metadata": {"name": "x"}, "spec": {"a": 1}});
-    let with = |include| columns.table(&json!({"resourceVersion": "7", "other": 1}), &[&object], include, now());
+    let with =
+        |include| columns.table(&json!({"resourceVersion": "7", "other": 1}), &[&object], include, now());
     assert_eq!(with(IncludeObject::Object)["rows"][0]["object"], object);
     assert_eq!(with(IncludeObject::None)["rows"][0]["object"], Value::Null);
-    assert_eq!(with(IncludeObject::Metadata)["rows"][0]["object"],
-        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "x"}}));
+    assert_eq!(
+        with(IncludeObject::Metadata)["rows"][0]["object"],
+        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "x"}})
+    );
     assert_eq!(with(IncludeObject::None)["metadata"], json!({"resourceVersion": "7"}));
     assert_eq!(with(IncludeObject::None)["kind"], "Table");
     assert_eq!(IncludeObject::parse("Nothing"), None);
@@ -130,16 +175,34 @@ fn a_watch_says_its_columns_once() {
 #[test]
 fn built_in_kinds_have_their_own_columns() {
     let secret = json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"a": "", "b": ""}});
-    assert_eq!(cells(&Columns::of_builtin("", "Secret"), &secret)[..3], [json!("s"), json!("Opaque"), json!(2)]);
+    assert_eq!(
+        cells(&Columns::of_builtin("", "Secret"), &secret)[..3],
+        [json!("s"), json!("Opaque"), json!(2)]
+    );
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "VM", "name": "web"}, "type": "Normal",
         "reason": "Started", "message": "up\n", "lastTimestamp": "2026-11-20T11:59:50Z", "count": 3});
     let columns = Columns::of_builtin("", "Event");
     assert_eq!(names(&columns)[..4], ["Last Seen", "Type", "Reason", "Object"]);
-    assert_eq!(cells(&columns, &event), [json!("10s"), json!("Normal"), json!("Started"), json!("vm/web"), json!(""),
-        json!(""), json!("up"), json!("<unknown>"), json!(3), json!("e")]);
+    assert_eq!(
+        cells(&columns, &event),
+        [
+            json!("10s"),
+            json!("Normal"),
+            json!("Started"),
+            json!("vm/web"),
+            json!(""),
+            json!(""),
+            json!("up"),
+            json!("<unknown>"),
+            json!(3),
+            json!("e")
+        ]
+    );
     for (group, kind, expected) in [
-        ("", "ConfigMap", "Name Data Age"), ("", "Namespace", "Name Status Age"),
-        ("", "ServiceAccount", "Name Secrets Age"), ("coordination.k8s.io", "Lease", "Name Holder Age"),
+        ("", "ConfigMap", "Name Data Age"),
+        ("", "Namespace", "Name Status Age"),
+        ("", "ServiceAccount", "Name Secrets Age"),
+        ("coordination.k8s.io", "Lease", "Name Holder Age"),
         ("apiextensions.k8s.io", "CustomResourceDefinition", "Name Created At"),
         ("rbac.authorization.k8s.io", "RoleBinding", "Name Role Age Users Groups ServiceAccounts"),
         ("", "Whatever", "Name Age"),

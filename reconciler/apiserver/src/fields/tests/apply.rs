@@ -4,9 +4,12 @@ use super::*;
 fn the_first_apply_creates_and_owns() {
     let mut world = World::new();
     world.apply("a", json!({"size": "1", "disks": [{"name": "x", "size": "1"}]}));
-    assert_eq!(world.owners(), [
-        "a/Apply: .spec.size .spec.disks[name=\"x\"] .spec.disks[name=\"x\"].name .spec.disks[name=\"x\"].size"
-    ]);
+    assert_eq!(
+        world.owners(),
+        [
+            "a/Apply: .spec.size .spec.disks[name=\"x\"] .spec.disks[name=\"x\"].name .spec.disks[name=\"x\"].size"
+        ]
+    );
     insta::assert_json_snapshot!(world.live.as_ref().expect("created")["metadata"]["managedFields"], @r#"
     [
       {
@@ -44,10 +47,16 @@ fn an_apply_that_changes_nothing_changes_nothing_at_all() {
 #[test]
 fn what_is_no_longer_applied_goes() {
     let mut world = World::new();
-    world.apply("a", json!({"size": "1", "count": 1, "tags": ["p", "q"], "labels": {"k": "1", "l": "2"},
-        "disks": [{"name": "x", "size": "1"}, {"name": "y"}]}));
+    world.apply(
+        "a",
+        json!({"size": "1", "count": 1, "tags": ["p", "q"], "labels": {"k": "1", "l": "2"},
+        "disks": [{"name": "x", "size": "1"}, {"name": "y"}]}),
+    );
     world.apply("a", json!({"size": "1", "tags": ["q"], "labels": {"l": "2"}, "disks": [{"name": "x"}]}));
-    assert_eq!(world.spec(), &json!({"size": "1", "tags": ["q"], "labels": {"l": "2"}, "disks": [{"name": "x"}]}));
+    assert_eq!(
+        world.spec(),
+        &json!({"size": "1", "tags": ["q"], "labels": {"l": "2"}, "disks": [{"name": "x"}]})
+    );
 }
 
 #[test]
@@ -57,10 +66,13 @@ fn what_somebody_else_owns_too_stays() {
     world.apply("b", json!({"size": "1", "disks": [{"name": "x", "bus": "scsi"}]}));
     world.apply("a", json!({"count": 3}));
     assert_eq!(world.spec(), &json!({"size": "1", "disks": [{"name": "x", "bus": "scsi"}], "count": 3}));
-    assert_eq!(world.owners(), [
-        "b/Apply: .spec.size .spec.disks[name=\"x\"] .spec.disks[name=\"x\"].bus .spec.disks[name=\"x\"].name",
-        "a/Apply: .spec.count",
-    ]);
+    assert_eq!(
+        world.owners(),
+        [
+            "b/Apply: .spec.size .spec.disks[name=\"x\"] .spec.disks[name=\"x\"].bus .spec.disks[name=\"x\"].name",
+            "a/Apply: .spec.count",
+        ]
+    );
 }
 
 #[test]
@@ -70,10 +82,17 @@ fn a_conflict_names_manager_and_field_as_kubernetes_does() {
     assert_eq!(world.conflicts("b", json!({"size": "2"})), ["conflict with \"a\": .spec.size"]);
     let error = world.try_apply("b", &object(json!({"size": "2"})), false).expect_err("a conflict");
     assert_eq!(error.to_string(), "Apply failed with 1 conflict: conflict with \"a\": .spec.size");
-    assert_eq!(error.causes(), [("FieldManagerConflict", "conflict with \"a\"".to_owned(), ".spec.size".to_owned())]);
+    assert_eq!(
+        error.causes(),
+        [("FieldManagerConflict", "conflict with \"a\"".to_owned(), ".spec.size".to_owned())]
+    );
 
-    let error = world.try_apply("b", &object(json!({"size": "2", "count": 2})), false).expect_err("conflicts");
-    assert_eq!(error.to_string(), "Apply failed with 2 conflicts: conflicts with \"a\":\n- .spec.count\n- .spec.size");
+    let error =
+        world.try_apply("b", &object(json!({"size": "2", "count": 2})), false).expect_err("conflicts");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 2 conflicts: conflicts with \"a\":\n- .spec.count\n- .spec.size"
+    );
 
     let mut world = World::new();
     world.update("kubectl-client-side-apply", json!({"size": "1"}));
@@ -135,19 +154,27 @@ fn keys_with_defaults_name_the_same_item() {
     let mut world = World::new();
     world.apply("a", json!({"ports": [{"port": 53}, {"port": 53, "protocol": "UDP"}]}));
     world.apply("b", json!({"ports": [{"port": 53, "protocol": "TCP", "name": "dns"}]}));
-    assert_eq!(world.spec()["ports"], json!([
-        {"port": 53, "protocol": "TCP", "name": "dns"}, {"port": 53, "protocol": "UDP"},
-    ]));
+    assert_eq!(
+        world.spec()["ports"],
+        json!([
+            {"port": 53, "protocol": "TCP", "name": "dns"}, {"port": 53, "protocol": "UDP"},
+        ])
+    );
 }
 
 #[test]
 fn items_are_ordered_as_applied_with_others_in_between() {
     let order = |live: &[&str], applied: &[&str]| {
-        let disks = |names: &[&str]| json!({"disks": names.iter().map(|n| json!({"name": n})).collect::<Vec<_>>()});
+        let disks =
+            |names: &[&str]| json!({"disks": names.iter().map(|n| json!({"name": n})).collect::<Vec<_>>()});
         let mut world = World::new();
         world.update("u", disks(live));
         world.apply("a", disks(applied));
-        let names = world.spec()["disks"].as_array().expect("disks").iter().map(|d| d["name"].as_str().unwrap_or("?"));
+        let names = world.spec()["disks"]
+            .as_array()
+            .expect("disks")
+            .iter()
+            .map(|d| d["name"].as_str().unwrap_or("?"));
         names.collect::<Vec<_>>().join("")
     };
     assert_eq!(order(&["a", "b", "c"], &["a", "b", "c"]), "abc");
@@ -185,7 +212,9 @@ fn requests_that_cannot_be_applied_are_bad() {
         Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()))
     );
     let other = json!({"apiVersion": "x.dev/v2", "kind": "X"});
-    assert!(matches!(world.try_apply("a", &other, false), Err(ApplyError::BadRequest(m)) if m.contains("x.dev/v2")));
+    assert!(
+        matches!(world.try_apply("a", &other, false), Err(ApplyError::BadRequest(m)) if m.contains("x.dev/v2"))
+    );
     assert!(matches!(world.try_apply("a", &json!([]), false), Err(ApplyError::BadRequest(_))));
     let mut deep = json!({});
     for _ in 0..500 {
@@ -235,10 +264,10 @@ fn an_apply_before_which_nothing_was_tracked_finds_an_owner_for_all_that_is_ther
         ["conflict with \"before-first-apply\" using x.dev/v1: .spec.size"]
     );
     world.apply("a", json!({"size": "1", "count": 2}));
-    assert_eq!(world.owners(), [
-        "a/Apply: .spec.count .spec.size",
-        "before-first-apply/Update: .spec .spec.size",
-    ]);
+    assert_eq!(
+        world.owners(),
+        ["a/Apply: .spec.count .spec.size", "before-first-apply/Update: .spec .spec.size",]
+    );
 }
 
 #[test]
@@ -262,11 +291,19 @@ fn the_main_resource_leaves_status_alone_and_status_leaves_the_rest() {
     assert!(live["metadata"].get("labels").is_none());
     assert_eq!(live["status"]["phase"], "Up");
     assert_eq!(live["metadata"]["managedFields"][1]["subresource"], "status");
-    assert_eq!(world.owners()[1], "s/Apply: .status.phase .status.conditions[type=\"Ready\"] \
-        .status.conditions[type=\"Ready\"].status .status.conditions[type=\"Ready\"].type");
+    assert_eq!(
+        world.owners()[1],
+        "s/Apply: .status.phase .status.conditions[type=\"Ready\"] \
+        .status.conditions[type=\"Ready\"].status .status.conditions[type=\"Ready\"].type"
+    );
 
-    let error = world.try_apply("t", &json!({"apiVersion": V, "status": {"phase": "Down"}}), false).expect_err("conflict");
-    assert_eq!(error.to_string(), "Apply failed with 1 conflict: conflict with \"s\" with subresource \"status\": .status.phase");
+    let error = world
+        .try_apply("t", &json!({"apiVersion": V, "status": {"phase": "Down"}}), false)
+        .expect_err("conflict");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 1 conflict: conflict with \"s\" with subresource \"status\": .status.phase"
+    );
 }
 
 #[test]
@@ -274,7 +311,8 @@ fn owner_references_are_told_apart_by_uid() {
     let mut world = World::new();
     let with = |uid: &str| {
         let mut o = object(json!({}));
-        o["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "K", "name": "n", "uid": uid}]);
+        o["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "K", "name": "n", "uid": uid}]);
         o["metadata"]["finalizers"] = json!([format!("x.dev/{uid}")]);
         o
     };

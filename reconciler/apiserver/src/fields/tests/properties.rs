@@ -51,7 +51,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let manager = prop::sample::select(vec!["a", "b", "c"]);
-    (manager, spec(), any::<bool>()).prop_map(|(m, s, applies)| if applies { Step::Apply(m, s) } else { Step::Update(m, s) })
+    (manager, spec(), any::<bool>())
+        .prop_map(|(m, s, applies)| if applies { Step::Apply(m, s) } else { Step::Update(m, s) })
 }
 
 /// Somebody always owns something: an object that nobody owns anything of is not tracked, as in Kubernetes.

@@ -56,7 +56,15 @@ fn fields_v1_goes_there_and_back() {
 
 #[test]
 fn nonsense_is_no_fields_v1() {
-    for bad in [json!(1), json!({"x": {}}), json!({"z:a": {}}), json!({"f:a": 1}), json!({"k:[]": {}}), json!({"i:x": {}}), json!({"v:": {}})] {
+    for bad in [
+        json!(1),
+        json!({"x": {}}),
+        json!({"z:a": {}}),
+        json!({"f:a": 1}),
+        json!({"k:[]": {}}),
+        json!({"i:x": {}}),
+        json!({"v:": {}}),
+    ] {
         assert!(FieldSet::from_v1(&bad).is_err(), "{bad}");
     }
 }

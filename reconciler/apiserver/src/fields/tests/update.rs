@@ -7,10 +7,13 @@ fn a_create_owns_everything_but_what_the_server_sets() {
     made["metadata"] = json!({"name": "x", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
         "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"a": "b"}});
     world.write("u", made);
-    assert_eq!(world.owners(), [
-        "u/Update: .spec .metadata.labels .metadata.labels.a .spec.disks .spec.size .spec.disks[name=\"x\"] \
+    assert_eq!(
+        world.owners(),
+        [
+            "u/Update: .spec .metadata.labels .metadata.labels.a .spec.disks .spec.size .spec.disks[name=\"x\"] \
          .spec.disks[name=\"x\"].name"
-    ]);
+        ]
+    );
 }
 
 #[test]
@@ -20,7 +23,10 @@ fn an_update_owns_what_it_changes_and_takes_it_from_others() {
     world.update("u", json!({"size": "2", "count": 1}));
     assert_eq!(world.owners(), ["a/Apply: .spec.count", "u/Update: .spec.size"]);
     assert_eq!(world.times(), [at(1), at(2)]);
-    assert_eq!(world.conflicts("a", json!({"size": "1", "count": 1})), ["conflict with \"u\" using x.dev/v1: .spec.size"]);
+    assert_eq!(
+        world.conflicts("a", json!({"size": "1", "count": 1})),
+        ["conflict with \"u\" using x.dev/v1: .spec.size"]
+    );
 }
 
 #[test]
@@ -123,7 +129,10 @@ fn a_field_that_became_atomic_is_owned_whole() {
 #[test]
 fn duplicates_that_an_update_stored_do_not_stop_the_next_apply() {
     let mut world = World::new();
-    world.update("u", json!({"disks": [{"name": "x", "size": "1"}, {"name": "x", "size": "2"}, {"name": "y"}]}));
+    world.update(
+        "u",
+        json!({"disks": [{"name": "x", "size": "1"}, {"name": "x", "size": "2"}, {"name": "y"}]}),
+    );
     world.apply("a", json!({"disks": [{"name": "z"}]}));
     assert_eq!(world.spec()["disks"].as_array().map(Vec::len), Some(4));
     world.update("u", json!({"disks": [{"name": "x", "size": "1"}]}));

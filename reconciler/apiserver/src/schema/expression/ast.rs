@@ -16,24 +16,146 @@ pub(super) const TYPE_NAMES: [&str; 9] =
 
 /// Functions the interpreter has besides operators. One not listed is refused when the schema is, not at each write.
 const FUNCTIONS: &[&str] = &[
-    "add", "asApproximateFloat", "asInteger", "base64.decode", "base64.encode", "bool", "bytes", "charAt", "cidr",
-    "compareTo", "contains", "containsCIDR", "containsIP", "distinct", "double", "duration", "dyn", "endsWith", "family",
-    "find", "findAll", "first", "flatten", "format", "format.byte", "format.date", "format.datetime",
-    "format.dns1035Label", "format.dns1035LabelPrefix", "format.dns1123Label", "format.dns1123LabelPrefix",
-    "format.dns1123Subdomain", "format.dns1123SubdomainPrefix", "format.labelValue", "format.named",
-    "format.qualifiedName", "format.uri", "format.uuid", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear",
-    "getEscapedPath", "getFullYear", "getHost", "getHostname", "getHours", "getMilliseconds", "getMinutes", "getMonth",
-    "getPort", "getQuery", "getScheme", "getSeconds", "hasValue", "indexOf", "int", "ip", "ip.isCanonical", "isCIDR",
-    "isCIDRv4", "isCIDRv6", "isGlobalUnicast", "isGreaterThan", "isIP", "isIPv4", "isIPv6", "isInteger", "isLessThan",
-    "isLinkLocalMulticast", "isLinkLocalUnicast", "isLoopback", "isQuantity", "isSemver", "isSorted", "isURL",
-    "isUnspecified", "join", "jsonpatch.escapeKey", "last", "lastIndexOf", "lists.range", "lowerAscii", "major",
-    "masked", "matches", "math.abs", "math.bitAnd", "math.bitNot", "math.bitOr", "math.bitShiftLeft",
-    "math.bitShiftRight", "math.bitXor", "math.ceil", "math.floor", "math.greatest", "math.isFinite", "math.isInf",
-    "math.isNaN", "math.least", "math.round", "math.sign", "math.sqrt", "math.trunc", "max", "min", "minor",
-    "optional.none", "optional.of", "optional.ofNonZeroValue", "or", "orValue", "patch", "prefixLength", "quantity",
-    "replace", "reverse", "semver", "sets.contains", "sets.equivalent", "sets.intersects", "sign", "size", "slice",
-    "sort", "split", "startsWith", "string", "strings.quote", "sub", "substring", "sum", "timestamp", "trim", "type",
-    "uint", "upperAscii", "url", "validate", "value",
+    "add",
+    "asApproximateFloat",
+    "asInteger",
+    "base64.decode",
+    "base64.encode",
+    "bool",
+    "bytes",
+    "charAt",
+    "cidr",
+    "compareTo",
+    "contains",
+    "containsCIDR",
+    "containsIP",
+    "distinct",
+    "double",
+    "duration",
+    "dyn",
+    "endsWith",
+    "family",
+    "find",
+    "findAll",
+    "first",
+    "flatten",
+    "format",
+    "format.byte",
+    "format.date",
+    "format.datetime",
+    "format.dns1035Label",
+    "format.dns1035LabelPrefix",
+    "format.dns1123Label",
+    "format.dns1123LabelPrefix",
+    "format.dns1123Subdomain",
+    "format.dns1123SubdomainPrefix",
+    "format.labelValue",
+    "format.named",
+    "format.qualifiedName",
+    "format.uri",
+    "format.uuid",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getEscapedPath",
+    "getFullYear",
+    "getHost",
+    "getHostname",
+    "getHours",
+    "getMilliseconds",
+    "getMinutes",
+    "getMonth",
+    "getPort",
+    "getQuery",
+    "getScheme",
+    "getSeconds",
+    "hasValue",
+    "indexOf",
+    "int",
+    "ip",
+    "ip.isCanonical",
+    "isCIDR",
+    "isCIDRv4",
+    "isCIDRv6",
+    "isGlobalUnicast",
+    "isGreaterThan",
+    "isIP",
+    "isIPv4",
+    "isIPv6",
+    "isInteger",
+    "isLessThan",
+    "isLinkLocalMulticast",
+    "isLinkLocalUnicast",
+    "isLoopback",
+    "isQuantity",
+    "isSemver",
+    "isSorted",
+    "isURL",
+    "isUnspecified",
+    "join",
+    "jsonpatch.escapeKey",
+    "last",
+    "lastIndexOf",
+    "lists.range",
+    "lowerAscii",
+    "major",
+    "masked",
+    "matches",
+    "math.abs",
+    "math.bitAnd",
+    "math.bitNot",
+    "math.bitOr",
+    "math.bitShiftLeft",
+    "math.bitShiftRight",
+    "math.bitXor",
+    "math.ceil",
+    "math.floor",
+    "math.greatest",
+    "math.isFinite",
+    "math.isInf",
+    "math.isNaN",
+    "math.least",
+    "math.round",
+    "math.sign",
+    "math.sqrt",
+    "math.trunc",
+    "max",
+    "min",
+    "minor",
+    "optional.none",
+    "optional.of",
+    "optional.ofNonZeroValue",
+    "or",
+    "orValue",
+    "patch",
+    "prefixLength",
+    "quantity",
+    "replace",
+    "reverse",
+    "semver",
+    "sets.contains",
+    "sets.equivalent",
+    "sets.intersects",
+    "sign",
+    "size",
+    "slice",
+    "sort",
+    "split",
+    "startsWith",
+    "string",
+    "strings.quote",
+    "sub",
+    "substring",
+    "sum",
+    "timestamp",
+    "trim",
+    "type",
+    "uint",
+    "upperAscii",
+    "url",
+    "validate",
+    "value",
 ];
 
 /// Deepest nesting of brackets, and most conditionals, the parser is given: beyond it takes seconds or panics.
@@ -102,7 +224,9 @@ pub(super) fn rewrite(tree: &mut IdedExpr) {
             call.args.iter_mut().for_each(rewrite);
         }
         Expr::Comprehension(c) => {
-            for part in [&mut c.iter_range, &mut c.accu_init, &mut c.loop_cond, &mut c.loop_step, &mut c.result] {
+            for part in
+                [&mut c.iter_range, &mut c.accu_init, &mut c.loop_cond, &mut c.loop_step, &mut c.result]
+            {
                 rewrite(part);
             }
             charge_loop(c);
@@ -146,7 +270,8 @@ fn charge_loop(c: &mut ComprehensionExpr) {
 
 /// `cel.bind(name, value, body)` is a loop over nothing whose accumulator is the name, as in cel-go.
 fn bind(of: &mut CallExpr) -> Option<Expr> {
-    let is_cel = matches!(of.target.as_deref(), Some(IdedExpr { expr: Expr::Ident(name), .. }) if name == "cel");
+    let is_cel =
+        matches!(of.target.as_deref(), Some(IdedExpr { expr: Expr::Ident(name), .. }) if name == "cel");
     if !is_cel || of.func_name != "bind" || of.args.len() != 3 {
         return None;
     }
@@ -221,7 +346,10 @@ impl Checker<'_> {
         self.visit(&c.accu_init)?;
         self.bound.push(c.iter_var.clone());
         self.bound.push(c.accu_var.clone());
-        let inside = self.visit(&c.loop_cond).and_then(|()| self.visit(&c.loop_step)).and_then(|()| self.visit(&c.result));
+        let inside = self
+            .visit(&c.loop_cond)
+            .and_then(|()| self.visit(&c.loop_step))
+            .and_then(|()| self.visit(&c.result));
         self.bound.truncate(self.bound.len() - 2);
         inside
     }

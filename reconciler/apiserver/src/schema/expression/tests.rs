@@ -1,17 +1,23 @@
 use super::*;
 
+fn compile(source: &str) -> Result<Expression, String> {
+    on_big_stack(|| Expression::compile(source, &[]))
+}
+
 fn value(source: &str) -> Result<cel::Value, Failure> {
-    let expression = Expression::compile(source, &[]).expect("compiles");
+    let expression = compile(source).expect("compiles");
     with_budget(10_000, || expression.evaluate(&Scope::new()))
 }
 
 fn refusal(source: &str) -> String {
-    Expression::compile(source, &[]).expect_err("does not compile")
+    compile(source).expect_err("does not compile")
 }
 
 #[test]
 fn types_are_compared_by_name() {
-    for source in ["type('x') == string", "type(1) == int", "type([]) == list", "type(dyn({})) == map", "bool('true')"] {
+    for source in
+        ["type('x') == string", "type(1) == int", "type([]) == list", "type(dyn({})) == map", "bool('true')"]
+    {
         assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
     }
 }
@@ -45,7 +51,7 @@ fn the_deepest_expression_accepted_is_evaluated_without_overflow() {
 
 #[test]
 fn budgets_are_shared_and_restored() {
-    let expression = Expression::compile("lists.range(100).all(x, x >= 0)", &[]).expect("compiles");
+    let expression = compile("lists.range(100).all(x, x >= 0)").expect("compiles");
     let scope = Scope::new();
     let results = with_budget(150, || [expression.evaluate(&scope), expression.evaluate(&scope)]);
     assert_eq!(results[0], Ok(cel::Value::Bool(true)));
@@ -60,6 +66,6 @@ fn errors_that_logic_would_absorb_still_count_against_the_budget() {
 
 #[test]
 fn a_list_that_grows_in_a_loop_costs_what_copying_it_costs() {
-    let expression = Expression::compile("size(lists.range(3000).map(x, x)) == 3000", &[]).expect("compiles");
+    let expression = compile("size(lists.range(3000).map(x, x)) == 3000").expect("compiles");
     assert_eq!(with_budget(5_000, || expression.evaluate(&Scope::new())), Err(Failure::OutOfBudget));
 }

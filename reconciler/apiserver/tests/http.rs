@@ -1,0 +1,417 @@
+//! The server as HTTP clients see it: content types, verbs, errors, watches, access.
+
+#[path = "in_process/toy.rs"]
+mod toy;
+
+use axum::body::Body;
+use berth_apiserver::{Identity, Server};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+const BOATS: &str = "/apis/toys.example/v1/namespaces/default/boats";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+
+struct Reply {
+    code: u16,
+    warnings: Vec<String>,
+    content_type: String,
+    text: Bytes,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.text).expect("JSON")
+    }
+
+    fn reason(&self) -> (u16, String) {
+        (self.code, self.json()["reason"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+struct Client(berth_apiserver::ApiService);
+
+impl Client {
+    async fn send(&self, method: Method, path: &str, kind: &str, accept: &str, body: impl Into<Body>) -> Reply {
+        let mut request = Request::builder().method(method).uri(path).header("user-agent", "test/1");
+        for (name, value) in [("content-type", kind), ("accept", accept)] {
+            if !value.is_empty() {
+                request = request.header(name, value);
+            }
+        }
+        let request = request.body(body.into()).expect("a request");
+        let response = self.0.clone().oneshot(request).await.expect("the server answers");
+        let header = |name: &str| -> Vec<String> {
+            response.headers().get_all(name).iter().map(|v| v.to_str().expect("text").to_owned()).collect()
+        };
+        Reply {
+            code: response.status().as_u16(),
+            warnings: header("warning"),
+            content_type: header("content-type").join(","),
+            text: response.into_body().collect().await.expect("a whole body").to_bytes(),
+        }
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, "", "", Body::empty()).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.send(Method::POST, path, JSON, "", body.to_string()).await
+    }
+
+    async fn patch(&self, path: &str, kind: &str, body: &Value) -> Reply {
+        self.send(Method::PATCH, path, kind, "", body.to_string()).await
+    }
+
+    async fn watch(&self, path: &str) -> Vec<Value> {
+        let reply = self.get(path).await;
+        assert_eq!(reply.code, 200, "{path}");
+        reply.text.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect()
+    }
+}
+
+fn boat(name: &str) -> Value {
+    json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {"harbour": "kiel"}})
+}
+
+async fn harbour() -> (Server, Client) {
+    let server = toy::server().await;
+    let client = Client(server.service());
+    assert_eq!(client.post(CRDS, &toy::crd_json()).await.code, 201);
+    (server, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_are_json_or_yaml_and_bounded() {
+    let (_server, client) = harbour().await;
+    let yaml = "apiVersion: toys.example/v1\nkind: Boat\nmetadata:\n  name: y\nspec:\n  harbour: \"no\"\n";
+    let made = client.send(Method::POST, BOATS, "application/yaml", "", yaml).await;
+    assert_eq!((made.code, &made.json()["spec"]["harbour"]), (201, &json!("no")));
+    let refused = |kind: &'static str, body: Vec<u8>| {
+        let client = &client;
+        async move { client.send(Method::POST, BOATS, kind, "", body).await.reason() }
+    };
+    assert_eq!(refused("text/html", b"<p>".to_vec()).await, (415, "UnsupportedMediaType".into()));
+    assert_eq!(refused("application/vnd.kubernetes.protobuf", b"k8s\0x".to_vec()).await.0, 415);
+    assert_eq!(refused(JSON, b"{".to_vec()).await, (400, "BadRequest".into()));
+    assert_eq!(refused(JSON, b"[]".to_vec()).await, (400, "BadRequest".into()));
+    assert_eq!(refused(JSON, vec![b' '; (3 << 20) + 1]).await, (413, "RequestEntityTooLarge".into()));
+    let mut large = boat("large");
+    large["spec"]["tags"] = json!({"x": "x".repeat(1600 * 1024)});
+    assert_eq!(client.post(BOATS, &large).await.reason(), (413, "RequestEntityTooLarge".into()));
+    let protobuf_only = client.send(Method::GET, BOATS, "", "application/vnd.kubernetes.protobuf", "").await;
+    assert_eq!(protobuf_only.reason(), (406, "NotAcceptable".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn patches_are_known_by_their_content_type() {
+    let (_server, client) = harbour().await;
+    let path = format!("{BOATS}/ada");
+    assert_eq!(client.post(BOATS, &boat("ada")).await.code, 201);
+    let strategic = "application/strategic-merge-patch+json";
+    assert_eq!(client.patch(&path, strategic, &json!({})).await.code, 415, "on a custom resource");
+    assert_eq!(client.patch(&path, JSON, &json!({})).await.code, 415);
+    let test = |value: i32| json!([{"op": "test", "path": "/spec/oars", "value": value}, {"op": "remove", "path": "/spec/oars"}]);
+    assert_eq!(client.patch(&path, "application/json-patch+json", &test(9)).await.reason(), (422, "Invalid".into()));
+    let passed = client.patch(&path, "application/json-patch+json", &test(2)).await;
+    assert_eq!(passed.json()["spec"]["oars"], 2, "removed, then defaulted again");
+    assert_eq!(client.patch(&path, APPLY, &boat("ada")).await.reason(), (400, "BadRequest".into()), "no manager");
+    let absent = format!("{BOATS}/new");
+    assert_eq!(client.patch(&absent, MERGE, &json!({})).await.reason(), (404, "NotFound".into()));
+    let apply = |path: &str| format!("{path}?fieldManager=me");
+    assert_eq!(client.patch(&apply(&absent), APPLY, &boat("new")).await.code, 201);
+    assert_eq!(client.patch(&apply(&absent), APPLY, &boat("new")).await.code, 200);
+    assert_eq!(client.patch(&apply(&absent), APPLY, &boat("other")).await.code, 400);
+    let in_the_way = json!({"metadata": {"resourceVersion": "1"}, "spec": {"oars": 1}});
+    assert_eq!(client.patch(&path, MERGE, &in_the_way).await.reason(), (409, "Conflict".into()));
+    assert_eq!(client.patch(&path, MERGE, &json!({"metadata": {"uid": "x"}})).await.reason(), (409, "Conflict".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_answers_as_if_and_writes_nothing() {
+    let (_server, client) = harbour().await;
+    let dry = |path: &str| format!("{path}?dryRun=All&fieldManager=me");
+    let made = client.post(&dry(BOATS), &boat("ada")).await;
+    assert_eq!((made.code, &made.json()["spec"]["oars"]), (201, &json!(2)));
+    let path = format!("{BOATS}/ada");
+    assert_eq!(client.get(&path).await.code, 404);
+    assert_eq!(client.patch(&dry(&path), APPLY, &boat("ada")).await.code, 201);
+    let mut bad = boat("ada");
+    bad["spec"]["oars"] = json!(99);
+    assert_eq!(client.patch(&dry(&path), APPLY, &bad).await.reason(), (422, "Invalid".into()));
+    client.post(BOATS, &boat("ada")).await;
+    let before = client.get(&path).await.text;
+    let patched = client.patch(&dry(&path), MERGE, &json!({"spec": {"oars": 3}})).await;
+    assert_eq!(patched.json()["spec"]["oars"], 3);
+    assert_eq!(client.send(Method::DELETE, &dry(&path), "", "", "").await.code, 200);
+    assert_eq!(client.get(&path).await.text, before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_fields_are_refused_warned_of_or_dropped_as_asked() {
+    let (_server, client) = harbour().await;
+    let mut odd = boat("ada");
+    odd["spec"]["nope"] = json!(1);
+    let strict = client.post(&format!("{BOATS}?fieldValidation=Strict"), &odd).await;
+    assert_eq!(strict.reason(), (400, "BadRequest".into()));
+    assert!(strict.json()["message"].as_str().unwrap().contains("unknown field \"spec.nope\""));
+    let quiet = client.post(&format!("{BOATS}?fieldValidation=Ignore&dryRun=All"), &odd).await;
+    assert_eq!((quiet.code, quiet.warnings.len()), (201, 0));
+    let warned = client.post(BOATS, &odd).await;
+    assert_eq!(warned.warnings, ["299 - \"unknown field \\\"spec.nope\\\"\""]);
+    assert!(warned.json()["spec"].get("nope").is_none());
+    let mut wrong = boat("ada");
+    wrong["kind"] = json!("Ship");
+    assert_eq!(client.post(BOATS, &wrong).await.reason(), (400, "BadRequest".into()));
+    let mut elsewhere = boat("ada");
+    elsewhere["metadata"]["namespace"] = json!("kube-system");
+    assert_eq!(client.post(BOATS, &elsewhere).await.reason(), (400, "BadRequest".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_start_where_asked() {
+    let (_server, client) = harbour().await;
+    let first = client.post(BOATS, &boat("a")).await.json();
+    client.post(BOATS, &boat("b")).await;
+    let kinds = |events: &[Value]| -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        events.iter().map(|e| (text(&e["type"]), text(&e["object"]["metadata"]["name"]))).collect()
+    };
+    let pair = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+    let watch = |query: &str| format!("{BOATS}?watch=true&timeoutSeconds=1&{query}");
+    let all = client.watch(&watch("")).await;
+    assert_eq!(kinds(&all), [pair("ADDED", "a"), pair("ADDED", "b")]);
+    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let later = client.watch(&watch(&format!("resourceVersion={revision}"))).await;
+    assert_eq!(kinds(&later), [pair("ADDED", "b")]);
+    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let streamed = client.watch(&watch(initial)).await;
+    assert_eq!(kinds(&streamed), [pair("ADDED", "a"), pair("ADDED", "b"), pair("BOOKMARK", "")]);
+    let end = &streamed[2]["object"]["metadata"];
+    assert_eq!(end["annotations"]["k8s.io/initial-events-end"], "true");
+    let one = client.watch(&watch("fieldSelector=metadata.name%3Db")).await;
+    assert_eq!(kinds(&one), [pair("ADDED", "b")]);
+    assert_eq!(client.get(&watch("sendInitialEvents=true")).await.reason(), (422, "Invalid".into()));
+    assert_eq!(client.get(&watch("resourceVersion=999999")).await.reason(), (504, "Timeout".into()));
+    assert_eq!(client.get(&watch("resourceVersion=x")).await.reason(), (400, "BadRequest".into()));
+    assert_eq!(client.get(&watch("fieldSelector=spec.oars%3D1")).await.reason(), (400, "BadRequest".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn discovery_is_there_in_both_forms_and_follows_definitions() {
+    let (_server, client) = harbour().await;
+    let list = client.get("/apis/toys.example/v1").await.json();
+    let names: Vec<_> = list["resources"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["boats", "boats/status", "boats/scale"]);
+    let wanted = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    let all = client.send(Method::GET, "/apis", "", wanted, "").await;
+    assert_eq!(all.content_type, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+    let groups = all.json()["items"].as_array().unwrap().clone();
+    let toys = groups.iter().find(|group| group["metadata"]["name"] == "toys.example").expect("a group");
+    assert_eq!(toys["versions"][0]["resources"][0]["responseKind"]["kind"], "Boat");
+    assert_eq!(client.get("/version").await.json()["major"], "1");
+    for path in ["/healthz", "/livez", "/readyz"] {
+        assert_eq!(client.get(path).await.text, "ok");
+    }
+    client.send(Method::DELETE, &format!("{CRDS}/boats.toys.example"), "", "", "").await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(client.get("/apis/toys.example/v1").await.code, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tables_and_metadata_are_given_to_who_asks() {
+    let (_server, client) = harbour().await;
+    client.post(BOATS, &boat("ada")).await;
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let reply = client.send(Method::GET, BOATS, "", table, "").await.json();
+    assert_eq!(reply["kind"], "Table");
+    assert_eq!(reply["rows"][0]["cells"], json!(["ada", "kiel", "0s"]));
+    let metadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let reply = client.send(Method::GET, BOATS, "", metadata, "").await.json();
+    assert_eq!(reply["items"][0]["metadata"]["name"], "ada");
+    assert!(reply["items"][0].get("spec").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scale_reads_and_writes_the_declared_fields() {
+    let (_server, client) = harbour().await;
+    client.post(BOATS, &boat("ada")).await;
+    let path = format!("{BOATS}/ada/scale");
+    let scale = client.get(&path).await.json();
+    assert_eq!((&scale["kind"], &scale["spec"]["replicas"]), (&json!("Scale"), &json!(2)));
+    let scaled = client.patch(&path, MERGE, &json!({"spec": {"replicas": 6}})).await.json();
+    assert_eq!(scaled["spec"]["replicas"], 6);
+    assert_eq!(client.get(&format!("{BOATS}/ada")).await.json()["spec"]["oars"], 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn generated_names_are_new_names() {
+    let (_server, client) = harbour().await;
+    let mut new = boat("");
+    new["metadata"] = json!({"generateName": "ada-"});
+    let first = client.post(BOATS, &new).await.json()["metadata"]["name"].clone();
+    let second = client.post(BOATS, &new).await.json()["metadata"]["name"].clone();
+    assert!(first.as_str().unwrap().starts_with("ada-") && first != second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_is_deleted_as_far_as_the_selector_reaches() {
+    let (_server, client) = harbour().await;
+    for (name, label) in [("a", "x"), ("b", "y"), ("c", "x")] {
+        let mut new = boat(name);
+        new["metadata"]["labels"] = json!({"l": label});
+        client.post(BOATS, &new).await;
+    }
+    let gone = client.send(Method::DELETE, &format!("{BOATS}?labelSelector=l%3Dx"), "", "", "").await.json();
+    assert_eq!(gone["items"].as_array().unwrap().len(), 2);
+    let left = client.get(BOATS).await.json();
+    assert_eq!(left["items"].as_array().unwrap().len(), 1);
+    let everywhere = client.send(Method::DELETE, "/apis/toys.example/v1/boats", "", "", "").await;
+    assert_eq!(everywhere.reason(), (405, "MethodNotAllowed".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_that_is_wrong_is_refused_with_the_field() {
+    let (_server, client) = harbour().await;
+    let with = |path: &str, value: Value| {
+        let mut crd = toy::crd_json();
+        crd["metadata"]["name"] = json!("ships.toys.example");
+        crd["spec"]["names"] = json!({"plural": "ships", "kind": "Ship"});
+        *crd.pointer_mut(path).expect(path) = value;
+        crd
+    };
+    for (path, value, field) in [
+        ("/metadata/name", json!("boat.toys.example"), "metadata.name"),
+        ("/spec/scope", json!("World"), "spec.scope"),
+        ("/spec/versions/0/storage", json!(false), "spec.versions"),
+        ("/spec/versions/0/schema", json!({}), "spec.versions[0].schema.openAPIV3Schema"),
+        ("/spec/versions", json!([]), "spec.versions"),
+    ] {
+        let reply = client.post(CRDS, &with(path, value)).await;
+        assert_eq!(reply.reason(), (422, "Invalid".into()), "{path}");
+        let causes = reply.json()["details"]["causes"].to_string();
+        assert!(causes.contains(field), "{path}: {causes}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_follow_a_definition_that_gains_a_default_and_a_version() {
+    let (_server, client) = harbour().await;
+    client.post(BOATS, &boat("ada")).await;
+    let path = format!("{CRDS}/boats.toys.example");
+    let mut crd = client.get(&path).await.json();
+    let mut second = crd["spec"]["versions"][0].clone();
+    second["name"] = json!("v2");
+    second["storage"] = json!(false);
+    second["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["flag"] =
+        json!({"type": "string", "default": "de"});
+    crd["spec"]["versions"].as_array_mut().unwrap().push(second);
+    assert_eq!(client.send(Method::PUT, &path, JSON, "", crd.to_string()).await.code, 200);
+    let seen = client.get("/apis/toys.example/v2/namespaces/default/boats/ada").await.json();
+    assert_eq!((&seen["apiVersion"], &seen["spec"]["flag"]), (&json!("toys.example/v2"), &json!("de")));
+    let list = client.get("/apis/toys.example/v2/boats").await.json();
+    assert_eq!(list["items"][0]["apiVersion"], "toys.example/v2");
+    assert!(client.get(&format!("{BOATS}/ada")).await.json()["spec"].get("flag").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_allowed_is_told_so_and_rules_open_exactly_what_they_name() {
+    let (server, admin) = harbour().await;
+    admin.post(BOATS, &boat("ada")).await;
+    let bob = Client(server.service_as(Identity::new("bob", [])));
+    assert_eq!(bob.get(&format!("{BOATS}/ada")).await.reason(), (403, "Forbidden".into()));
+    assert_eq!(bob.get("/apis").await.code, 200, "discovery is open to everybody who logged in");
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let role = json!({"metadata": {"name": "reader"}, "rules": [{"verbs": ["get", "patch"], "apiGroups": ["toys.example"],
+        "resources": ["boats", "boats/status"], "resourceNames": ["ada"]}]});
+    assert_eq!(admin.post(&format!("{rbac}/roles"), &role).await.code, 201);
+    let binding = json!({"metadata": {"name": "bob"}, "roleRef": {"kind": "Role", "name": "reader"},
+        "subjects": [{"kind": "User", "name": "bob"}]});
+    assert_eq!(admin.post(&format!("{rbac}/rolebindings"), &binding).await.code, 201);
+    assert_eq!(bob.get(&format!("{BOATS}/ada")).await.code, 200);
+    assert_eq!(bob.patch(&format!("{BOATS}/ada/status"), MERGE, &json!({"status": {"oars": 1}})).await.code, 200);
+    assert_eq!(bob.get(BOATS).await.code, 403, "listing is another verb");
+    assert_eq!(bob.send(Method::DELETE, &format!("{BOATS}/ada"), "", "", "").await.code, 403);
+    let may = |verb: &str| json!({"spec": {"resourceAttributes": {"verb": verb, "group": "toys.example",
+        "resource": "boats", "namespace": "default", "name": "ada"}}});
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    assert_eq!(bob.post(path, &may("get")).await.json()["status"]["allowed"], true);
+    assert_eq!(bob.post(path, &may("delete")).await.json()["status"]["allowed"], false);
+    let who = bob.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).await.json();
+    assert_eq!(who["status"]["userInfo"]["username"], "bob");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_admission_policy_decides_on_creation_change_and_deletion() {
+    let (_server, client) = harbour().await;
+    client.post(BOATS, &boat("free")).await;
+    let path = "/apis/admissionregistration.k8s.io/v1";
+    let policy = json!({"metadata": {"name": "moored"}, "spec": {
+        "matchConstraints": {"resourceRules": [{"apiGroups": ["toys.example"], "apiVersions": ["*"],
+            "resources": ["boats"], "operations": ["DELETE"]}]},
+        "validations": [{"expression": "!has(oldObject.status.oars)", "message": "it is in use"}]}});
+    assert_eq!(client.post(&format!("{path}/validatingadmissionpolicies"), &policy).await.code, 201);
+    let binding = json!({"metadata": {"name": "moored"}, "spec": {"policyName": "moored", "validationActions": ["Deny"]}});
+    assert_eq!(client.post(&format!("{path}/validatingadmissionpolicybindings"), &binding).await.code, 201);
+    client.post(BOATS, &boat("used")).await;
+    client.patch(&format!("{BOATS}/used/status"), MERGE, &json!({"status": {"oars": 1}})).await;
+    let refused = client.send(Method::DELETE, &format!("{BOATS}/used"), "", "", "").await;
+    assert_eq!(refused.code, 422);
+    assert!(refused.json()["message"].as_str().unwrap().contains("it is in use"), "{}", refused.json());
+    assert_eq!(client.send(Method::DELETE, &format!("{BOATS}/free"), "", "", "").await.code, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_has_two_faces_and_is_found_by_what_it_is_about() {
+    let (_server, client) = harbour().await;
+    let event = json!({"metadata": {"name": "e"}, "eventTime": "2026-01-01T00:00:00.000000Z", "action": "Moor",
+        "reason": "Moored", "type": "Normal", "note": "it is moored", "reportingController": "c",
+        "reportingInstance": "i", "regarding": {"kind": "Boat", "name": "ada", "namespace": "default", "uid": "u"}});
+    let made = client.post("/apis/events.k8s.io/v1/namespaces/default/events", &event).await;
+    assert_eq!((made.code, &made.json()["note"]), (201, &json!("it is moored")), "{}", made.json());
+    let core = client.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dada").await.json();
+    assert_eq!(core["items"][0]["message"], "it is moored");
+    assert_eq!(core["items"][0]["involvedObject"]["name"], "ada");
+    tokio::time::sleep(std::time::Duration::from_secs(3700)).await;
+    let core = client.get("/api/v1/namespaces/default/events").await.json();
+    assert_eq!(core["items"], json!([]), "events are kept for an hour");
+}
+
+#[tokio::test(start_paused = true)]
+async fn odd_requests_get_an_answer_and_never_a_server_error() {
+    let (_server, client) = harbour().await;
+    client.post(BOATS, &boat("ada")).await;
+    let paths = [
+        "/", "//", "/api", "/api/v1/", "/apis/", "/apis/toys.example", "/apis/toys.example/v9/boats", "/api/v1/pods",
+        "/api/v1/namespaces/default", "/api/v1/namespaces//secrets", "/api/v1/namespaces/%2e%2e/secrets/a",
+        "/apis/toys.example/v1/namespaces/default/boats/ada/exec", "/apis/toys.example/v1/boats/ada", BOATS,
+        "/apis/toys.example/v1/namespaces/default/boats/%ff", "/apis/toys.example/v1/namespaces/default/boats/ada/status",
+    ];
+    let bodies = [
+        "", "null", "[]", "\"x\"", "{}", "{\"metadata\":null}", "{\"metadata\":[]}", "{\"metadata\":{\"name\":7}}",
+        "{\"metadata\":{\"name\":\"a\",\"labels\":{\"x\":1}}}", "{\"metadata\":{\"finalizers\":{}}}",
+        "{\"kind\":1}", "[{\"op\":\"move\"}]", "[{\"op\":\"replace\",\"path\":\"\",\"value\":3}]",
+        "{\"metadata\":{\"managedFields\":[{\"time\":3}]},\"spec\":null}", "{\"spec\":{\"harbour\":{\"a\":[1]}}}", "a: [b",
+    ];
+    let types = ["", JSON, MERGE, APPLY, "application/json-patch+json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+    for path in paths {
+        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+            for kind in types {
+                for body in bodies {
+                    let path = format!("{path}?fieldManager=x&dryRun=All");
+                    let reply = client.send(method.clone(), &path, kind, "", body).await;
+                    assert!(reply.code < 500, "{method} {path} {kind} {body}: {}", reply.json());
+                    if !StatusCode::from_u16(reply.code).unwrap().is_success() && reply.code != 304 {
+                        assert_eq!(reply.json()["kind"], "Status", "{method} {path}");
+                    }
+                }
+            }
+        }
+    }
+}
