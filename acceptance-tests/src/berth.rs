@@ -14,6 +14,8 @@ use crate::wait;
 
 /// Where `berth up` listens: it has the namespace's loopback to itself.
 const LISTEN: &str = "127.0.0.1:7443";
+/// Private addresses of guests.
+const PRIVATE: &str = "10.77.0.0/16";
 /// What `berth up` writes for its administrator, in its state directory.
 const KUBECONFIG: &str = "admin.kubeconfig";
 /// The environment variable by which the provider finds a kubeconfig.
@@ -51,7 +53,16 @@ impl Berth {
     pub fn up_command(&self) -> Command {
         let mut command = self.namespace.command(&self.program);
         command
-            .args(["up", "--listen", LISTEN, "--public-cidr", &self.public, "--state-dir"])
+            .args([
+                "up",
+                "--listen",
+                LISTEN,
+                "--private-cidr",
+                PRIVATE,
+                "--public-cidr",
+                &self.public,
+                "--state-dir",
+            ])
             .arg(&self.state);
         command.env("RUST_BACKTRACE", "1");
         command
@@ -74,6 +85,7 @@ impl Berth {
     pub fn spawn_controllers(&mut self, kubeconfig: &Path) -> Result<()> {
         let mut command = self.namespace.command(&self.program);
         command.arg("controllers").arg("--kubeconfig").arg(kubeconfig);
+        command.args(["--private-cidr", PRIVATE, "--public-cidr", &self.public]);
         self.daemon = Some(Daemon::spawn("berth controllers", &mut command, &self.log)?);
         Ok(())
     }
@@ -136,7 +148,7 @@ impl Berth {
     /// Runs `berth undelete DISK`.
     pub fn undelete(&self, disk: &str) -> Result<Finished> {
         let mut command = self.namespace.command(&self.program);
-        command.args(["undelete", disk, "--kubeconfig"]).arg(self.kubeconfig());
+        command.args(["undelete", disk, "--state-dir"]).arg(&self.state);
         process::run(&mut command, END)
     }
 

@@ -44,7 +44,8 @@ pub fn says(text: &str, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn reading(report: &mut Report, platform: &Platform) {
+/// What there is to read once berth is installed.
+pub fn reading(report: &mut Report, platform: &Platform) {
     let kubectl = platform.kubectl();
     report.case("api-resources lists every kind with its short name", || {
         let text = kubectl.ok(&["api-resources", "--api-group=berth.dev", "--no-headers"])?;
@@ -101,7 +102,8 @@ fn reading(report: &mut Report, platform: &Platform) {
     });
 }
 
-fn writing(report: &mut Report, platform: &Platform) {
+/// Every way to write an object.
+pub fn writing(report: &mut Report, platform: &Platform) {
     let kubectl = platform.kubectl();
     report.case("every kind is applied, got with -o wide and described", || {
         let objects = [
@@ -208,7 +210,8 @@ fn writing(report: &mut Report, platform: &Platform) {
     });
 }
 
-fn refusals(report: &mut Report, platform: &Platform) {
+/// Every mistake that admission must catch.
+pub fn refusals(report: &mut Report, platform: &Platform) {
     let kubectl = platform.kubectl();
     for (memory, words) in [("512MB", &["memory"]), ("-1", &["memory"]), ("lots", &["memory"])] {
         report.case(&format!("memory {memory} is refused"), || {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, story};
+use super::{Kit, kubectl, story};
 use crate::platform::Platform;
 use crate::report::{Report, note};
 
@@ -17,7 +17,13 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         .step("the CRDs, policies and roles apply, and controllers and host start", || {
             platform.install_on_kubernetes()
         })
-        .and_then(|()| story::tell(report, &mut platform, &guest));
+        .and_then(|()| {
+            // The same cases as on the embedded control plane: a difference between the two is a bug.
+            kubectl::reading(report, &platform);
+            kubectl::writing(report, &platform);
+            kubectl::refusals(report, &platform);
+            story::tell(report, &mut platform, &guest)
+        });
     if report.count().failed > 0 {
         note(&platform.keep_evidence());
     }
