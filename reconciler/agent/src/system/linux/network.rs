@@ -26,7 +26,7 @@ type Result<T> = std::result::Result<T, SystemError>;
 
 pub(super) const BRIDGE_PREFIX: &str = "bth-";
 pub(super) const TAP_PREFIX: &str = "btt";
-/// Carries the public addresses.
+/// Carries the public addresses: a bridge without ports, for a kernel that has bridges may still lack dummies.
 const PUBLIC_LINK: &str = "berth-public";
 
 #[derive(Debug)]
@@ -122,6 +122,10 @@ impl Networks {
         if link.controller != Some(bridge.index) {
             netlink.join(&link, &bridge).await?;
         }
+        let hairpin = bridged_packets_are_filtered().await;
+        if link.hairpin != hairpin {
+            netlink.set_hairpin(&link, hairpin).await?;
+        }
         if link.up { Ok(()) } else { netlink.set_up(&link).await }
     }
 
@@ -152,12 +156,12 @@ impl Networks {
             let link = match link {
                 Some(link) => link,
                 None => {
-                    netlink.add_dummy(PUBLIC_LINK).await?;
+                    netlink.add_bridge(PUBLIC_LINK, stable_mac(PUBLIC_LINK)).await?;
                     sysctl_if_there(&format!("net/ipv6/conf/{PUBLIC_LINK}/disable_ipv6"), "1").await;
                     netlink.expect(PUBLIC_LINK).await?
                 }
             };
-            link.must_be(Kind::Dummy)?;
+            link.must_be(Kind::Bridge)?;
             netlink.add_missing(&link, &hosts(&public)).await?;
             if !link.up {
                 netlink.set_up(&link).await?;
@@ -168,7 +172,7 @@ impl Networks {
         self.rules.apply(firewall).await?;
         match link {
             Some(link) => {
-                link.must_be(Kind::Dummy)?;
+                link.must_be(Kind::Bridge)?;
                 netlink.remove(&link).await
             }
             None => Ok(()),
@@ -221,6 +225,13 @@ fn remove_folder(folder: &Path) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
         _ => Ok(()),
     }
+}
+
+/// Where `br_netfilter` shows bridged packets to the firewall (container runtimes load it), a guest's packet to its
+/// own public address is turned around within the bridge, and has to leave by the port it came in.
+async fn bridged_packets_are_filtered() -> bool {
+    let setting = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
+    blocking(setting).await.is_ok_and(|value| value.trim() == "1")
 }
 
 async fn sysctl(key: &str, value: &'static str) -> Result<()> {

@@ -1,1 +1,114 @@
-//! Tests.
+//! What several tests need, and the whole system without a machine.
+
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount, umount};
+use tempfile::TempDir;
+
+use super::*;
+use crate::system::StrangerKind;
+
+/// A file system so small that it can be filled. Needs root.
+#[derive(Debug)]
+pub(super) struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    pub(super) fn mount(bytes: usize) -> Option<Self> {
+        if !nix::unistd::Uid::effective().is_root() {
+            eprintln!("skipped: only root can mount a small file system to fill");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let options = format!("size={bytes}");
+        match mount(Some("tmpfs"), folder.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())) {
+            Ok(()) => Some(Self(folder)),
+            Err(error) => {
+                eprintln!("skipped: cannot mount a small file system to fill: {error}");
+                None
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        if let Err(error) = umount(self.0.path()) {
+            eprintln!("{} stays mounted: {error}", self.0.path().display());
+        }
+    }
+}
+
+fn system() -> (TempDir, LinuxSystem) {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = LinuxConfig { run_as: None, ..LinuxConfig::new(folder.path().join("state")) };
+    let system = LinuxSystem::open(config).expect("opened");
+    (folder, system)
+}
+
+#[test]
+fn a_state_directory_that_qemus_user_cannot_reach_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).expect("closed");
+    let state = folder.path().join("state");
+    let config = LinuxConfig { run_as: Some(RunAs { uid: 61_999, gid: 61_999 }), ..LinuxConfig::new(&state) };
+    let error = LinuxSystem::open(config.clone()).expect_err("closed to others");
+    assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).expect("open");
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("closed");
+    LinuxSystem::open(config).expect("the state directory itself is opened by us");
+    assert_eq!(std::fs::metadata(&state).expect("there").permissions().mode() & 0o777, 0o711);
+}
+
+#[tokio::test]
+async fn a_journal_is_read_back_and_goes_with_its_instance() {
+    let (_folder, system) = system();
+    assert_eq!(system.read_journal("i-0123456789ab").await.expect("read"), None);
+    let journal = serde_json::json!({"intent": "start"});
+    system.write_journal("i-0123456789ab", &journal).await.expect("written");
+    assert_eq!(system.read_journal("i-0123456789ab").await.expect("read"), Some(journal.clone()));
+    let instances = system.instances().await.expect("list");
+    assert_eq!(instances.len(), 1);
+    assert_eq!(instances[0].journal, Some(journal));
+    assert_eq!(instances[0].process, None);
+    system.remove_instance("i-0123456789ab").await.expect("removed");
+    system.remove_instance("i-0123456789ab").await.expect("removed again");
+    assert!(system.instances().await.expect("list").is_empty());
+}
+
+#[tokio::test]
+async fn what_berth_did_not_make_is_reported_and_left_alone() {
+    let (folder, system) = system();
+    let state = folder.path().join("state");
+    let volumes = state.join("pools/default/volumes");
+    std::fs::create_dir_all(&volumes).expect("folder");
+    let foreign: Vec<PathBuf> =
+        ["mine.qcow2", "v-0123456789abcdef.qcow2", "notes.txt"].map(|n| volumes.join(n)).to_vec();
+    foreign.iter().for_each(|f| std::fs::write(f, b"data").expect("file"));
+    std::fs::create_dir(state.join("instances/My VM")).expect("folder");
+    let strangers = system.strangers().await.expect("looked");
+    let named = |kind| strangers.iter().filter(move |s| s.kind == kind).map(|s| s.name.as_str());
+    assert_eq!(
+        named(StrangerKind::Volume).collect::<Vec<_>>(),
+        ["default/mine.qcow2", "default/notes.txt", "default/v-0123456789abcdef.qcow2"]
+    );
+    assert_eq!(named(StrangerKind::Instance).collect::<Vec<_>>(), ["My VM"]);
+    let owner = VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), image: None };
+    let new = NewVolume {
+        pool: "default".to_owned(),
+        id: "v-0123456789abcdef".to_owned(),
+        size: Some(1 << 20),
+        base: None,
+        owner,
+    };
+    let error = system.create_volume(&new).await.expect_err("somebody's file");
+    assert!(matches!(error, SystemError::VolumeDamaged { .. }), "{error:?}");
+    system.trash_volume("default", "v-0123456789abcdef").await.expect("nothing to do");
+    system.purge_trash("default", Duration::ZERO).await.expect("nothing to do");
+    for file in foreign {
+        assert_eq!(std::fs::read(&file).expect("still there"), b"data");
+    }
+}

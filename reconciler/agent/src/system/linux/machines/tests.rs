@@ -1,1 +1,186 @@
-//! Tests.
+//! Real machines, where QEMU is installed.
+
+use berth_qemu::hypervisor::Limits;
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+use super::super::{LinuxConfig, LinuxSystem};
+use super::*;
+use crate::system::{NewVolume, Seed, System, VolumeOwner};
+
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Instances are told apart on the whole host: each test, in each run, has its own.
+fn instance() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("i-{:08x}{:04x}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A host with QEMU, or None with the reason printed.
+async fn host() -> Option<(TempDir, LinuxSystem)> {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::Builder::new().prefix("b").tempdir().expect("temporary folder");
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).expect("mode");
+    let system = LinuxSystem::open(LinuxConfig::new(folder.path())).expect("opened");
+    if let Err(why) = system.facts().await.expect("facts").qemu {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    Some((folder, system))
+}
+
+async fn machine(system: &LinuxSystem, instance: &str, firmware: FirmwareKind) -> LaunchConfig {
+    let owner = VolumeOwner { namespace: "default".to_owned(), name: "root".to_owned(), image: None };
+    let new = NewVolume {
+        pool: "default".to_owned(),
+        id: "v-0123456789abcdef".to_owned(),
+        size: Some(64 << 20),
+        base: None,
+        owner,
+    };
+    let volume = system.create_volume(&new).await.expect("made");
+    let facts = system.facts().await.expect("facts").qemu.expect("installed");
+    LaunchConfig {
+        instance: instance.to_owned(),
+        name: "web".to_owned(),
+        uuid: "12345678-1234-4234-8234-123456789abc".to_owned(),
+        cpus: 1,
+        memory_bytes: 64 << 20,
+        accelerator: Accelerator::Tcg { tb_size_mib: 16 },
+        firmware,
+        machine_type: facts.machine_type,
+        cpu_model: "max".to_owned(),
+        disks: vec![DiskSpec {
+            id: "disk-root".to_owned(),
+            file: volume.path,
+            format: Format::Qcow2,
+            backing: None,
+            serial: "v0123456789abcdef".to_owned(),
+            wwn: None,
+            boot: true,
+            read_only: false,
+            target: Some(0),
+            cache: Cache::Writeback,
+        }],
+        nics: Vec::new(),
+        seed: Some(Seed {
+            meta_data: "instance-id: i\n".to_owned(),
+            user_data: "#cloud-config\npassword: secret\n".to_owned(),
+            network_config: "version: 2\n".to_owned(),
+        }),
+        limits: Limits::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_started_once_found_again_and_removed_without_a_trace() {
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    let config = machine(&system, &instance, FirmwareKind::Bios).await;
+    system.write_journal(&instance, &serde_json::json!({"intent": "start"})).await.expect("journal");
+    assert_eq!(system.process(&instance).await.expect("looked"), None);
+    let started = system.launch(&config).await.expect("started");
+    assert_eq!(system.launch(&config).await.expect("started already"), started);
+    let (qmp, _events) = system.connect(&instance).await.expect("a monitor");
+    let status = qmp.execute("query-status", Value::Null).await.expect("an answer");
+    assert_eq!(status["status"], "prelaunch", "not one instruction before somebody says so: {status}");
+    system.guest_agent(&instance).await.expect("a channel");
+    drop(qmp);
+
+    // Another run of the agent; and one whose record of the start never reached the disk.
+    let again = LinuxSystem::open(LinuxConfig::new(folder.path())).expect("opened");
+    assert_eq!(again.process(&instance).await.expect("looked"), Some(started.clone()));
+    let record = folder.path().join("instances").join(&instance).join("process.json");
+    fs::remove_file(&record).expect("there");
+    let found = again.process(&instance).await.expect("looked").expect("found by its command line");
+    assert_eq!(found.identity, started.identity);
+    let drift = found.started_at.duration_since(started.started_at);
+    assert!(drift.abs() < SignedDuration::from_secs(120), "{drift}");
+    let instances = again.instances().await.expect("list");
+    assert_eq!(instances[0].process.as_ref().map(|p| &p.identity), Some(&started.identity));
+    assert!(again.strangers().await.expect("looked").iter().all(|s| !s.detail.contains(&instance)));
+
+    let error = again.remove_instance(&instance).await.expect_err("it runs");
+    assert!(
+        matches!(error, SystemError::StillRunning { pid, .. } if pid == started.identity.pid),
+        "{error:?}"
+    );
+    again.kill(&instance, GRACE).await.expect("ended");
+    again.kill(&instance, GRACE).await.expect("ended already");
+    tokio::time::timeout(GRACE, again.exited(&started.identity)).await.expect("at once").expect("waited");
+    again.remove_instance(&instance).await.expect("removed");
+    assert!(again.instances().await.expect("list").is_empty());
+}
+
+#[tokio::test]
+async fn secrets_and_notes_are_out_of_the_reach_of_others() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    let config = machine(&system, &instance, FirmwareKind::Bios).await;
+    system.write_journal(&instance, &serde_json::json!({})).await.expect("journal");
+    system.launch(&config).await.expect("started");
+    let home = folder.path().join("instances").join(&instance);
+    let of = |name: &str| {
+        let metadata = fs::metadata(home.join(name)).expect("there");
+        (metadata.uid(), metadata.permissions().mode() & 0o777)
+    };
+    let us = nix::unistd::Uid::effective().as_raw();
+    assert_eq!(of("journal.json"), (us, 0o600));
+    assert_eq!(of("seed.img"), (us, 0o440));
+    assert_eq!(of("").0, us, "QEMU's user cannot exchange what is in the folder");
+    let qemu = RunAs::default_user().map_or(us, |u| u.uid);
+    assert_eq!(of("run"), (qemu, 0o700));
+    assert!(home.join("serial.log").exists(), "people find the log where they look for it");
+    system.kill(&instance, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
+async fn what_qemu_says_when_it_gives_up_is_in_the_error() {
+    let Some((_folder, system)) = host().await else { return };
+    let instance = instance();
+    let config = LaunchConfig {
+        machine_type: "pc-q35-99.9".to_owned(),
+        ..machine(&system, &instance, FirmwareKind::Bios).await
+    };
+    let error = system.launch(&config).await.expect_err("no such machine type");
+    assert_eq!(error.reason(), berth_api::Reason::QemuFailed);
+    assert!(error.chain().contains("unsupported machine type"), "{}", error.chain());
+    assert!(system.last_words(&instance).await.expect("read").contains("unsupported machine type"));
+    assert_eq!(system.process(&instance).await.expect("looked"), None);
+}
+
+#[tokio::test]
+async fn firmware_variables_are_the_machines_own_and_stay() {
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    if !system.facts().await.expect("facts").qemu.is_ok_and(|q| q.uefi) {
+        eprintln!("skipped: no UEFI firmware is installed");
+        return;
+    }
+    let config = machine(&system, &instance, FirmwareKind::Uefi).await;
+    system.launch(&config).await.expect("started");
+    system.kill(&instance, GRACE).await.expect("ended");
+    let vars = folder.path().join("instances").join(&instance).join("vars.fd");
+    let mut bytes = fs::read(&vars).expect("a copy of the template");
+    bytes[100] ^= 0xff;
+    fs::write(&vars, &bytes).expect("as a guest would");
+    system.launch(&config).await.expect("started again");
+    system.kill(&instance, GRACE).await.expect("ended");
+    assert!(fs::read(&vars).expect("there") == bytes, "what the guest wrote is kept");
+}
+
+#[tokio::test]
+async fn a_host_without_qemu_can_still_clean_up() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let instance = instance();
+    let config = LinuxConfig { run_as: None, ..LinuxConfig::new(folder.path()) };
+    let system = LinuxSystem::open(config).expect("opened");
+    let missing = || LaunchError::NoBinary { binary: PathBuf::from("qemu-system-x86_64") };
+    assert_eq!(without_qemu(&instance, missing()).expect("looked"), None);
+    system.write_journal(&instance, &serde_json::json!({})).await.expect("journal");
+    system.kill(&instance, GRACE).await.expect("nothing runs");
+    system.remove_instance(&instance).await.expect("removed");
+    assert_eq!(SystemError::from(missing()).reason(), berth_api::Reason::QemuMissing);
+}

@@ -6,8 +6,10 @@ use futures::TryStreamExt;
 use ipnet::Ipv4Net;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rtnetlink::{Handle, LinkBridge, LinkDummy, LinkUnspec};
+use rtnetlink::packet_route::link::{
+    InfoBridgePort, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
 
 use super::Result;
 use crate::system::SystemError;
@@ -17,7 +19,6 @@ use crate::system::SystemError;
 pub(super) enum Kind {
     Bridge,
     Tap,
-    Dummy,
 }
 
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub(super) struct Link {
     pub(super) up: bool,
     /// The bridge it is a port of.
     pub(super) controller: Option<u32>,
+    /// As a port of a bridge: whether frames may leave where they came in.
+    pub(super) hairpin: bool,
 }
 
 impl Link {
@@ -80,10 +83,6 @@ impl Netlink {
         self.add(name, message).await
     }
 
-    pub(super) async fn add_dummy(&self, name: &str) -> Result<()> {
-        self.add(name, LinkDummy::new(name).build()).await
-    }
-
     /// One that came into being meanwhile is as good.
     async fn add(&self, name: &str, message: LinkMessage) -> Result<()> {
         match self.handle.link().add(message).execute().await {
@@ -110,6 +109,11 @@ impl Netlink {
     pub(super) async fn join(&self, link: &Link, bridge: &Link) -> Result<()> {
         let message = LinkUnspec::new_with_index(link.index).controller(bridge.index).build();
         self.change(link, "join to its bridge", message).await
+    }
+
+    pub(super) async fn set_hairpin(&self, link: &Link, on: bool) -> Result<()> {
+        let message = LinkBridgePort::new(link.index).hairpin(on).build();
+        self.change(link, "set the hairpin mode of", message).await
     }
 
     async fn change(&self, link: &Link, attempt: &'static str, message: LinkMessage) -> Result<()> {
@@ -174,13 +178,17 @@ fn link(message: LinkMessage) -> Option<Link> {
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
         controller: None,
+        hairpin: false,
     };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::Controller(index) => link.controller = (index != 0).then_some(index),
-            LinkAttribute::LinkInfo(infos) => link.kind = infos.iter().find_map(kind),
+            LinkAttribute::LinkInfo(infos) => {
+                link.kind = infos.iter().find_map(kind);
+                link.hairpin = infos.iter().any(hairpin);
+            }
             _ => {}
         }
     }
@@ -191,9 +199,13 @@ fn kind(info: &LinkInfo) -> Option<Kind> {
     match info {
         LinkInfo::Kind(InfoKind::Bridge) => Some(Kind::Bridge),
         LinkInfo::Kind(InfoKind::Tun) => Some(Kind::Tap),
-        LinkInfo::Kind(InfoKind::Dummy) => Some(Kind::Dummy),
         _ => None,
     }
+}
+
+fn hairpin(info: &LinkInfo) -> bool {
+    let LinkInfo::PortData(InfoPortData::BridgePort(port)) = info else { return false };
+    port.iter().any(|attribute| matches!(attribute, InfoBridgePort::HairpinMode(true)))
 }
 
 fn errno(error: &rtnetlink::Error) -> Option<i32> {

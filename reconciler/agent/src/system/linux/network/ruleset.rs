@@ -63,6 +63,7 @@ fn chains() -> Vec<Value> {
         chain("output", "nat", "output", -100),
         chain("postrouting", "nat", "postrouting", 100),
         chain("forward", "filter", "forward", 0),
+        chain("redirects", "filter", "output", 0),
     ]
 }
 
@@ -101,7 +102,11 @@ fn rules(nat: &[Nat]) -> Vec<Value> {
         rules.push(rule("forward", within));
     }
     let into_any = compare("==", meta("oifname"), json!(format!("@{BRIDGES}")));
-    rules.push(rule("forward", vec![into_any, json!({"drop": null})]));
+    rules.push(rule("forward", vec![into_any.clone(), json!({"drop": null})]));
+    // A guest that reaches a neighbour by its public address must not be told that there is a shorter way.
+    let redirect =
+        compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
+    rules.push(rule("redirects", vec![into_any, redirect, json!({"drop": null})]));
     rules
 }
 

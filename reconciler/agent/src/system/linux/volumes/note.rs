@@ -14,7 +14,7 @@ use crate::system::{NewVolume, VolumeOwner};
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
     #[serde(rename = "volumeID")]
-    volume_id: String,
+    pub(super) volume_id: String,
     pub(super) owner: VolumeOwner,
     pub(super) base: Option<Base>,
     /// Whether the file was there once: if it is not any more, it is lost.

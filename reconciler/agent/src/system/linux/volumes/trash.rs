@@ -70,7 +70,9 @@ impl Volumes {
                 continue;
             };
             let limit = SignedDuration::try_from(older_than).unwrap_or(SignedDuration::MAX);
-            if now.duration_since(deleted_at) < limit {
+            // With a note in the pool it is on its way, here or back: whoever began that has to finish it first.
+            if now.duration_since(deleted_at) < limit || exists(&place.note)? && exists(&place.trashed_file)?
+            {
                 continue;
             }
             if exists(&place.trashed_file)? {
