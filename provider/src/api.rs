@@ -75,9 +75,10 @@ impl ApiError {
     /// Whether the object is not there, rather than its kind or namespace.
     fn is_object_missing(&self, at: &Address) -> bool {
         match self {
-            Self::Refused(status) if status.code == 404 => {
-                status.details.as_ref().is_some_and(|details| details.name == at.name || details.kind == at.plural)
-            }
+            Self::Refused(status) if status.code == 404 => status
+                .details
+                .as_ref()
+                .is_some_and(|details| details.name == at.name || details.kind == at.plural),
             _ => false,
         }
     }
@@ -142,7 +143,12 @@ impl Address {
     /// Of a Secret.
     #[must_use]
     pub fn secret(namespace: &str, name: &str) -> Self {
-        Self { group: "api/v1".into(), plural: "secrets".into(), namespace: namespace.into(), name: name.into() }
+        Self {
+            group: "api/v1".into(),
+            plural: "secrets".into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     /// Of another object in the same namespace and group.
@@ -205,8 +211,9 @@ impl Api {
             mode.force,
             if mode.dry_run { "&dryRun=All" } else { "" }
         );
-        let (status, object, retried) =
-            self.call(Method::PATCH, path, Some("application/apply-patch+yaml"), Some(object), patience).await?;
+        let (status, object, retried) = self
+            .call(Method::PATCH, path, Some("application/apply-patch+yaml"), Some(object), patience)
+            .await?;
         Ok(Applied { object, created: status == StatusCode::CREATED, retried })
     }
 
@@ -238,8 +245,11 @@ impl Api {
         manager: &str,
         patience: &Patience,
     ) -> Result<Json, ApiError> {
-        let path = format!("{}?fieldManager={}&fieldValidation=Strict", at.path(), manager.replace(':', "%3A"));
-        let answer = self.call(Method::PATCH, path, Some("application/json-patch+json"), Some(patch), patience).await?;
+        let path =
+            format!("{}?fieldManager={}&fieldValidation=Strict", at.path(), manager.replace(':', "%3A"));
+        let answer = self
+            .call(Method::PATCH, path, Some("application/json-patch+json"), Some(patch), patience)
+            .await?;
         Ok(answer.1)
     }
 
@@ -248,13 +258,15 @@ impl Api {
     /// # Errors
     /// 404 when it is gone, 409 when there is another object of that name, 403 when admission refuses.
     pub async fn delete(&self, at: &Address, uid: &str, patience: &Patience) -> Result<Json, ApiError> {
-        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+        let mut options =
+            json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
         if !uid.is_empty()
             && let Some(options) = options.as_object_mut()
         {
             options.insert("preconditions".into(), json!({"uid": uid}));
         }
-        let answer = self.call(Method::DELETE, at.path(), Some("application/json"), Some(&options), patience).await?;
+        let answer =
+            self.call(Method::DELETE, at.path(), Some("application/json"), Some(&options), patience).await?;
         Ok(answer.1)
     }
 
@@ -297,7 +309,8 @@ impl Api {
 
     async fn call_once(&self, request: Request<Body>) -> Result<(StatusCode, Json), ApiError> {
         let exchange = async {
-            let answer = self.client.send(request).await.map_err(|error| ApiError::Unreachable(chain(&error)))?;
+            let answer =
+                self.client.send(request).await.map_err(|error| ApiError::Unreachable(chain(&error)))?;
             let status = answer.status();
             let body = http_body_util::Limited::new(answer.into_body(), ANSWER_LIMIT);
             let body = http_body_util::BodyExt::collect(body).await;
@@ -309,7 +322,8 @@ impl Api {
         };
         let (status, body) = answer?;
         if status.is_success() {
-            let object = serde_json::from_slice(&body).map_err(|error| ApiError::Answer(error.to_string()))?;
+            let object =
+                serde_json::from_slice(&body).map_err(|error| ApiError::Answer(error.to_string()))?;
             return Ok((status, object));
         }
         Err(ApiError::Refused(Box::new(refusal(status, &body))))

@@ -32,7 +32,13 @@ pub struct PlannedChange<'a> {
 impl<'a> PlannedChange<'a> {
     /// What the field table says.
     #[must_use]
-    pub fn new(fields: &'a [Field], prior: &'a Value, config: &'a Value, planned: Value, private: Private) -> Self {
+    pub fn new(
+        fields: &'a [Field],
+        prior: &'a Value,
+        config: &'a Value,
+        planned: Value,
+        private: Private,
+    ) -> Self {
         let mut change = Self {
             fields,
             prior,

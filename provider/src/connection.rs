@@ -105,13 +105,16 @@ pub async fn connect(wishes: &Wishes) -> Result<Client, ConnectError> {
             let options = KubeConfigOptions::default();
             let refused = |problem: String| ConnectError::Host(host.clone(), problem);
             let kubeconfig = kubeconfig_for(host, wishes).map_err(refused)?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| refused(error.to_string()))?
+            Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .map_err(|error| refused(error.to_string()))?
         }
         None => {
             let path = kubeconfig_path(wishes);
             let shown = path.display().to_string();
             let kubeconfig = read(&path)?;
-            let options = KubeConfigOptions { context: wishes.context.clone(), ..KubeConfigOptions::default() };
+            let options =
+                KubeConfigOptions { context: wishes.context.clone(), ..KubeConfigOptions::default() };
             let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
             config.map_err(|error| ConnectError::Kubeconfig(shown, error.to_string()))?
         }
@@ -200,9 +203,11 @@ mod tests {
     #[test]
     fn what_is_written_down_does_not_mix_with_the_environment() {
         let written = Wishes { kubeconfig: Some("a".into()), ..Wishes::default() };
-        let wishes = written.clone().or_environment(with(&[("BERTH_HOST", "https://h"), ("BERTH_TOKEN", "t")]));
+        let wishes =
+            written.clone().or_environment(with(&[("BERTH_HOST", "https://h"), ("BERTH_TOKEN", "t")]));
         assert_eq!(wishes, written);
-        let wishes = Wishes::default().or_environment(with(&[("BERTH_HOST", "https://h"), ("BERTH_KUBECONFIG", "k")]));
+        let wishes =
+            Wishes::default().or_environment(with(&[("BERTH_HOST", "https://h"), ("BERTH_KUBECONFIG", "k")]));
         assert_eq!((wishes.host.as_deref(), wishes.kubeconfig), (Some("https://h"), None));
     }
 
@@ -215,7 +220,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_malformed_token_is_never_repeated() {
-        let wishes = Wishes { host: Some("::".into()), token: Some("secret-token".into()), ..Wishes::default() };
+        let wishes =
+            Wishes { host: Some("::".into()), token: Some("secret-token".into()), ..Wishes::default() };
         let error = connect(&wishes).await.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("::") && !error.contains("secret-token"), "{error}");
     }

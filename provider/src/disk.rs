@@ -48,12 +48,26 @@ resource "berth_disk" "data" {
         vec![
             Field::spec("size", Shape::Text(Form::Quantity)).presence(Presence::Kept),
             Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace),
-            Field::spec("pool", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).effect(Effect::Replace),
+            Field::spec("pool", Shape::Text(Form::Name))
+                .default(berth_api::DEFAULT_NAME)
+                .effect(Effect::Replace),
             Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
-            Field::observed("serial", "/status/serial", "The serial number a guest finds it by (`/dev/disk/by-id/…`). Decided when a VM first uses it."),
-            Field::observed("volume_id", "/status/volumeID", "berth's own identity of the disk; its file is named by it. Decided when a VM first uses it."),
+            Field::observed(
+                "serial",
+                "/status/serial",
+                "The serial number a guest finds it by (`/dev/disk/by-id/…`). Decided when a VM first uses it.",
+            ),
+            Field::observed(
+                "volume_id",
+                "/status/volumeID",
+                "berth's own identity of the disk; its file is named by it. Decided when a VM first uses it.",
+            ),
             Field::observed("host", "/status/binding/host", "The host that has the file."),
-            Field::observed("state", "/status/state", "One word for what it is doing: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`."),
+            Field::observed(
+                "state",
+                "/status/state",
+                "One word for what it is doing: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
+            ),
         ]
     }
 
@@ -74,10 +88,12 @@ resource "berth_disk" "data" {
             && is < was
         {
             let detail = format!(
-                "A disk can only grow: it has {was}, and {is} would lose data. Keep at least {was}, or make another disk \
-                 (another name, or terraform apply -replace with the size kept here until then)."
+                "A disk can only grow: it has {was}, and {is} would lose data. Keep at least {was}, or make another disk under \
+                 another name. (terraform destroy looks here too; with -refresh=false it does not.)"
             );
-            change.diagnostics.push(Diagnostic::error("A disk cannot shrink", detail).at(AttributePath::root("size")));
+            change
+                .diagnostics
+                .push(Diagnostic::error("A disk cannot shrink", detail).at(AttributePath::root("size")));
         }
     }
 

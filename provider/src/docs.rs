@@ -154,8 +154,12 @@ fn effect(field: &Field) -> &'static str {
 
 fn description(field: &Field) -> String {
     let mut text = field.text.clone().into_owned();
-    let unsaid: Vec<String> =
-        field.one_of.iter().filter(|word| !text.contains(word.as_str())).map(|word| format!("`{word}`")).collect();
+    let unsaid: Vec<String> = field
+        .one_of
+        .iter()
+        .filter(|word| !text.contains(word.as_str()))
+        .map(|word| format!("`{word}`"))
+        .collect();
     if !unsaid.is_empty() {
         let words: Vec<String> = field.one_of.iter().map(|word| format!("`{word}`")).collect();
         let _ = write!(text, " One of {}.", words.join(", "));

@@ -146,8 +146,13 @@ impl Field {
     /// Something the control plane reports, at a JSON pointer from the object's root.
     #[must_use]
     pub fn observed(name: &'static str, pointer: &'static str, text: &'static str) -> Self {
-        let field =
-            Self::new(name, Source::Observed(pointer), Shape::Text(Form::Any), Presence::Computed, Effect::Live);
+        let field = Self::new(
+            name,
+            Source::Observed(pointer),
+            Shape::Text(Form::Any),
+            Presence::Computed,
+            Effect::Live,
+        );
         field.text(text)
     }
 
@@ -275,7 +280,9 @@ impl Field {
     /// Takes what it does not say itself from the schema of the custom resource: the description and the limits.
     pub fn learn(&mut self, schema: &Json) {
         let Source::Spec(key) = &self.source else { return };
-        let Some(schema) = schema.get("properties").and_then(|fields| fields.get(key.as_ref())) else { return };
+        let Some(schema) = schema.get("properties").and_then(|fields| fields.get(key.as_ref())) else {
+            return;
+        };
         if self.text.is_empty() {
             let text = schema.get("description").and_then(Json::as_str).unwrap_or_default();
             self.text = Cow::Owned(text.split_whitespace().collect::<Vec<_>>().join(" "));

@@ -73,14 +73,22 @@ impl Form {
                  \"52:54:00:12:34:56\" (the second digit must be even)."
             )),
             Self::Ipv4 if text.parse::<Ipv4Addr>().is_ok() => None,
-            Self::Ipv4 => {
-                Some(format!("{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."))
+            Self::Ipv4 => Some(format!(
+                "{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."
+            )),
+            Self::Sha256
+                if text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) =>
+            {
+                None
             }
-            Self::Sha256 if text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) => None,
             Self::Sha256 => Some(format!(
                 "{text:?} is not a SHA-256 checksum: write 64 hexadecimal digits in lower case, as sha256sum prints them."
             )),
-            Self::ImageUrl if ["http://", "https://", "file:///"].iter().any(|scheme| text.starts_with(scheme)) => None,
+            Self::ImageUrl
+                if ["http://", "https://", "file:///"].iter().any(|scheme| text.starts_with(scheme)) =>
+            {
+                None
+            }
             Self::ImageUrl => Some(format!("{text:?} must start with http://, https:// or file:///.")),
             Self::SshKey => {
                 let trimmed = text.trim();

@@ -37,7 +37,11 @@ impl Kind for HotswapDiskAttachment {
     }
 
     fn name_field(&self) -> Field {
-        let mut field = Field::observed("name", "/metadata/name", "Name of the object. Default: `<vm>-<disk>`. Cannot change.");
+        let mut field = Field::observed(
+            "name",
+            "/metadata/name",
+            "Name of the object. Default: `<vm>-<disk>`. Cannot change.",
+        );
         field.shape = Shape::Text(Form::DottedName);
         field.presence(Presence::Kept).effect(Effect::Replace)
     }
@@ -55,8 +59,16 @@ impl Kind for HotswapDiskAttachment {
             Field::spec("disk", Shape::Text(Form::Name)).required().effect(Effect::Replace),
             Field::spec("force", Shape::Bool).default(false),
             Field::observed("serial", "/status/serial", "The serial number the guest finds the disk by."),
-            Field::observed("device", "/status/device", "The device in the guest, when the guest agent told, else the stable path by serial."),
-            Field::observed("state", "/status/state", "One word for what it is doing: `Requested`, `Attached`, `Detaching`, `Released` or `Failed`."),
+            Field::observed(
+                "device",
+                "/status/device",
+                "The device in the guest, when the guest agent told, else the stable path by serial.",
+            ),
+            Field::observed(
+                "state",
+                "/status/state",
+                "One word for what it is doing: `Requested`, `Attached`, `Detaching`, `Released` or `Failed`.",
+            ),
         ]
     }
 

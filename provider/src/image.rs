@@ -45,9 +45,17 @@ impl Kind for Image {
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
-            Field::observed("virtual_size", "/status/virtualSize", "The size disks made from it have at least."),
-            Field::observed("state", "/status/state", "One word for what it is doing: `Pending`, `Pulling`, `Ready` or `Failed`.")
-                .follows(&["source"]),
+            Field::observed(
+                "virtual_size",
+                "/status/virtualSize",
+                "The size disks made from it have at least.",
+            ),
+            Field::observed(
+                "state",
+                "/status/state",
+                "One word for what it is doing: `Pending`, `Pulling`, `Ready` or `Failed`.",
+            )
+            .follows(&["source"]),
         ]
     }
 

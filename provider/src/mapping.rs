@@ -40,7 +40,8 @@ pub fn same(shape: &Shape, a: &Value, b: &Value) -> bool {
         Shape::Object(fields) => fields.iter().all(|f| same(&f.shape, a.get(f.name), b.get(f.name))),
         Shape::Keyed(fields) => {
             let (a, b) = (a.elements(), b.elements());
-            let each = |a: &Value, b: &Value| fields.iter().all(|f| same(&f.shape, a.get(f.name), b.get(f.name)));
+            let each =
+                |a: &Value, b: &Value| fields.iter().all(|f| same(&f.shape, a.get(f.name), b.get(f.name)));
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| each(a, b))
         }
     }
@@ -52,7 +53,13 @@ pub fn to_spec(fields: &[Field], planned: &Value, config: &Value, held: &Held) -
     write_fields(fields, planned, config, held, "")
 }
 
-fn write_fields(fields: &[Field], planned: &Value, config: &Value, held: &Held, at: &str) -> Map<String, Json> {
+fn write_fields(
+    fields: &[Field],
+    planned: &Value,
+    config: &Value,
+    held: &Held,
+    at: &str,
+) -> Map<String, Json> {
     let mut object = Map::new();
     for field in fields {
         let Source::Spec(key) = &field.source else { continue };
@@ -77,7 +84,8 @@ fn write(shape: &Shape, planned: &Value, config: &Value, held: &Held, at: &str) 
         Shape::Bool => planned.as_bool().map(Json::Bool),
         Shape::TextMap => {
             let entries = planned.as_map()?.iter();
-            let entries = entries.filter_map(|(name, v)| Some((name.clone(), Json::from(v.as_str()?)))).collect();
+            let entries =
+                entries.filter_map(|(name, v)| Some((name.clone(), Json::from(v.as_str()?)))).collect();
             Some(Json::Object(entries))
         }
         Shape::TextList(form) => {
@@ -175,7 +183,11 @@ fn find_held(fields: &[Field], parent: &Json, at: &str, found: &mut Held) {
 
 /// The state after a read: what was observed, in the words the state had where they mean the same.
 #[must_use]
-pub fn refresh(fields: &[Field], prior: &Value, observed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+pub fn refresh(
+    fields: &[Field],
+    prior: &Value,
+    observed: &BTreeMap<String, Value>,
+) -> BTreeMap<String, Value> {
     let refreshed = fields.iter().map(|field| {
         let before = prior.get(field.name);
         let value = match (&field.source, observed.get(field.name)) {
@@ -202,7 +214,8 @@ fn refresh_one(shape: &Shape, before: &Value, now: &Value) -> Value {
             (before, now) => {
                 let empty = BTreeMap::new();
                 let entries = refresh(fields, before, now.as_map().unwrap_or(&empty));
-                let local_only = |field: &Field| field.source == Source::Local || now.get(field.name).is_null();
+                let local_only =
+                    |field: &Field| field.source == Source::Local || now.get(field.name).is_null();
                 // Nothing there and nothing was there: local settings alone do not bring an object into being.
                 let nothing = before.is_null() && fields.iter().all(local_only);
                 if nothing { Value::Null } else { Value::Map(entries) }
@@ -283,7 +296,8 @@ pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
             _ if decided_elsewhere || !matches!(field.source, Source::Spec(_)) => true,
             Shape::Object(fields) => !value.is_unknown() && declared_is_known(fields, value),
             Shape::Keyed(fields) => {
-                !value.is_unknown() && value.elements().iter().all(|element| declared_is_known(fields, element))
+                !value.is_unknown()
+                    && value.elements().iter().all(|element| declared_is_known(fields, element))
             }
             _ => value.is_wholly_known(),
         }

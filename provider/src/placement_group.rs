@@ -40,7 +40,8 @@ impl Kind for PlacementGroup {
         vec![
             Field::spec("strategy", Shape::Text(Form::Any)).default("spread"),
             Field::spec("enforcement", Shape::Text(Form::Any)).default("required"),
-            Field::spec("topology_key", Shape::Text(Form::Any)).default(berth_api::placement_group::HOSTNAME_LABEL),
+            Field::spec("topology_key", Shape::Text(Form::Any))
+                .default(berth_api::placement_group::HOSTNAME_LABEL),
         ]
     }
 

@@ -31,11 +31,8 @@ pub fn plan(fields: &[Field], prior: &Value, config: &Value) -> Value {
     if prior.is_null() {
         return planned;
     }
+    settle(fields, prior, &mut planned);
     let changes = changes(fields, prior, &planned);
-    let matters = changes.iter().any(|change| change.effect != Effect::Local || prior.at(&change.path).is_null());
-    if !matters {
-        keep_wishes(fields, prior, &mut planned);
-    }
     let changed: BTreeSet<&str> = changes.iter().filter_map(|change| root(&change.path)).collect();
     for field in fields.iter().filter(|field| field.follows.iter().any(|name| changed.contains(name))) {
         planned.set(field.name, Value::UNKNOWN);
@@ -44,6 +41,15 @@ pub fn plan(fields: &[Field], prior: &Value, config: &Value) -> Value {
 }
 
 /// A changed wish about waiting or conflicts alone changes nothing real: it is not worth an update.
+pub fn settle(fields: &[Field], prior: &Value, planned: &mut Value) {
+    let changes = changes(fields, prior, planned);
+    let matters =
+        changes.iter().any(|change| change.effect != Effect::Local || prior.at(&change.path).is_null());
+    if !matters {
+        keep_wishes(fields, prior, planned);
+    }
+}
+
 fn keep_wishes(fields: &[Field], prior: &Value, planned: &mut Value) {
     for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
         let was = prior.get(field.name);
@@ -111,7 +117,8 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
                     return Value::UNKNOWN;
                 }
                 let name = fields.iter().find(|field| field.name == "name");
-                let name = name.map(|name| plan_field(name, &Value::Null, element.get("name"), Some(i), false));
+                let name =
+                    name.map(|name| plan_field(name, &Value::Null, element.get("name"), Some(i), false));
                 let named = Value::object([("name", name.unwrap_or_default())]);
                 let was = find_named(prior.elements(), &named).unwrap_or(&Value::Null);
                 plan_fields(fields, was, element, Some(i))
@@ -131,7 +138,13 @@ pub fn changes(fields: &[Field], prior: &Value, planned: &Value) -> Vec<Change> 
     found
 }
 
-fn find_changes(fields: &[Field], prior: &Value, planned: &Value, at: &AttributePath, found: &mut Vec<Change>) {
+fn find_changes(
+    fields: &[Field],
+    prior: &Value,
+    planned: &Value,
+    at: &AttributePath,
+    found: &mut Vec<Change>,
+) {
     for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
         let path = at.clone().attribute(field.name);
         let (was, is) = (prior.get(field.name), planned.get(field.name));
@@ -166,7 +179,12 @@ pub fn problems(fields: &[Field], config: &Value) -> Vec<(AttributePath, String)
     found
 }
 
-fn find_problems(fields: &[Field], config: &Value, at: &AttributePath, found: &mut Vec<(AttributePath, String)>) {
+fn find_problems(
+    fields: &[Field],
+    config: &Value,
+    at: &AttributePath,
+    found: &mut Vec<(AttributePath, String)>,
+) {
     for field in fields.iter().filter(|field| field.is_input()) {
         let path = at.clone().attribute(field.name);
         let value = config.get(field.name);
@@ -180,7 +198,10 @@ fn find_problems(fields: &[Field], config: &Value, at: &AttributePath, found: &m
                     find_problems(fields, element, &path.clone().index(i), found);
                 }
                 if let Some(name) = repeated_name(fields, value) {
-                    found.push((path, format!("The name {name:?} is used twice: each needs a name of its own.")));
+                    found.push((
+                        path,
+                        format!("The name {name:?} is used twice: each needs a name of its own."),
+                    ));
                 }
             }
             Shape::TextList(form) => {

@@ -5,8 +5,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use berth_api::ResourceName;
 use tfplugin6::{
-    Attribute, Diagnostic, Provider, Resource, Schema, Value,
-    provider::ConfigureRequest,
+    Attribute, Diagnostic, Provider, Resource, Schema, Value, provider::ConfigureRequest,
     resource::ValidateRequest,
 };
 
@@ -90,7 +89,8 @@ fn said(config: &Value, name: &str) -> Option<String> {
 
 /// What the configuration says, else the environment.
 fn said_or_environment(config: &Value, name: &str) -> Option<String> {
-    let environment = ATTRIBUTES.iter().find(|(attribute, ..)| *attribute == name).map(|(_, variable, _)| *variable);
+    let environment =
+        ATTRIBUTES.iter().find(|(attribute, ..)| *attribute == name).map(|(_, variable, _)| *variable);
     said(config, name).or_else(|| environment.and_then(connection::variable))
 }
 
@@ -98,7 +98,8 @@ fn said_or_environment(config: &Value, name: &str) -> Option<String> {
 impl Provider for BerthProvider {
     fn schema(&self) -> Schema {
         let attribute = |(name, variable, text): &(&str, &str, &str)| {
-            let attribute = Attribute::string(*name).optional().description(format!("{text} Environment: `{variable}`."));
+            let attribute =
+                Attribute::string(*name).optional().description(format!("{text} Environment: `{variable}`."));
             if *name == "token" { attribute.sensitive() } else { attribute }
         };
         Schema::new(ATTRIBUTES.iter().map(attribute).collect()).description(

@@ -39,7 +39,9 @@ output "public_address" {
 
     fn fields(&self) -> Vec<Field> {
         vec![
-            Field::spec("pool", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).effect(Effect::Replace),
+            Field::spec("pool", Shape::Text(Form::Name))
+                .default(berth_api::DEFAULT_NAME)
+                .effect(Effect::Replace),
             Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
         ]
     }

@@ -41,7 +41,11 @@ impl Condition {
     /// `reason: message`
     #[must_use]
     pub fn text(&self) -> String {
-        if self.message.is_empty() { self.reason.clone() } else { format!("{}: {}", self.reason, self.message) }
+        if self.message.is_empty() {
+            self.reason.clone()
+        } else {
+            format!("{}: {}", self.reason, self.message)
+        }
     }
 }
 
@@ -76,7 +80,8 @@ impl Readiness {
 #[must_use]
 pub fn condition(object: &Json, kind: &str) -> Option<Condition> {
     let conditions = object.pointer("/status/conditions")?.as_array()?;
-    let found = conditions.iter().find(|condition| condition.get("type").and_then(Json::as_str) == Some(kind))?;
+    let found =
+        conditions.iter().find(|condition| condition.get("type").and_then(Json::as_str) == Some(kind))?;
     let text = |key: &str| found.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
     Some(Condition { status: text("status"), reason: text("reason"), message: text("message") })
 }

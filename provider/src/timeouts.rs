@@ -38,7 +38,8 @@ pub fn block(defaults: [u64; 3]) -> NestedBlock {
 #[must_use]
 pub fn limit(operation: Operation, state: &Value, defaults: [u64; 3]) -> Duration {
     let index = operation as usize;
-    let written = OPERATIONS.get(index).and_then(|name| state.get("timeouts").get(name).as_str()).and_then(parse);
+    let written =
+        OPERATIONS.get(index).and_then(|name| state.get("timeouts").get(name).as_str()).and_then(parse);
     Duration::from_secs(written.unwrap_or_else(|| defaults.get(index).copied().unwrap_or(READ)))
 }
 
@@ -50,8 +51,12 @@ pub fn check(config: &Value) -> Vec<Diagnostic> {
         if parse(text).is_some() {
             return None;
         }
-        let detail = format!("{text:?} is not a duration between 1s and 24h: write for example \"30s\", \"10m\" or \"1h30m\".");
-        Some(Diagnostic::error("Invalid timeout", detail).at(AttributePath::root("timeouts").attribute(*name)))
+        let detail = format!(
+            "{text:?} is not a duration between 1s and 24h: write for example \"30s\", \"10m\" or \"1h30m\"."
+        );
+        Some(
+            Diagnostic::error("Invalid timeout", detail).at(AttributePath::root("timeouts").attribute(*name)),
+        )
     };
     OPERATIONS.iter().filter_map(wrong).collect()
 }
@@ -59,7 +64,8 @@ pub fn check(config: &Value) -> Vec<Diagnostic> {
 /// The block as it is kept on the object.
 #[must_use]
 pub fn to_annotation(block: &Value) -> Option<String> {
-    let entries = OPERATIONS.iter().filter_map(|&name| Some((name.to_owned(), Json::from(block.get(name).as_str()?))));
+    let entries =
+        OPERATIONS.iter().filter_map(|&name| Some((name.to_owned(), Json::from(block.get(name).as_str()?))));
     let entries: Map<String, Json> = entries.collect();
     (!block.is_null()).then(|| Json::Object(entries).to_string())
 }
@@ -67,7 +73,8 @@ pub fn to_annotation(block: &Value) -> Option<String> {
 /// The block as it was kept on the object.
 #[must_use]
 pub fn from_annotation(object: &Json) -> Value {
-    let text = object.pointer("/metadata/annotations").and_then(|all| all.get(ANNOTATION)).and_then(Json::as_str);
+    let text =
+        object.pointer("/metadata/annotations").and_then(|all| all.get(ANNOTATION)).and_then(Json::as_str);
     let Some(Ok(Json::Object(entries))) = text.map(serde_json::from_str) else { return Value::Null };
     Value::object(OPERATIONS.map(|name| (name, Value::from(entries.get(name).and_then(Json::as_str)))))
 }

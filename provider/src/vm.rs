@@ -58,14 +58,34 @@ fn stop() -> Field {
 
 fn observed_fields() -> Vec<Field> {
     vec![
-        Field::observed("private_address", "/status/privateAddress", "The private address of the first interface. Decided once and kept.")
-            .follows(&["network_interfaces"]),
-        Field::observed("public_address", "/status/publicAddress", "The first public address that leads to the VM.")
-            .follows(&["network_interfaces"]),
-        Field::observed("host", "/status/binding/host", "The host it runs on. Moving to another is no change."),
-        Field::observed("instance_id", "/status/instanceID", "berth's own identity of the machine; what cloud-init sees."),
-        Field::observed("state", "/status/state", "One word for what it is doing, such as `Running` or `Stopped`.")
-            .follows(&["power"]),
+        Field::observed(
+            "private_address",
+            "/status/privateAddress",
+            "The private address of the first interface. Decided once and kept.",
+        )
+        .follows(&["network_interfaces"]),
+        Field::observed(
+            "public_address",
+            "/status/publicAddress",
+            "The first public address that leads to the VM.",
+        )
+        .follows(&["network_interfaces"]),
+        Field::observed(
+            "host",
+            "/status/binding/host",
+            "The host it runs on. Moving to another is no change.",
+        ),
+        Field::observed(
+            "instance_id",
+            "/status/instanceID",
+            "berth's own identity of the machine; what cloud-init sees.",
+        ),
+        Field::observed(
+            "state",
+            "/status/state",
+            "One word for what it is doing, such as `Running` or `Stopped`.",
+        )
+        .follows(&["power"]),
     ]
 }
 
@@ -167,7 +187,8 @@ impl Kind for Vm {
         }
         let readiness = Readiness::of(object);
         // What only waits for the next power cycle is as ready as it gets.
-        let waits_for_person = readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
+        let waits_for_person =
+            readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
         let outcome = match readiness.outcome() {
             Outcome::Waiting(_) if readiness.current && waits_for_person => Outcome::Done,
             outcome => outcome,
@@ -235,7 +256,9 @@ fn check_public_ips(config: &Value) -> Vec<Diagnostic> {
             && !seen.insert(name.to_owned())
         {
             let path = AttributePath::root("network_interfaces").index(i).attribute("public_ip");
-            let detail = format!("The public address {name:?} is on another interface of this VM already; it can be on one only.");
+            let detail = format!(
+                "The public address {name:?} is on another interface of this VM already; it can be on one only."
+            );
             found.push(Diagnostic::error("A public address on two interfaces", detail).at(path));
         }
     }

@@ -31,7 +31,9 @@ impl Kind for VmClass {
         }
     }
 
-    fn definition(&self) -> k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition {
+    fn definition(
+        &self,
+    ) -> k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition {
         berth_api::VMClass::crd()
     }
 

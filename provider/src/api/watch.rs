@@ -138,9 +138,11 @@ async fn follow<R>(
         at.name,
         left.clamp(1, 290)
     );
-    let request = Request::builder().uri(path).body(Vec::new()).map_err(|error| ApiError::Answer(error.to_string()))?;
+    let request =
+        Request::builder().uri(path).body(Vec::new()).map_err(|error| ApiError::Answer(error.to_string()))?;
     let opening = timeout(Duration::from_secs(10), waiting.api.client.request_events::<Json>(request));
-    let events = opening.await.map_err(|_| ApiError::Unreachable("the watch did not begin in 10 seconds".into()))?;
+    let events =
+        opening.await.map_err(|_| ApiError::Unreachable("the watch did not begin in 10 seconds".into()))?;
     let mut events = pin!(events.map_err(refused_or_silent)?);
     loop {
         let event = events.try_next().await.map_err(refused_or_silent)?;
@@ -155,7 +157,9 @@ async fn follow<R>(
                     Verdict::Wait(reason) => *why = reason,
                 }
             }
-            Some(WatchEvent::Deleted(object)) if text(&object, "/metadata/uid") == uid => return Ok(Some(Next::Gone)),
+            Some(WatchEvent::Deleted(object)) if text(&object, "/metadata/uid") == uid => {
+                return Ok(Some(Next::Gone));
+            }
             Some(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_)) => {}
             Some(WatchEvent::Error(status)) => return Err(ApiError::Refused(status)),
         }

@@ -34,7 +34,8 @@ impl Conflict {
         patience: &Patience,
     ) -> Result<Self, ApiError> {
         let quoted = |message: &str| message.split('"').nth(1).unwrap_or(message).to_owned();
-        let fields = error.causes().iter().map(|cause| (quoted(&cause.message), cause.field.clone())).collect();
+        let fields =
+            error.causes().iter().map(|cause| (quoted(&cause.message), cause.field.clone())).collect();
         let object = api.get(at, patience).await?.unwrap_or_default();
         Ok(Self { fields, object })
     }
@@ -54,8 +55,10 @@ impl Conflict {
     /// The error that names who and what.
     pub(super) fn diagnostic(&self, title: &str, fields: &[Field]) -> Diagnostic {
         let programs = appliers(&self.object);
-        let theirs: Vec<_> = self.fields.iter().filter(|(manager, _)| programs.contains(manager.as_str())).collect();
-        let named: Vec<String> = theirs.iter().map(|(manager, field)| format!("{field} by {manager:?}")).collect();
+        let theirs: Vec<_> =
+            self.fields.iter().filter(|(manager, _)| programs.contains(manager.as_str())).collect();
+        let named: Vec<String> =
+            theirs.iter().map(|(manager, field)| format!("{field} by {manager:?}")).collect();
         let detail = format!(
             "These fields are declared by somebody else too: {}. Take them out of one of the two declarations, or set \
              force_conflicts = true to take them over.",
@@ -71,14 +74,18 @@ impl Conflict {
 
 /// The managers that declare fields of the object (server-side apply), as GitOps programs and other owners do.
 pub(super) fn appliers(object: &Json) -> BTreeSet<&str> {
-    entries(object).filter(|entry| text(entry, "/operation") == "Apply").map(|entry| text(entry, "/manager")).collect()
+    entries(object)
+        .filter(|entry| text(entry, "/operation") == "Apply")
+        .map(|entry| text(entry, "/manager"))
+        .collect()
 }
 
 /// Another manager that declares a field of `spec`.
 pub(super) fn other_applier<'a>(object: &'a Json, ours: &str, key: &str) -> Option<&'a str> {
     let declares = |entry: &&Json| {
         let spec = entry.pointer("/fieldsV1/f:spec");
-        text(entry, "/operation") == "Apply" && spec.is_some_and(|spec| spec.get(format!("f:{key}")).is_some())
+        text(entry, "/operation") == "Apply"
+            && spec.is_some_and(|spec| spec.get(format!("f:{key}")).is_some())
     };
     entries(object).filter(declares).map(|entry| text(entry, "/manager")).find(|&manager| manager != ours)
 }

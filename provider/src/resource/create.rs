@@ -58,7 +58,10 @@ impl KindResource {
     }
 
     /// What an apply does once the object is declared: writes what stands beside it, waits, and makes the state.
-    #[allow(clippy::too_many_arguments, reason = "the whole of an apply in flight; a struct would only rename it")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the whole of an apply in flight; a struct would only rename it"
+    )]
     pub(super) async fn finish(
         &self,
         api: &Api,
@@ -124,20 +127,22 @@ impl KindResource {
             if !matches!(ended, Ended::Gone) {
                 let detail = "The object of that name that is being deleted did not go away in time. What it waits for \
                               stands in its status; apply again when it is gone.";
-                return Err(vec![Diagnostic::error(format!("{} is still being deleted", self.title(at)), detail)]);
+                return Err(vec![Diagnostic::error(
+                    format!("{} is still being deleted", self.title(at)),
+                    detail,
+                )]);
             }
         }
         let manager = settings.manager();
-        let applied = api.apply(at, declared, &manager, ApplyMode::default(), &patience()).await.map_err(refused)?;
+        let applied =
+            api.apply(at, declared, &manager, ApplyMode::default(), &patience()).await.map_err(refused)?;
         let ours_alone = appliers(&applied.object).iter().all(|&applier| applier == manager);
         // After a lost answer the object may be there by our own first attempt.
         if applied.created || (applied.retried && ours_alone) {
             return Ok(applied.object);
         }
-        let detail = format!(
-            "Somebody else made it at the same moment. Look at it, then {}.",
-            self.import_hint(at)
-        );
+        let detail =
+            format!("Somebody else made it at the same moment. Look at it, then {}.", self.import_hint(at));
         Err(vec![Diagnostic::error(format!("{} was made by somebody else", self.title(at)), detail)])
     }
 
@@ -163,14 +168,24 @@ impl KindResource {
         let mode = ApplyMode { force: true, dry_run: true };
         let would_be = match api.apply(at, declared, &manager, mode, patience).await {
             Ok(applied) => applied.object,
-            Err(ApiError::Refused(status)) => return Err(exists(format!("It differs from this configuration ({}).", status.message))),
+            Err(ApiError::Refused(status)) => {
+                return Err(exists(format!("It differs from this configuration ({}).", status.message)));
+            }
             Err(error) => return Err(self.refused(&error, at)),
         };
         let parts = ["/spec", "/metadata/labels"];
         if let Some(part) = parts.iter().find(|part| found.pointer(part) != would_be.pointer(part)) {
-            return Err(exists(format!("It differs from this configuration (in {}).", part.trim_start_matches('/'))));
+            return Err(exists(format!(
+                "It differs from this configuration (in {}).",
+                part.trim_start_matches('/')
+            )));
         }
-        tracing::info!(kind = self.facts.kind, namespace = at.namespace, name = at.name, "adopted what an earlier apply made");
+        tracing::info!(
+            kind = self.facts.kind,
+            namespace = at.namespace,
+            name = at.name,
+            "adopted what an earlier apply made"
+        );
         Ok(found)
     }
 

@@ -46,7 +46,9 @@ impl KindResource {
         let patience = Patience { until, cancel: request.cancel.clone() };
         let ended = api::until(Waiting { api, at: &at, object, patience }, |object| match busy(object) {
             Some(condition) => Verdict::Over(condition),
-            None => Verdict::Wait(condition(object, "Ready").map_or_else(|| "its finalizers".into(), |ready| ready.text())),
+            None => Verdict::Wait(
+                condition(object, "Ready").map_or_else(|| "its finalizers".into(), |ready| ready.text()),
+            ),
         })
         .await;
         let title = self.title(&at);
@@ -72,8 +74,14 @@ impl KindResource {
                 Diagnostic::error(format!("Stopped waiting for {title} to go"), detail).into()
             }
             Ended::Unreachable(_, problem) => {
-                let detail = format!("{problem}. The deletion was asked for. Destroy again when the control plane is back.");
-                Diagnostic::error(format!("The control plane went away while {title} was being deleted"), detail).into()
+                let detail = format!(
+                    "{problem}. The deletion was asked for. Destroy again when the control plane is back."
+                );
+                Diagnostic::error(
+                    format!("The control plane went away while {title} was being deleted"),
+                    detail,
+                )
+                .into()
             }
         }
     }
@@ -131,8 +139,11 @@ impl KindResource {
         patience: &Patience,
     ) -> Result<(), Vec<Diagnostic>> {
         let refused = |error: &ApiError| self.refused(error, at);
-        let Some(object) = api.get(at, patience).await.map_err(|error| refused(&error))? else { return Ok(()) };
-        let users = object.pointer("/status/usedBy").and_then(Json::as_array).filter(|users| !users.is_empty());
+        let Some(object) = api.get(at, patience).await.map_err(|error| refused(&error))? else {
+            return Ok(());
+        };
+        let users =
+            object.pointer("/status/usedBy").and_then(Json::as_array).filter(|users| !users.is_empty());
         let Some(users) = users else {
             // Nobody uses it: either somebody just let go, or this user may not delete at all.
             return if error.to_string().contains("in use") { Ok(()) } else { Err(refused(error)) };
@@ -168,9 +179,13 @@ impl KindResource {
         // A VM that was changed to no longer name it lets go in a moment.
         let names = |list: &str, key: &str| {
             let list = vm.as_ref().and_then(|vm| vm.pointer(list)).and_then(Json::as_array);
-            list.into_iter().flatten().any(|item| item.get(key).and_then(Json::as_str) == Some(at.name.as_str()))
+            list.into_iter()
+                .flatten()
+                .any(|item| item.get(key).and_then(Json::as_str) == Some(at.name.as_str()))
         };
-        Ok(!attachment.is_empty() || names("/spec/disks", "name") || names("/spec/networkInterfaces", "publicIP"))
+        Ok(!attachment.is_empty()
+            || names("/spec/disks", "name")
+            || names("/spec/networkInterfaces", "publicIP"))
     }
 }
 

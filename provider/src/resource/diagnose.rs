@@ -21,13 +21,17 @@ impl KindResource {
                      finds what was made and goes on from there."
                 ),
             ),
-            (ApiError::Cancelled, _) => one(format!("Stopped before {title} was changed"), "Apply again to go on.".into()),
+            (ApiError::Cancelled, _) => {
+                one(format!("Stopped before {title} was changed"), "Apply again to go on.".into())
+            }
             (ApiError::Answer(problem), _) => {
                 one(format!("The control plane's answer about {title} could not be read"), problem.clone())
             }
-            (_, 422) if !error.causes().is_empty() => {
-                error.causes().iter().map(|cause| self.refused_field(&title, &cause.field, &cause.message)).collect()
-            }
+            (_, 422) if !error.causes().is_empty() => error
+                .causes()
+                .iter()
+                .map(|cause| self.refused_field(&title, &cause.field, &cause.message))
+                .collect(),
             (_, 400) if error.to_string().contains("unknown field") => one(
                 format!("The control plane does not know all fields of {title}"),
                 format!(
@@ -37,7 +41,9 @@ impl KindResource {
             ),
             (_, 401) => one(
                 "The control plane does not know this user".into(),
-                format!("{error}. The token or certificate is not valid (any more): get another, for a local control plane with \"sudo berth kubeconfig\"."),
+                format!(
+                    "{error}. The token or certificate is not valid (any more): get another, for a local control plane with \"sudo berth kubeconfig\"."
+                ),
             ),
             (_, 403) => one(
                 format!("{title}: not allowed"),

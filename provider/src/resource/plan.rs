@@ -35,7 +35,9 @@ impl KindResource {
             warn_of_power_cycles(&mut change);
         }
         if !diagnostic::has_errors(&change.diagnostics) {
-            let asked = tokio::time::timeout(ASK_LIMIT, self.ask_admission(&change, &settings, &request.cancel)).await;
+            let asked =
+                tokio::time::timeout(ASK_LIMIT, self.ask_admission(&change, &settings, &request.cancel))
+                    .await;
             change.diagnostics.extend(asked.unwrap_or_default());
         }
         PlanResponse {
@@ -58,7 +60,8 @@ impl KindResource {
             planned.set("name", self.kind.default_name(config));
         }
         if prior.is_null()
-            && let (Some(namespace), Some(name)) = (planned.get("namespace").as_str(), planned.get("name").as_str())
+            && let (Some(namespace), Some(name)) =
+                (planned.get("namespace").as_str(), planned.get("name").as_str())
         {
             let id = format!("{namespace}/{name}");
             planned.set("id", id);
@@ -90,19 +93,23 @@ impl KindResource {
         } else {
             let mode = ApplyMode { force, dry_run: true };
             match api.apply(&at, &object, &settings.manager(), mode, &patience).await {
-                Err(error) if Conflict::is_one(&error) => match Conflict::of(api, &at, &error, &patience).await {
-                    Ok(conflict) if conflict.is_with_people_only() => {
-                        let mode = ApplyMode { force: true, dry_run: true };
-                        api.apply(&at, &object, &settings.manager(), mode, &patience).await.map(|_| ())
+                Err(error) if Conflict::is_one(&error) => {
+                    match Conflict::of(api, &at, &error, &patience).await {
+                        Ok(conflict) if conflict.is_with_people_only() => {
+                            let mode = ApplyMode { force: true, dry_run: true };
+                            api.apply(&at, &object, &settings.manager(), mode, &patience).await.map(|_| ())
+                        }
+                        Ok(conflict) => return vec![conflict.diagnostic(&self.title(&at), &self.fields)],
+                        Err(error) => Err(error),
                     }
-                    Ok(conflict) => return vec![conflict.diagnostic(&self.title(&at), &self.fields)],
-                    Err(error) => Err(error),
-                },
+                }
                 answer => answer.map(|_| ()),
             }
         };
         match answer {
-            Err(error @ ApiError::Refused(_)) if matches!(error.code(), 400 | 422) => self.refused(&error, &at),
+            Err(error @ ApiError::Refused(_)) if matches!(error.code(), 400 | 422) => {
+                self.refused(&error, &at)
+            }
             _ => Vec::new(),
         }
     }
@@ -116,7 +123,8 @@ fn warn_of_power_cycles(change: &mut PlannedChange<'_>) {
     let waiting: Vec<Diagnostic> = change
         .with_effect(Effect::PowerCycle)
         .map(|change| {
-            let detail = format!("The change of {} takes effect when the VM is next started, not now.", change.path);
+            let detail =
+                format!("The change of {} takes effect when the VM is next started, not now.", change.path);
             Diagnostic::warning("Takes effect at the next power cycle", detail).at(change.path.clone())
         })
         .collect();

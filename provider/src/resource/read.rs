@@ -65,7 +65,11 @@ impl KindResource {
             let detail = "Somebody asked for it to be deleted. It is shown as it is until it is gone.";
             Diagnostic::warning(format!("{} is being deleted", self.title(&at)), detail)
         });
-        ReadResponse { identity, private: Some(private.to_bytes()), ..ReadResponse::new(state).warn(terminating) }
+        ReadResponse {
+            identity,
+            private: Some(private.to_bytes()),
+            ..ReadResponse::new(state).warn(terminating)
+        }
     }
 
     /// The state, with what is observed in it.
@@ -92,6 +96,7 @@ fn our_labels(prior: &Value, now: &Value, importing: bool) -> Value {
         Some(known) => known.contains_key(name),
         None => importing && !FOREIGN_LABELS.iter().any(|domain| name.contains(domain)),
     };
-    let kept: Vec<_> = labels.iter().filter(|(name, _)| ours(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
+    let kept: Vec<_> =
+        labels.iter().filter(|(name, _)| ours(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
     if kept.is_empty() { Value::Null } else { Value::object(kept) }
 }

@@ -36,7 +36,8 @@ impl KindResource {
         };
         let private = Private::from_bytes(&request.private);
         let place = self.address(&request.planned);
-        let until = Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.facts.timeouts);
+        let until =
+            Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.facts.timeouts);
         let object = match self.declare_again(&api, &settings, &place, &private, until, &request).await {
             Ok(object) => object,
             Err(diagnostics) => return ApplyResponse::failed(diagnostics),
@@ -63,7 +64,8 @@ impl KindResource {
         };
         let refused = |error: ApiError| self.refused(&error, place);
         let (planned, config) = (&request.planned, &request.config);
-        let beside = Beside { api, manager: &manager, at: place, object: &declared, planned, config, private };
+        let beside =
+            Beside { api, manager: &manager, at: place, object: &declared, planned, config, private };
         self.kind.write_beside(beside).await.map_err(refused)?;
         let force = request.planned.get("force_conflicts").as_bool().unwrap_or_default();
         let mode = ApplyMode { force, dry_run: false };
@@ -78,16 +80,25 @@ impl KindResource {
         };
         if uid(&applied.object) != expected {
             let detail = "It was deleted and made again by somebody else while this ran: plan again.";
-            return Err(vec![Diagnostic::error(format!("{} is another object now", self.title(place)), detail)]);
+            return Err(vec![Diagnostic::error(
+                format!("{} is another object now", self.title(place)),
+                detail,
+            )]);
         }
         let changed = planning::changes(&self.fields, &request.prior, &request.planned);
-        let changed: BTreeSet<&str> = changed.iter().filter_map(|change| planning::root(&change.path)).collect();
+        let changed: BTreeSet<&str> =
+            changed.iter().filter_map(|change| planning::root(&change.path)).collect();
         let fields: Vec<&Field> = self.fields.iter().filter(|field| changed.contains(field.name)).collect();
         self.take_away(api, &manager, place, &fields, &declared, applied.object, force, &patience).await
     }
 
     /// A person's edit is put right when the plan showed it; a program's declaration is its own.
-    fn may_put_right(&self, conflict: &Conflict, place: &Address, prior: &Value) -> Result<(), Vec<Diagnostic>> {
+    fn may_put_right(
+        &self,
+        conflict: &Conflict,
+        place: &Address,
+        prior: &Value,
+    ) -> Result<(), Vec<Diagnostic>> {
         if !conflict.is_with_people_only() {
             return Err(vec![conflict.diagnostic(&self.title(place), &self.fields)]);
         }
@@ -133,7 +144,10 @@ impl KindResource {
                     "{} is declared by {other:?}. Declare it here too, or set force_conflicts = true to take it away.",
                     pointer.trim_start_matches('/').replace('/', ".")
                 );
-                return Err(vec![Diagnostic::error(format!("{} is also declared by somebody else", self.title(place)), detail)]);
+                return Err(vec![Diagnostic::error(
+                    format!("{} is also declared by somebody else", self.title(place)),
+                    detail,
+                )]);
             }
         }
         // From the end of a list to its beginning, so that no removal moves what a later one means.
@@ -174,7 +188,9 @@ fn find_leftovers(field: &Field, declared: &Json, found: &Json, pointer: &str, o
                 match declared.as_array().into_iter().flatten().find(same_name) {
                     None => out.push(pointer),
                     Some(declared) => {
-                        fields.iter().for_each(|field| find_leftovers(field, declared, element, &pointer, out));
+                        fields
+                            .iter()
+                            .for_each(|field| find_leftovers(field, declared, element, &pointer, out));
                     }
                 }
             }

@@ -43,15 +43,19 @@ impl KindResource {
         })
         .await;
         let created = purpose == Purpose::Create;
-        let with = |object: Option<Json>, diagnostic: Diagnostic| Waited { object, diagnostics: vec![diagnostic] };
+        let with =
+            |object: Option<Json>, diagnostic: Diagnostic| Waited { object, diagnostics: vec![diagnostic] };
         match ended {
             Ended::Over(Reached::Done, object) => Waited { object: Some(object), diagnostics: Vec::new() },
             Ended::Over(Reached::Stalled(condition), object) => {
                 let kept = created && self.kind.has_lived(&object);
                 let summary = format!("{title} cannot go on");
                 let detail = format!("{}. Change what it says, then apply again.", condition.text());
-                let diagnostic =
-                    if kept { Diagnostic::warning(summary, detail) } else { Diagnostic::error(summary, detail) };
+                let diagnostic = if kept {
+                    Diagnostic::warning(summary, detail)
+                } else {
+                    Diagnostic::error(summary, detail)
+                };
                 with(Some(object), diagnostic)
             }
             Ended::Gone => {
@@ -66,8 +70,11 @@ impl KindResource {
                      stands; timeouts {{ {} = \"…\" }} gives it longer.",
                     if created { "create" } else { "update" }
                 );
-                let diagnostic =
-                    if fail { Diagnostic::error(summary, detail).at(at("on_timeout")) } else { Diagnostic::warning(summary, detail) };
+                let diagnostic = if fail {
+                    Diagnostic::error(summary, detail).at(at("on_timeout"))
+                } else {
+                    Diagnostic::warning(summary, detail)
+                };
                 with(Some(object), diagnostic)
             }
             Ended::Cancelled(object) => {

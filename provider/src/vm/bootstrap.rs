@@ -11,6 +11,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::Beside,
+    planning,
     private::Private,
 };
 
@@ -19,7 +20,8 @@ const WRITE_ONLY_VERSION: &str = "terraform.berth.dev/user-data-wo-version";
 /// The Secret's key.
 const KEY: &str = "userData";
 /// The parts a guest sees, all of them at its first boot.
-const PARTS: [&str; 5] = ["user_data", "user_data_wo_version", "ssh_authorized_keys", "hostname", "secret_name"];
+const PARTS: [&str; 5] =
+    ["user_data", "user_data_wo_version", "ssh_authorized_keys", "hostname", "secret_name"];
 
 /// The attribute.
 pub(super) fn field() -> Field {
@@ -70,15 +72,20 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     let path = |name: &str| AttributePath::root("bootstrap").attribute(name);
     let set = |name: &str| !bootstrap.get(name).is_null() && !bootstrap.is_unknown();
     let mut found = Vec::new();
-    let sources: Vec<&str> = ["user_data", "user_data_wo", "secret_name"].into_iter().filter(|name| set(name)).collect();
+    let sources: Vec<&str> =
+        ["user_data", "user_data_wo", "secret_name"].into_iter().filter(|name| set(name)).collect();
     if let [_, second, ..] = sources.as_slice() {
-        let detail = format!("Only one of user_data, user_data_wo and secret_name can be set; {} are.", sources.join(" and "));
+        let detail = format!(
+            "Only one of user_data, user_data_wo and secret_name can be set; {} are.",
+            sources.join(" and ")
+        );
         found.push(Diagnostic::error("User data from two places", detail).at(path(second)));
     }
     if set("user_data_wo") && !set("user_data_wo_version") {
         let detail = "Set user_data_wo_version too, for example 1, and raise it when user_data_wo changes: Terraform keeps no \
                       trace of a write-only value to compare with.";
-        found.push(Diagnostic::error("Missing user_data_wo_version", detail).at(path("user_data_wo_version")));
+        found
+            .push(Diagnostic::error("Missing user_data_wo_version", detail).at(path("user_data_wo_version")));
     }
     for name in ["user_data", "user_data_wo"] {
         if bootstrap.get(name).as_str().is_some_and(|text| text.len() > 65_536) {
@@ -91,18 +98,21 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
 
 /// Does with a change what the policy says.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
-    let changed: Vec<AttributePath> = change
-        .with_effect(Effect::Policy)
-        .map(|change| change.path.clone())
-        .collect();
+    let changed: Vec<AttributePath> =
+        change.with_effect(Effect::Policy).map(|change| change.path.clone()).collect();
     if change.is_create() || changed.is_empty() || !change.replace.is_empty() {
         return;
     }
     let policy = change.planned.get("bootstrap").get("user_data_policy");
-    let policy = policy.as_str().or(change.prior.get("bootstrap").get("user_data_policy").as_str()).unwrap_or("refuse").to_owned();
+    let policy = policy
+        .as_str()
+        .or(change.prior.get("bootstrap").get("user_data_policy").as_str())
+        .unwrap_or("refuse")
+        .to_owned();
     match policy.as_str() {
         "ignore" => {
-            let (was, mut is) = (change.prior.get("bootstrap").clone(), change.planned.get("bootstrap").clone());
+            let (was, mut is) =
+                (change.prior.get("bootstrap").clone(), change.planned.get("bootstrap").clone());
             for name in PARTS {
                 // Terraform lets a plan keep what was there only where something was, and something is written.
                 if !was.get(name).is_null() && !is.get(name).is_null() {
@@ -110,6 +120,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
                 }
             }
             change.planned.set("bootstrap", is);
+            planning::settle(change.fields, change.prior, &mut change.planned);
             change.look_again();
         }
         "replace" => change.replace.extend(changed),
@@ -118,7 +129,8 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             let first = changed.into_iter().next().unwrap_or_default();
             let detail = "A guest reads its bootstrap data at its first boot only, so this change would not reach it. Set \
                           bootstrap.user_data_policy to say what to do: \"replace\" makes another VM, \"reboot\" hands it over \
-                          and restarts the VM, \"ignore\" keeps what the VM was made with.";
+                          and restarts the VM, \"ignore\" keeps what the VM was made with. (terraform destroy looks here too; with \
+                          -refresh=false it does not.)";
             let summary = format!("Change of {first} refused by user_data_policy");
             change.diagnostics.push(Diagnostic::error(summary, detail).at(first));
         }
@@ -138,7 +150,8 @@ pub(super) fn view(object: &mut Json) {
 fn has_our_secret(object: &Json) -> bool {
     let text = |pointer| object.pointer(pointer).and_then(Json::as_str);
     let name = text("/metadata/name").unwrap_or_default();
-    text("/spec/bootstrap/secretName") == Some(secret_name(name).as_str()) && text("/spec/bootstrap/checksum").is_some()
+    text("/spec/bootstrap/secretName") == Some(secret_name(name).as_str())
+        && text("/spec/bootstrap/checksum").is_some()
 }
 
 fn secret_name(vm: &str) -> String {
@@ -187,7 +200,8 @@ pub(super) async fn write_secret(beside: Beside<'_>) -> Result<(), ApiError> {
     let Some(user_data) = plain.or_else(|| config.get("user_data_wo").as_str()) else { return Ok(()) };
     let name = secret_name(&at.name);
     let uid = object.pointer("/metadata/uid");
-    let owner = json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "name": at.name, "uid": uid});
+    let owner =
+        json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "name": at.name, "uid": uid});
     let mut metadata = json!({"name": name, "namespace": at.namespace, "ownerReferences": [owner]});
     if let (None, Some(version)) = (plain, planned.get("user_data_wo_version").as_i64()) {
         metadata["annotations"] = json!({ WRITE_ONLY_VERSION: version.to_string() });

@@ -15,7 +15,8 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
     let allowed = change.planned.get("allow_reboot").as_bool() == Some(true);
-    if waiting.is_empty() || !change.is_update() || !runs(change.prior) || !runs(&change.planned) || !allowed {
+    if waiting.is_empty() || !change.is_update() || !runs(change.prior) || !runs(&change.planned) || !allowed
+    {
         return;
     }
     for change in &mut change.changes {

@@ -1,0 +1,278 @@
+//! An embedded control plane with berth's kinds, and a task that plays whoever makes things real.
+//!
+//! The task looks every few milliseconds and writes the status that controllers and agents would write. What it is to do
+//! with an object stands in the object's name: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by
+//! the guest when it is to be detached.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use berth_apiserver::{Listener, Server, ServerConfig};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value as Json, json};
+use tokio_util::sync::CancellationToken;
+
+/// An open control plane.
+pub(crate) struct ControlPlane {
+    pub(crate) client: Client,
+    server: Server,
+    stop: CancellationToken,
+}
+
+impl ControlPlane {
+    /// In memory.
+    pub(crate) async fn in_memory() -> Self {
+        Self::open(ServerConfig::in_memory()).await
+    }
+
+    /// On disk and on a socket: writes a kubeconfig.
+    pub(crate) async fn listening(directory: &Path, kubeconfig: &Path) -> Self {
+        let this = Self::open(ServerConfig::in_directory(directory)).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("https://{}", listener.local_addr().expect("it is bound"));
+        this.server.write_kubeconfig(kubeconfig, &url).expect("the directory is ours");
+        let (server, stop) = (this.server.clone(), this.stop.clone());
+        tokio::spawn(async move { server.serve(Listener::Tls(listener), stop).await });
+        this
+    }
+
+    async fn open(config: ServerConfig) -> Self {
+        let server = Server::open(config).await.expect("a new directory");
+        let client = Client::new(server.service(), "default");
+        for object in berth_api::manifests::all() {
+            let object: DynamicObject = serde_json::from_value(object).expect("a manifest");
+            let types = object.types.clone().expect("it has a kind");
+            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+            let plural = match types.kind.as_str() {
+                "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
+                kind => format!("{}s", kind.to_lowercase()),
+            };
+            let resource = ApiResource {
+                group: group.into(),
+                version: version.into(),
+                api_version: types.api_version.clone(),
+                kind: types.kind.clone(),
+                plural,
+            };
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+            let made = api.create(&PostParams::default(), &object).await;
+            made.unwrap_or_else(|error| panic!("{} {:?}: {error}", types.kind, object.metadata.name));
+        }
+        let stop = CancellationToken::new();
+        let player = Player { client: client.clone() };
+        let stopped = stop.clone();
+        tokio::spawn(async move {
+            while !stopped.is_cancelled() {
+                player.look().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        Self { client, server, stop }
+    }
+
+    pub(crate) fn objects(&self, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), "default", &resource(kind))
+    }
+
+    /// The object as it is.
+    pub(crate) async fn object(&self, kind: &str, name: &str) -> Json {
+        let object =
+            self.objects(kind).get(name).await.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
+        serde_json::to_value(object).expect("plain data")
+    }
+
+    /// What a person does with `kubectl edit`.
+    pub(crate) async fn edit(&self, kind: &str, name: &str, patch: Json) {
+        let params = PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
+        self.objects(kind).patch(name, &params, &Patch::Merge(patch)).await.expect("the edit is valid");
+    }
+
+    /// What a GitOps program does.
+    pub(crate) async fn declare_as(&self, manager: &str, kind: &str, name: &str, spec: Json) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        let params = PatchParams::apply(manager).force();
+        self.objects(kind)
+            .patch(name, &params, &Patch::Apply(object))
+            .await
+            .expect("the declaration is valid");
+    }
+
+    pub(crate) async fn count(&self, kind: &str) -> usize {
+        self.objects(kind).list(&ListParams::default()).await.expect("a list").items.len()
+    }
+
+    pub(crate) async fn close(self) {
+        self.stop.cancel();
+        self.server.shutdown().await;
+    }
+}
+
+fn resource(kind: &str) -> ApiResource {
+    let plural = if kind == "VMClass" { "vmclasses".to_owned() } else { format!("{}s", kind.to_lowercase()) };
+    ApiResource {
+        group: "berth.dev".into(),
+        version: "v1alpha1".into(),
+        api_version: "berth.dev/v1alpha1".into(),
+        kind: kind.into(),
+        plural,
+    }
+}
+
+struct Player {
+    client: Client,
+}
+
+const KINDS: [&str; 7] =
+    ["VMClass", "Image", "Disk", "PlacementGroup", "PublicIP", "VM", "HotswapDiskAttachment"];
+
+impl Player {
+    async fn look(&self) {
+        let mut all = Vec::new();
+        for kind in KINDS {
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
+            let Ok(list) = api.list(&ListParams::default()).await else { return };
+            all.extend(list.items.into_iter().map(|object| {
+                let mut object = serde_json::to_value(object).expect("plain data");
+                object["kind"] = kind.into();
+                object
+            }));
+        }
+        let all = Arc::new(all);
+        for object in all.iter() {
+            self.play(object, &all).await;
+        }
+    }
+
+    /// One object. What goes wrong is tried again in a moment, as controllers do.
+    async fn play(&self, object: &Json, all: &[Json]) {
+        let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), text(object, "/metadata/namespace"), &resource(kind));
+        let params = PatchParams { field_manager: Some("player".into()), ..PatchParams::default() };
+        let held = object.pointer("/metadata/finalizers").is_some();
+        let terminating = object.pointer("/metadata/deletionTimestamp").is_some();
+        let busy = terminating && name.starts_with("busy");
+        if terminating && !busy {
+            if held {
+                let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+                let _ = api.patch(name, &params, &patch).await;
+            }
+            return;
+        }
+        if !held && !terminating && matches!(kind, "VM" | "HotswapDiskAttachment") {
+            let patch = Patch::Merge(json!({"metadata": {"finalizers": ["berth.dev/host"]}}));
+            let _ = api.patch(name, &params, &patch).await;
+        }
+        let status = status(object, all, busy);
+        if object.get("status") != Some(&status) {
+            // Everything is written anew: null takes away what is there no more.
+            let mut patch = status.clone();
+            for (key, _) in object["status"].as_object().into_iter().flatten() {
+                if status.get(key).is_none() {
+                    patch[key] = Json::Null;
+                }
+            }
+            let _ = api.patch_status(name, &params, &Patch::Merge(json!({"status": patch}))).await;
+        }
+    }
+}
+
+fn condition(kind: &str, status: bool, reason: &str, generation: &Json) -> Json {
+    let status = if status { "True" } else { "False" };
+    json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": generation,
+        "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+fn status(object: &Json, all: &[Json], busy: bool) -> Json {
+    let name = text(object, "/metadata/name");
+    let generation = &object["metadata"]["generation"];
+    let mut conditions = if name.starts_with("stalled") || busy {
+        let reason = if busy { "GuestBusy" } else { "InvalidSpec" };
+        vec![condition("Ready", false, reason, generation), condition("Stalled", true, reason, generation)]
+    } else if name.starts_with("slow") {
+        vec![
+            condition("Ready", false, "Pulling", generation),
+            condition("Reconciling", true, "Pulling", generation),
+        ]
+    } else {
+        vec![condition("Ready", true, "Available", generation)]
+    };
+    let mut status = json!({"observedGeneration": generation});
+    match text(object, "/kind") {
+        "Image" => status["virtualSize"] = "2Gi".into(),
+        "PublicIP" => status["address"] = format!("198.18.100.{}", name.len()).into(),
+        "HotswapDiskAttachment" => {
+            conditions.push(condition("Attached", true, "Attached", generation));
+            status["serial"] = "v0123456789abcdef012".into();
+            status["device"] = "/dev/sdb".into();
+            status["state"] = "Attached".into();
+        }
+        "Disk" => {
+            let users = users(name, all);
+            if !users.is_empty() {
+                status["usedBy"] = users.into();
+                status["volumeID"] = "v-0123456789abcdef".into();
+                status["serial"] = "v0123456789abcdef".into();
+                status["binding"] = json!({"host": "host-a", "epoch": 1});
+            }
+        }
+        "VM" => {
+            let runs = object["spec"]["power"] == "Running" && !name.starts_with("stalled");
+            conditions.push(condition("Running", runs, "Running", generation));
+            conditions.push(condition("GuestReady", runs, "GuestSeen", generation));
+            vm_status(object, all, runs, &mut status);
+        }
+        _ => {}
+    }
+    status["conditions"] = conditions.into();
+    status
+}
+
+fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
+    status["state"] = if runs { "Running".into() } else { "Stopped".into() };
+    status["restarts"] = 0.into();
+    status["binding"] = json!({"host": "host-a", "epoch": 1});
+    status["instanceID"] = "i-0123456789ab".into();
+    let specified = object["spec"]["networkInterfaces"].as_array().cloned().unwrap_or_default();
+    let interfaces = specified.iter().enumerate().map(|(i, interface)| {
+        let mac = interface.get("macAddress").cloned().unwrap_or(json!(format!("52:54:00:00:00:0{i}")));
+        let address = interface.get("address").cloned().unwrap_or(json!(format!("10.77.0.{}", 10 + i)));
+        json!({"name": interface["name"], "network": "berth-shared/default", "macAddress": mac, "address": address})
+    });
+    let interfaces: Vec<Json> = interfaces.collect();
+    if let Some(first) = interfaces.first() {
+        status["privateAddress"] = first["address"].clone();
+    }
+    let public = specified.iter().find_map(|interface| interface.get("publicIP"));
+    let address = all.iter().find(|o| o["kind"] == "PublicIP" && Some(&o["metadata"]["name"]) == public);
+    if let Some(address) = address.and_then(|o| o.pointer("/status/address")) {
+        status["publicAddress"] = address.clone();
+    }
+    status["interfaces"] = interfaces.into();
+    if runs {
+        status["hardware"] = json!({"class": object["spec"]["class"], "cpus": 1, "memory": "512Mi", "firmware": "UEFI",
+            "machineType": "pc-q35-7.2", "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
+    }
+}
+
+fn users(disk: &str, all: &[Json]) -> Vec<Json> {
+    let of_vms = all.iter().filter(|object| object["kind"] == "VM").filter(|vm| {
+        let disks = vm["spec"]["disks"].as_array();
+        disks.into_iter().flatten().any(|listed| listed["name"] == disk)
+    });
+    let fixed = of_vms
+        .map(|vm| json!({"use": "Fixed", "vm": vm["metadata"]["name"], "vmUid": vm["metadata"]["uid"]}));
+    let attached = all
+        .iter()
+        .filter(|object| object["kind"] == "HotswapDiskAttachment" && object["spec"]["disk"] == disk);
+    let hotswap = attached.map(|attachment| {
+        json!({"use": "Hotswap", "vm": attachment["spec"]["vm"], "vmUid": "u", "attachment": attachment["metadata"]["name"]})
+    });
+    fixed.chain(hotswap).collect()
+}
+
+fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
+}

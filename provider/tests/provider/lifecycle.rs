@@ -1,0 +1,315 @@
+//! Create, read, update, delete, import: each kind, and the ways a life can go.
+
+use serde_json::{Value as Json, json};
+use tfplugin6::Value;
+
+use crate::{
+    control_plane::ControlPlane,
+    stage::{Stage, provider, said},
+};
+
+const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE me@example\n";
+
+fn web() -> Json {
+    json!({
+        "name": "web", "class": "small",
+        "disks": [{"name": "web-root", "boot": true}],
+        "network_interfaces": [{"public_ip": "web"}],
+        "placement": {"group": "web"},
+        "bootstrap": {"ssh_authorized_keys": [KEY], "user_data": "#cloud-config\npassword: canary-secret\n"},
+        "power": "Running", "wait_for": "guest",
+        "timeouts": {"create": "20s", "update": null, "delete": null, "read": null},
+    })
+}
+
+fn with(mut config: Json, changes: Json) -> Json {
+    for (name, value) in changes.as_object().expect("an object") {
+        config[name] = value.clone();
+    }
+    config
+}
+
+/// One configuration a kind, an update of it, and whether that replaces.
+fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
+    let image = |url: &str| json!({"name": "debian-12", "source": {"url": url, "sha256": "0".repeat(64)}});
+    vec![
+        (
+            "berth_vm_class",
+            "VMClass",
+            json!({"name": "small", "cpus": 1, "memory": "512Mi"}),
+            json!({"name": "small", "cpus": 2, "memory": "1Gi", "labels": {"tier": "web"}}),
+        ),
+        ("berth_image", "Image", image("https://a.example/x"), image("https://mirror.example/x")),
+        (
+            "berth_disk",
+            "Disk",
+            json!({"name": "web-root", "image": "debian-12", "size": "4Gi"}),
+            json!({"name": "web-root", "image": "debian-12", "size": "5Gi", "deletion_policy": "Retain"}),
+        ),
+        (
+            "berth_placement_group",
+            "PlacementGroup",
+            json!({"name": "web", "strategy": "spread"}),
+            json!({"name": "web", "enforcement": "preferred"}),
+        ),
+        ("berth_public_ip", "PublicIP", json!({"name": "web"}), json!({"name": "web", "labels": {"a": "b"}})),
+        ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
+        (
+            "berth_hotswap_disk_attachment",
+            "HotswapDiskAttachment",
+            json!({"vm": "web", "disk": "web-data"}),
+            json!({"vm": "web", "disk": "web-data", "force": true}),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan_is_empty() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    for (type_name, kind, config, changed) in stories() {
+        let mut stage = Stage::new(&provider, type_name);
+        assert_eq!(said(&stage.validate(&config).await), "", "{type_name}");
+        let made = stage.apply(&config).await;
+        assert!(made.is_clean(), "{type_name}: {}", made.text());
+        assert!(stage.plan_is_empty(&config).await, "{type_name}: plan after create");
+        assert_eq!(said(&stage.read().await), "", "{type_name}");
+        assert!(stage.plan_is_empty(&config).await, "{type_name}: plan after refresh");
+        let uid = stage.state.get("uid").clone();
+
+        let updated = stage.apply(&changed).await;
+        assert!(
+            !updated.diagnostics.iter().any(tfplugin6::Diagnostic::is_error),
+            "{type_name}: {}",
+            updated.text()
+        );
+        assert_eq!(said(&stage.read().await), "", "{type_name}");
+        assert!(stage.plan_is_empty(&changed).await, "{type_name}: plan after update");
+        assert_eq!(stage.state.get("uid"), &uid, "{type_name}: updated in place");
+
+        let mut imported = Stage::new(&provider, type_name);
+        let name = stage.state.get("name").as_str().expect("it has a name").to_owned();
+        assert_eq!(said(&imported.import(&format!("default/{name}")).await), "", "{type_name}");
+        assert!(imported.plan_is_empty(&changed).await, "{type_name}: plan after import");
+
+        let destroyed = stage.destroy().await;
+        assert!(destroyed.is_clean(), "{type_name}: {}", destroyed.text());
+        assert_eq!(plane.count(kind).await, 0, "{type_name}");
+        assert_eq!(said(&imported.read().await), "", "{type_name}");
+        assert!(imported.state.is_null(), "{type_name}: gone is gone");
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn what_the_control_plane_decides_is_in_the_state_and_never_a_diff() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut ip = Stage::new(&provider, "berth_public_ip");
+    ip.apply(&json!({"name": "web"})).await;
+    assert_eq!(ip.state.get("address").as_str(), Some("198.18.100.3"));
+    let mut vm = Stage::new(&provider, "berth_vm");
+    let planned = vm.plan(&web()).await.planned;
+    assert!(planned.get("private_address").is_unknown());
+    assert_eq!(planned.get("id").as_str(), Some("default/web"));
+    assert_eq!(planned.get("network_interfaces").index(0).get("name").as_str(), Some("nic0"));
+    let made = vm.apply(&web()).await;
+    assert!(made.is_clean(), "{}", made.text());
+    assert_eq!(vm.state.get("private_address").as_str(), Some("10.77.0.10"));
+    assert_eq!(vm.state.get("public_address").as_str(), Some("198.18.100.3"));
+    assert_eq!(vm.state.get("host").as_str(), Some("host-a"));
+    assert_eq!(
+        vm.state.get("network_interfaces").index(0).get("mac_address").as_str(),
+        Some("52:54:00:00:00:00")
+    );
+
+    // Moving is no diff, and an unrelated update knows all that stays.
+    vm.state.set("host", "host-b");
+    let config = with(web(), json!({"restart_policy": "Always"}));
+    let planned = vm.plan(&config).await.planned;
+    assert!(planned.is_wholly_known(), "{planned:?}");
+    assert_eq!(planned.get("host").as_str(), Some("host-b"));
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn bootstrap_data_is_in_a_secret_that_the_vm_owns_and_nowhere_else() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    let made = vm.apply(&web()).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let object = plane.object("VM", "web").await;
+    assert!(!object.to_string().contains("canary-secret"));
+    assert_eq!(object["spec"]["bootstrap"]["secretName"], "web-bootstrap");
+    assert_eq!(object["spec"]["bootstrap"]["sshAuthorizedKeys"], json!([KEY.trim()]));
+    let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
+        kube::Api::namespaced(plane.client.clone(), "default");
+    let secret = secrets.get("web-bootstrap").await.expect("it was written");
+    let data = secret.data.expect("it has data");
+    assert_eq!(data["userData"].0, b"#cloud-config\npassword: canary-secret\n");
+    let owners = secret.metadata.owner_references.expect("it has an owner");
+    assert_eq!(Some(owners[0].uid.as_str()), object["metadata"]["uid"].as_str());
+
+    // Write-only: in no plan, no state, and an import leaves it out too.
+    vm.destroy().await;
+    let config =
+        with(web(), json!({"bootstrap": {"user_data_wo": "canary-secret-2", "user_data_wo_version": 1}}));
+    let planned = vm.plan(&config).await;
+    assert!(!format!("{planned:?}").contains("canary"));
+    let made = vm.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    assert!(!format!("{:?}{:?}", vm.state, vm.private).contains("canary"));
+    assert_eq!(
+        secrets.get("web-bootstrap").await.expect("written").data.expect("data")["userData"].0,
+        b"canary-secret-2"
+    );
+    let mut imported = Stage::new(&provider, "berth_vm");
+    imported.import("web").await;
+    assert!(!format!("{:?}", imported.state).contains("canary"));
+    assert!(imported.plan_is_empty(&config).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn the_user_data_policy_decides_what_a_change_does() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    vm.apply(&web()).await;
+    let changed = |policy: Option<&str>| {
+        let mut config = with(
+            web(),
+            json!({"bootstrap": {"ssh_authorized_keys": [KEY], "user_data": "#cloud-config\nx: 1\n"}}),
+        );
+        if let Some(policy) = policy {
+            config["bootstrap"]["user_data_policy"] = policy.into();
+        }
+        config
+    };
+    let refused = vm.plan(&changed(None)).await;
+    assert!(said(&refused.diagnostics).contains("user_data_policy"), "{}", said(&refused.diagnostics));
+    let ignored = vm.plan(&changed(Some("ignore"))).await;
+    assert!(ignored.requires_replace.is_empty());
+    assert_eq!(ignored.planned, vm.state, "nothing to do");
+    let replaced = vm.plan(&changed(Some("replace"))).await;
+    assert_eq!(
+        replaced.requires_replace.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["bootstrap.user_data"]
+    );
+    let rebooted = vm.apply(&changed(Some("reboot"))).await;
+    assert!(rebooted.is_clean(), "{}", rebooted.text());
+    let object = plane.object("VM", "web").await;
+    let token = object["spec"]["restartToken"].as_str().expect("a restart was asked for").to_owned();
+    vm.read().await;
+    assert!(vm.plan_is_empty(&changed(Some("reboot"))).await);
+    // The token stays through later updates: to take it away would be another restart.
+    vm.apply(&with(changed(Some("reboot")), json!({"restart_policy": "Never"}))).await;
+    assert_eq!(plane.object("VM", "web").await["spec"]["restartToken"], token.as_str());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_change_that_needs_a_power_cycle_says_so_or_restarts_if_allowed() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    vm.apply(&web()).await;
+    let larger = with(web(), json!({"class": "large"}));
+    let plan = vm.plan(&larger).await;
+    assert!(said(&plan.diagnostics).contains("next power cycle"), "{}", said(&plan.diagnostics));
+    assert!(plan.requires_replace.is_empty());
+    let allowed = with(larger, json!({"allow_reboot": true}));
+    let applied = vm.apply(&allowed).await;
+    assert!(applied.text().contains("will be restarted"), "{}", applied.text());
+    assert!(plane.object("VM", "web").await["spec"]["restartToken"].is_string());
+    vm.read().await;
+    assert!(vm.plan_is_empty(&allowed).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn equal_values_in_other_words_are_no_diff() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut class = Stage::new(&provider, "berth_vm_class");
+    class.apply(&json!({"name": "small", "cpus": 1, "memory": "1Gi"})).await;
+    assert!(class.plan_is_empty(&json!({"name": "small", "cpus": 1, "memory": "1024Mi"})).await);
+    let mut vm = Stage::new(&provider, "berth_vm");
+    let config =
+        |mac: &str| with(web(), json!({"network_interfaces": [{"name": "lan", "mac_address": mac}]}));
+    let made = vm.apply(&config("52:54:00:AB:CD:EF")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    vm.read().await;
+    assert!(vm.plan_is_empty(&config("52:54:00:ab:cd:ef")).await);
+    let crlf = with(
+        config("52:54:00:ab:cd:ef"),
+        json!({"bootstrap": {"ssh_authorized_keys": [KEY.trim()],
+        "user_data": "#cloud-config\r\npassword: canary-secret\r\n"}}),
+    );
+    assert!(vm.plan_is_empty(&crlf).await);
+    assert!(
+        vm.plan_is_empty(&with(crlf, json!({"wait_for": "none", "on_timeout": "fail"}))).await,
+        "wishes alone"
+    );
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn what_was_declared_once_is_declared_on_when_the_configuration_forgets_it() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut ip = Stage::new(&provider, "berth_public_ip");
+    ip.apply(&json!({"name": "web", "address": "198.18.100.77"})).await;
+    ip.read().await;
+    let forgotten = json!({"name": "web", "labels": {"a": "b"}});
+    let applied = ip.apply(&forgotten).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert_eq!(plane.object("PublicIP", "web").await["spec"]["address"], "198.18.100.77");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn drift_is_shown_and_put_right() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    vm.apply(&web()).await;
+    let edit = json!({"spec": {"power": "Stopped", "restartToken": "now",
+        "disks": [{"name": "web-root", "boot": true}, {"name": "extra", "boot": false}]}});
+    plane.edit("VM", "web", edit).await;
+    vm.read().await;
+    assert_eq!(vm.state.get("power").as_str(), Some("Stopped"));
+    assert_eq!(vm.state.get("disks").elements().len(), 2);
+    assert!(!vm.plan_is_empty(&web()).await);
+    let applied = vm.apply(&web()).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    let object = plane.object("VM", "web").await;
+    assert_eq!(object["spec"]["power"], "Running");
+    assert_eq!(object["spec"]["disks"].as_array().map(Vec::len), Some(1));
+    assert!(object["spec"].get("restartToken").is_none());
+    vm.read().await;
+    assert!(vm.plan_is_empty(&web()).await);
+
+    // Labels that others add are nobody's diff.
+    plane.edit("VM", "web", json!({"metadata": {"labels": {"team": "x"}}})).await;
+    vm.read().await;
+    assert!(vm.plan_is_empty(&web()).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn interfaces_are_told_apart_by_name_and_not_by_place() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    let two = with(web(), json!({"network_interfaces": [{"name": "a"}, {"name": "b"}]}));
+    vm.apply(&two).await;
+    let mac_of_b = vm.state.get("network_interfaces").index(1).get("mac_address").clone();
+    let one = with(web(), json!({"network_interfaces": [{"name": "b"}]}));
+    let planned = vm.plan(&one).await.planned;
+    assert_eq!(planned.get("network_interfaces").index(0).get("mac_address"), &mac_of_b);
+    let none = with(web(), json!({"network_interfaces": []}));
+    assert_eq!(vm.plan(&none).await.planned.get("network_interfaces"), &Value::List(Vec::new()));
+    plane.close().await;
+}

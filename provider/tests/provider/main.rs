@@ -1,0 +1,8 @@
+//! The provider against the real embedded control plane; a task plays the part of the controllers and agents.
+
+mod control_plane;
+mod documentation;
+mod lifecycle;
+mod refusals;
+mod stage;
+mod terraform;

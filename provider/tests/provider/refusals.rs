@@ -1,0 +1,298 @@
+//! What is refused, what is warned of, what is waited for: and what is left in the state each time.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value as Json, json};
+use tfplugin6::Severity;
+
+use crate::{
+    control_plane::ControlPlane,
+    stage::{Stage, provider, said},
+};
+
+fn vm(name: &str) -> Json {
+    json!({"name": name, "class": "small", "disks": [{"name": "root", "boot": true}], "timeouts": {"create": "2s", "delete": "2s"}})
+}
+
+fn image(name: &str, timeout: &str) -> Json {
+    let source = json!({"url": "https://a.example/x", "sha256": "0".repeat(64)});
+    json!({"name": name, "source": source, "timeouts": {"create": timeout}})
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_in_validate_with_its_attribute() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let class = |memory: &str| json!({"name": "small", "cpus": 1, "memory": memory});
+    let with = |mut config: Json, name: &str, value: Json| {
+        config[name] = value;
+        config
+    };
+    let two_boots = json!([{"name": "a", "boot": true}, {"name": "b", "boot": true}]);
+    let cases = [
+        ("berth_vm_class", class("512MB"), "memory"),
+        ("berth_vm_class", class("-1"), "memory"),
+        ("berth_vm_class", class("lots"), "memory"),
+        ("berth_vm_class", with(class("1Gi"), "cpus", json!(0)), "cpus"),
+        ("berth_vm_class", with(class("1Gi"), "firmware", json!("Coreboot")), "firmware"),
+        ("berth_vm_class", with(class("1Gi"), "name", json!("Small")), "name"),
+        ("berth_vm", with(vm("web"), "disks", two_boots), "disks[1].boot"),
+        ("berth_vm", with(vm("web"), "disks", json!([{"name": "a"}])), "disks"),
+        ("berth_vm", with(vm("web"), "disks", json!([{"name": "a", "boot": true}, {"name": "a"}])), "disks"),
+        ("berth_vm", with(vm("web"), "wait_for", json!("ever")), "wait_for"),
+        ("berth_vm", with(vm("web"), "power", json!("on")), "power"),
+        (
+            "berth_vm",
+            with(vm("web"), "stop", json!({"grace_period_seconds": 9999})),
+            "stop.grace_period_seconds",
+        ),
+        ("berth_vm", with(vm("web"), "timeouts", json!({"create": "soon"})), "timeouts.create"),
+        (
+            "berth_vm",
+            with(vm("web"), "network_interfaces", json!([{"mac_address": "53:00:00:00:00:01"}])),
+            "network_interfaces[0].mac_address",
+        ),
+        (
+            "berth_vm",
+            with(vm("web"), "network_interfaces", json!([{"public_ip": "a"}, {"public_ip": "a"}])),
+            "network_interfaces[1].public_ip",
+        ),
+        (
+            "berth_vm",
+            with(vm("web"), "bootstrap", json!({"ssh_authorized_keys": ["x"]})),
+            "bootstrap.ssh_authorized_keys[0]",
+        ),
+        (
+            "berth_vm",
+            with(vm("web"), "bootstrap", json!({"user_data": "a", "secret_name": "b"})),
+            "bootstrap.secret_name",
+        ),
+        (
+            "berth_image",
+            json!({"name": "i", "source": {"url": "ftp://x", "sha256": "0".repeat(64)}}),
+            "source.url",
+        ),
+        ("berth_image", json!({"name": "i", "source": {"url": "http://x", "sha256": "0"}}), "source.sha256"),
+        ("berth_disk", json!({"name": "d"}), "size"),
+        ("berth_public_ip", json!({"name": "p", "address": "198.18.100.0/24"}), "address"),
+    ];
+    for (type_name, config, path) in cases {
+        let found = Stage::new(&provider, type_name).validate(&config).await;
+        let paths: Vec<String> =
+            found.iter().filter_map(|d| d.attribute.as_ref()).map(ToString::to_string).collect();
+        assert!(paths.iter().any(|found| found == path), "{type_name} {path}: {}", said(&found));
+    }
+    // Nothing is said of what is not known yet.
+    let unknown = json!({"name": "<unknown>", "class": "<unknown>", "disks": "<unknown>", "network_interfaces": "<unknown>"});
+    assert_eq!(said(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_plan_of_unknown_values_needs_no_control_plane() {
+    let session = std::sync::Arc::new(terraform_provider_berth::session::Session::default());
+    let provider = terraform_provider_berth::BerthProvider::new(session);
+    let stage = Stage::new(&provider, "berth_vm");
+    let plan = stage
+        .plan(&json!({"name": "web", "class": "<unknown>", "disks": [{"name": "<unknown>", "boot": true}]}))
+        .await;
+    assert_eq!(said(&plan.diagnostics), "");
+    assert!(plan.planned.get("class").is_unknown() && plan.planned.get("namespace").is_unknown());
+    assert!(plan.planned.get("disks").index(0).get("name").is_unknown());
+    // A read is another matter.
+    let mut stage = Stage::new(&provider, "berth_vm");
+    stage.state = crate::stage::value(&json!({"name": "web", "namespace": "default", "uid": "u"}));
+    assert!(said(&stage.read().await).contains("No control plane"));
+    assert!(!stage.state.is_null(), "never a silent change");
+}
+
+#[tokio::test]
+async fn admission_speaks_in_the_plan_with_the_attribute() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut disk = Stage::new(&provider, "berth_disk");
+    let sized = |size: &str| json!({"name": "d", "size": size});
+    disk.apply(&sized("2Gi")).await;
+    let plan = disk.plan(&sized("1Gi")).await;
+    assert!(said(&plan.diagnostics).contains("[size]"), "{}", said(&plan.diagnostics));
+    assert!(plan.requires_replace.is_empty());
+    // Only the server knows this one.
+    let class = Stage::new(&provider, "berth_placement_group");
+    let plan = class.plan(&json!({"name": "g", "topology_key": ""})).await;
+    assert!(said(&plan.diagnostics).contains("[topology_key]"), "{}", said(&plan.diagnostics));
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn an_object_of_the_same_owner_and_content_is_adopted_and_no_other() {
+    let plane = ControlPlane::in_memory().await;
+    let ours = provider(&plane.client, "default");
+    let config = json!({"name": "d", "size": "1Gi"});
+    let mut first = Stage::new(&ours, "berth_disk");
+    first.apply(&config).await;
+    // The state was lost after the create.
+    let mut again = Stage::new(&ours, "berth_disk");
+    let adopted = again.apply(&config).await;
+    assert!(adopted.is_clean(), "{}", adopted.text());
+    assert_eq!(again.state.get("uid"), first.state.get("uid"));
+
+    let mut other = Stage::new(&ours, "berth_disk");
+    let refused = other.apply(&json!({"name": "d", "size": "2Gi"})).await;
+    assert!(refused.text().contains("terraform import berth_disk.NAME default/d"), "{}", refused.text());
+    assert!(other.state.is_null());
+
+    let theirs = provider(&plane.client, "other-team");
+    let refused = Stage::new(&theirs, "berth_disk").apply(&config).await;
+    assert!(refused.text().contains("exists already"), "{}", refused.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn another_object_of_the_same_name_is_neither_shown_nor_deleted() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let config = json!({"name": "d", "size": "1Gi"});
+    let mut stage = Stage::new(&provider, "berth_disk");
+    stage.apply(&config).await;
+    plane.objects("Disk").delete("d", &kube::api::DeleteParams::default()).await.expect("it is there");
+    plane.declare_as("flux", "Disk", "d", json!({"size": "3Gi"})).await;
+    let destroyed = stage.destroy().await;
+    assert!(destroyed.is_clean(), "{}", destroyed.text());
+    assert_eq!(plane.object("Disk", "d").await["spec"]["size"], "3Gi", "the other one lives");
+
+    let mut stage = Stage::new(&provider, "berth_disk");
+    stage.state =
+        crate::stage::value(&json!({"name": "d", "namespace": "default", "uid": "gone", "size": "1Gi"}));
+    let said = said(&stage.read().await);
+    assert!(said.contains("another object now"), "{said}");
+    assert!(stage.state.is_null());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn what_a_program_declares_is_not_overwritten_unless_forced() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let config = |policy: &str| json!({"name": "d", "size": "1Gi", "deletion_policy": policy});
+    let mut stage = Stage::new(&provider, "berth_disk");
+    stage.apply(&config("Delete")).await;
+    plane.declare_as("flux", "Disk", "d", json!({"size": "1Gi", "deletionPolicy": "Retain"})).await;
+    stage.read().await;
+    let refused = stage.apply(&config("Delete")).await;
+    let said = refused.text();
+    assert!(
+        said.contains("flux") && said.contains("deletionPolicy") && said.contains("force_conflicts"),
+        "{said}"
+    );
+    assert!(said.contains("[deletion_policy]"), "{said}");
+    let mut forced = config("Delete");
+    forced["force_conflicts"] = true.into();
+    let applied = stage.apply(&forced).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert_eq!(plane.object("Disk", "d").await["spec"]["deletionPolicy"], "Delete");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn what_a_person_changed_after_the_plan_is_not_overwritten_unseen() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let config = |policy: &str| json!({"name": "d", "size": "1Gi", "deletion_policy": policy});
+    let mut stage = Stage::new(&provider, "berth_disk");
+    stage.apply(&config("Delete")).await;
+    let mut larger = config("Delete");
+    larger["size"] = "2Gi".into();
+    let plan = stage.plan(&larger).await;
+    plane.edit("Disk", "d", json!({"spec": {"deletionPolicy": "Retain"}})).await;
+    let applied = stage.apply_plan(plan, &larger).await;
+    assert!(applied.text().contains("plan again"), "{}", applied.text());
+    assert_eq!(plane.object("Disk", "d").await["spec"]["deletionPolicy"], "Retain");
+    stage.read().await;
+    let applied = stage.apply(&larger).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert_eq!(plane.object("Disk", "d").await["spec"]["deletionPolicy"], "Delete");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn stalled_on_create_is_an_error_when_nothing_is_lost_by_it() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let started = Instant::now();
+    let mut stage = Stage::new(&provider, "berth_image");
+    let applied = stage.apply(&image("stalled", "60s")).await;
+    assert!(applied.tainted && applied.text().contains("InvalidSpec"), "{}", applied.text());
+    let mut stage = Stage::new(&provider, "berth_vm");
+    let applied = stage.apply(&vm("stalled-vm")).await;
+    assert!(applied.tainted, "{}", applied.text());
+    assert!(started.elapsed() < Duration::from_secs(10), "at once");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_timeout_is_a_warning_with_the_state_kept_unless_asked_otherwise() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = Stage::new(&provider, "berth_image");
+    let applied = stage.apply(&image("slow", "1s")).await;
+    assert_eq!(applied.diagnostics.len(), 1);
+    assert_eq!(applied.diagnostics[0].severity, Severity::Warning);
+    assert!(applied.text().contains("Pulling"), "{}", applied.text());
+    assert!(!applied.tainted && stage.state.get("uid").as_str().is_some());
+    let mut config = image("slow-2", "1s");
+    config["on_timeout"] = "fail".into();
+    let applied = Stage::new(&provider, "berth_image").apply(&config).await;
+    assert!(applied.tainted, "{}", applied.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_the_wait_at_once_with_the_state_kept() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = Stage::new(&provider, "berth_image");
+    let cancel = stage.cancel.clone();
+    let started = Instant::now();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cancel.cancel();
+    });
+    let applied = stage.apply(&image("slow", "60s")).await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(!applied.tainted && stage.state.get("uid").as_str().is_some(), "{}", applied.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_disk_in_use_is_refused_while_its_user_stays_and_goes_when_it_goes() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut disk = Stage::new(&provider, "berth_disk");
+    disk.apply(&json!({"name": "root", "size": "1Gi"})).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let made = machine.apply(&vm("web")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let in_use = async || plane.object("Disk", "root").await.pointer("/status/usedBy").is_some();
+    while !in_use().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let refused = disk.destroy().await;
+    assert!(refused.text().contains("in use by VM web"), "{}", refused.text());
+    assert!(!disk.state.is_null());
+    assert!(machine.destroy().await.is_clean());
+    let destroyed = disk.destroy().await;
+    assert!(destroyed.is_clean(), "{}", destroyed.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_disk_the_guest_still_uses_is_not_forgotten() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = Stage::new(&provider, "berth_hotswap_disk_attachment");
+    stage.apply(&json!({"name": "busy", "vm": "web", "disk": "data"})).await;
+    let refused = stage.destroy().await;
+    assert!(refused.text().contains("unmount"), "{}", refused.text());
+    assert!(!stage.state.is_null());
+    plane.close().await;
+}

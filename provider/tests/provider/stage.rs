@@ -1,0 +1,238 @@
+//! Terraform's part, played in process: plan, then apply what was planned, and the checks core makes in between.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+use terraform_provider_berth::{
+    BerthProvider,
+    api::Api,
+    session::{Session, Settings},
+};
+use tfplugin6::{
+    CancellationToken, Diagnostic, Number, Provider, Resource, Value, diagnostic,
+    provider::ClientCapabilities,
+    resource::{
+        ApplyRequest, ImportRequest, ImportSource, PlanRequest, PlanResponse, ReadRequest, ValidateRequest,
+    },
+};
+
+/// One resource of a configuration, with its state.
+pub(crate) struct Stage {
+    resource: Arc<dyn Resource>,
+    pub(crate) state: Value,
+    pub(crate) private: Vec<u8>,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// What an apply came to.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// Terraform would replace it next time.
+    pub(crate) tainted: bool,
+}
+
+impl Applied {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.diagnostics.is_empty()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        said(&self.diagnostics)
+    }
+}
+
+/// A provider for an owner.
+pub(crate) fn provider(client: &kube::Client, owner: &str) -> BerthProvider {
+    let session = Arc::new(Session::default());
+    let api = Ok(Api::new(client.clone()));
+    session.configure(Settings::new(api, owner.into(), Some("default".into())));
+    BerthProvider::new(session)
+}
+
+/// HCL-like JSON to a value.
+pub(crate) fn value(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => Value::Number(number.to_string().parse::<Number>().expect("a number")),
+        Json::String(text) if text == "<unknown>" => Value::UNKNOWN,
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(elements) => Value::List(elements.iter().map(value).collect()),
+        Json::Object(entries) => {
+            Value::object(entries.iter().map(|(name, json)| (name.clone(), value(json))))
+        }
+    }
+}
+
+pub(crate) fn said(diagnostics: &[Diagnostic]) -> String {
+    let one = |d: &Diagnostic| {
+        let at = d.attribute.as_ref().map(|path| format!(" [{path}]")).unwrap_or_default();
+        format!("{:?}: {}: {}{at}", d.severity, d.summary, d.detail)
+    };
+    diagnostics.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+impl Stage {
+    pub(crate) fn new(provider: &BerthProvider, type_name: &str) -> Self {
+        let resource = provider.resources().into_iter().find(|resource| resource.type_name() == type_name);
+        Self {
+            resource: resource.expect("the provider has it"),
+            state: Value::Null,
+            private: Vec::new(),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) async fn validate(&self, config: &Json) -> Vec<Diagnostic> {
+        let client = ClientCapabilities::default();
+        self.resource
+            .validate(ValidateRequest { config: value(config), client, cancel: self.cancel.clone() })
+            .await
+    }
+
+    pub(crate) async fn plan(&self, config: &Json) -> PlanResponse {
+        self.plan_from(self.state.clone(), config).await
+    }
+
+    pub(crate) async fn plan_from(&self, prior: Value, config: &Json) -> PlanResponse {
+        let config = value(config);
+        let request = PlanRequest {
+            proposed: config.clone(),
+            config,
+            private: if prior.is_null() { Vec::new() } else { self.private.clone() },
+            prior,
+            identity: None,
+            provider_meta: Value::Null,
+            client: ClientCapabilities::default(),
+            cancel: self.cancel.clone(),
+        };
+        self.resource.plan(request).await
+    }
+
+    /// Whether a plan says that there is nothing to do.
+    pub(crate) async fn plan_is_empty(&self, config: &Json) -> bool {
+        let response = self.plan(config).await;
+        let same = response.planned == self.state && response.diagnostics.is_empty();
+        if !same {
+            for (name, planned) in response.planned.as_map().into_iter().flatten() {
+                if planned != self.state.get(name) {
+                    eprintln!("{name}: state {:?} planned {planned:?}", self.state.get(name));
+                }
+            }
+            eprintln!("{}", said(&response.diagnostics));
+        }
+        same
+    }
+
+    /// Plans and applies; replaces when the plan says so, as core does.
+    pub(crate) async fn apply(&mut self, config: &Json) -> Applied {
+        let mut plan = self.plan(config).await;
+        if diagnostic::has_errors(&plan.diagnostics) {
+            return Applied { diagnostics: plan.diagnostics, tainted: false };
+        }
+        if !self.state.is_null() && !plan.requires_replace.is_empty() {
+            let destroyed = self.destroy().await;
+            assert!(destroyed.is_clean(), "{}", destroyed.text());
+            plan = self.plan(config).await;
+        }
+        let warnings = plan.diagnostics.clone();
+        let mut applied = self.apply_plan(plan, config).await;
+        applied.diagnostics.splice(0..0, warnings);
+        applied
+    }
+
+    pub(crate) async fn apply_plan(&mut self, plan: PlanResponse, config: &Json) -> Applied {
+        let creating = self.state.is_null();
+        let request = ApplyRequest {
+            prior: self.state.clone(),
+            planned: plan.planned.clone(),
+            config: value(config),
+            private: plan.private.unwrap_or_else(|| self.private.clone()),
+            identity: plan.identity,
+            provider_meta: Value::Null,
+            cancel: self.cancel.clone(),
+        };
+        let response = self.resource.apply(request).await;
+        let failed = diagnostic::has_errors(&response.diagnostics);
+        if let Some(state) = response.state {
+            if !failed {
+                assert_consistent(&plan.planned, &state, "");
+            }
+            self.state = state;
+        }
+        if let Some(private) = response.private {
+            self.private = private;
+        }
+        let tainted = creating && failed && !self.state.is_null();
+        Applied { diagnostics: response.diagnostics, tainted }
+    }
+
+    pub(crate) async fn read(&mut self) -> Vec<Diagnostic> {
+        let request = ReadRequest {
+            state: self.state.clone(),
+            private: self.private.clone(),
+            identity: None,
+            provider_meta: Value::Null,
+            client: ClientCapabilities::default(),
+            cancel: self.cancel.clone(),
+        };
+        let response = self.resource.read(request).await;
+        if let Some(state) = response.state {
+            self.state = state;
+        }
+        if let Some(private) = response.private {
+            self.private = private;
+        }
+        response.diagnostics
+    }
+
+    pub(crate) async fn import(&mut self, id: &str) -> Vec<Diagnostic> {
+        let source = ImportSource::Id(id.into());
+        let client = ClientCapabilities::default();
+        let response =
+            self.resource.import(ImportRequest { source, client, cancel: self.cancel.clone() }).await;
+        if diagnostic::has_errors(&response.diagnostics) {
+            return response.diagnostics;
+        }
+        self.state = response.state.expect("an import has a state");
+        self.private = response.private;
+        self.read().await
+    }
+
+    pub(crate) async fn destroy(&mut self) -> Applied {
+        let request = ApplyRequest {
+            prior: self.state.clone(),
+            planned: Value::Null,
+            config: Value::Null,
+            private: self.private.clone(),
+            identity: None,
+            provider_meta: Value::Null,
+            cancel: self.cancel.clone(),
+        };
+        let response = self.resource.apply(request).await;
+        if let Some(state) = response.state {
+            self.state = state;
+        }
+        Applied { diagnostics: response.diagnostics, tainted: false }
+    }
+}
+
+/// What core checks after every apply: what was planned known is what came.
+fn assert_consistent(planned: &Value, state: &Value, at: &str) {
+    match planned {
+        Value::Unknown(_) => assert!(state.is_wholly_known(), "{at} is unknown after apply"),
+        Value::Map(entries) => {
+            for (name, planned) in entries {
+                assert_consistent(planned, state.get(name), &format!("{at}.{name}"));
+            }
+        }
+        Value::List(elements) => {
+            assert_eq!(elements.len(), state.elements().len(), "{at}");
+            for (i, planned) in elements.iter().enumerate() {
+                assert_consistent(planned, state.index(i), &format!("{at}[{i}]"));
+            }
+        }
+        known => assert_eq!(known, state, "{at}"),
+    }
+}

@@ -1,0 +1,193 @@
+//! Real Terraform drives the real provider binary over TLS, all seven resources, on the embedded control plane.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use serde_json::{Value as Json, json};
+
+use crate::control_plane::ControlPlane;
+
+const CONFIGURATION: &str = include_str!("terraform/main.tf");
+
+/// Every resource of the configuration, and what to import it by.
+const RESOURCES: [(&str, &str, &str); 8] = [
+    ("berth_vm_class.small", "VMClass", "default/small"),
+    ("berth_image.debian", "Image", "default/debian-12"),
+    ("berth_disk.root", "Disk", "default/web-root"),
+    ("berth_disk.data", "Disk", "web-data"),
+    ("berth_placement_group.web", "PlacementGroup", "default/web"),
+    ("berth_public_ip.web", "PublicIP", "default/web"),
+    ("berth_vm.web", "VM", "default/web"),
+    ("berth_hotswap_disk_attachment.data", "HotswapDiskAttachment", "default/web-web-data"),
+];
+
+struct Terraform {
+    directory: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Terraform {
+    /// In a directory of its own; none where there is no Terraform.
+    fn new(directory: &Path, kubeconfig: &Path) -> Option<Self> {
+        let found = std::process::Command::new("terraform").arg("version").output();
+        if found.is_err() {
+            println!("not run: no terraform in PATH");
+            return None;
+        }
+        let plugins = directory.join("plugins");
+        fs::create_dir(&plugins).expect("a new directory");
+        let binary = env!("CARGO_BIN_EXE_terraform-provider-berth");
+        std::os::unix::fs::symlink(binary, plugins.join("terraform-provider-berth")).expect("a new link");
+        let cli = format!(
+            "provider_installation {{\n  dev_overrides {{\n    \"berth-vms/berth\" = {plugins:?}\n  }}\n  direct {{}}\n}}\n"
+        );
+        fs::write(directory.join("cli.tfrc"), cli).expect("a new file");
+        fs::write(directory.join("main.tf"), CONFIGURATION).expect("a new file");
+        fs::write(directory.join("id.pub"), "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE me@example\n")
+            .expect("a new file");
+        fs::write(directory.join("cloud-init.yaml"), "#cloud-config\npassword: canary-secret\n")
+            .expect("a new file");
+        Some(Self { directory: directory.into(), kubeconfig: kubeconfig.into() })
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Output {
+        let (command, rest) = arguments.split_first().expect("a command");
+        let mut all = vec![*command];
+        if !matches!(*command, "output" | "state" | "show" | "validate") {
+            all.push("-input=false");
+        }
+        all.extend(rest);
+        all.push("-no-color");
+        if *command == "state" || *command == "output" {
+            all.pop();
+        }
+        tokio::process::Command::new("terraform")
+            .args(&all)
+            .current_dir(&self.directory)
+            .env("TF_CLI_CONFIG_FILE", self.directory.join("cli.tfrc"))
+            .env("BERTH_KUBECONFIG", &self.kubeconfig)
+            .env("CHECKPOINT_DISABLE", "1")
+            .env_remove("BERTH_HOST")
+            .output()
+            .await
+            .expect("terraform runs")
+    }
+
+    async fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        let text = text(&output);
+        assert!(output.status.success(), "terraform {arguments:?}: {text}");
+        text
+    }
+
+    /// 0: nothing to do. 2: something.
+    async fn plan(&self, variables: &[&str]) -> (Option<i32>, String) {
+        let mut arguments = vec!["plan", "-detailed-exitcode"];
+        arguments.extend(variables);
+        let output = self.run(&arguments).await;
+        (output.status.code(), text(&output))
+    }
+
+    async fn assert_nothing_to_do(&self, variables: &[&str], when: &str) {
+        let (code, text) = self.plan(variables).await;
+        assert_eq!(code, Some(0), "plan {when}: {text}");
+    }
+
+    async fn state(&self) -> Json {
+        let output = self.run(&["show", "-json"]).await;
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[tokio::test]
+async fn terraform_makes_changes_imports_and_destroys_all_seven_resources() {
+    let directory = tempfile::tempdir().expect("a new directory");
+    let work = directory.path().join("work");
+    fs::create_dir(&work).expect("a new directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let Some(terraform) = Terraform::new(&work, &kubeconfig) else { return };
+
+    // Before there is any control plane: a plan of creates works.
+    let (code, text) = terraform.plan(&[]).await;
+    assert_eq!(code, Some(2), "offline plan: {text}");
+
+    let plane = ControlPlane::listening(&directory.path().join("state"), &kubeconfig).await;
+    made(&terraform).await;
+    changed(&terraform, &plane).await;
+    put_right(&terraform, &plane).await;
+    replaced(&terraform, &plane).await;
+    imported(&terraform).await;
+
+    // The configuration would shrink a disk: no reason not to destroy it.
+    let text = terraform.ok(&["destroy", "-auto-approve", "-refresh=false"]).await;
+    assert!(text.contains("8 destroyed"), "{text}");
+    for (_, kind, _) in RESOURCES {
+        assert_eq!(plane.count(kind).await, 0, "{kind}");
+    }
+    plane.close().await;
+}
+
+async fn made(terraform: &Terraform) {
+    let text = terraform.ok(&["apply", "-auto-approve"]).await;
+    assert!(text.contains("8 added") && !text.contains("canary"), "{text}");
+    assert!(
+        text.contains("public_address = \"198.18.100.3\"")
+            && text.contains("private_address = \"10.77.0.10\""),
+        "{text}"
+    );
+    terraform.assert_nothing_to_do(&[], "after apply").await;
+}
+
+async fn changed(terraform: &Terraform, plane: &ControlPlane) {
+    let before = plane.object("VM", "web").await;
+    let variables = ["-var=power=Stopped", "-var=data_size=2Gi", "-var=memory=1Gi"];
+    let text = terraform.ok(&[&["apply", "-auto-approve"], &variables[..]].concat()).await;
+    assert!(text.contains("3 changed") && text.contains("0 destroyed"), "{text}");
+    terraform.assert_nothing_to_do(&variables, "after update").await;
+    let after = plane.object("VM", "web").await;
+    assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(after["spec"]["power"], "Stopped");
+    let (code, text) = terraform.plan(&["-var=data_size=1Gi"]).await;
+    assert!(code == Some(1) && text.contains("can only grow"), "{text}");
+    terraform.ok(&["apply", "-auto-approve", "-var=data_size=2Gi"]).await;
+}
+
+async fn put_right(terraform: &Terraform, plane: &ControlPlane) {
+    plane.edit("VM", "web", json!({"spec": {"power": "Stopped", "restartPolicy": "Never"}})).await;
+    let (code, text) = terraform.plan(&["-var=data_size=2Gi"]).await;
+    assert!(code == Some(2) && text.contains("\"Stopped\" -> \"Running\""), "{text}");
+    terraform.ok(&["apply", "-auto-approve", "-var=data_size=2Gi"]).await;
+    assert_eq!(plane.object("VM", "web").await["spec"]["power"], "Running");
+    terraform.assert_nothing_to_do(&["-var=data_size=2Gi"], "after drift").await;
+}
+
+async fn replaced(terraform: &Terraform, plane: &ControlPlane) {
+    let before = plane.object("VM", "web").await;
+    let arguments = ["apply", "-auto-approve", "-var=data_size=2Gi", "-replace=berth_vm.web"];
+    let text = terraform.ok(&arguments).await;
+    assert!(text.contains("1 added, 0 changed, 1 destroyed"), "{text}");
+    assert_ne!(plane.object("VM", "web").await["metadata"]["uid"], before["metadata"]["uid"]);
+    terraform.assert_nothing_to_do(&["-var=data_size=2Gi"], "after replace").await;
+}
+
+async fn imported(terraform: &Terraform) {
+    for (address, _, _) in RESOURCES {
+        terraform.ok(&["state", "rm", address]).await;
+    }
+    for (address, _, id) in RESOURCES {
+        terraform.ok(&["import", "-var=data_size=2Gi", address, id]).await;
+    }
+    terraform.assert_nothing_to_do(&["-var=data_size=2Gi"], "after import").await;
+    let state = terraform.state().await;
+    let resources = state.pointer("/values/root_module/resources").and_then(Json::as_array).map(Vec::len);
+    assert_eq!(resources, Some(RESOURCES.len()));
+    let missing = terraform.run(&["import", "-var=data_size=2Gi", "berth_vm.web", "default/nobody"]).await;
+    assert!(!missing.status.success());
+}
