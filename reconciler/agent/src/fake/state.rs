@@ -1,0 +1,88 @@
+//! What is on the fake host.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use berth_qemu::machine::Accelerator;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::FakeSource;
+use crate::system::{
+    Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, VolumeFacts,
+};
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) sources: BTreeMap<String, FakeSource>,
+    pub(super) images: BTreeMap<String, ImageFacts>,
+    pub(super) pulls: u64,
+    pub(super) volumes: BTreeMap<String, Volume>,
+    pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
+    pub(super) networks: BTreeMap<String, NetworkConfig>,
+    pub(super) taps: BTreeMap<String, TapConfig>,
+    pub(super) firewall: Firewall,
+    pub(super) journals: BTreeMap<String, Value>,
+    /// When the process with this number was started.
+    pub(super) started: BTreeMap<i32, Timestamp>,
+    pub(super) facts: HostFacts,
+    pub(super) violations: Vec<String>,
+    pub(super) calls: BTreeMap<&'static str, u64>,
+}
+
+/// A volume; how large it is stands with the file.
+#[derive(Clone, Debug)]
+pub(super) struct Volume {
+    pub(super) facts: VolumeFacts,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            sources: BTreeMap::new(),
+            images: BTreeMap::new(),
+            pulls: 0,
+            volumes: BTreeMap::new(),
+            trash: BTreeMap::new(),
+            networks: BTreeMap::new(),
+            taps: BTreeMap::new(),
+            firewall: Firewall::default(),
+            journals: BTreeMap::new(),
+            started: BTreeMap::new(),
+            facts: facts(),
+            violations: Vec::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+}
+
+fn facts() -> HostFacts {
+    HostFacts {
+        cpus: 8,
+        memory_bytes: 32 << 30,
+        storage_total_bytes: 1 << 40,
+        storage_free_bytes: 1 << 40,
+        qemu: Ok(QemuFacts {
+            version: "7.2.0".to_owned(),
+            machine_type: "pc-q35-7.2".to_owned(),
+            cpu_model: "max".to_owned(),
+            uefi: true,
+        }),
+        kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
+        accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        address: None,
+        overhead_bytes: 80 << 20,
+    }
+}
+
+pub(super) fn image_path(sha256: &str) -> PathBuf {
+    PathBuf::from("/fake/images").join(sha256)
+}
+
+pub(super) fn volume_path(pool: &str, id: &str) -> PathBuf {
+    PathBuf::from("/fake/pools").join(pool).join("volumes").join(format!("{id}.qcow2"))
+}
+
+pub(super) fn instance_path(instance: &str) -> PathBuf {
+    PathBuf::from("/fake/instances").join(instance)
+}

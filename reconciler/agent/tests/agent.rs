@@ -1,0 +1,12 @@
+//! Whole agents on a fake host, against the embedded control plane, in one runtime with paused time.
+
+#[path = "agent/crash.rs"]
+mod crash;
+#[path = "agent/disks.rs"]
+mod disks;
+#[path = "agent/life.rs"]
+mod life;
+#[path = "agent/power.rs"]
+mod power;
+#[path = "agent/world.rs"]
+mod world;
