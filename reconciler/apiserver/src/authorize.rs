@@ -2,13 +2,14 @@
 //!
 //! Members of `system:masters` may do everything; everybody else only what a binding of theirs allows.
 
+use http::HeaderMap;
 use serde_json::Value;
 
 use crate::builtin::RBAC;
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
-use crate::request::Target;
+use crate::request::{Options, Target};
 use crate::store::Key;
 
 /// What somebody wants to do.
@@ -26,19 +27,55 @@ pub(crate) struct Attributes<'a> {
 
 /// Paths every authenticated user may read, as `system:discovery` allows in Kubernetes.
 fn is_discovery(path: &str) -> bool {
-    let under = |root: &str| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
+    let under =
+        |root: &str| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
     ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"].into_iter().any(under)
 }
 
-pub(crate) fn resource(core: &Core, who: &Identity, verb: &'static str, target: &Target) -> Result<()> {
+/// The identity a request is made in: another than the sender's if it says so and the sender may.
+pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> Result<Identity> {
+    let all = |name: &str| headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let Some(user) = all("impersonate-user").next().filter(|user| !user.is_empty()) else {
+        if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+            return Err(ApiError::bad_request("impersonation needs a user"));
+        }
+        return Ok(who);
+    };
+    let groups: Vec<String> = all("impersonate-group").map(str::to_owned).collect();
+    let users = std::iter::once(("users", user));
+    for (resource, name) in users.chain(groups.iter().map(|group| ("groups", group.as_str()))) {
+        let wanted = Attributes { verb: "impersonate", resource, name, ..Attributes::default() };
+        if !allows(core, &who, &wanted) {
+            let why =
+                format!("User {:?} cannot impersonate resource {resource:?} at the cluster scope", who.user);
+            return Err(ApiError::forbidden(Subject { group: "", kind: resource, name }, &why));
+        }
+    }
+    Ok(Identity::new(user, groups))
+}
+
+pub(crate) fn resource(
+    core: &Core,
+    who: &Identity,
+    verb: &'static str,
+    target: &Target,
+    options: &Options,
+) -> Result<()> {
     let resource = &target.resource;
+    // A list or watch of one name is judged as that one object, so that rules with names can allow it.
+    let named = matches!(verb, "list" | "watch" | "deletecollection");
+    let selected = options
+        .field_selector
+        .strip_prefix("metadata.name=")
+        .filter(|rest| named && !rest.contains([',', '=', '\\']));
+    let name = selected.unwrap_or(&target.name);
     let attributes = Attributes {
         verb,
         group: &resource.group,
         resource: &resource.plural,
         subresource: target.sub.name(),
         namespace: &target.namespace,
-        name: &target.name,
+        name,
         path: "",
     };
     if allows(core, who, &attributes) {
@@ -54,7 +91,8 @@ pub(crate) fn resource(core: &Core, who: &Identity, verb: &'static str, target: 
         namespace => format!("in the namespace {namespace:?}"),
     };
     let why = format!(
-        "User {:?} cannot {verb} resource {what:?} in API group {:?} {place}", who.user, resource.group
+        "User {:?} cannot {verb} resource {what:?} in API group {:?} {place}",
+        who.user, resource.group
     );
     Err(ApiError::forbidden(subject, &why))
 }
@@ -142,7 +180,9 @@ fn rule_allows(rule: &Value, wanted: &Attributes<'_>) -> bool {
         || has(rule, "resourceNames", |name| name == wanted.name);
     names
         && has(rule, "apiGroups", |group| group == "*" || group == wanted.group)
-        && has(rule, "resources", |r| r == "*" || r == resource || (!wanted.subresource.is_empty() && r == any_of_sub))
+        && has(rule, "resources", |r| {
+            r == "*" || r == resource || (!wanted.subresource.is_empty() && r == any_of_sub)
+        })
 }
 
 #[cfg(test)]
@@ -165,7 +205,10 @@ mod tests {
         assert!(!rule_allows(&rule, &wanted("list", "vms", "", "")), "another verb, no name");
         assert!(!rule_allows(&rule, &wanted("get", "vms", "scale", "a")), "another subresource");
         assert!(!rule_allows(&rule, &wanted("get", "disks", "", "a")), "another resource");
-        assert!(!rule_allows(&rule, &Attributes { group: "", ..wanted("get", "vms", "", "a") }), "another group");
+        assert!(
+            !rule_allows(&rule, &Attributes { group: "", ..wanted("get", "vms", "", "a") }),
+            "another group"
+        );
     }
 
     #[test]

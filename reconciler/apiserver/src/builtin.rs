@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
-use crate::meta::{NameRule, invalid, required};
+use crate::meta::{NameRule, field_error, invalid, required};
 use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version};
-use crate::schema::{FieldError, StructuralSchema};
+use crate::schema::{ErrorKind, FieldError, StructuralSchema};
 use crate::store::FieldPath;
 use crate::table::Columns;
 
@@ -39,12 +39,25 @@ struct Definition {
 }
 
 const EVENT_FIELDS: &[&str] = &[
-    "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-    "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
-    "reportingComponent", "source", "type",
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
 ];
 
-const fn kind(group: &'static str, plural: &'static str, kind: &'static str, short: &'static [&'static str]) -> Definition {
+const fn kind(
+    group: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+    short: &'static [&'static str],
+) -> Definition {
     Definition {
         group,
         version: "v1",
@@ -62,7 +75,10 @@ const fn kind(group: &'static str, plural: &'static str, kind: &'static str, sho
 fn definitions() -> Vec<Definition> {
     vec![
         Definition {
-            namespaced: false, status: true, rule: NameRule::Label, fields: &["status.phase"],
+            namespaced: false,
+            status: true,
+            rule: NameRule::Label,
+            fields: &["status.phase"],
             ..kind("", "namespaces", "Namespace", &["ns"])
         },
         kind("", "configmaps", "ConfigMap", &["cm"]),
@@ -73,13 +89,20 @@ fn definitions() -> Vec<Definition> {
         kind("coordination.k8s.io", "leases", "Lease", &[]),
         Definition { rule: NameRule::PathSegment, ..kind(RBAC, "roles", "Role", &[]) },
         Definition { rule: NameRule::PathSegment, ..kind(RBAC, "rolebindings", "RoleBinding", &[]) },
-        Definition { namespaced: false, rule: NameRule::PathSegment, ..kind(RBAC, "clusterroles", "ClusterRole", &[]) },
         Definition {
-            namespaced: false, rule: NameRule::PathSegment,
+            namespaced: false,
+            rule: NameRule::PathSegment,
+            ..kind(RBAC, "clusterroles", "ClusterRole", &[])
+        },
+        Definition {
+            namespaced: false,
+            rule: NameRule::PathSegment,
             ..kind(RBAC, "clusterrolebindings", "ClusterRoleBinding", &[])
         },
         Definition {
-            namespaced: false, status: true, generation: true,
+            namespaced: false,
+            status: true,
+            generation: true,
             ..kind(ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", &[])
         },
         Definition {
@@ -87,7 +110,9 @@ fn definitions() -> Vec<Definition> {
             ..kind(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", &[])
         },
         Definition {
-            namespaced: false, status: true, generation: true,
+            namespaced: false,
+            status: true,
+            generation: true,
             ..kind(APIEXTENSIONS, "customresourcedefinitions", "CustomResourceDefinition", &["crd", "crds"])
         },
     ]
@@ -102,7 +127,7 @@ pub(crate) fn resources() -> Vec<Arc<Resource>> {
 fn schema(definition: &Definition) -> Schema {
     match crate::fields::builtin_schema(definition.group, definition.kind) {
         Some(schema) => Schema::Builtin(schema),
-        None => Schema::Custom(StructuralSchema::untyped()),
+        None => Schema::Custom(Box::new(StructuralSchema::untyped())),
     }
 }
 
@@ -221,7 +246,9 @@ pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>)
         (RBAC, "roles" | "clusterroles") => validate_rules(object, &mut errors),
         (RBAC, "rolebindings" | "clusterrolebindings") => validate_binding(object, old, &mut errors),
         (ADMISSION, "validatingadmissionpolicies") => errors = crate::admission::validate_policy(object),
-        (ADMISSION, "validatingadmissionpolicybindings") => errors = crate::admission::validate_binding(object),
+        (ADMISSION, "validatingadmissionpolicybindings") => {
+            errors = crate::admission::validate_binding(object)
+        }
         (APIEXTENSIONS, _) => errors = crate::crd::validate(object, old),
         _ => {}
     }
@@ -260,7 +287,9 @@ fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usiz
         }
         match value.as_str() {
             Some(text) => total += text.len(),
-            None => errors.push(invalid(&field, value, "must be a string")),
+            None => {
+                errors.push(field_error(ErrorKind::TypeInvalid, &field, "Invalid value: must be a string"))
+            }
         }
     }
     total
@@ -290,7 +319,7 @@ fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<Fie
 fn too_much(total: usize, errors: &mut Vec<FieldError>) {
     if total > MAX_DATA {
         let message = format!("Too long: may not be more than {MAX_DATA} bytes");
-        errors.push(crate::meta::field_error(crate::schema::ErrorKind::TooLong, "", message));
+        errors.push(field_error(ErrorKind::TooLong, "", message));
     }
 }
 

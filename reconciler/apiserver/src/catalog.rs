@@ -26,10 +26,6 @@ impl Served {
         let (group, plural) = storage.split_once('/')?;
         self.find(group, plural)
     }
-
-    pub(crate) fn by_kind(&self, group: &str, kind: &str) -> Option<&Arc<Resource>> {
-        self.resources.values().find(|resource| resource.group == group && resource.kind == kind)
-    }
 }
 
 #[derive(Debug)]

@@ -43,7 +43,8 @@ impl RuntimeClock {
 
 impl Clock for RuntimeClock {
     fn now(&self) -> Timestamp {
-        let elapsed = jiff::SignedDuration::try_from(self.start.elapsed()).unwrap_or(jiff::SignedDuration::MAX);
+        let elapsed =
+            jiff::SignedDuration::try_from(self.start.elapsed()).unwrap_or(jiff::SignedDuration::MAX);
         self.base.checked_add(elapsed).unwrap_or(Timestamp::MAX)
     }
 }

@@ -117,7 +117,8 @@ impl Core {
         {
             return Arc::clone(built);
         }
-        let all = |storage: &str| state.list(storage, None, None).map(|entry| entry.value()).collect::<Vec<_>>();
+        let all =
+            |storage: &str| state.list(storage, None, None).map(|entry| entry.value()).collect::<Vec<_>>();
         let (policies, bindings) = (all(&self.policy_storage), all(&self.binding_storage));
         drop(state);
         let built = Arc::new(Policies::build(&policies, &bindings));

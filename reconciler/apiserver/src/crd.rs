@@ -54,9 +54,21 @@ pub(crate) fn prepare(crd: &mut Value, old: Option<&Value>, now: &str) {
     let mut conditions = old.map(|old| old["status"]["conditions"].clone()).filter(Value::is_array);
     let conditions = conditions.get_or_insert_with(|| json!([]));
     set_condition(conditions, "NamesAccepted", "NoConflicts", "no conflicts found", now);
-    set_condition(conditions, "Established", "InitialNamesAccepted", "the initial names have been accepted", now);
+    set_condition(
+        conditions,
+        "Established",
+        "InitialNamesAccepted",
+        "the initial names have been accepted",
+        now,
+    );
     if !crd["metadata"]["deletionTimestamp"].is_null() {
-        set_condition(conditions, "Terminating", "InstanceDeletionPending", "CustomResource deletion is pending", now);
+        set_condition(
+            conditions,
+            "Terminating",
+            "InstanceDeletionPending",
+            "CustomResource deletion is pending",
+            now,
+        );
     }
     crd["status"] = json!({"acceptedNames": names, "conditions": conditions, "storedVersions": stored});
 }
@@ -94,11 +106,19 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     }
     for member in ["kind", "listKind"] {
         if !is_dns_label(&text(names, member).to_lowercase()) {
-            errors.push(invalid(&format!("spec.names.{member}"), &names[member], "may have mixed case, but should otherwise match a DNS label"));
+            errors.push(invalid(
+                &format!("spec.names.{member}"),
+                &names[member],
+                "may have mixed case, but should otherwise match a DNS label",
+            ));
         }
     }
     if names["kind"] == names["listKind"] {
-        errors.push(invalid("spec.names.listKind", &names["listKind"], "kind and listKind may not be the same"));
+        errors.push(invalid(
+            "spec.names.listKind",
+            &names["listKind"],
+            "kind and listKind may not be the same",
+        ));
     }
     if !matches!(text(spec, "scope"), "Namespaced" | "Cluster") {
         errors.push(unsupported("spec.scope", &spec["scope"], "\"Cluster\", \"Namespaced\""));
@@ -107,6 +127,14 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
         errors.push(unsupported("spec.conversion.strategy", &spec["conversion"]["strategy"], "\"None\""));
     }
     versions(spec, &mut errors);
+    for (at, stored) in strings(&crd["status"]["storedVersions"]).into_iter().enumerate() {
+        let served =
+            spec["versions"].as_array().is_some_and(|all| all.iter().any(|v| v["name"] == stored.as_str()));
+        if !served {
+            let field = format!("status.storedVersions[{at}]");
+            errors.push(invalid(&field, &stored.into(), "missing from spec.versions"));
+        }
+    }
     if let Some(old) = old {
         unchanged(spec, &old["spec"], &mut errors);
     }
@@ -148,7 +176,9 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
         let schema = &version["schema"]["openAPIV3Schema"];
         if !schema.is_object() {
             errors.push(required(&format!("{path}.schema.openAPIV3Schema"), "schemas are required"));
-        } else if let Err(found) = StructuralSchema::parse_at(&format!("{path}.schema.openAPIV3Schema"), schema) {
+        } else if let Err(found) =
+            StructuralSchema::parse_at(&format!("{path}.schema.openAPIV3Schema"), schema)
+        {
             errors.extend(found);
         }
         let selectable = version["selectableFields"].as_array().map_or(0, Vec::len);
@@ -171,7 +201,8 @@ pub(crate) fn resource(entry: &Entry) -> Result<Resource, String> {
     let group = text(spec, "group").to_owned();
     let mut raw: Vec<&Value> = spec["versions"].as_array().into_iter().flatten().collect();
     raw.sort_by_key(|version| std::cmp::Reverse(version_rank(text(version, "name"))));
-    let versions = raw.iter().map(|raw| version(raw, &group, text(names, "kind"))).collect::<Result<Vec<_>, _>>()?;
+    let versions =
+        raw.iter().map(|raw| version(raw, &group, text(names, "kind"))).collect::<Result<Vec<_>, _>>()?;
     let storage_version =
         raw.iter().position(|version| version["storage"] == true).ok_or("no storage version")?;
     let mut selectable: Vec<&str> = raw
@@ -217,7 +248,7 @@ fn version(raw: &Value, group: &str, kind: &str) -> Result<Version, String> {
     });
     Ok(Version {
         served: raw["served"] == true,
-        schema: Schema::Custom(schema),
+        schema: Schema::Custom(Box::new(schema)),
         schema_json: Some(schema_json),
         has_status: raw["subresources"]["status"].is_object(),
         scale: Some(raw["subresources"]["scale"].clone()).filter(Value::is_object),

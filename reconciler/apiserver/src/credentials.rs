@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -106,8 +107,12 @@ impl Credentials {
         let list: Vec<Value> = serde_json::from_slice(&text).map_err(|e| failed("reading tokens.json", e))?;
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         for one in list {
-            let hash = one["sha256"].as_str().and_then(unhex).ok_or_else(|| io::Error::other("tokens.json: no hash"))?;
-            let groups = one["groups"].as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned));
+            let hash = one["sha256"]
+                .as_str()
+                .and_then(unhex)
+                .ok_or_else(|| io::Error::other("tokens.json: no hash"))?;
+            let groups =
+                one["groups"].as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned));
             tokens.insert(hash, Identity::new(one["user"].as_str().unwrap_or_default(), groups));
         }
         Ok(())
@@ -185,8 +190,10 @@ impl Credentials {
             return Ok((certificate, key));
         }
         let pair = KeyPair::generate().map_err(|e| failed("making the server key", e))?;
-        let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
-        let made = server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(|e| failed("reading ca.crt", e))?;
+        let made =
+            server_params(names)?.signed_by(&pair, &issuer).map_err(|e| failed("server certificate", e))?;
         write_private(&key, pair.serialize_pem().as_bytes())?;
         write_private(&certificate, made.pem().as_bytes())?;
         write_private(&wanted, listed.as_bytes())?;
@@ -210,13 +217,15 @@ fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "berth-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     validity(&mut params, 3650);
     params
 }
 
 fn server_params(names: &[String]) -> io::Result<CertificateParams> {
-    let mut params = CertificateParams::new(names.to_vec()).map_err(|e| failed("names of the certificate", e))?;
+    let mut params =
+        CertificateParams::new(names.to_vec()).map_err(|e| failed("names of the certificate", e))?;
     params.distinguished_name.push(DnType::CommonName, "berth-apiserver");
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -31,14 +31,17 @@ impl Document {
     }
 }
 
+/// Resources of one version, each with the place of that version in it.
+type Members = Vec<(Arc<Resource>, usize)>;
+
 /// One group with its versions, best first, and their resources.
 struct Group {
     name: String,
-    versions: Vec<(String, Vec<(Arc<Resource>, usize)>)>,
+    versions: Vec<(String, Members)>,
 }
 
 fn groups(core: &Core) -> Vec<Group> {
-    let mut found: BTreeMap<String, BTreeMap<String, Vec<(Arc<Resource>, usize)>>> = BTreeMap::new();
+    let mut found: BTreeMap<String, BTreeMap<String, Members>> = BTreeMap::new();
     for resource in core.catalog.served().resources.values() {
         for (at, version) in resource.versions.iter().enumerate().filter(|(_, version)| version.served) {
             let versions = found.entry(resource.group.clone()).or_default();
@@ -62,15 +65,18 @@ pub(crate) fn document(core: &Core, path: &str, aggregated: Option<&str>) -> Opt
     match (parts.as_slice(), aggregated) {
         (["api"], Some(version)) => Some(aggregate(core, true, version)),
         (["apis"], Some(version)) => Some(aggregate(core, false, version)),
-        ([""], _) => Some(Document::json(&json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez",
-            "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}))),
+        ([""], _) => {
+            Some(Document::json(&json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez",
+            "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})))
+        }
         (["version"], _) => Some(Document::json(&version())),
         (["api"], None) => Some(Document::json(&json!({
             "kind": "APIVersions", "versions": ["v1"],
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
         }))),
         (["apis"], None) => {
-            let list: Vec<Value> = groups(core).iter().filter(|g| !g.name.is_empty()).map(api_group).collect();
+            let list: Vec<Value> =
+                groups(core).iter().filter(|g| !g.name.is_empty()).map(api_group).collect();
             Some(Document::json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list})))
         }
         (["apis", name], _) => {
@@ -89,7 +95,8 @@ pub(crate) fn document(core: &Core, path: &str, aggregated: Option<&str>) -> Opt
 
 fn openapi(core: &Core, path: &str) -> Option<Document> {
     let catalog = core.catalog.served();
-    let versions = catalog.resources.values().flat_map(|resource| resource.versions.iter().map(move |v| (resource, v)));
+    let versions =
+        catalog.resources.values().flat_map(|resource| resource.versions.iter().map(move |v| (resource, v)));
     let served: Vec<openapi::Served<'_>> = versions
         .filter(|(_, version)| version.served)
         .map(|(resource, version)| openapi::Served {
@@ -181,13 +188,17 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
 fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
     use sha2::Digest as _;
-    let text = format!("{}/{}/{}", resource.group, resource.versions[resource.storage_version].name, resource.kind);
+    let text =
+        format!("{}/{}/{}", resource.group, resource.versions[resource.storage_version].name, resource.kind);
     base64::engine::general_purpose::STANDARD.encode(&sha2::Sha256::digest(text.as_bytes())[..8])
 }
 
 fn aggregate(core: &Core, core_group: bool, api: &str) -> Document {
-    let items: Vec<Value> =
-        groups(core).iter().filter(|group| group.name.is_empty() == core_group).map(aggregated_group).collect();
+    let items: Vec<Value> = groups(core)
+        .iter()
+        .filter(|group| group.name.is_empty() == core_group)
+        .map(aggregated_group)
+        .collect();
     let list = json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{api}"),
         "metadata": {}, "items": items,
@@ -199,7 +210,7 @@ fn aggregate(core: &Core, core_group: bool, api: &str) -> Document {
 }
 
 fn aggregated_group(group: &Group) -> Value {
-    let version = |(name, resources): &(String, Vec<(Arc<Resource>, usize)>)| {
+    let version = |(name, resources): &(String, Members)| {
         let mut list: Vec<Value> = resources.iter().map(|(r, at)| aggregated(group, name, r, *at)).collect();
         for kind in review::KINDS.iter().filter(|kind| kind.group == group.name) {
             list.push(json!({"resource": kind.plural, "scope": "Cluster", "verbs": ["create"],
@@ -241,7 +252,8 @@ fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> V
             "responseKind": {"group": "autoscaling", "version": "v1", "kind": "Scale"}}));
     }
     if resource.is("", "namespaces") {
-        sides.push(json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]}));
+        sides
+            .push(json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]}));
     }
     if !sides.is_empty() {
         entry["subresources"] = json!(sides);

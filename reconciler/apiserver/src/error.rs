@@ -75,7 +75,8 @@ impl ApiError {
 
     /// A write into a namespace that is being deleted.
     pub(crate) fn namespace_terminating(subject: Subject<'_>, namespace: &str) -> Self {
-        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
         let cause = json!({
             "reason": "NamespaceTerminating",
             "message": format!("namespace {namespace} is being terminated"),
@@ -123,7 +124,8 @@ impl ApiError {
     }
 
     pub(crate) fn modified(subject: Subject<'_>) -> Self {
-        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(subject, why)
     }
 
@@ -190,7 +192,8 @@ impl ApiError {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
             }
             WriteError::Closed => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string()).retry_after(1)
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string())
+                    .retry_after(1)
             }
             WriteError::Conflict | WriteError::Refused(_) => Self::internal(error),
         }
@@ -221,7 +224,8 @@ impl From<ReadError> for ApiError {
             ),
             ReadError::Future { requested, current } => {
                 let message = format!("Too large resource version: {requested}, current: {current}");
-                let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+                let cause =
+                    json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
                 Self::timeout(message).with_causes(vec![cause])
             }
             ReadError::Database(_) => Self::internal(error),

@@ -24,7 +24,9 @@ fn rename(object: &mut Value, api_version: &str, name: impl Fn(&str) -> Option<&
 }
 
 pub(crate) fn to_events_group(object: &mut Value) {
-    rename(object, "events.k8s.io/v1", |name| RENAMED.iter().find(|(core, _)| *core == name).map(|(_, new)| *new));
+    rename(object, "events.k8s.io/v1", |name| {
+        RENAMED.iter().find(|(core, _)| *core == name).map(|(_, new)| *new)
+    });
 }
 
 pub(crate) fn to_core_group(object: &mut Value) {

@@ -149,9 +149,12 @@ async fn attend(core: &Arc<Core>, task: Task) -> Step {
         }
         Task::Resource(storage) => {
             let served = core.catalog.served();
-            let definition = served.by_storage(&storage).and_then(|r| crate::catalog::definition(r).map(|d| d.0.clone()));
+            let definition =
+                served.by_storage(&storage).and_then(|r| crate::catalog::definition(r).map(|d| d.0.clone()));
             match definition {
-                Some(key) if core.store.get(&key).is_some_and(|crd| crd.facts.deleting) => object(core, &key).await,
+                Some(key) if core.store.get(&key).is_some_and(|crd| crd.facts.deleting) => {
+                    object(core, &key).await
+                }
                 _ => Ok(()),
             }
         }
@@ -282,7 +285,8 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
 /// Deletes every object of a definition, and its finalizer once nothing is left.
 async fn empty_definition(core: &Arc<Core>, key: &Key, definition: &Value) -> Step {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let storage = format!("{}/{}", text(&definition["spec"]["group"]), text(&definition["spec"]["names"]["plural"]));
+    let storage =
+        format!("{}/{}", text(&definition["spec"]["group"]), text(&definition["spec"]["names"]["plural"]));
     let objects: Vec<_> = core.store.state().list(&storage, None, None).cloned().collect();
     for entry in objects.iter().filter(|entry| !entry.facts.deleting) {
         delete(core, &entry.key, Some(&entry.facts.uid), Some(Propagation::Background)).await?;

@@ -51,7 +51,8 @@ impl Front {
     /// Answers one request. `who` is `None` for somebody who did not say who they are.
     pub(crate) async fn answer(&self, request: Request<Body>, who: Option<Identity>) -> Response<Body> {
         let method = request.method().clone();
-        let compress = request.extensions().get::<respond::MayCompress>().is_some() && respond::takes_gzip(request.headers());
+        let compress = request.extensions().get::<respond::MayCompress>().is_some()
+            && respond::takes_gzip(request.headers());
         let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => respond::failure(&error, &[]),
@@ -67,6 +68,7 @@ impl Front {
             return Ok(respond::text("ok"));
         }
         let who = who.ok_or_else(ApiError::unauthorized)?;
+        let who = authorize::impersonated(&self.core, who, request.headers())?;
         if request.uri().path().len() > 4096 {
             return Err(ApiError::bad_request("path is too long"));
         }
@@ -77,7 +79,8 @@ impl Front {
         }
         let accept = negotiate::accept(request.headers());
         if request.method() == Method::GET
-            && let Some(document) = discovery::document(&self.core, &path, accept.wants_aggregated_discovery())
+            && let Some(document) =
+                discovery::document(&self.core, &path, accept.wants_aggregated_discovery())
         {
             return respond::document(&request, document);
         }
@@ -103,7 +106,7 @@ impl Front {
     ) -> Result<Response<Body>> {
         let options = Options::parse(request.uri())?;
         let verb = verb(request.method(), &target, &options)?;
-        authorize::resource(&self.core, &who, verb, &target)?;
+        authorize::resource(&self.core, &who, verb, &target, &options)?;
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
@@ -135,7 +138,12 @@ impl Front {
         }
     }
 
-    async fn single(&self, verb: &str, call: &mut Call, request: Request<Body>) -> Result<crate::verbs::Answer> {
+    async fn single(
+        &self,
+        verb: &str,
+        call: &mut Call,
+        request: Request<Body>,
+    ) -> Result<crate::verbs::Answer> {
         match verb {
             "get" => call.get(),
             "create" => {
@@ -211,5 +219,3 @@ pub(crate) fn bearer(request: &Request<Body>) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
-
-pub(crate) use respond::failure;

@@ -134,7 +134,9 @@ pub(crate) fn well_formed(object: &Value) -> Result<(), String> {
     let Some(metadata) = metadata.as_object() else { return Err("metadata is not an object".into()) };
     for (name, value) in metadata.iter().filter(|(_, value)| !value.is_null()) {
         let fits = match name.as_str() {
-            "name" | "generateName" | "namespace" | "uid" | "resourceVersion" | "selfLink" => value.is_string(),
+            "name" | "generateName" | "namespace" | "uid" | "resourceVersion" | "selfLink" => {
+                value.is_string()
+            }
             "creationTimestamp" | "deletionTimestamp" => is_time(value),
             "generation" | "deletionGracePeriodSeconds" => value.is_i64(),
             "labels" | "annotations" => value.as_object().is_some_and(|m| m.values().all(Value::is_string)),
@@ -195,7 +197,11 @@ fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
         for member in ["apiVersion", "kind", "name", "uid"] {
             if owner[member].as_str().is_none_or(str::is_empty) {
                 let field = format!("metadata.ownerReferences[{at}].{member}");
-                errors.push(field_error(ErrorKind::Invalid, &field, format!("Invalid value: \"\": {member} must not be empty")));
+                errors.push(field_error(
+                    ErrorKind::Invalid,
+                    &field,
+                    format!("Invalid value: \"\": {member} must not be empty"),
+                ));
             }
         }
         controllers += usize::from(owner["controller"] == true);
@@ -208,7 +214,12 @@ fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
 
 fn finalizers(metadata: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let list = |m: &Value| -> Vec<String> {
-        m["finalizers"].as_array().into_iter().flatten().filter_map(|f| f.as_str().map(str::to_owned)).collect()
+        m["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect()
     };
     let now = list(metadata);
     for finalizer in &now {
@@ -237,8 +248,15 @@ pub(crate) fn of(object: &mut Value) -> &mut Map<String, Value> {
 pub(crate) fn keep_system_fields(object: &mut Value, live: &Value) {
     let metadata = of(object);
     let kept = [
-        "name", "namespace", "generateName", "uid", "creationTimestamp", "deletionTimestamp",
-        "deletionGracePeriodSeconds", "generation", "selfLink",
+        "name",
+        "namespace",
+        "generateName",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
     ];
     for name in kept {
         match live["metadata"].get(name) {
@@ -295,16 +313,23 @@ mod tests {
 
     #[test]
     fn names_are_dns_subdomains() {
-        assert!(is_dns_subdomain("a") && is_dns_subdomain("web-1.example") && is_dns_subdomain(&"a".repeat(253)));
+        assert!(
+            is_dns_subdomain("a") && is_dns_subdomain("web-1.example") && is_dns_subdomain(&"a".repeat(253))
+        );
         for bad in ["", "A", "-a", "a-", "a..b", "a_b", "ä", ".a"] {
             assert!(!is_dns_subdomain(bad), "{bad}");
         }
-        assert!(is_qualified_name("example.com/My_Name.x") && !is_qualified_name("a/b/c") && !is_qualified_name("/b"));
+        assert!(
+            is_qualified_name("example.com/My_Name.x")
+                && !is_qualified_name("a/b/c")
+                && !is_qualified_name("/b")
+        );
     }
 
     #[test]
     fn finalizers_cannot_be_added_to_what_is_being_deleted() {
-        let old = json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/a", "x/b"]});
+        let old =
+            json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/a", "x/b"]});
         let fewer = json!({"name": "a", "finalizers": ["x/b"]});
         let more = json!({"name": "a", "finalizers": ["x/b", "x/c"]});
         assert!(validate(&fewer, NameRule::Subdomain, Some(&old)).is_empty());

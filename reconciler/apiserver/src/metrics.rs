@@ -48,7 +48,12 @@ pub(crate) fn render(front: &Front) -> String {
     metric("berth_apiserver_requests_total", "counter", "Requests answered.", &requests);
     metric("berth_apiserver_writes_total", "counter", "Objects written.", &of(&counters.writes));
     metric("berth_apiserver_commits_total", "counter", "Transactions committed.", &of(&counters.commits));
-    metric("berth_apiserver_failed_writes_total", "counter", "Writes the database refused.", &of(&counters.failed));
+    metric(
+        "berth_apiserver_failed_writes_total",
+        "counter",
+        "Writes the database refused.",
+        &of(&counters.failed),
+    );
     let state = store.state();
     let objects: Vec<_> = state
         .resources()

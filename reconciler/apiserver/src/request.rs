@@ -262,7 +262,9 @@ impl Default for Options {
 }
 
 fn number(name: &str, value: &str) -> Result<usize> {
-    value.parse().map_err(|_| ApiError::bad_request(format!("{name}: Invalid value: {value:?}: must be a number")))
+    value
+        .parse()
+        .map_err(|_| ApiError::bad_request(format!("{name}: Invalid value: {value:?}: must be a number")))
 }
 
 fn flag(name: &str, value: &str) -> Result<bool> {
@@ -319,7 +321,9 @@ mod tests {
         expect("/api/v1/namespaces/a/secrets", ["", "v1", "secrets", "a", "", ""]);
         expect("/apis/x.y/v1/namespaces/a/vms/b/status", ["x.y", "v1", "vms", "a", "b", "status"]);
         expect("/apis/r/v1/clusterroles/a%3Ab", ["r", "v1", "clusterroles", "", "a:b", ""]);
-        assert!(path("/api/v2/pods").is_none() && path("/apis/x.y").is_none() && path("/apis/x.y/v1").is_none());
+        assert!(
+            path("/api/v2/pods").is_none() && path("/apis/x.y").is_none() && path("/apis/x.y/v1").is_none()
+        );
         assert!(path("/api/v1/secrets/a%2Fb").is_none() && path("/api/v1/a/b/c/d").is_none());
     }
 
@@ -327,7 +331,9 @@ mod tests {
     fn unknown_query_parameters_are_ignored_and_bad_values_refused() {
         let parse = |query: &str| Options::parse(&format!("/x?{query}").parse().unwrap());
         assert!(parse("pretty=true&labelSelector=a%3Db").is_ok_and(|o| o.label_selector == "a=b"));
-        for bad in ["limit=many", "watch=perhaps", "dryRun=Some", "fieldValidation=Loose", "propagationPolicy=x"] {
+        for bad in
+            ["limit=many", "watch=perhaps", "dryRun=Some", "fieldValidation=Loose", "propagationPolicy=x"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

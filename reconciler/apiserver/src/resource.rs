@@ -14,14 +14,18 @@ use crate::table::Columns;
 pub(crate) enum Origin {
     Builtin,
     /// A CRD: its key, its revision, and whether it is being deleted.
-    Custom { crd: Key, revision: u64, terminating: bool },
+    Custom {
+        crd: Key,
+        revision: u64,
+        terminating: bool,
+    },
 }
 
 /// A schema with its owner.
 #[derive(Debug)]
 pub(crate) enum Schema {
     Builtin(&'static StructuralSchema),
-    Custom(StructuralSchema),
+    Custom(Box<StructuralSchema>),
 }
 
 impl std::ops::Deref for Schema {

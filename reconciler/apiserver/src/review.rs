@@ -17,8 +17,11 @@ pub(crate) struct Kind {
 
 const WHO: Kind =
     Kind { group: "authentication.k8s.io", plural: "selfsubjectreviews", kind: "SelfSubjectReview" };
-const MAY: Kind =
-    Kind { group: "authorization.k8s.io", plural: "selfsubjectaccessreviews", kind: "SelfSubjectAccessReview" };
+const MAY: Kind = Kind {
+    group: "authorization.k8s.io",
+    plural: "selfsubjectaccessreviews",
+    kind: "SelfSubjectAccessReview",
+};
 const RULES: Kind =
     Kind { group: "authorization.k8s.io", plural: "selfsubjectrulesreviews", kind: "SelfSubjectRulesReview" };
 
@@ -29,7 +32,9 @@ impl Kind {
     pub(crate) fn of(path: &str) -> Option<Self> {
         let rest = path.strip_prefix("/apis/")?;
         KINDS.iter().copied().find(|kind| {
-            rest.strip_prefix(kind.group).and_then(|r| r.strip_prefix("/v1/")).is_some_and(|r| r == kind.plural)
+            rest.strip_prefix(kind.group)
+                .and_then(|r| r.strip_prefix("/v1/"))
+                .is_some_and(|r| r == kind.plural)
         })
     }
 }
@@ -46,7 +51,11 @@ pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value)
         json!({"userInfo": {"username": who.user, "groups": who.groups}})
     } else if kind == MAY {
         let allowed = authorize::allows(core, who, &attributes(&spec));
-        if allowed { json!({"allowed": true}) } else { json!({"allowed": false, "reason": "no rule allows it"}) }
+        if allowed {
+            json!({"allowed": true})
+        } else {
+            json!({"allowed": false, "reason": "no rule allows it"})
+        }
     } else {
         rules(core, who, spec["namespace"].as_str().unwrap_or_default())
     };

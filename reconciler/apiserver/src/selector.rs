@@ -224,10 +224,29 @@ mod tests {
     #[test]
     fn label_requirements_mean_what_kubernetes_says() {
         let labels = [("app", "web"), ("size", "5")];
-        for yes in ["", "app=web", "app==web", "app!=db", "app in (db, web)", "app notin (db)", "app", "!gone", "size>4"] {
+        for yes in [
+            "",
+            "app=web",
+            "app==web",
+            "app!=db",
+            "app in (db, web)",
+            "app notin (db)",
+            "app",
+            "!gone",
+            "size>4",
+        ] {
             assert!(holds(yes, &labels), "{yes}");
         }
-        for no in ["app=db", "app!=web", "app in (db)", "app notin (web,db)", "gone", "!app", "size<5", "app=web,gone"] {
+        for no in [
+            "app=db",
+            "app!=web",
+            "app in (db)",
+            "app notin (web,db)",
+            "gone",
+            "!app",
+            "size<5",
+            "app=web,gone",
+        ] {
             assert!(!holds(no, &labels), "{no}");
         }
         assert!(holds("gone!=x,other notin (y)", &labels), "an absent label is not equal to anything");

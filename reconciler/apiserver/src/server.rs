@@ -130,8 +130,7 @@ impl Server {
                 (listener, Some(TlsAcceptor::from(config)))
             }
         };
-        let door =
-            Door { front: Arc::clone(&self.inner.front), credentials: self.inner.credentials.clone() };
+        let door = Door { front: Arc::clone(&self.inner.front), credentials: self.inner.credentials.clone() };
         let both = stop.child_token();
         let (ends, stopping) = (both.clone(), self.inner.core.stopping.clone());
         let serving = listen::serve(Arc::new(door), listener, tls, both);

@@ -23,8 +23,8 @@ pub(crate) use entry::{Encoded, Entry, FieldPath, with_revision};
 pub(crate) use key::Key;
 use log::Log;
 pub(crate) use state::{Change, Event, Interest, State};
-use writer::{Job, Writer};
 pub(crate) use writer::{Action, Counters, Expect, Write, WriteError};
+use writer::{Job, Writer};
 
 use crate::config::{Storage, WriterMode};
 
@@ -51,7 +51,9 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// It was written by a newer version.
-    #[error("{path} has format {found}, this version reads up to {supported}: it was written by a newer version")]
+    #[error(
+        "{path} has format {found}, this version reads up to {supported}: it was written by a newer version"
+    )]
     Newer {
         /// The database.
         path: PathBuf,
@@ -105,19 +107,23 @@ pub(crate) enum ReadError {
 
 #[derive(Debug)]
 enum Hands {
-    Thread { jobs: Mutex<Option<mpsc::Sender<Job>>>, thread: Mutex<Option<std::thread::JoinHandle<()>>> },
-    Inline(Mutex<Writer>),
+    Thread {
+        jobs: Mutex<Option<mpsc::Sender<Job>>>,
+        thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    },
+    /// Taken away when the store is closed.
+    Inline(Mutex<Option<Writer>>),
 }
 
 /// The store; shared by reference.
 pub(crate) struct Store {
     state: Arc<RwLock<State>>,
     hands: Hands,
-    /// Looks back; `None` where the writer's own connection does (in memory).
-    reader: Option<Arc<Mutex<Log>>>,
+    /// Looks back; `None` where the writer's own connection does (in memory), and once closed.
+    reader: Arc<Mutex<Option<Log>>>,
     pub(crate) counters: Arc<Counters>,
     /// Held for as long as the database is open.
-    _lock: Option<File>,
+    lock: Mutex<Option<File>>,
 }
 
 /// Events of one resource from a point on.
@@ -170,19 +176,21 @@ impl Store {
         let shown = path.clone().unwrap_or_else(|| ":memory:".into());
         let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
         let mut state = State::new(revision, compacted);
-        log.load(|entry| state.load(Arc::new(entry))).map_err(|source| OpenError::from_load(&shown, source))?;
+        log.load(|entry| state.load(Arc::new(entry)))
+            .map_err(|source| OpenError::from_load(&shown, source))?;
         let state = Arc::new(RwLock::new(state));
         let reader = match &path {
-            Some(path) => Some(Arc::new(Mutex::new(Log::open_reader(path)?))),
+            Some(path) => Some(Log::open_reader(path)?),
             None => None,
         };
+        let reader = Arc::new(Mutex::new(reader));
         let counters = Arc::new(Counters::default());
         let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters) };
         let hands = match mode {
             WriterMode::Thread if path.is_some() => Self::start_thread(writer, &shown)?,
-            WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(writer)),
+            WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),
         };
-        Ok(Arc::new(Self { state, hands, reader, counters, _lock: lock }))
+        Ok(Arc::new(Self { state, hands, reader, counters, lock: Mutex::new(lock) }))
     }
 
     fn start_thread(writer: Writer, path: &Path) -> Result<Hands, OpenError> {
@@ -212,7 +220,9 @@ impl Store {
     pub(crate) async fn submit(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
         match &self.hands {
             Hands::Inline(writer) => {
-                hold(writer).commit(std::slice::from_ref(&one)).pop().unwrap_or(Err(WriteError::Closed))
+                let mut writer = hold(writer);
+                let writer = writer.as_mut().ok_or(WriteError::Closed)?;
+                writer.commit(std::slice::from_ref(&one)).pop().unwrap_or(Err(WriteError::Closed))
             }
             Hands::Thread { jobs, .. } => {
                 let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
@@ -224,9 +234,16 @@ impl Store {
     }
 
     /// Applies the history window; answers with the revision history now starts after.
-    pub(crate) async fn compact(&self, written_before_ms: i64, keep_revisions: u64) -> Result<u64, WriteError> {
+    pub(crate) async fn compact(
+        &self,
+        written_before_ms: i64,
+        keep_revisions: u64,
+    ) -> Result<u64, WriteError> {
         match &self.hands {
-            Hands::Inline(writer) => hold(writer).compact(written_before_ms, keep_revisions),
+            Hands::Inline(writer) => {
+                let mut writer = hold(writer);
+                writer.as_mut().ok_or(WriteError::Closed)?.compact(written_before_ms, keep_revisions)
+            }
             Hands::Thread { jobs, .. } => {
                 let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
                 let (done, answered) = oneshot::channel();
@@ -253,7 +270,8 @@ impl Store {
             let (events, receiver) = mpsc::channel(WATCH_BUFFER);
             let id = state.watch(resource, &interest, events);
             let backlog = after.map(|after| state.recent(resource, after)).unwrap_or_default();
-            let missing = after.filter(|after| *after < state.recent_after).map(|after| (after, state.recent_after));
+            let missing =
+                after.filter(|after| *after < state.recent_after).map(|after| (after, state.recent_after));
             let taken = first(&state);
             let store = Arc::clone(self);
             let resource = Arc::clone(resource);
@@ -280,7 +298,11 @@ impl Store {
     }
 
     /// The objects of a resource as they were at `revision`, in key order.
-    pub(crate) async fn list_at(&self, resource: &Arc<str>, revision: u64) -> Result<Vec<Arc<Entry>>, ReadError> {
+    pub(crate) async fn list_at(
+        &self,
+        resource: &Arc<str>,
+        revision: u64,
+    ) -> Result<Vec<Arc<Entry>>, ReadError> {
         let fields = {
             let state = self.state();
             check_range(&state, revision)?;
@@ -296,16 +318,17 @@ impl Store {
         &self,
         query: impl FnOnce(&Log) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, ReadError> {
-        let result = match (&self.reader, &self.hands) {
-            (Some(reader), Hands::Thread { .. }) => {
-                let reader = Arc::clone(reader);
-                tokio::task::spawn_blocking(move || query(&hold(&reader)))
-                    .await
-                    .map_err(|_| ReadError::Database("the reader stopped".into()))?
+        let closed = || ReadError::Database("the server is shutting down".into());
+        let result = match &self.hands {
+            Hands::Thread { .. } => {
+                let reader = Arc::clone(&self.reader);
+                let answer = tokio::task::spawn_blocking(move || hold(&reader).as_ref().map(query));
+                answer.await.map_err(|_| closed())?.ok_or_else(closed)?
             }
-            (Some(reader), Hands::Inline(_)) => query(&hold(reader)),
-            (None, Hands::Inline(writer)) => query(&hold(writer).log),
-            (None, Hands::Thread { .. }) => return Err(ReadError::Database("no reader".into())),
+            Hands::Inline(writer) => match hold(&self.reader).as_ref() {
+                Some(reader) => query(reader),
+                None => query(&hold(writer).as_ref().ok_or_else(closed)?.log),
+            },
         };
         result.map_err(|source| ReadError::Database(source.to_string()))
     }
@@ -315,16 +338,22 @@ impl Store {
         write(&self.state).close_watches();
     }
 
-    /// Refuses further writes and waits for those that are queued.
+    /// Refuses further writes, waits for those that are queued, and lets go of the file: another process may
+    /// open it, although somebody may still hold this store.
     pub(crate) fn close(&self) {
         self.close_watches();
-        if let Hands::Thread { jobs, thread } = &self.hands {
-            hold(jobs).take();
-            if let Some(thread) = hold(thread).take() {
-                // A writer that panicked has already failed the writes it held.
-                let _ = thread.join();
+        match &self.hands {
+            Hands::Inline(writer) => drop(hold(writer).take()),
+            Hands::Thread { jobs, thread } => {
+                hold(jobs).take();
+                if let Some(thread) = hold(thread).take() {
+                    // A writer that panicked has already failed the writes it held.
+                    let _ = thread.join();
+                }
             }
         }
+        drop(hold(&self.reader).take());
+        drop(hold(&self.lock).take());
     }
 }
 
@@ -346,7 +375,8 @@ fn lock_directory(directory: &Path) -> Result<File, OpenError> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
     }
     let path = directory.join("berth.lock");
-    let private = |path: &Path| File::options().create(true).truncate(false).write(true).mode(0o600).open(path);
+    let private =
+        |path: &Path| File::options().create(true).truncate(false).write(true).mode(0o600).open(path);
     let lock = private(&path).map_err(failed)?;
     // An empty file is a new database to SQLite, which gives its companions the same permissions.
     private(&directory.join("berth.db")).map_err(failed)?;

@@ -106,7 +106,8 @@ impl Call {
         list::check_not_future(&self.core.store, &self.options.resource_version)?;
         let entry = self.existing()?;
         if self.target.sub == Sub::Scale {
-            return scale::read(self, &self.view(&entry)).map(|scale| Answer::of_value(StatusCode::OK, &scale));
+            return scale::read(self, &self.view(&entry))
+                .map(|scale| Answer::of_value(StatusCode::OK, &scale));
         }
         Ok(self.answer(StatusCode::OK, &entry))
     }
@@ -117,7 +118,8 @@ impl Call {
         if crate::schema::too_deep(object) {
             return Err(ApiError::bad_request("the object is nested too deeply"));
         }
-        let (expected, kind) = (self.resource().api_version(self.target.version), self.resource().kind.clone());
+        let (expected, kind) =
+            (self.resource().api_version(self.target.version), self.resource().kind.clone());
         let given = |member: &str| object[member].as_str().unwrap_or_default().to_owned();
         let (sent_version, sent_kind) = (given("apiVersion"), given("kind"));
         if !sent_kind.is_empty() && sent_kind != kind {
@@ -160,6 +162,7 @@ impl Call {
         if resource.is_custom() {
             errors.extend(self.version().schema.validate_all(object, old));
         } else {
+            errors.extend(self.version().schema.validate(object, old));
             errors.extend(crate::builtin::validate(resource, object, old));
         }
         if errors.is_empty() { Ok(()) } else { Err(self.invalid(object, &errors)) }

@@ -14,7 +14,7 @@ pub(super) const ROOTS: [&str; 7] =
     ["object", "oldObject", "request", "params", "namespaceObject", "variables", "authorizer"];
 
 /// Loop turns one policy may take for one request.
-const POLICY_BUDGET: i64 = 1_000_000;
+const POLICY_BUDGET: i64 = 200_000;
 const MAX_MESSAGE: usize = 5 * 1024;
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";

@@ -17,7 +17,9 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 async fn read(request: Request<Body>) -> Result<Bytes> {
     match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large("the request body", MAX_BODY)),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(ApiError::too_large("the request body", MAX_BODY))
+        }
         Err(error) => Err(ApiError::bad_request(format!("reading the request body: {error}"))),
     }
 }
@@ -62,18 +64,23 @@ pub(super) async fn yaml(request: Request<Body>) -> Result<Value> {
 
 fn parse_protobuf(text: &[u8]) -> Result<Value> {
     // A kind that is not read this way: the client is told what it may send instead.
-    protobuf::decode(text).ok_or_else(|| ApiError::unsupported_media_type("application/json, application/yaml"))
+    protobuf::decode(text)
+        .ok_or_else(|| ApiError::unsupported_media_type("application/json, application/yaml"))
 }
 
 fn parse_json(text: &[u8]) -> Result<Value> {
-    serde_json::from_slice(text).map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+    serde_json::from_slice(text)
+        .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
 }
 
 fn parse_yaml(text: &[u8]) -> Result<Value> {
-    if text.first() == Some(&b'{') && let Ok(value) = serde_json::from_slice(text) {
+    if text.first() == Some(&b'{')
+        && let Ok(value) = serde_json::from_slice(text)
+    {
         return Ok(value);
     }
-    serde_saphyr::from_slice(text).map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
+    serde_saphyr::from_slice(text)
+        .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
 }
 
 /// Who a client is as a field manager if it does not say: the first word of its user agent.

@@ -53,7 +53,9 @@ impl Accept {
             match parameter(parameters, "as") {
                 "" => return Ok(Wanted::Plain),
                 "Table" if of_meta => return Ok(Wanted::Table),
-                "PartialObjectMetadata" | "PartialObjectMetadataList" if of_meta => return Ok(Wanted::Metadata),
+                "PartialObjectMetadata" | "PartialObjectMetadataList" if of_meta => {
+                    return Ok(Wanted::Metadata);
+                }
                 _ => {}
             }
         }
@@ -90,7 +92,10 @@ mod tests {
         assert_eq!(wanted(table), Some(Wanted::Table));
         assert_eq!(wanted("application/vnd.kubernetes.protobuf, application/json"), Some(Wanted::Plain));
         assert_eq!(wanted("application/vnd.kubernetes.protobuf"), None);
-        assert_eq!(wanted("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), Some(Wanted::Metadata));
+        assert_eq!(
+            wanted("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Some(Wanted::Metadata)
+        );
         assert_eq!(wanted("*/*"), Some(Wanted::Plain));
     }
 }

@@ -22,7 +22,9 @@ enum Type {
     Number,
     Flag,
     /// `metav1.Time` and `MicroTime`.
-    Time { micros: bool },
+    Time {
+        micros: bool,
+    },
     /// `FieldsV1`: a message whose one field is JSON.
     Json,
     Message(&'static [Field]),
@@ -37,78 +39,167 @@ const TIME: Type = Time { micros: false };
 const MICROS: Type = Time { micros: true };
 
 const OWNER: &[Field] = &[
-    (1, "kind", Text), (3, "name", Text), (4, "uid", Text), (5, "apiVersion", Text), (6, "controller", Flag),
+    (1, "kind", Text),
+    (3, "name", Text),
+    (4, "uid", Text),
+    (5, "apiVersion", Text),
+    (6, "controller", Flag),
     (7, "blockOwnerDeletion", Flag),
 ];
 const MANAGED: &[Field] = &[
-    (1, "manager", Text), (2, "operation", Text), (3, "apiVersion", Text), (4, "time", TIME),
-    (6, "fieldsType", Text), (7, "fieldsV1", Json), (8, "subresource", Text),
+    (1, "manager", Text),
+    (2, "operation", Text),
+    (3, "apiVersion", Text),
+    (4, "time", TIME),
+    (6, "fieldsType", Text),
+    (7, "fieldsV1", Json),
+    (8, "subresource", Text),
 ];
 const META: &[Field] = &[
-    (1, "name", Text), (2, "generateName", Text), (3, "namespace", Text), (5, "uid", Text),
-    (6, "resourceVersion", Text), (7, "generation", Number), (8, "creationTimestamp", TIME),
-    (9, "deletionTimestamp", TIME), (10, "deletionGracePeriodSeconds", Number), (11, "labels", TextMap),
-    (12, "annotations", TextMap), (13, "ownerReferences", Messages(OWNER)), (14, "finalizers", Texts),
+    (1, "name", Text),
+    (2, "generateName", Text),
+    (3, "namespace", Text),
+    (5, "uid", Text),
+    (6, "resourceVersion", Text),
+    (7, "generation", Number),
+    (8, "creationTimestamp", TIME),
+    (9, "deletionTimestamp", TIME),
+    (10, "deletionGracePeriodSeconds", Number),
+    (11, "labels", TextMap),
+    (12, "annotations", TextMap),
+    (13, "ownerReferences", Messages(OWNER)),
+    (14, "finalizers", Texts),
     (17, "managedFields", Messages(MANAGED)),
 ];
 const METADATA: Field = (1, "metadata", Message(META));
 const REFERENCE: &[Field] = &[
-    (1, "kind", Text), (2, "namespace", Text), (3, "name", Text), (4, "uid", Text), (5, "apiVersion", Text),
-    (6, "resourceVersion", Text), (7, "fieldPath", Text),
+    (1, "kind", Text),
+    (2, "namespace", Text),
+    (3, "name", Text),
+    (4, "uid", Text),
+    (5, "apiVersion", Text),
+    (6, "resourceVersion", Text),
+    (7, "fieldPath", Text),
 ];
 const SECRET: &[Field] =
     &[METADATA, (2, "data", BytesMap), (3, "type", Text), (4, "stringData", TextMap), (5, "immutable", Flag)];
 const CONFIG_MAP: &[Field] =
     &[METADATA, (2, "data", TextMap), (3, "binaryData", BytesMap), (4, "immutable", Flag)];
 const NAMESPACE: &[Field] = &[
-    METADATA, (2, "spec", Message(&[(1, "finalizers", Texts)])), (3, "status", Message(&[(1, "phase", Text)])),
+    METADATA,
+    (2, "spec", Message(&[(1, "finalizers", Texts)])),
+    (3, "status", Message(&[(1, "phase", Text)])),
 ];
 const SERVICE_ACCOUNT: &[Field] = &[
-    METADATA, (2, "secrets", Messages(REFERENCE)), (3, "imagePullSecrets", Messages(&[(1, "name", Text)])),
+    METADATA,
+    (2, "secrets", Messages(REFERENCE)),
+    (3, "imagePullSecrets", Messages(&[(1, "name", Text)])),
     (4, "automountServiceAccountToken", Flag),
 ];
 const EVENT: &[Field] = &[
-    METADATA, (2, "involvedObject", Message(REFERENCE)), (3, "reason", Text), (4, "message", Text),
-    (5, "source", Message(&[(1, "component", Text), (2, "host", Text)])), (6, "firstTimestamp", TIME),
-    (7, "lastTimestamp", TIME), (8, "count", Number), (9, "type", Text), (10, "eventTime", MICROS),
-    (11, "series", Message(SERIES)), (12, "action", Text), (13, "related", Message(REFERENCE)),
-    (14, "reportingComponent", Text), (15, "reportingInstance", Text),
+    METADATA,
+    (2, "involvedObject", Message(REFERENCE)),
+    (3, "reason", Text),
+    (4, "message", Text),
+    (5, "source", Message(&[(1, "component", Text), (2, "host", Text)])),
+    (6, "firstTimestamp", TIME),
+    (7, "lastTimestamp", TIME),
+    (8, "count", Number),
+    (9, "type", Text),
+    (10, "eventTime", MICROS),
+    (11, "series", Message(SERIES)),
+    (12, "action", Text),
+    (13, "related", Message(REFERENCE)),
+    (14, "reportingComponent", Text),
+    (15, "reportingInstance", Text),
 ];
 const SERIES: &[Field] = &[(1, "count", Number), (2, "lastObservedTime", MICROS)];
 const NEW_EVENT: &[Field] = &[
-    METADATA, (2, "eventTime", MICROS), (3, "series", Message(SERIES)), (4, "reportingController", Text),
-    (5, "reportingInstance", Text), (6, "action", Text), (7, "reason", Text), (8, "regarding", Message(REFERENCE)),
-    (9, "related", Message(REFERENCE)), (10, "note", Text), (11, "type", Text),
+    METADATA,
+    (2, "eventTime", MICROS),
+    (3, "series", Message(SERIES)),
+    (4, "reportingController", Text),
+    (5, "reportingInstance", Text),
+    (6, "action", Text),
+    (7, "reason", Text),
+    (8, "regarding", Message(REFERENCE)),
+    (9, "related", Message(REFERENCE)),
+    (10, "note", Text),
+    (11, "type", Text),
     (12, "deprecatedSource", Message(&[(1, "component", Text), (2, "host", Text)])),
-    (13, "deprecatedFirstTimestamp", TIME), (14, "deprecatedLastTimestamp", TIME), (15, "deprecatedCount", Number),
+    (13, "deprecatedFirstTimestamp", TIME),
+    (14, "deprecatedLastTimestamp", TIME),
+    (15, "deprecatedCount", Number),
 ];
-const LEASE: &[Field] = &[METADATA, (2, "spec", Message(&[
-    (1, "holderIdentity", Text), (2, "leaseDurationSeconds", Number), (3, "acquireTime", MICROS),
-    (4, "renewTime", MICROS), (5, "leaseTransitions", Number),
-]))];
-const ROLE: &[Field] = &[METADATA, (2, "rules", Messages(&[
-    (1, "verbs", Texts), (2, "apiGroups", Texts), (3, "resources", Texts), (4, "resourceNames", Texts),
-    (5, "nonResourceURLs", Texts),
-]))];
+const LEASE: &[Field] = &[
+    METADATA,
+    (
+        2,
+        "spec",
+        Message(&[
+            (1, "holderIdentity", Text),
+            (2, "leaseDurationSeconds", Number),
+            (3, "acquireTime", MICROS),
+            (4, "renewTime", MICROS),
+            (5, "leaseTransitions", Number),
+        ]),
+    ),
+];
+const ROLE: &[Field] = &[
+    METADATA,
+    (
+        2,
+        "rules",
+        Messages(&[
+            (1, "verbs", Texts),
+            (2, "apiGroups", Texts),
+            (3, "resources", Texts),
+            (4, "resourceNames", Texts),
+            (5, "nonResourceURLs", Texts),
+        ]),
+    ),
+];
 const BINDING: &[Field] = &[
     METADATA,
-    (2, "subjects", Messages(&[(1, "kind", Text), (2, "apiGroup", Text), (3, "name", Text), (4, "namespace", Text)])),
+    (
+        2,
+        "subjects",
+        Messages(&[(1, "kind", Text), (2, "apiGroup", Text), (3, "name", Text), (4, "namespace", Text)]),
+    ),
     (3, "roleRef", Message(&[(1, "apiGroup", Text), (2, "kind", Text), (3, "name", Text)])),
 ];
 const WHO: &[Field] = &[METADATA];
-const MAY: &[Field] = &[METADATA, (2, "spec", Message(&[
-    (1, "resourceAttributes", Message(&[
-        (1, "namespace", Text), (2, "verb", Text), (3, "group", Text), (4, "version", Text), (5, "resource", Text),
-        (6, "subresource", Text), (7, "name", Text),
-    ])),
-    (2, "nonResourceAttributes", Message(&[(1, "path", Text), (2, "verb", Text)])),
-]))];
+const MAY: &[Field] = &[
+    METADATA,
+    (
+        2,
+        "spec",
+        Message(&[
+            (
+                1,
+                "resourceAttributes",
+                Message(&[
+                    (1, "namespace", Text),
+                    (2, "verb", Text),
+                    (3, "group", Text),
+                    (4, "version", Text),
+                    (5, "resource", Text),
+                    (6, "subresource", Text),
+                    (7, "name", Text),
+                ]),
+            ),
+            (2, "nonResourceAttributes", Message(&[(1, "path", Text), (2, "verb", Text)])),
+        ]),
+    ),
+];
 const RULES: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "namespace", Text)]))];
 const SCALE: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "replicas", Number)]))];
 const DELETE: &[Field] = &[
     (1, "gracePeriodSeconds", Number),
     (2, "preconditions", Message(&[(1, "uid", Text), (2, "resourceVersion", Text)])),
-    (3, "orphanDependents", Flag), (4, "propagationPolicy", Text), (5, "dryRun", Texts),
+    (3, "orphanDependents", Flag),
+    (4, "propagationPolicy", Text),
+    (5, "dryRun", Texts),
 ];
 const UNKNOWN: &[Field] =
     &[(1, "type", Message(&[(1, "apiVersion", Text), (2, "kind", Text)])), (2, "raw", Bytes)];
@@ -266,11 +357,8 @@ fn read_time(bytes: &[u8], micros: bool, depth: usize) -> Option<Option<Value>> 
     let Some(seconds) = time["seconds"].as_i64() else { return Some(None) };
     let nanos = i32::try_from(time["nanos"].as_i64().unwrap_or(0)).ok()?;
     let at = jiff::Timestamp::new(seconds, nanos).ok()?;
-    let text = if micros {
-        at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
-    } else {
-        crate::clock::seconds(at)
-    };
+    let text =
+        if micros { at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string() } else { crate::clock::seconds(at) };
     Some(Some(text.into()))
 }
 

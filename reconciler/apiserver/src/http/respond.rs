@@ -42,7 +42,8 @@ fn with_type(code: StatusCode, kind: HeaderValue, body: Body) -> Response<Body> 
 
 fn warn(response: &mut Response<Body>, warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {
-        let plain: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_WARNING).collect();
+        let plain: String =
+            warning.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_WARNING).collect();
         let quoted = plain.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
             response.headers_mut().append(header::WARNING, value);
@@ -58,7 +59,7 @@ pub(super) fn json(code: StatusCode, value: &Value) -> Response<Body> {
     with_type(code, JSON, Body::from(bytes_of(value)))
 }
 
-pub(crate) fn failure(error: &ApiError, warnings: &[String]) -> Response<Body> {
+pub(super) fn failure(error: &ApiError, warnings: &[String]) -> Response<Body> {
     let mut response = json(error.code, &error.status());
     if let Some(seconds) = error.status()["details"]["retryAfterSeconds"].as_u64() {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -68,13 +69,18 @@ pub(crate) fn failure(error: &ApiError, warnings: &[String]) -> Response<Body> {
 }
 
 pub(super) fn answer(answer: &Answer, shape: &Shape, warnings: &[String]) -> Response<Body> {
-    let body = if answer.is_object { shape.object_of(answer.body.clone(), true) } else { answer.body.clone() };
+    let body =
+        if answer.is_object { shape.object_of(answer.body.clone(), true) } else { answer.body.clone() };
     let mut response = with_type(answer.code, JSON, Body::from(body));
     warn(&mut response, warnings);
     response
 }
 
-pub(super) fn stream(stream: WatchStream, permit: OwnedSemaphorePermit, warnings: &[String]) -> Response<Body> {
+pub(super) fn stream(
+    stream: WatchStream,
+    permit: OwnedSemaphorePermit,
+    warnings: &[String],
+) -> Response<Body> {
     let frames = stream::unfold((stream, permit), |(mut stream, permit)| async move {
         let frame = stream.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(frame), (stream, permit)))
@@ -90,7 +96,8 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
         plain_list(&resource.list_kind, &resource.api_version(version), page, texts)
     } else {
-        let objects: Vec<Value> = page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
+        let objects: Vec<Value> =
+            page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
         bytes_of(&shape.page(&objects, page))
     };
     let mut response = with_type(StatusCode::OK, JSON, Body::from(body));
@@ -128,8 +135,10 @@ pub(super) fn document(request: &Request<Body>, document: Document) -> Result<Re
     let Document { body, content_type, public } = document;
     let etag = format!("\"{}\"", hex(&Sha256::digest(&body)[..16]));
     let value = |text: &str| HeaderValue::from_str(text).map_err(ApiError::internal);
-    let known = request.headers().get(header::IF_NONE_MATCH).is_some_and(|sent| sent.as_bytes() == etag.as_bytes());
-    let (code, body) = if known { (StatusCode::NOT_MODIFIED, Body::empty()) } else { (StatusCode::OK, Body::from(body)) };
+    let known =
+        request.headers().get(header::IF_NONE_MATCH).is_some_and(|sent| sent.as_bytes() == etag.as_bytes());
+    let (code, body) =
+        if known { (StatusCode::NOT_MODIFIED, Body::empty()) } else { (StatusCode::OK, Body::from(body)) };
     let mut response = with_type(code, value(&content_type)?, body);
     let headers = response.headers_mut();
     headers.insert(header::ETAG, value(&etag)?);

@@ -27,7 +27,12 @@ pub(super) fn bytes_of(value: &Value) -> Bytes {
 }
 
 impl Shape {
-    pub(super) fn new(wanted: Wanted, target: &Target, options: &Options, clock: &Arc<dyn Clock>) -> Result<Self> {
+    pub(super) fn new(
+        wanted: Wanted,
+        target: &Target,
+        options: &Options,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self> {
         // A Scale is not an object of the resource; it has one shape.
         let wanted = if target.sub == Sub::Scale { Wanted::Plain } else { wanted };
         let include = IncludeObject::parse(&options.include_object)

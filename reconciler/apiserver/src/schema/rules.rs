@@ -9,7 +9,7 @@ use super::validate::OldItems;
 use super::{ErrorKind, FieldError};
 
 /// Loop turns all rules of one object may take together.
-const OBJECT_BUDGET: i64 = 1_000_000;
+const OBJECT_BUDGET: i64 = 200_000;
 /// Longest text a `messageExpression` may give.
 const MAX_MESSAGE: usize = 5 * 1024;
 const MAX_RULES: usize = 1_000;

@@ -59,9 +59,9 @@ impl Facts {
         let labels = metadata["labels"].as_object().map(|labels| {
             labels.iter().filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into()))).collect()
         });
-        let owners = metadata["ownerReferences"].as_array().map(|owners| {
-            owners.iter().filter_map(|owner| owner["uid"].as_str()).map(Into::into).collect()
-        });
+        let owners = metadata["ownerReferences"]
+            .as_array()
+            .map(|owners| owners.iter().filter_map(|owner| owner["uid"].as_str()).map(Into::into).collect());
         Self {
             uid: metadata["uid"].as_str().unwrap_or_default().into(),
             labels: labels.unwrap_or_default(),
@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_revision_is_replaced_not_added() {
-        let text = Encoded::of(&json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}}), &[]).text;
+        let text =
+            Encoded::of(&json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}}), &[]).text;
         let once = with_revision(&text, 7).unwrap();
         let twice: Value = serde_json::from_slice(&with_revision(&once, 12).unwrap()).unwrap();
         assert_eq!(twice["metadata"], json!({"resourceVersion": "12", "name": "a"}));

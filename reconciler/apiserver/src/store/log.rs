@@ -53,7 +53,8 @@ pub(super) struct Append<'a> {
 
 impl Log {
     pub(super) fn in_memory() -> Result<Self, OpenError> {
-        let db = Connection::open_in_memory().map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
+        let db = Connection::open_in_memory()
+            .map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
         let log = Self { db };
         log.create().map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
         Ok(log)
@@ -165,7 +166,15 @@ impl Log {
         let id = i64::try_from(row.revision).unwrap_or(i64::MAX);
         let (namespace, name) = (&*row.key.namespace, &*row.key.name);
         statement.execute(params![
-            id, &*row.key.resource, namespace, name, previous, row.deleted, row.written_ms, checksum(row.text), row.text
+            id,
+            &*row.key.resource,
+            namespace,
+            name,
+            previous,
+            row.deleted,
+            row.written_ms,
+            checksum(row.text),
+            row.text
         ])?;
         Ok(())
     }
@@ -173,7 +182,9 @@ impl Log {
     fn last_row(&self, key: &Key) -> rusqlite::Result<i64> {
         self.db
             .prepare_cached("SELECT max(id) FROM log WHERE resource = ?1 AND namespace = ?2 AND name = ?3")?
-            .query_row(params![&*key.resource, &*key.namespace, &*key.name], |row| row.get::<_, Option<i64>>(0))
+            .query_row(params![&*key.resource, &*key.namespace, &*key.name], |row| {
+                row.get::<_, Option<i64>>(0)
+            })
             .map(|last| last.unwrap_or(0))
     }
 
@@ -191,7 +202,8 @@ impl Log {
              FROM log l LEFT JOIN log p ON p.id = l.prev AND p.deleted = 0 \
              WHERE l.resource = ?1 AND l.id > ?2 AND l.id <= ?3 ORDER BY l.id",
         )?;
-        let (after, until) = (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(until).unwrap_or(i64::MAX));
+        let (after, until) =
+            (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(until).unwrap_or(i64::MAX));
         let rows = statement.query_map(params![&**resource, after, until], |row| {
             let entry = entry_of(row, 0, resource, fields)?;
             let previous = match row.get::<_, Option<i64>>(8)? {
@@ -272,7 +284,9 @@ impl Log {
     /// Limits the file to `pages` pages: what a full disk looks like to SQLite.
     #[cfg(test)]
     pub(super) fn limit_pages(&self, pages: u32) {
-        self.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).expect("a pragma of a healthy database");
+        self.db
+            .execute_batch(&format!("PRAGMA max_page_count = {pages}"))
+            .expect("a pragma of a healthy database");
     }
 }
 
@@ -300,9 +314,9 @@ fn entry_of(row: &Row<'_>, at: usize, resource: &Arc<str>, fields: &[FieldPath])
 
 /// FNV-1a: SQLite checks its own structure, not the bytes inside a value.
 fn checksum(bytes: &[u8]) -> i64 {
-    let hash = bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
     hash.cast_signed()
 }
 

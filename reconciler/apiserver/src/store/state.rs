@@ -228,7 +228,12 @@ impl State {
     }
 
     /// Adds a watcher; events committed from now on reach `events`.
-    pub(crate) fn watch(&mut self, resource: &Arc<str>, interest: &Interest, events: mpsc::Sender<Arc<Event>>) -> u64 {
+    pub(crate) fn watch(
+        &mut self,
+        resource: &Arc<str>,
+        interest: &Interest,
+        events: mpsc::Sender<Arc<Event>>,
+    ) -> u64 {
         let id = self.next_id();
         let table = self.tables.entry(Arc::clone(resource)).or_default();
         let watchers = match interest {
@@ -308,7 +313,8 @@ impl Table {
                 _ => entry.facts.field(field).map(Into::into),
             };
             let now: Option<Box<str>> = value(&event.entry);
-            let before = event.previous.as_deref().and_then(value).filter(|before| Some(before) != now.as_ref());
+            let before =
+                event.previous.as_deref().and_then(value).filter(|before| Some(before) != now.as_ref());
             for value in now.into_iter().chain(before) {
                 if let Some(watchers) = by_value.get_mut(&value) {
                     send_all(watchers, event);

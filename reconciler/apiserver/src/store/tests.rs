@@ -141,8 +141,10 @@ fn step(store: &Arc<Store>, model: &mut Model, boats: &Arc<str>, op: &Op) {
 
 fn check(store: &Arc<Store>, model: &Model, boats: &Arc<str>) {
     assert_eq!(store.state().revision, model.revision());
-    let listed: Vec<_> = store.state().list(boats, None, None).map(|e| (e.key.name.to_string(), e.revision)).collect();
-    let wanted: Vec<_> = model.objects.iter().map(|(name, (revision, _))| (name.clone(), *revision)).collect();
+    let listed: Vec<_> =
+        store.state().list(boats, None, None).map(|e| (e.key.name.to_string(), e.revision)).collect();
+    let wanted: Vec<_> =
+        model.objects.iter().map(|(name, (revision, _))| (name.clone(), *revision)).collect();
     assert_eq!(listed, wanted);
     for revision in 0..=model.revision() {
         let watched = block_on(store.subscribe(boats, Interest::Resource, Some(revision), |_| ()));
@@ -155,10 +157,8 @@ fn check(store: &Arc<Store>, model: &Model, boats: &Arc<str>) {
         let wanted: Vec<Told> = model.history.iter().filter(|event| event.0 > revision).cloned().collect();
         assert_eq!(told(&watched.unwrap().1.backlog), wanted, "events after {revision}");
         let listed = listed.unwrap();
-        let found: BTreeMap<_, _> = listed
-            .iter()
-            .map(|e| (e.key.name.to_string(), e.value()["value"].as_u64().unwrap()))
-            .collect();
+        let found: BTreeMap<_, _> =
+            listed.iter().map(|e| (e.key.name.to_string(), e.value()["value"].as_u64().unwrap())).collect();
         assert_eq!(found, model.at(revision), "objects at {revision}");
     }
     let future = block_on(store.subscribe(boats, Interest::Resource, Some(model.revision() + 1), |_| ()));
@@ -218,7 +218,8 @@ fn a_watcher_by_field_is_told_of_objects_that_have_or_had_the_value() {
     write("b", "bremen", Expect::Absent);
     let moved = write("a", "bremen", Expect::Revision(first));
     write("a", "emden", Expect::Revision(moved));
-    let seen: Vec<u64> = std::iter::from_fn(|| watch.events.try_recv().ok()).map(|e| e.entry.revision).collect();
+    let seen: Vec<u64> =
+        std::iter::from_fn(|| watch.events.try_recv().ok()).map(|e| e.entry.revision).collect();
     assert_eq!(seen, [first, moved]);
 }
 
@@ -242,7 +243,8 @@ fn a_guard_that_changed_refuses_the_write() {
     let (store, boats) = (memory(), resource("toys.example/boats"));
     let guard = Key::new(&resource("/namespaces"), "", "ns");
     let at = block_on(store.submit(put(&guard, Expect::Absent, 0))).unwrap().revision;
-    let guarded = Write { guards: vec![(guard.clone(), at)], ..put(&Key::new(&boats, "ns", "a"), Expect::Absent, 1) };
+    let guarded =
+        Write { guards: vec![(guard.clone(), at)], ..put(&Key::new(&boats, "ns", "a"), Expect::Absent, 1) };
     block_on(store.submit(guarded.clone())).unwrap();
     block_on(store.submit(put(&guard, Expect::Revision(at), 1))).unwrap();
     let late = Write { key: Key::new(&boats, "ns", "b"), ..guarded };
@@ -255,12 +257,16 @@ fn a_full_disk_fails_that_write_and_nothing_else() {
     let kept = Key::new(&boats, "", "kept");
     block_on(store.submit(put(&kept, Expect::Absent, 1))).unwrap();
     let Hands::Inline(writer) = &store.hands else { unreachable!("a store in memory writes inline") };
-    hold(writer).log.limit_pages(1);
+    let limit = |pages| hold(writer).as_ref().expect("it is open").log.limit_pages(pages);
+    limit(1);
     let big = json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": "big"}, "x": "x".repeat(100_000)});
-    let write = Write { action: Action::Put(Encoded::of(&big, &[])), ..put(&Key::new(&boats, "", "big"), Expect::Absent, 0) };
+    let write = Write {
+        action: Action::Put(Encoded::of(&big, &[])),
+        ..put(&Key::new(&boats, "", "big"), Expect::Absent, 0)
+    };
     assert!(matches!(block_on(store.submit(write.clone())), Err(WriteError::Full)));
     assert_eq!(store.get(&kept).unwrap().value()["value"], 1, "reads go on");
-    hold(writer).log.limit_pages(100_000);
+    limit(100_000);
     assert_eq!(block_on(store.submit(write)).unwrap().revision, 2, "the failed write took no revision");
 }
 
@@ -278,7 +284,7 @@ fn a_database_in_use_damaged_newer_or_foreign_is_refused_and_not_changed() {
     let sound = std::fs::read(&path).unwrap();
     let refused = |content: &[u8]| {
         std::fs::write(&path, content).unwrap();
-        let error = on_disk(directory.path(), WriterMode::Inline).err().expect("such a file is refused");
+        let error = on_disk(directory.path(), WriterMode::Inline).expect_err("such a file is refused");
         assert_eq!(std::fs::read(&path).unwrap(), content, "{error}");
         error
     };
@@ -288,7 +294,8 @@ fn a_database_in_use_damaged_newer_or_foreign_is_refused_and_not_changed() {
     }
     assert!(matches!(refused(&damaged), OpenError::Damaged { .. }));
     // All of them: some lie in space the file no longer uses.
-    let values = sound.windows(8).enumerate().filter(|(_, text)| *text == b"\"value\":").map(|(at, _)| at + 8);
+    let values =
+        sound.windows(8).enumerate().filter(|(_, text)| *text == b"\"value\":").map(|(at, _)| at + 8);
     let mut flipped = sound.clone();
     values.for_each(|at| flipped[at] ^= 1);
     assert!(matches!(refused(&flipped), OpenError::Damaged { .. }), "a flipped bit inside a value");
@@ -314,13 +321,17 @@ async fn writes_of_many_clients_share_commits_and_none_is_lost() {
         let (store, key) = (Arc::clone(&store), Key::new(&boats, "", &format!("n{at}")));
         tokio::spawn(async move { store.submit(put(&key, Expect::Absent, at)).await.unwrap().revision })
     });
-    let mut revisions: Vec<u64> = futures::future::join_all(writes).await.into_iter().map(Result::unwrap).collect();
+    let mut revisions: Vec<u64> =
+        futures::future::join_all(writes).await.into_iter().map(Result::unwrap).collect();
     revisions.sort_unstable();
     assert_eq!(revisions, (1..=300).collect::<Vec<_>>());
     let commits = store.counters.commits.load(std::sync::atomic::Ordering::Relaxed);
     assert!(commits < 300, "{commits} commits for 300 writes");
     store.close();
-    assert!(matches!(store.submit(put(&Key::new(&boats, "", "x"), Expect::Absent, 0)).await, Err(WriteError::Closed)));
+    assert!(matches!(
+        store.submit(put(&Key::new(&boats, "", "x"), Expect::Absent, 0)).await,
+        Err(WriteError::Closed)
+    ));
     drop(store);
     assert_eq!(on_disk(directory.path(), WriterMode::Thread).unwrap().state().count(&boats), 300);
 }

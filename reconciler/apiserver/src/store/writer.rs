@@ -147,7 +147,8 @@ impl Writer {
                 Expect::Absent => before.is_none(),
                 Expect::Revision(wanted) => before.as_ref().is_some_and(|entry| entry.revision == wanted),
             };
-            let guarded = one.guards.iter().all(|(key, wanted)| current(key).is_some_and(|e| e.revision == *wanted));
+            let guarded =
+                one.guards.iter().all(|(key, wanted)| current(key).is_some_and(|e| e.revision == *wanted));
             if !holds || !guarded {
                 events.push(None);
                 continue;
@@ -162,7 +163,12 @@ impl Writer {
         Ok(events)
     }
 
-    fn append_one(&self, one: &Write, revision: u64, before: Option<Arc<Entry>>) -> rusqlite::Result<Arc<Event>> {
+    fn append_one(
+        &self,
+        one: &Write,
+        revision: u64,
+        before: Option<Arc<Entry>>,
+    ) -> rusqlite::Result<Arc<Event>> {
         let (encoded, change) = match (&one.action, &before) {
             (Action::Put(encoded), None) => (encoded.clone(), Change::Added),
             (Action::Put(encoded), Some(_)) => (encoded.clone(), Change::Modified),
@@ -178,7 +184,8 @@ impl Writer {
             written_ms: one.at_ms,
             text: &encoded.text,
         })?;
-        let entry = Entry { key: one.key.clone(), revision, written_ms: one.at_ms, bytes, facts: encoded.facts };
+        let entry =
+            Entry { key: one.key.clone(), revision, written_ms: one.at_ms, bytes, facts: encoded.facts };
         Ok(Event::new(change, Arc::new(entry), before))
     }
 

@@ -9,7 +9,12 @@ use crate::request::Sub;
 
 impl Call {
     /// Asks the policies in force. The objects are as this version serves them.
-    pub(super) fn admit(&mut self, operation: Operation, object: Option<&Value>, old: Option<&Value>) -> Result<()> {
+    pub(super) fn admit(
+        &mut self,
+        operation: Operation,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<()> {
         let policies = self.core.policies();
         if policies.is_empty() {
             return Ok(());
@@ -24,7 +29,7 @@ impl Call {
         // A namespace is in itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
         let request = admission::Request {
-            operation: operation,
+            operation,
             group: &resource.group,
             version: &self.version().name,
             resource: &resource.plural,

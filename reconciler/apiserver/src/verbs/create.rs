@@ -4,9 +4,9 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{Answer, ApiError, Call, Result};
+use crate::admission::Operation;
 use crate::catalog::definition;
 use crate::clock::seconds;
-use crate::admission::Operation;
 use crate::core::Core;
 use crate::meta;
 use crate::request::Sub;
@@ -39,7 +39,8 @@ impl Call {
 
     /// Settles the name; whether it was generated.
     fn take_name(&mut self, object: &mut Value) -> Result<bool> {
-        let has = |object: &Value, member: &str| object["metadata"][member].as_str().is_some_and(|s| !s.is_empty());
+        let has =
+            |object: &Value, member: &str| object["metadata"][member].as_str().is_some_and(|s| !s.is_empty());
         if has(object, "resourceVersion") {
             return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
         }
@@ -72,7 +73,9 @@ impl Call {
         let resource = std::sync::Arc::clone(&self.target.resource);
         let now = self.core.clock.now();
         let metadata = meta::of(&mut object);
-        for set_by_server in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation", "resourceVersion"] {
+        for set_by_server in
+            ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation", "resourceVersion"]
+        {
             metadata.shift_remove(set_by_server);
         }
         metadata.insert("uid".into(), self.core.ids.uid().into());
@@ -151,9 +154,10 @@ impl Call {
         let mut guards = Vec::new();
         if self.resource().namespaced {
             let name = &self.target.namespace;
-            let namespace = self.core.namespace(name).ok_or_else(|| {
-                ApiError::not_found(super::Subject { group: "", kind: "namespaces", name })
-            })?;
+            let namespace = self
+                .core
+                .namespace(name)
+                .ok_or_else(|| ApiError::not_found(super::Subject { group: "", kind: "namespaces", name }))?;
             if namespace.facts.deleting {
                 return Err(ApiError::namespace_terminating(self.subject(&self.target.name), name));
             }

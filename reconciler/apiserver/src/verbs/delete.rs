@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::update::is_released;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
-use crate::clock::seconds;
 use crate::admission::Operation;
+use crate::clock::seconds;
 use crate::core::Core;
 use crate::meta;
 use crate::request::{Propagation, Sub};
@@ -28,7 +28,11 @@ impl Call {
             let marked = self.marked(&live);
             let gone = is_released(&marked, self.resource().is("", "namespaces"));
             if self.options.dry_run {
-                return Ok(if gone { self.success(&live) } else { Answer::of_value(StatusCode::OK, &marked) });
+                return Ok(if gone {
+                    self.success(&live)
+                } else {
+                    Answer::of_value(StatusCode::OK, &marked)
+                });
             }
             if !gone && meta::same(&live, &marked) {
                 return Ok(self.answer(StatusCode::OK, &entry));
@@ -36,7 +40,8 @@ impl Call {
             let action =
                 if gone { Action::Delete } else { Action::Put(Core::encode(self.resource(), &marked)?) };
             let expect = Expect::Revision(entry.revision);
-            let write = Write { key: self.key(), expect, action, guards: Vec::new(), at_ms: self.core.now_ms() };
+            let write =
+                Write { key: self.key(), expect, action, guards: Vec::new(), at_ms: self.core.now_ms() };
             match self.core.commit(write).await {
                 Ok(_) if gone => return Ok(self.success(&live)),
                 Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
@@ -92,7 +97,8 @@ impl Call {
 
     fn success(&self, live: &Value) -> Answer {
         let resource = self.resource();
-        let mut details = json!({"name": self.target.name, "kind": resource.plural, "uid": live["metadata"]["uid"]});
+        let mut details =
+            json!({"name": self.target.name, "kind": resource.plural, "uid": live["metadata"]["uid"]});
         if !resource.group.is_empty() {
             details["group"] = resource.group.as_str().into();
         }

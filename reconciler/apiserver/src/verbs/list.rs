@@ -44,7 +44,8 @@ pub(super) fn parse_revision(text: &str) -> Result<Option<u64>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let invalid = |_| ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion must be a number"));
+    let invalid =
+        |_| ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion must be a number"));
     text.parse().map(Some).map_err(invalid)
 }
 
@@ -112,7 +113,9 @@ impl Call {
     fn check_list_revision(&self, continues: bool) -> Result<()> {
         let (revision, matching) = (&self.options.resource_version, &self.options.resource_version_match);
         if continues && !revision.is_empty() && revision != "0" {
-            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(ApiError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         if !matching.is_empty() && revision.is_empty() {
             return Err(ApiError::bad_request(

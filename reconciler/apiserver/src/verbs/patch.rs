@@ -98,7 +98,8 @@ impl Call {
         let (name, namespace) = (sent("name"), sent("namespace"));
         if !name.is_empty() && name != self.target.name {
             return Err(ApiError::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})", self.target.name
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                self.target.name
             )));
         }
         if !namespace.is_empty() && namespace != self.target.namespace {
@@ -121,7 +122,9 @@ impl Call {
         }
         let uid = applied["metadata"]["uid"].as_str().unwrap_or_default();
         if !uid.is_empty() {
-            let why = format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
             return Err(ApiError::conflict(self.subject(&self.target.name), &why));
         }
         let merged = self.merge(None, &applied)?;
@@ -159,7 +162,11 @@ type Operations = Vec<json_patch::PatchOperation>;
 
 fn operations(kind: PatchKind, patch: &Value) -> Result<Operations> {
     if kind != PatchKind::Json {
-        return if patch.is_object() { Ok(Vec::new()) } else { Err(ApiError::bad_request("the patch is not an object")) };
+        return if patch.is_object() {
+            Ok(Vec::new())
+        } else {
+            Err(ApiError::bad_request("the patch is not an object"))
+        };
     }
     let operations: Operations = serde_json::from_value(patch.clone())
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;

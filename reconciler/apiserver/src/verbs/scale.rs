@@ -55,7 +55,9 @@ pub(super) async fn update(call: &mut Call, scale: Value) -> Result<Answer> {
 
 pub(super) async fn patch(call: &mut Call, kind: PatchKind, patch: Value) -> Result<Answer> {
     if kind == PatchKind::Apply {
-        return Err(ApiError::unsupported_media_type("application/json-patch+json, application/merge-patch+json"));
+        return Err(ApiError::unsupported_media_type(
+            "application/json-patch+json, application/merge-patch+json",
+        ));
     }
     set(call, move |call, live| {
         let mut scale = read(call, live)?;

@@ -77,12 +77,18 @@ mod tests {
     fn keyed_lists_are_merged_and_directives_are_obeyed_not_stored() {
         let mut object = json!({"metadata": {"finalizers": ["a", "b"], "ownerReferences": [{"uid": "1", "name": "x"}]},
             "data": {"k": "v", "gone": "x"}});
-        merge(&mut object, &json!({
-            "metadata": {"$setElementOrder/finalizers": ["b", "c"], "$deleteFromPrimitiveList/finalizers": ["a"],
-                "finalizers": ["c"], "ownerReferences": [{"uid": "1", "name": "y"}, {"uid": "2"}]},
-            "data": {"gone": null, "new": "1"},
-        }));
-        assert_eq!(object, json!({"metadata": {"finalizers": ["b", "c"],
-            "ownerReferences": [{"uid": "1", "name": "y"}, {"uid": "2"}]}, "data": {"k": "v", "new": "1"}}));
+        merge(
+            &mut object,
+            &json!({
+                "metadata": {"$setElementOrder/finalizers": ["b", "c"], "$deleteFromPrimitiveList/finalizers": ["a"],
+                    "finalizers": ["c"], "ownerReferences": [{"uid": "1", "name": "y"}, {"uid": "2"}]},
+                "data": {"gone": null, "new": "1"},
+            }),
+        );
+        assert_eq!(
+            object,
+            json!({"metadata": {"finalizers": ["b", "c"],
+            "ownerReferences": [{"uid": "1", "name": "y"}, {"uid": "2"}]}, "data": {"k": "v", "new": "1"}})
+        );
     }
 }

@@ -73,7 +73,8 @@ impl Call {
         let uid = text(&new["uid"]);
         if !uid.is_empty() && uid != text(&old["uid"]) {
             let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}", text(&old["uid"])
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                text(&old["uid"])
             );
             return Err(ApiError::conflict(subject, &why));
         }
@@ -94,7 +95,13 @@ impl Call {
     }
 
     /// Stores the new state; `None` if the live object changed meanwhile.
-    async fn replace(&mut self, source: Source, entry: &Arc<Entry>, live: &Value, new: Value) -> Result<Option<Answer>> {
+    async fn replace(
+        &mut self,
+        source: Source,
+        entry: &Arc<Entry>,
+        live: &Value,
+        new: Value,
+    ) -> Result<Option<Answer>> {
         let new = self.prepare_changed(live, new)?;
         let new = if source == Source::Apply { new } else { self.own_updated(live, new)? };
         if meta::same(live, &new) {

@@ -79,13 +79,18 @@ impl Call {
         let namespace = Some(self.target.namespace.clone()).filter(|n| !n.is_empty());
         let first = |state: &crate::store::State| {
             let objects: VecDeque<_> = if start.with_objects {
-                state.list(&resource, namespace.as_deref(), None).filter(|e| selector.matches(e)).cloned().collect()
+                state
+                    .list(&resource, namespace.as_deref(), None)
+                    .filter(|e| selector.matches(e))
+                    .cloned()
+                    .collect()
             } else {
                 VecDeque::new()
             };
             (objects, state.revision)
         };
-        let subscribed = self.core.store.subscribe(&resource, selector.interest(), start.after, first).await?;
+        let subscribed =
+            self.core.store.subscribe(&resource, selector.interest(), start.after, first).await?;
         let ((initial, revision), mut subscription) = subscribed;
         let timeout = self.options.timeout_seconds.filter(|seconds| *seconds > 0);
         let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs).min(MAX_TIMEOUT);
@@ -113,9 +118,12 @@ impl Call {
 
     fn watch_start(&self) -> Result<Start> {
         let options = &self.options;
-        let invalid = |error| ApiError::invalid(
-            super::Subject { group: "meta.k8s.io", kind: "ListOptions", name: "" }, &[error],
-        );
+        let invalid = |error| {
+            ApiError::invalid(
+                super::Subject { group: "meta.k8s.io", kind: "ListOptions", name: "" },
+                &[error],
+            )
+        };
         let from = parse_revision(&options.resource_version)?;
         match options.send_initial_events {
             Some(wanted) => {

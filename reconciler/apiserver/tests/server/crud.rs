@@ -1,6 +1,8 @@
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams};
-use kube::ResourceExt as _;
 use futures::{StreamExt as _, TryStreamExt as _};
+use kube::ResourceExt as _;
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams,
+};
 use serde_json::json;
 
 use crate::toy::{boat, boats, harbour, reason, revision};
@@ -38,7 +40,9 @@ async fn what_breaks_the_rules_is_refused_with_the_field() {
         ("a", json!({"harbour": "x", "oars": 9}), "spec"),
         ("Not_A_Name", json!({"harbour": "x"}), "metadata.name"),
     ] {
-        let Err(kube::Error::Api(status)) = create(name, spec.clone()).await else { panic!("{spec} was accepted") };
+        let Err(kube::Error::Api(status)) = create(name, spec.clone()).await else {
+            panic!("{spec} was accepted")
+        };
         assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"), "{spec}");
         let fields: Vec<_> = status.details.unwrap().causes.into_iter().map(|cause| cause.field).collect();
         assert!(fields.iter().any(|f| f == field), "{spec}: {fields:?}");
@@ -118,7 +122,8 @@ async fn lists_select_and_page_at_one_revision() {
     let some = api.list(&ListParams::default().labels("n in (1,3),n!=3")).await.unwrap();
     assert_eq!(names(some), ["b1"]);
     let first = api.list(&ListParams::default().limit(2)).await.unwrap();
-    let (revision, token) = (first.metadata.resource_version.clone(), first.metadata.continue_.clone().unwrap());
+    let (revision, token) =
+        (first.metadata.resource_version.clone(), first.metadata.continue_.clone().unwrap());
     assert_eq!(first.metadata.remaining_item_count, Some(3));
     api.delete("b3", &DeleteParams::default()).await.unwrap();
     api.create(&PostParams::default(), &boat("b9", json!({"harbour": "x"}))).await.unwrap();
@@ -132,7 +137,9 @@ async fn a_watch_resumes_after_any_revision_and_a_deletion_has_its_own() {
     let (_server, client) = harbour().await;
     let api = boats(&client);
     let made = api.create(&PostParams::default(), &boat("ada", json!({"harbour": "kiel"}))).await.unwrap();
-    api.patch("ada", &PatchParams::default(), &Patch::Merge(json!({"spec": {"harbour": "bremen"}}))).await.unwrap();
+    api.patch("ada", &PatchParams::default(), &Patch::Merge(json!({"spec": {"harbour": "bremen"}})))
+        .await
+        .unwrap();
     api.delete("ada", &DeleteParams::default()).await.unwrap();
     let params = WatchParams::default().timeout(5);
     let events: Vec<_> =
@@ -157,7 +164,8 @@ async fn finalizers_hold_a_deleted_object_and_preconditions_protect_another() {
     let other = Preconditions { uid: Some("another".into()), resource_version: None };
     let params = DeleteParams { preconditions: Some(other), ..DeleteParams::default() };
     assert_eq!(reason(api.delete("ada", &params).await), (409, "Conflict".into()));
-    let marked = api.delete("ada", &DeleteParams::default()).await.unwrap().left().expect("held by its finalizer");
+    let marked =
+        api.delete("ada", &DeleteParams::default()).await.unwrap().left().expect("held by its finalizer");
     assert!(marked.metadata.deletion_timestamp.is_some());
     assert_eq!(marked.metadata.generation, Some(2));
     let again = api.delete("ada", &DeleteParams::default()).await.unwrap().left().expect("still held");

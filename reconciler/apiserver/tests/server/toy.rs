@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A CRD with a status subresource, a default, a rule, a selectable field and a scale.
-pub fn crd() -> CustomResourceDefinition {
+pub(crate) fn crd() -> CustomResourceDefinition {
     serde_json::from_value(crd_json()).expect("a valid CRD")
 }
 
-pub fn crd_json() -> Value {
+pub(crate) fn crd_json() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -38,42 +38,42 @@ pub fn crd_json() -> Value {
 
 fn schema() -> Value {
     json!({
-                    "type": "object",
-                    "description": "A boat.",
-                    "required": ["spec"],
-                    "properties": {
-                        "spec": {
-                            "type": "object",
-                            "required": ["harbour"],
-                            "x-kubernetes-validations": [
-                                {"rule": "self.oars <= 8", "message": "too many oars"}],
-                            "properties": {
-                                "harbour": {"type": "string", "minLength": 1, "description": "Where it lies."},
-                                "oars": {"type": "integer", "default": 2, "minimum": 0},
-                                "tags": {"type": "object", "additionalProperties": {"type": "string"}},
-                                "crew": {"type": "array", "x-kubernetes-list-type": "map",
-                                    "x-kubernetes-list-map-keys": ["name"],
-                                    "items": {"type": "object", "required": ["name"], "properties": {
-                                        "name": {"type": "string"}, "role": {"type": "string"}}}},
-                            },
-                        },
-                        "status": {
-                            "type": "object",
-                            "default": {"observedGeneration": -1},
-                            "properties": {
-                                "observedGeneration": {"type": "integer"},
-                                "oars": {"type": "integer"},
-                                "conditions": {"type": "array", "x-kubernetes-list-type": "map",
-                                    "x-kubernetes-list-map-keys": ["type"],
-                                    "items": {"type": "object", "required": ["type", "status"], "properties": {
-                                        "type": {"type": "string"}, "status": {"type": "string"}}}},
-                            },
-                        },
-                    },
-                })
+        "type": "object",
+        "description": "A boat.",
+        "required": ["spec"],
+        "properties": {
+            "spec": {
+                "type": "object",
+                "required": ["harbour"],
+                "x-kubernetes-validations": [
+                    {"rule": "self.oars <= 8", "message": "too many oars"}],
+                "properties": {
+                    "harbour": {"type": "string", "minLength": 1, "description": "Where it lies."},
+                    "oars": {"type": "integer", "default": 2, "minimum": 0},
+                    "tags": {"type": "object", "additionalProperties": {"type": "string"}},
+                    "crew": {"type": "array", "x-kubernetes-list-type": "map",
+                        "x-kubernetes-list-map-keys": ["name"],
+                        "items": {"type": "object", "required": ["name"], "properties": {
+                            "name": {"type": "string"}, "role": {"type": "string"}}}},
+                },
+            },
+            "status": {
+                "type": "object",
+                "default": {"observedGeneration": -1},
+                "properties": {
+                    "observedGeneration": {"type": "integer"},
+                    "oars": {"type": "integer"},
+                    "conditions": {"type": "array", "x-kubernetes-list-type": "map",
+                        "x-kubernetes-list-map-keys": ["type"],
+                        "items": {"type": "object", "required": ["type", "status"], "properties": {
+                            "type": {"type": "string"}, "status": {"type": "string"}}}},
+                },
+            },
+        },
+    })
 }
 
-pub async fn server() -> Server {
+pub(crate) async fn server() -> Server {
     let config = ServerConfig {
         clock: Arc::new(RuntimeClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"))),
         seed: Some(1),
@@ -83,7 +83,7 @@ pub async fn server() -> Server {
 }
 
 /// A server that serves boats, and a client of it.
-pub async fn harbour() -> (Server, Client) {
+pub(crate) async fn harbour() -> (Server, Client) {
     let server = server().await;
     let client = Client::new(server.service(), "default");
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -91,26 +91,26 @@ pub async fn harbour() -> (Server, Client) {
     (server, client)
 }
 
-pub fn kind() -> ApiResource {
+pub(crate) fn kind() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("toys.example", "v1", "Boat"), "boats")
 }
 
-pub fn boats(client: &Client) -> Api<DynamicObject> {
+pub(crate) fn boats(client: &Client) -> Api<DynamicObject> {
     Api::default_namespaced_with(client.clone(), &kind())
 }
 
-pub fn boat(name: &str, spec: Value) -> DynamicObject {
+pub(crate) fn boat(name: &str, spec: Value) -> DynamicObject {
     let mut boat = DynamicObject::new(name, &kind());
     boat.data = json!({"spec": spec});
     boat
 }
 
-pub fn revision(object: &DynamicObject) -> u64 {
+pub(crate) fn revision(object: &DynamicObject) -> u64 {
     object.resource_version().expect("stored objects have one").parse().expect("a number")
 }
 
 /// The reason of a failed call.
-pub fn reason<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String) {
+pub(crate) fn reason<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String) {
     match result {
         Err(kube::Error::Api(status)) => (status.code, status.reason),
         other => panic!("expected the server to refuse: {other:?}"),

@@ -22,7 +22,8 @@ async fn a_reflector_follows_creation_change_and_deletion() {
         let (_server, client) = harbour().await;
         let api = boats(&client);
         api.create(&PostParams::default(), &boat("first", json!({"harbour": "kiel"}))).await.unwrap();
-        let config = if streaming { watcher::Config::default().streaming_lists() } else { watcher::Config::default() };
+        let config =
+            if streaming { watcher::Config::default().streaming_lists() } else { watcher::Config::default() };
         let writer = reflector::store::Writer::new(kind());
         let reader = writer.as_reader();
         let stream = reflector(writer, watcher(api.clone(), config)).applied_objects();
@@ -30,12 +31,17 @@ async fn a_reflector_follows_creation_change_and_deletion() {
         reader.wait_until_ready().await.unwrap();
         assert_eq!(reader.len(), 1);
         api.create(&PostParams::default(), &boat("second", json!({"harbour": "kiel"}))).await.unwrap();
-        api.patch("first", &PatchParams::default(), &Patch::Merge(json!({"spec": {"oars": 3}}))).await.unwrap();
+        api.patch("first", &PatchParams::default(), &Patch::Merge(json!({"spec": {"oars": 3}})))
+            .await
+            .unwrap();
         api.delete("second", &DeleteParams::default()).await.unwrap();
         let settled = async {
             loop {
                 let state = reader.state();
-                if let [one] = state.as_slice() && one.data["spec"]["oars"] == 3 && one.name_any() == "first" {
+                if let [one] = state.as_slice()
+                    && one.data["spec"]["oars"] == 3
+                    && one.name_any() == "first"
+                {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -46,6 +52,8 @@ async fn a_reflector_follows_creation_change_and_deletion() {
     }
 }
 
+type Context = (Api<DynamicObject>, Arc<Mutex<Vec<String>>>);
+
 #[tokio::test(start_paused = true)]
 async fn a_controller_reconciles_until_the_status_says_so_and_cleans_up_behind_its_finalizer() {
     let (_server, client) = harbour().await;
@@ -53,7 +61,7 @@ async fn a_controller_reconciles_until_the_status_says_so_and_cleans_up_behind_i
     let cleaned = Arc::new(Mutex::new(Vec::new()));
     let context = (api.clone(), Arc::clone(&cleaned));
     let running = Controller::new_with(api.clone(), watcher::Config::default(), kind()).run(
-        |boat, context: Arc<(Api<DynamicObject>, Arc<Mutex<Vec<String>>>)>| async move {
+        |boat, context: Arc<Context>| async move {
             let (api, cleaned) = (context.0.clone(), Arc::clone(&context.1));
             finalizer(&api, "toys.example/moor", boat, |event| async {
                 match event {
@@ -77,7 +85,8 @@ async fn a_controller_reconciles_until_the_status_says_so_and_cleans_up_behind_i
         boat.is_some_and(|b| b.data["status"]["observedGeneration"] == json!(b.metadata.generation))
     };
     let limit = Duration::from_secs(10);
-    let settled = tokio::time::timeout(limit, await_condition(api.clone(), "ada", observed)).await.unwrap().unwrap();
+    let settled =
+        tokio::time::timeout(limit, await_condition(api.clone(), "ada", observed)).await.unwrap().unwrap();
     let uid = settled.unwrap().uid().unwrap();
     api.delete("ada", &DeleteParams::default()).await.unwrap();
     let gone = await_condition(api.clone(), "ada", conditions::is_deleted(&uid));
@@ -92,7 +101,9 @@ async fn a_watch_that_says_nothing_ends_by_itself_and_bookmarks_keep_it_fresh() 
     let api = boats(&client);
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let from = api.list(&Default::default()).await.unwrap().metadata.resource_version.unwrap();
-    maps.create(&PostParams::default(), &ConfigMap { metadata: named("other"), ..ConfigMap::default() }).await.unwrap();
+    maps.create(&PostParams::default(), &ConfigMap { metadata: named("other"), ..ConfigMap::default() })
+        .await
+        .unwrap();
     let params = kube::api::WatchParams::default().timeout(90);
     let events: Vec<_> = api.watch(&params, &from).await.unwrap().try_collect().await.unwrap();
     let [kube::api::WatchEvent::Bookmark(mark)] = events.as_slice() else { panic!("{events:?}") };
@@ -112,7 +123,7 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     for _ in 0..200 {
-        if api.get_opt(name).await.unwrap().is_none() {
+        if api.get_opt(name).await.expect("the server answers").is_none() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -130,7 +141,8 @@ async fn what_an_object_owns_goes_with_it_unless_orphaned() {
         ("foreground", PropagationPolicy::Foreground, false),
         ("orphaned", PropagationPolicy::Orphan, true),
     ] {
-        let owner = api.create(&PostParams::default(), &boat(name, json!({"harbour": "kiel"}))).await.unwrap();
+        let owner =
+            api.create(&PostParams::default(), &boat(name, json!({"harbour": "kiel"}))).await.unwrap();
         let mut owned = ConfigMap { metadata: named(name), ..ConfigMap::default() };
         let reference = owner.controller_owner_ref(&kind()).unwrap();
         owned.metadata.owner_references =
@@ -152,7 +164,10 @@ async fn what_an_object_owns_goes_with_it_unless_orphaned() {
 async fn a_deleted_namespace_takes_its_content_along_and_refuses_more() {
     let (_server, client) = harbour().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces.create(&PostParams::default(), &Namespace { metadata: named("sea"), ..Default::default() }).await.unwrap();
+    namespaces
+        .create(&PostParams::default(), &Namespace { metadata: named("sea"), ..Default::default() })
+        .await
+        .unwrap();
     let there: Api<DynamicObject> = Api::namespaced_with(client.clone(), "sea", &kind());
     let mut held = boat("held", json!({"harbour": "x"}));
     held.metadata.finalizers = Some(vec!["toys.example/hold".into()]);
@@ -167,7 +182,10 @@ async fn a_deleted_namespace_takes_its_content_along_and_refuses_more() {
     let refused = there.create(&PostParams::default(), &boat("late", json!({"harbour": "x"}))).await;
     assert_eq!(reason(refused), (403, "Forbidden".into()));
     assert_eq!(namespaces.get("sea").await.unwrap().status.unwrap().phase.as_deref(), Some("Terminating"));
-    there.patch("held", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await.unwrap();
+    there
+        .patch("held", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}})))
+        .await
+        .unwrap();
     eventually_gone(&namespaces, "sea").await;
     let nowhere = there.create(&PostParams::default(), &boat("late", json!({"harbour": "x"}))).await;
     assert_eq!(reason(nowhere), (404, "NotFound".into()));

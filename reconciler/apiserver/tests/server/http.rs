@@ -1,8 +1,3 @@
-//! The server as HTTP clients see it: content types, verbs, errors, watches, access.
-
-#[path = "in_process/toy.rs"]
-mod toy;
-
 use axum::body::Body;
 use berth_apiserver::{Identity, Server};
 use bytes::Bytes;
@@ -10,6 +5,8 @@ use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+
+use crate::toy;
 
 const BOATS: &str = "/apis/toys.example/v1/namespaces/default/boats";
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -37,7 +34,14 @@ impl Reply {
 struct Client(berth_apiserver::ApiService);
 
 impl Client {
-    async fn send(&self, method: Method, path: &str, kind: &str, accept: &str, body: impl Into<Body>) -> Reply {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        accept: &str,
+        body: impl Into<Body>,
+    ) -> Reply {
         let mut request = Request::builder().method(method).uri(path).header("user-agent", "test/1");
         for (name, value) in [("content-type", kind), ("accept", accept)] {
             if !value.is_empty() {
@@ -72,7 +76,12 @@ impl Client {
     async fn watch(&self, path: &str) -> Vec<Value> {
         let reply = self.get(path).await;
         assert_eq!(reply.code, 200, "{path}");
-        reply.text.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect()
+        reply
+            .text
+            .split(|b| *b == b'\n')
+            .filter(|l| !l.is_empty())
+            .map(|l| serde_json::from_slice(l).expect("each line is JSON"))
+            .collect()
     }
 }
 
@@ -90,7 +99,7 @@ async fn harbour() -> (Server, Client) {
 #[tokio::test(start_paused = true)]
 async fn bodies_are_json_or_yaml_and_bounded() {
     let (_server, client) = harbour().await;
-    let yaml = "apiVersion: toys.example/v1\nkind: Boat\nmetadata:\n  name: y\nspec:\n  harbour: \"no\"\n";
+    let yaml = "apiVersion: toys.example/v1\nkind: Boat\nmetadata:\n  name: yam\nspec:\n  harbour: \"no\"\n";
     let made = client.send(Method::POST, BOATS, "application/yaml", "", yaml).await;
     assert_eq!((made.code, &made.json()["spec"]["harbour"]), (201, &json!("no")));
     let refused = |kind: &'static str, body: Vec<u8>| {
@@ -118,10 +127,17 @@ async fn patches_are_known_by_their_content_type() {
     assert_eq!(client.patch(&path, strategic, &json!({})).await.code, 415, "on a custom resource");
     assert_eq!(client.patch(&path, JSON, &json!({})).await.code, 415);
     let test = |value: i32| json!([{"op": "test", "path": "/spec/oars", "value": value}, {"op": "remove", "path": "/spec/oars"}]);
-    assert_eq!(client.patch(&path, "application/json-patch+json", &test(9)).await.reason(), (422, "Invalid".into()));
+    assert_eq!(
+        client.patch(&path, "application/json-patch+json", &test(9)).await.reason(),
+        (422, "Invalid".into())
+    );
     let passed = client.patch(&path, "application/json-patch+json", &test(2)).await;
     assert_eq!(passed.json()["spec"]["oars"], 2, "removed, then defaulted again");
-    assert_eq!(client.patch(&path, APPLY, &boat("ada")).await.reason(), (400, "BadRequest".into()), "no manager");
+    assert_eq!(
+        client.patch(&path, APPLY, &boat("ada")).await.reason(),
+        (400, "BadRequest".into()),
+        "no manager"
+    );
     let absent = format!("{BOATS}/new");
     assert_eq!(client.patch(&absent, MERGE, &json!({})).await.reason(), (404, "NotFound".into()));
     let apply = |path: &str| format!("{path}?fieldManager=me");
@@ -130,7 +146,10 @@ async fn patches_are_known_by_their_content_type() {
     assert_eq!(client.patch(&apply(&absent), APPLY, &boat("other")).await.code, 400);
     let in_the_way = json!({"metadata": {"resourceVersion": "1"}, "spec": {"oars": 1}});
     assert_eq!(client.patch(&path, MERGE, &in_the_way).await.reason(), (409, "Conflict".into()));
-    assert_eq!(client.patch(&path, MERGE, &json!({"metadata": {"uid": "x"}})).await.reason(), (409, "Conflict".into()));
+    assert_eq!(
+        client.patch(&path, MERGE, &json!({"metadata": {"uid": "x"}})).await.reason(),
+        (409, "Conflict".into())
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +226,8 @@ async fn watches_start_where_asked() {
 async fn discovery_is_there_in_both_forms_and_follows_definitions() {
     let (_server, client) = harbour().await;
     let list = client.get("/apis/toys.example/v1").await.json();
-    let names: Vec<_> = list["resources"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+    let names: Vec<_> =
+        list["resources"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["boats", "boats/status", "boats/scale"]);
     let wanted = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
     let all = client.send(Method::GET, "/apis", "", wanted, "").await;
@@ -326,20 +346,37 @@ async fn who_is_not_allowed_is_told_so_and_rules_open_exactly_what_they_name() {
     admin.post(BOATS, &boat("ada")).await;
     let bob = Client(server.service_as(Identity::new("bob", [])));
     assert_eq!(bob.get(&format!("{BOATS}/ada")).await.reason(), (403, "Forbidden".into()));
+    let as_bob = Request::builder().uri(BOATS).header("impersonate-user", "bob");
+    let as_bob = admin.0.clone().oneshot(as_bob.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(as_bob.status(), StatusCode::FORBIDDEN, "who acts as somebody may do what that one may");
+    let as_root = Request::builder().uri(BOATS).header("impersonate-user", "root");
+    let as_root = bob.0.clone().oneshot(as_root.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(
+        as_root.status(),
+        StatusCode::FORBIDDEN,
+        "nobody becomes somebody else without being allowed to"
+    );
     assert_eq!(bob.get("/apis").await.code, 200, "discovery is open to everybody who logged in");
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
-    let role = json!({"metadata": {"name": "reader"}, "rules": [{"verbs": ["get", "patch"], "apiGroups": ["toys.example"],
+    let role = json!({"metadata": {"name": "reader"}, "rules": [{"verbs": ["get", "list", "patch"], "apiGroups": ["toys.example"],
         "resources": ["boats", "boats/status"], "resourceNames": ["ada"]}]});
     assert_eq!(admin.post(&format!("{rbac}/roles"), &role).await.code, 201);
     let binding = json!({"metadata": {"name": "bob"}, "roleRef": {"kind": "Role", "name": "reader"},
         "subjects": [{"kind": "User", "name": "bob"}]});
     assert_eq!(admin.post(&format!("{rbac}/rolebindings"), &binding).await.code, 201);
     assert_eq!(bob.get(&format!("{BOATS}/ada")).await.code, 200);
-    assert_eq!(bob.patch(&format!("{BOATS}/ada/status"), MERGE, &json!({"status": {"oars": 1}})).await.code, 200);
-    assert_eq!(bob.get(BOATS).await.code, 403, "listing is another verb");
+    assert_eq!(
+        bob.patch(&format!("{BOATS}/ada/status"), MERGE, &json!({"status": {"oars": 1}})).await.code,
+        200
+    );
+    assert_eq!(bob.get(BOATS).await.code, 403, "the others are none of his business");
+    assert_eq!(bob.get(&format!("{BOATS}?fieldSelector=metadata.name%3Dada")).await.code, 200);
+    assert_eq!(bob.get(&format!("{BOATS}?fieldSelector=metadata.name%3Deve")).await.code, 403);
     assert_eq!(bob.send(Method::DELETE, &format!("{BOATS}/ada"), "", "", "").await.code, 403);
-    let may = |verb: &str| json!({"spec": {"resourceAttributes": {"verb": verb, "group": "toys.example",
-        "resource": "boats", "namespace": "default", "name": "ada"}}});
+    let may = |verb: &str| {
+        json!({"spec": {"resourceAttributes": {"verb": verb, "group": "toys.example",
+        "resource": "boats", "namespace": "default", "name": "ada"}}})
+    };
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     assert_eq!(bob.post(path, &may("get")).await.json()["status"]["allowed"], true);
     assert_eq!(bob.post(path, &may("delete")).await.json()["status"]["allowed"], false);
@@ -375,7 +412,8 @@ async fn an_event_has_two_faces_and_is_found_by_what_it_is_about() {
         "reportingInstance": "i", "regarding": {"kind": "Boat", "name": "ada", "namespace": "default", "uid": "u"}});
     let made = client.post("/apis/events.k8s.io/v1/namespaces/default/events", &event).await;
     assert_eq!((made.code, &made.json()["note"]), (201, &json!("it is moored")), "{}", made.json());
-    let core = client.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dada").await.json();
+    let core =
+        client.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dada").await.json();
     assert_eq!(core["items"][0]["message"], "it is moored");
     assert_eq!(core["items"][0]["involvedObject"]["name"], "ada");
     tokio::time::sleep(std::time::Duration::from_secs(3700)).await;
@@ -388,20 +426,53 @@ async fn odd_requests_get_an_answer_and_never_a_server_error() {
     let (_server, client) = harbour().await;
     client.post(BOATS, &boat("ada")).await;
     let paths = [
-        "/", "//", "/api", "/api/v1/", "/apis/", "/apis/toys.example", "/apis/toys.example/v9/boats", "/api/v1/pods",
-        "/api/v1/namespaces/default", "/api/v1/namespaces//secrets", "/api/v1/namespaces/%2e%2e/secrets/a",
-        "/apis/toys.example/v1/namespaces/default/boats/ada/exec", "/apis/toys.example/v1/boats/ada", BOATS,
-        "/apis/toys.example/v1/namespaces/default/boats/%ff", "/apis/toys.example/v1/namespaces/default/boats/ada/status",
+        "/",
+        "//",
+        "/api",
+        "/api/v1/",
+        "/apis/",
+        "/apis/toys.example",
+        "/apis/toys.example/v9/boats",
+        "/api/v1/pods",
+        "/api/v1/namespaces/default",
+        "/api/v1/namespaces//secrets",
+        "/api/v1/namespaces/%2e%2e/secrets/a",
+        "/apis/toys.example/v1/namespaces/default/boats/ada/exec",
+        "/apis/toys.example/v1/boats/ada",
+        BOATS,
+        "/apis/toys.example/v1/namespaces/default/boats/%ff",
+        "/apis/toys.example/v1/namespaces/default/boats/ada/status",
     ];
     let bodies = [
-        "", "null", "[]", "\"x\"", "{}", "{\"metadata\":null}", "{\"metadata\":[]}", "{\"metadata\":{\"name\":7}}",
-        "{\"metadata\":{\"name\":\"a\",\"labels\":{\"x\":1}}}", "{\"metadata\":{\"finalizers\":{}}}",
-        "{\"kind\":1}", "[{\"op\":\"move\"}]", "[{\"op\":\"replace\",\"path\":\"\",\"value\":3}]",
-        "{\"metadata\":{\"managedFields\":[{\"time\":3}]},\"spec\":null}", "{\"spec\":{\"harbour\":{\"a\":[1]}}}", "a: [b",
+        "",
+        "null",
+        "[]",
+        "\"x\"",
+        "{}",
+        "{\"metadata\":null}",
+        "{\"metadata\":[]}",
+        "{\"metadata\":{\"name\":7}}",
+        "{\"metadata\":{\"name\":\"a\",\"labels\":{\"x\":1}}}",
+        "{\"metadata\":{\"finalizers\":{}}}",
+        "{\"kind\":1}",
+        "[{\"op\":\"move\"}]",
+        "[{\"op\":\"replace\",\"path\":\"\",\"value\":3}]",
+        "{\"metadata\":{\"managedFields\":[{\"time\":3}]},\"spec\":null}",
+        "{\"spec\":{\"harbour\":{\"a\":[1]}}}",
+        "a: [b",
     ];
-    let types = ["", JSON, MERGE, APPLY, "application/json-patch+json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+    let types = [
+        "",
+        JSON,
+        MERGE,
+        APPLY,
+        "application/json-patch+json",
+        "application/yaml",
+        "application/vnd.kubernetes.protobuf",
+    ];
     for path in paths {
-        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
+        {
             for kind in types {
                 for body in bodies {
                     let path = format!("{path}?fieldManager=x&dryRun=All");

@@ -1,0 +1,17 @@
+//! The whole server: as kube-rs sees it in process with paused time, as HTTP clients see it, and on disk with
+//! restarts, `kill -9`, TLS and the real `kubectl`.
+
+#[path = "server/crud.rs"]
+mod crud;
+#[path = "server/http.rs"]
+mod http_behaviour;
+#[path = "server/kubectl.rs"]
+mod kubectl;
+#[path = "server/machinery.rs"]
+mod machinery;
+#[path = "server/restart.rs"]
+mod restart;
+#[path = "server/sockets.rs"]
+mod sockets;
+#[path = "server/toy.rs"]
+mod toy;
