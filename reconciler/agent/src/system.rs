@@ -54,7 +54,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     /// Every image in the cache, by checksum.
     async fn images(&self) -> Result<Vec<ImageFacts>>;
 
-    /// Drops an image, and what was downloaded of it. The caller knows that no volume is based on it.
+    /// Drops an image, and what was downloaded of it.
+    ///
+    /// *Errors*: [`SystemError::ImageInUse`] while a volume, in a pool or in the trash, is based on it.
     async fn remove_image(&self, sha256: &str) -> Result<()>;
 
     // Volumes: the files of disks, in pools.

@@ -26,6 +26,8 @@ pub enum SystemError {
     ImageTooLarge { url: String, detail: String },
     #[error("image {sha256} is not in this host's cache")]
     ImageNotCached { sha256: String },
+    #[error("image {sha256} is below volume {volume}")]
+    ImageInUse { sha256: String, volume: String },
 
     #[error("a disk of {size} bytes is smaller than its image, which has {image} bytes")]
     SmallerThanImage { size: u64, image: u64 },
@@ -90,6 +92,7 @@ impl SystemError {
             Self::ProgramMissing { .. } => Reason::NotSupported,
             Self::Launch(error) => launch_reason(error),
             Self::Download { .. }
+            | Self::ImageInUse { .. }
             | Self::File { .. }
             | Self::Network { .. }
             | Self::Program { .. }

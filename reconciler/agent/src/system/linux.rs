@@ -31,6 +31,7 @@ use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
+use tokio::sync::RwLock;
 
 use super::{
     Firewall, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, LaunchConfig, LeaseTaken,
@@ -72,6 +73,8 @@ pub struct LinuxSystem {
     networks: Networks,
     machines: Machines,
     host: Host,
+    /// Held for writing while an image goes, for reading while a volume is made on one.
+    bases: RwLock<()>,
 }
 
 impl LinuxSystem {
@@ -92,6 +95,7 @@ impl LinuxSystem {
             networks: Networks::new(layout.clone()),
             machines: Machines::open(layout.clone(), config.run_as)?,
             host: Host::default(),
+            bases: RwLock::default(),
             layout,
         })
     }
@@ -158,7 +162,13 @@ impl System for LinuxSystem {
     }
 
     async fn remove_image(&self, sha256: &str) -> Result<()> {
-        self.images.remove(sha256).await
+        let _nobody_makes_a_volume = self.bases.write().await;
+        let wanted = sha256.to_owned();
+        let user = self.on_volumes(move |v| v.based_on(&wanted)).await?;
+        match user {
+            Some(volume) => Err(SystemError::ImageInUse { sha256: sha256.to_owned(), volume }),
+            None => self.images.remove(sha256).await,
+        }
     }
 
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
@@ -167,6 +177,7 @@ impl System for LinuxSystem {
     }
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
+        let _no_image_goes = self.bases.read().await;
         let base = match &volume.base {
             None => None,
             Some(sha256) => {

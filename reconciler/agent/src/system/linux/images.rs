@@ -135,9 +135,11 @@ impl Images {
         source: &ImageSource,
     ) -> (Shared<BoxFuture<'static, Pulled>>, watch::Receiver<Seen>, ImageSource) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.retain(|_, r| r.result.upgrade().is_some());
+        // One that has ended is not joined, even while some of its callers have not taken its result yet.
+        let under_way = |r: &Running| r.result.upgrade().filter(|result| result.peek().is_none());
+        running.retain(|_, r| under_way(r).is_some());
         if let Some(found) = running.get(&source.sha256)
-            && let Some(result) = found.result.upgrade()
+            && let Some(result) = under_way(found)
         {
             return (result, found.seen.clone(), found.source.clone());
         }

@@ -251,4 +251,4 @@ async fn sysctl_if_there(key: &str, value: &'static str) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

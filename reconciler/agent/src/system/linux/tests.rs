@@ -112,3 +112,40 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
         assert_eq!(std::fs::read(&file).expect("still there"), b"data");
     }
 }
+
+#[tokio::test]
+async fn an_image_stays_as_long_as_a_volume_needs_it() {
+    let (folder, system) = system();
+    let path = folder.path().join("a.qcow2");
+    berth_qemu::qcow2::create(&path, 1 << 20).expect("image");
+    let sha256 = {
+        use sha2::{Digest, Sha256};
+        let bytes = std::fs::read(&path).expect("read");
+        Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>()
+    };
+    let source = ImageSource {
+        url: format!("file://{}", path.display()),
+        sha256: sha256.clone(),
+        format: berth_qemu::machine::Format::Qcow2,
+    };
+    let owner = VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), image: Some("a".to_owned()) };
+    let new = NewVolume {
+        pool: "default".to_owned(),
+        id: "v-0123456789abcdef".to_owned(),
+        size: None,
+        base: Some(sha256.clone()),
+        owner,
+    };
+    let error = system.create_volume(&new).await.expect_err("not there yet");
+    assert_eq!(error.reason(), berth_api::Reason::WaitingForImage);
+    system.pull(&source, &|_, _| ()).await.expect("pulled");
+    assert_eq!(system.create_volume(&new).await.expect("made").size, 1 << 20);
+    for step in ["in the pool", "in the trash"] {
+        let error = system.remove_image(&sha256).await.expect_err("needed");
+        assert!(matches!(error, SystemError::ImageInUse { .. }), "{step}: {error:?}");
+        system.trash_volume("default", &new.id).await.expect("trashed");
+    }
+    system.purge_trash("default", Duration::ZERO).await.expect("purged");
+    system.remove_image(&sha256).await.expect("nobody needs it any more");
+    assert!(system.images().await.expect("list").is_empty());
+}

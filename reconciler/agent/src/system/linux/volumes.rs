@@ -181,6 +181,23 @@ impl Volumes {
         Ok(volumes)
     }
 
+    /// A volume, in a pool or in the trash, whose file or note names this image.
+    pub(super) fn based_on(&self, sha256: &str) -> Result<Option<String>> {
+        for pool in self.pools()? {
+            for folder in [self.layout.volumes(&pool), self.layout.trash(&pool)] {
+                for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json")) {
+                    // One that cannot be read may name any image.
+                    let note = Note::read(&folder.join(name))?.and_then(std::result::Result::ok);
+                    let base = note.as_ref().map(|n| n.base.as_ref().map(|b| b.sha256.as_str()));
+                    if base.is_none_or(|b| b == Some(sha256)) {
+                        return Ok(Some(format!("{pool}/{}", name.trim_end_matches(".json"))));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Files in the pools that no note of ours describes.
     pub(super) fn strangers(&self) -> Result<Vec<Stranger>> {
         let mut strangers = Vec::new();

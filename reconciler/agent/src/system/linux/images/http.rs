@@ -121,6 +121,11 @@ async fn attempt(job: &Job<'_>, client: &reqwest::Client, url: &Url, mut partial
         Ok(Begun::Complete) => return (Some(partial), Ok(())),
         Err(stop) => return (Some(partial), Err(stop)),
     };
+    if response.status() == StatusCode::OK
+        && let Err(error) = note(job, response.headers()).await
+    {
+        return (Some(partial), Err(Stop::Final(error)));
+    }
     receive(job, response, partial, total).await
 }
 
@@ -160,7 +165,6 @@ fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::resu
     let total = match status {
         StatusCode::OK => {
             partial.restart()?;
-            note(job, response.headers())?;
             response.content_length()
         }
         StatusCode::PARTIAL_CONTENT => match range {
@@ -234,10 +238,13 @@ async fn receive(job: &Job<'_>, response: Response, mut partial: Partial, total:
     (partial, outcome)
 }
 
-fn note(job: &Job<'_>, headers: &HeaderMap) -> Result<()> {
+/// What the server calls this version, for taking it up later.
+async fn note(job: &Job<'_>, headers: &HeaderMap) -> Result<()> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
     let validator = text(ETAG).filter(|tag| tag.starts_with('"')).or_else(|| text(LAST_MODIFIED));
-    Origin { url: job.source.url.clone(), validator: validator.map(str::to_owned) }.write(job.image)
+    let origin = Origin { url: job.source.url.clone(), validator: validator.map(str::to_owned) };
+    let image = job.image.to_owned();
+    blocking(move || origin.write(&image)).await
 }
 
 /// `bytes 5-9/10` → (5, 10); `bytes */10` → (none, 10).

@@ -1,13 +1,14 @@
 //! Real machines, where QEMU is installed.
 
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format};
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicSpec, Tap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
+use super::super::network::tests::in_own_namespace;
 use super::super::{LinuxConfig, LinuxSystem};
 use super::*;
-use crate::system::{NewVolume, Seed, System, VolumeOwner};
+use crate::system::{NetworkConfig, NewVolume, Seed, System, TapConfig, VolumeOwner};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -183,4 +184,37 @@ async fn a_host_without_qemu_can_still_clean_up() {
     system.kill(&instance, GRACE).await.expect("nothing runs");
     system.remove_instance(&instance).await.expect("removed");
     assert_eq!(SystemError::from(missing()).reason(), berth_api::Reason::QemuMissing);
+}
+
+#[test]
+fn a_machine_is_wired_to_its_network() {
+    in_own_namespace(|| async {
+        let Some((_folder, system)) = host().await else { return };
+        let instance = instance();
+        let (bridge, tap) = ("bth-0a1b2c3d".to_owned(), format!("btt{}n0", &instance[2..10]));
+        let cidr = "10.77.0.0/24".parse().expect("range");
+        let gateway = "10.77.0.1".parse().expect("address");
+        let leases = Vec::new();
+        let network =
+            NetworkConfig { bridge: bridge.clone(), cidr, gateway, mtu: 1500, dns: Vec::new(), leases };
+        system.ensure_network(&network).await.expect("a network");
+        let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
+        system.ensure_tap(&wanted).await.expect("a tap");
+        let nic = NicSpec {
+            id: "nic0".to_owned(),
+            tap: Tap::Name(tap.clone()),
+            mac: "52:54:00:00:00:05".to_owned(),
+            mtu: Some(1500),
+            slot: 0,
+        };
+        let config =
+            LaunchConfig { nics: vec![nic], ..machine(&system, &instance, FirmwareKind::Bios).await };
+        system.launch(&config).await.expect("started");
+        let carrier = || fs::read_to_string(format!("/sys/class/net/{tap}/carrier")).expect("read");
+        assert_eq!(carrier().trim(), "1", "somebody has the other end");
+        system.kill(&instance, GRACE).await.expect("ended");
+        assert_eq!(carrier().trim(), "0", "and it stays for the next start");
+        system.remove_tap(&tap).await.expect("removed");
+        system.remove_network(&bridge).await.expect("removed");
+    });
 }

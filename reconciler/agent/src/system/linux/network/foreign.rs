@@ -7,12 +7,17 @@ use super::{BRIDGE_PREFIX, Result, ruleset};
 use crate::system::Forwarding;
 
 pub(super) async fn forwarding() -> Result<Forwarding> {
-    let output = NFT.run(&["-j", "list", "ruleset"], Vec::new()).await?;
+    // Chains alone are few; rules may be tens of thousands, and are read only where they matter.
+    let found = judge(&list("chains").await?);
+    if found.ok { Ok(found) } else { Ok(judge(&list("ruleset").await?)) }
+}
+
+async fn list(what: &str) -> Result<Value> {
+    let output = NFT.run(&["-j", "list", what], Vec::new()).await?;
     if !output.ok {
         return Err(NFT.failed(output.stderr));
     }
-    let ruleset: Value = serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))?;
-    Ok(judge(&ruleset))
+    serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))
 }
 
 /// A chain that drops what nobody accepted, in a table that does not know our bridges, drops guests' packets:

@@ -21,13 +21,13 @@ fn is_root() -> bool {
 }
 
 /// Runs a test where nothing of the host's network is seen or changed. Threads begun inside stay inside.
-fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+pub(in super::super) fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     if !is_root() {
         eprintln!("skipped: only root can make network namespaces");
         return;
     }
     let thread = std::thread::spawn(|| {
-        if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+        if let Err(error) = unshare() {
             eprintln!("skipped: cannot make a network namespace: {error}");
             return;
         }
@@ -38,6 +38,15 @@ fn in_own_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 's
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+fn unshare() -> nix::Result<()> {
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::CloneFlags;
+    nix::sched::unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
+    // /sys shows the interfaces of the namespace it was mounted in.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)
 }
 
 fn run(program: &str, args: &str) -> String {

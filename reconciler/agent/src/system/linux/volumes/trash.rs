@@ -47,6 +47,7 @@ impl Volumes {
             fs::rename(&place.trashed_file, &place.file)
                 .map_err(failed("bring back from the trash", &place.file))?;
             files::sync_parent(&place.file).map_err(failed("write", &place.file))?;
+            files::give(&place.file, self.owner.as_ref())?;
             tracing::info!(volume = id, "volume restored");
         }
         let found = self.volume(pool, id)?.ok_or_else(lost)?;
