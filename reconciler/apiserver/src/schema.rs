@@ -54,6 +54,14 @@ impl ErrorKind {
             Self::Internal => "InternalError",
         }
     }
+
+    /// Rules rely on types, required fields and bounds; without them they could fail in ways nobody understands.
+    fn blocks_rules(self) -> bool {
+        matches!(
+            self,
+            Self::Required | Self::TypeInvalid | Self::NotSupported | Self::TooLong | Self::TooMany
+        )
+    }
 }
 
 /// One thing wrong with one field. `message` is the error's body without the field (a cause's `message`); `Display`
@@ -121,14 +129,13 @@ impl StructuralSchema {
         rules::validate_object(&self.root, object, old)
     }
 
-    /// [`Self::validate`], then [`Self::validate_cel`] unless the first found something, in which case one more error
-    /// says that rules were not checked, as in Kubernetes.
+    /// [`Self::validate`], then [`Self::validate_cel`] unless the first found something that rules could trip over, in
+    /// which case one more error says that rules were not checked, as in Kubernetes.
     pub(crate) fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = self.validate(object, old);
-        if errors.is_empty() {
-            return self.validate_cel(object, old);
-        }
-        if self.root.has_rules {
+        if !errors.iter().any(|error| error.kind.blocks_rules()) {
+            errors.extend(self.validate_cel(object, old));
+        } else if self.root.has_rules {
             errors.push(FieldError {
                 kind: ErrorKind::Invalid,
                 field: "<nil>".to_owned(),

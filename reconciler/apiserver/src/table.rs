@@ -90,7 +90,7 @@ impl Columns {
     }
 
     pub(crate) fn name_and_age() -> Self {
-        Self(vec![builtin::name(), builtin::age()])
+        Self(vec![builtin::name(), builtin::age_as_date()])
     }
 
     /// A Table of these objects. `metadata` is that of the list, or of the one object.

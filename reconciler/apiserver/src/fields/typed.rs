@@ -101,6 +101,22 @@ impl<'a> Ty<'a> {
         }
     }
 
+    /// What the value should have been, if it is of another type.
+    fn misfit(self, value: &Value) -> Option<&'static str> {
+        let Self::Node(node) = self else { return None };
+        if value.is_null() || node.int_or_string {
+            return None;
+        }
+        let (fits, expected) = match node.ty? {
+            NodeType::Object => (value.is_object(), "map"),
+            NodeType::Array => (value.is_array(), "list"),
+            NodeType::String => (value.is_string(), "string"),
+            NodeType::Boolean => (value.is_boolean(), "boolean"),
+            NodeType::Integer | NodeType::Number => (value.is_number(), "numeric (int or float)"),
+        };
+        (!fits).then_some(expected)
+    }
+
     fn of_node(node: &'a Node, value: &Value) -> Kind<'a> {
         let fits = |right: bool| right || value.is_null();
         match node.ty {
@@ -121,6 +137,17 @@ fn untyped<'a>(value: &Value) -> Kind<'a> {
     match value {
         Value::Object(_) | Value::Null => Kind::Map,
         _ => Kind::Leaf,
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+        Value::Object(_) => "map",
     }
 }
 
@@ -171,12 +198,15 @@ pub(super) fn elements(kind: Kind<'_>, items: &[Value]) -> Option<Vec<PathElemen
     items.iter().map(|item| element(kind, item).ok()).collect()
 }
 
-/// What an applied object must satisfy before it is merged: every item has a name, and no two have the same.
+/// What an applied object must satisfy before it is merged: types fit, every item has a name, and no two the same.
 pub(super) fn check(value: &Value, ty: Ty<'_>) -> Result<(), String> {
     check_at(value, ty, &mut Vec::new())
 }
 
 fn check_at(value: &Value, ty: Ty<'_>, path: &mut Vec<PathElement>) -> Result<(), String> {
+    if let Some(expected) = ty.misfit(value) {
+        return Err(format!("{}: expected {expected}, got {}", show(path), type_of(value)));
+    }
     let kind = ty.kind(value);
     match (kind, value) {
         (Kind::Map, Value::Object(members)) => {

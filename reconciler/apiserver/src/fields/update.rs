@@ -114,8 +114,9 @@ pub(super) fn apply_once(
 ) -> Result<Value, ApplyError> {
     check_request(applied, options)?;
     let ty = Ty::root(schema);
-    check(applied, ty)
-        .map_err(|e| ApplyError::Unmergeable(format!("failed to create typed patch object: {e}")))?;
+    check(applied, ty).map_err(|e| {
+        ApplyError::Unmergeable(format!("failed to create typed patch object ({}): {e}", described(applied)))
+    })?;
     let Some(mut managers) = decode(live.and_then(managed_fields)) else {
         return Err(ApplyError::BadRequest(
             "failed to decode managed fields of the stored object".to_owned(),
@@ -158,6 +159,13 @@ pub(super) fn apply_once(
         }
     }
     Ok(finish(live, after, managers, Some((&id, &options.now))))
+}
+
+/// `namespace/name; group/version, Kind=Kind`.
+fn described(object: &Value) -> String {
+    let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+    format!("{namespace}/{name}; {}, Kind={}", text("/apiVersion"), text("/kind"))
 }
 
 fn check_request(applied: &Value, options: &ApplyOptions) -> Result<(), ApplyError> {

@@ -15,11 +15,6 @@ pub(crate) fn forbidden(field: &str, detail: &str) -> FieldError {
     bare(ErrorKind::Forbidden, "Forbidden", field, detail)
 }
 
-/// `Invalid value` without the value, as for objects and lists.
-pub(crate) fn invalid_omitted(field: &str, detail: &str) -> FieldError {
-    bare(ErrorKind::Invalid, "Invalid value", field, detail)
-}
-
 pub(crate) fn internal(field: &str, detail: &str) -> FieldError {
     bare(ErrorKind::Internal, "Internal error", field, detail)
 }

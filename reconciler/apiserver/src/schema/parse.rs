@@ -139,18 +139,19 @@ impl Parser {
                 "must be false if x-kubernetes-int-or-string is true",
             ));
         }
-        self.declared_type(node, level, path);
+        let says_type = map.get("type").and_then(Value::as_str).is_some_and(|t| !t.is_empty());
+        self.declared_type(node, says_type, level, path);
         self.lists(node, path);
         if level == Level::Root || node.embedded {
             self.resource_fields(node, level, path);
         }
     }
 
-    fn declared_type(&mut self, node: &Node, level: Level, path: &str) {
+    fn declared_type(&mut self, node: &Node, says_type: bool, level: Level, path: &str) {
         let here = child(path, "type");
         if node.embedded && node.ty != Some(Type::Object) {
             self.errors.push(required(&here, "must be object if x-kubernetes-embedded-resource is true"));
-        } else if node.ty.is_none() && !node.int_or_string && !node.preserve_unknown {
+        } else if !says_type && !node.int_or_string && !node.preserve_unknown {
             self.errors.push(required(
                 &here,
                 match level {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::expression::{self, Expression, Failure, Scope, optional, typed, with_budget};
-use super::message::{child, duplicate, forbidden, index, internal, invalid, invalid_omitted, key, required};
+use super::message::{child, duplicate, forbidden, index, internal, invalid, key, required};
 use super::node::{ListType, Node, Type};
 use super::validate::OldItems;
 use super::{ErrorKind, FieldError};
@@ -243,7 +243,7 @@ impl Walk {
                 scope.set("oldSelf", old_self.clone());
             }
             let unchanged = !transition && old == Some(value);
-            self.rule(rule, program, &scope, Place { node, value, path, unchanged })?;
+            self.rule(rule, program, &scope, Place { node, path, unchanged })?;
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Walk {
         at: Place<'_>,
     ) -> Result<(), Stop> {
         let here = if at.path.is_empty() { "<nil>" } else { at.path };
-        let type_name = Value::from(at.node.ty.map_or("", Type::name));
+        let type_name = type_name(at.node);
         match program.evaluate(scope) {
             Ok(kube_cel::cel::Value::Bool(true)) => Ok(()),
             Ok(kube_cel::cel::Value::Bool(false)) => {
@@ -302,23 +302,23 @@ impl Walk {
             (None, "") => "<nil>".to_owned(),
             (None, path) => path.to_owned(),
         };
-        let compound = matches!(at.node.ty, Some(Type::Object | Type::Array));
+        // The value's type stands for the value, as in Kubernetes: rules may be about far more than one scalar.
+        let shown = type_name(at.node);
         match rule.reason {
             Some(ErrorKind::Forbidden) => forbidden(&here, &detail),
             Some(ErrorKind::Required) => required(&here, &detail),
-            Some(ErrorKind::Duplicate) if compound => {
-                FieldError { kind: ErrorKind::Duplicate, field: here, message: "Duplicate value".to_owned() }
-            }
-            Some(ErrorKind::Duplicate) => duplicate(&here, at.value),
-            _ if compound => invalid_omitted(&here, &detail),
-            _ => invalid(&here, at.value, &detail),
+            Some(ErrorKind::Duplicate) => duplicate(&here, &shown),
+            _ => invalid(&here, &shown, &detail),
         }
     }
 }
 
+fn type_name(node: &Node) -> Value {
+    Value::from(node.ty.map_or("", Type::name))
+}
+
 struct Place<'a> {
     node: &'a Node,
-    value: &'a Value,
     path: &'a str,
     unchanged: bool,
 }

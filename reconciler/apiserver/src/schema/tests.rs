@@ -319,8 +319,8 @@ mod cel {
         assert_eq!(
             shown(&schema.validate_cel(&object(json!({"min": 300, "max": 200})), None)),
             [
-                "spec.min: Invalid value: min may not exceed max",
-                "spec: Invalid value: max is 200",
+                "spec.min: Invalid value: \"object\": min may not exceed max",
+                "spec: Invalid value: \"object\": max is 200",
                 "spec: Forbidden: failed rule: self.max != 200",
             ]
         );
@@ -353,11 +353,14 @@ mod cel {
         );
         assert_eq!(
             shown(&schema.validate_cel(&new, Some(&old))),
-            ["spec.id: Invalid value: \"b\": id is immutable", "spec.disks[0]: Invalid value: no shrinking",]
+            [
+                "spec.id: Invalid value: \"string\": id is immutable",
+                "spec.disks[0]: Invalid value: \"object\": no shrinking",
+            ]
         );
         assert_eq!(
             shown(&schema.validate_cel(&new, None)),
-            ["spec.once: Invalid value: \"other\": starts as new"]
+            ["spec.once: Invalid value: \"string\": starts as new"]
         );
     }
 
@@ -414,13 +417,13 @@ mod cel {
                 None
             )),
             [
-                "spec: Invalid value: too little",
-                "spec: Invalid value: not x",
-                "spec: Invalid value: not y",
-                "spec: Invalid value: too old",
-                "spec: Invalid value: too long",
-                "spec: Invalid value: optional",
-                "spec: Invalid value: bound",
+                "spec: Invalid value: \"object\": too little",
+                "spec: Invalid value: \"object\": not x",
+                "spec: Invalid value: \"object\": not y",
+                "spec: Invalid value: \"object\": too old",
+                "spec: Invalid value: \"object\": too long",
+                "spec: Invalid value: \"object\": optional",
+                "spec: Invalid value: \"object\": bound",
             ]
         );
     }

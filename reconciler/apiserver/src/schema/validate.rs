@@ -9,7 +9,7 @@ use super::message::{
     unsupported, wrong_type,
 };
 use super::node::{Checks, ListType, Node, Type};
-use super::{FieldError, MAX_DEPTH, formats, too_deep, validate_nested};
+use super::{ErrorKind, FieldError, MAX_DEPTH, formats, too_deep, validate_nested};
 use crate::fields::builtin::object_meta;
 
 /// Errors reported for one object; a hostile object must not make its answer larger than itself.
@@ -108,7 +108,7 @@ impl Walk {
             && !formats::matches(format, text)
         {
             let detail = in_body(path, &format!("must be of type {format}: {}", quote(text)));
-            self.push(invalid(path, value, &detail));
+            self.push(FieldError { kind: ErrorKind::TypeInvalid, ..invalid(path, value, &detail) });
         }
     }
 

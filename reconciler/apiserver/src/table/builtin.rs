@@ -58,8 +58,13 @@ pub(super) fn name() -> Column {
     column("Name", "string", 0, |o, _| json!(text(o, "/metadata/name")))
 }
 
+/// The age of a custom resource; that of a built-in kind is called a string.
+pub(super) fn age_as_date() -> Column {
+    Column { ty: "date".to_owned(), ..age() }
+}
+
 pub(super) fn age() -> Column {
-    column("Age", "date", 0, |o, now| age_of(text(o, "/metadata/creationTimestamp"), now))
+    column("Age", "string", 0, |o, now| age_of(text(o, "/metadata/creationTimestamp"), now))
 }
 
 fn created_at() -> Column {

@@ -193,12 +193,17 @@ fn duplicates_and_nameless_items_cannot_be_applied() {
     };
     assert_eq!(
         error(&mut world, json!({"disks": [{"name": "x"}, {"name": "x"}]})),
-        "failed to create typed patch object: .spec.disks: duplicate entries for key [name=\"x\"]"
+        "failed to create typed patch object (/x; x.dev/v1, Kind=X): .spec.disks: duplicate entries for key [name=\"x\"]"
     );
     assert!(error(&mut world, json!({"tags": ["x", "x"]})).contains("duplicate entries for key [=\"x\"]"));
     assert!(error(&mut world, json!({"disks": [{"size": "1"}]})).contains("omits all key fields [\"name\"]"));
     assert!(error(&mut world, json!({"disks": [null]})).contains("may not have a null element"));
     assert!(error(&mut world, json!({"disks": [1]})).contains("non-map elements"));
+    assert!(
+        error(&mut world, json!({"count": "x"}))
+            .ends_with(".spec.count: expected numeric (int or float), got string")
+    );
+    assert!(error(&mut world, json!({"disks": {}})).ends_with(".spec.disks: expected list, got map"));
     assert!(error(&mut world, json!({"tags": [{}]})).contains("map type"));
 }
 
