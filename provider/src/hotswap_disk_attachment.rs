@@ -9,7 +9,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{Facts, Kind},
-    readiness,
+    readiness::{self, Outcome, Readiness},
 };
 
 /// Joins a disk to a running VM.
@@ -58,6 +58,13 @@ impl Kind for HotswapDiskAttachment {
             Field::spec("vm", Shape::Text(Form::Name)).required().effect(Effect::Replace),
             Field::spec("disk", Shape::Text(Form::Name)).required().effect(Effect::Replace),
             Field::spec("force", Shape::Bool).default(false),
+            Field::local(
+                "wait_for",
+                Shape::Text(Form::Any),
+                "What an apply waits for: `attached` (default), or `none`: the disk is attached when the VM next runs.",
+            )
+            .one_of(&["none", "attached"])
+            .default("attached"),
             Field::observed("serial", "/status/serial", "The serial number the guest finds the disk by."),
             Field::observed(
                 "device",
@@ -70,6 +77,13 @@ impl Kind for HotswapDiskAttachment {
                 "One word for what it is doing: `Requested`, `Attached`, `Detaching`, `Released` or `Failed`.",
             ),
         ]
+    }
+
+    fn outcome(&self, object: &Json, wishes: &Value) -> Outcome {
+        if wishes.get("wait_for").as_str() == Some("none") {
+            return Outcome::Done;
+        }
+        Readiness::of(object).outcome()
     }
 
     fn has_lived(&self, object: &Json) -> bool {

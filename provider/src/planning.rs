@@ -154,7 +154,7 @@ fn find_changes(
             continue;
         }
         match &field.shape {
-            Shape::Object(fields) if !is.is_unknown() && !(was.is_null() && is.is_null()) => {
+            Shape::Object(fields) if !is.is_unknown() => {
                 find_changes(fields, was, is, &path, found);
             }
             Shape::Keyed(fields) if names(was) == names(is) => {

@@ -4,7 +4,14 @@
 //! with an object stands in the object's name: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by
 //! the guest when it is to be detached.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use berth_apiserver::{Listener, Server, ServerConfig};
 use kube::{
@@ -13,6 +20,15 @@ use kube::{
 };
 use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
+
+/// What becomes of requests and answers.
+#[derive(Clone, Default)]
+pub(crate) struct Line {
+    /// Nothing gets through.
+    pub(crate) cut: Arc<AtomicBool>,
+    /// The next declaration gets there, its answer does not get back.
+    pub(crate) lose_answer: Arc<AtomicBool>,
+}
 
 /// An open control plane.
 pub(crate) struct ControlPlane {
@@ -70,6 +86,28 @@ impl ControlPlane {
             }
         });
         Self { client, server, stop }
+    }
+
+    /// A client on a line that can be cut.
+    pub(crate) fn line(&self) -> (Client, Line) {
+        let line = Line::default();
+        let (server, switch) = (self.server.service(), line.clone());
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (mut server, line) = (server.clone(), switch.clone());
+            async move {
+                use tower::Service as _;
+                if line.cut.load(Ordering::SeqCst) {
+                    return Err(tower::BoxError::from("the line is cut"));
+                }
+                let declares = request.method() == http::Method::PATCH;
+                let Ok(answer) = server.call(request).await;
+                if declares && line.lose_answer.swap(false, Ordering::SeqCst) {
+                    return Err(tower::BoxError::from("the answer was lost"));
+                }
+                Ok(answer)
+            }
+        });
+        (Client::new(service, "default"), line)
     }
 
     pub(crate) fn objects(&self, kind: &str) -> Api<DynamicObject> {

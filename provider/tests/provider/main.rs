@@ -2,7 +2,9 @@
 
 mod control_plane;
 mod documentation;
+mod effects;
 mod lifecycle;
+mod mapping;
 mod refusals;
 mod stage;
 mod terraform;

@@ -1,6 +1,9 @@
 //! What is refused, what is warned of, what is waited for: and what is left in the state each time.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value as Json, json};
 use tfplugin6::Severity;
@@ -294,5 +297,64 @@ async fn a_disk_the_guest_still_uses_is_not_forgotten() {
     let refused = stage.destroy().await;
     assert!(refused.text().contains("unmount"), "{}", refused.text());
     assert!(!stage.state.is_null());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn an_apply_survives_a_control_plane_that_goes_away_for_a_while() {
+    let plane = ControlPlane::in_memory().await;
+    let (client, line) = plane.line();
+    let provider = provider(&client, "default");
+    // The answer to the declaration is lost: the second attempt finds what the first made.
+    line.lose_answer.store(true, Ordering::SeqCst);
+    let mut disk = Stage::new(&provider, "berth_disk");
+    let plan = disk.plan(&json!({"name": "d", "size": "1Gi"})).await;
+    line.lose_answer.store(true, Ordering::SeqCst);
+    let made = disk.apply_plan(plan, &json!({"name": "d", "size": "1Gi"})).await;
+    assert!(made.is_clean(), "{}", made.text());
+    assert_eq!(plane.count("Disk").await, 1);
+    // It goes away while something is waited for, and comes back.
+    let mut image_stage = Stage::new(&provider, "berth_image");
+    let plan = image_stage.plan(&image("img", "20s")).await;
+    let cut = line.cut.clone();
+    cut.store(true, Ordering::SeqCst);
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        cut.store(false, Ordering::SeqCst);
+    });
+    let made = image_stage.apply_plan(plan, &image("img", "20s")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn without_a_control_plane_an_apply_and_a_read_fail_clearly_and_the_next_apply_goes_on() {
+    let plane = ControlPlane::in_memory().await;
+    let (client, line) = plane.line();
+    let provider = provider(&client, "default");
+    let config = json!({"name": "d", "size": "1Gi", "timeouts": {"create": "1s", "read": "1s"}});
+    let mut disk = Stage::new(&provider, "berth_disk");
+    line.cut.store(true, Ordering::SeqCst);
+    let failed = disk.apply(&config).await;
+    assert!(failed.text().contains("does not answer") && !failed.tainted, "{}", failed.text());
+    line.cut.store(false, Ordering::SeqCst);
+    let made = disk.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    line.cut.store(true, Ordering::SeqCst);
+    let before = disk.state.clone();
+    let said = said(&disk.read().await);
+    assert!(said.contains("Error"), "{said}");
+    assert_eq!(disk.state, before);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn an_attachment_to_a_stopped_vm_need_not_be_waited_for() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = Stage::new(&provider, "berth_hotswap_disk_attachment");
+    let config = json!({"name": "slow", "vm": "web", "disk": "data", "wait_for": "none"});
+    let made = stage.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
     plane.close().await;
 }

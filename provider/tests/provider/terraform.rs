@@ -34,7 +34,7 @@ impl Terraform {
     fn new(directory: &Path, kubeconfig: &Path) -> Option<Self> {
         let found = std::process::Command::new("terraform").arg("version").output();
         if found.is_err() {
-            println!("not run: no terraform in PATH");
+            eprintln!("not run: no terraform in PATH");
             return None;
         }
         let plugins = directory.join("plugins");

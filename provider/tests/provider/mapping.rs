@@ -1,0 +1,157 @@
+//! From a configuration to the object that is declared, and back.
+
+use serde_json::{Value as Json, json};
+use terraform_provider_berth::{
+    BerthProvider,
+    mapping::{Held, from_object, held, refresh, same, to_spec},
+    planning::plan,
+};
+use tfplugin6::Value;
+
+use crate::stage::value;
+
+fn spec_of(type_name: &str, config: &Json) -> Json {
+    let provider = BerthProvider::default();
+    let kind = provider.kinds().iter().find(|kind| kind.facts().type_name == type_name).expect("a kind");
+    let (fields, config) = (kind.fields(), value(config));
+    let planned = plan(fields, &Value::Null, &config);
+    let spec = Json::Object(to_spec(fields, &planned, &config, &Held::new()));
+
+    // And back: what is observed of that object means what was planned.
+    let object = json!({"spec": spec});
+    let observed = Value::Map(from_object(fields, &object));
+    for field in
+        fields.iter().filter(|field| matches!(field.source, terraform_provider_berth::field::Source::Spec(_)))
+    {
+        let (planned, observed) = (planned.get(field.name), observed.get(field.name));
+        let local = field.name == "bootstrap";
+        let undecided = !planned.is_wholly_known();
+        assert!(
+            local || undecided || same(&field.shape, planned, observed),
+            "{}: {planned:?} {observed:?}",
+            field.name
+        );
+    }
+    spec
+}
+
+#[test]
+fn a_vm_becomes_the_custom_resource() {
+    let config = json!({
+        "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}],
+        "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF"}],
+        "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
+        "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www"},
+        "stop": {"grace_period_seconds": 5},
+    });
+    insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
+    {
+      "class": "small",
+      "disks": [
+        {
+          "name": "root",
+          "boot": true
+        },
+        {
+          "name": "data",
+          "boot": false
+        }
+      ],
+      "networkInterfaces": [
+        {
+          "name": "nic0",
+          "network": "default",
+          "publicIP": "web"
+        },
+        {
+          "name": "lan",
+          "network": "lan",
+          "macAddress": "52:54:00:ab:cd:ef"
+        }
+      ],
+      "placement": {
+        "group": "web",
+        "hostSelector": {
+          "disk": "ssd"
+        }
+      },
+      "bootstrap": {
+        "sshAuthorizedKeys": [
+          "ssh-rsa A b"
+        ],
+        "hostname": "www"
+      },
+      "power": "Running",
+      "restartPolicy": "OnFailure",
+      "stop": {
+        "mode": "Graceful",
+        "gracePeriodSeconds": 5
+      }
+    }
+    "#);
+    let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});
+    let interfaces = spec_of("berth_vm", &smallest)["networkInterfaces"].clone();
+    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default"}]));
+}
+
+#[test]
+fn every_other_kind_becomes_its_custom_resource() {
+    let cases = [
+        (
+            "berth_vm_class",
+            json!({"cpus": 2, "memory": "1Gi"}),
+            json!({"cpus": 2, "memory": "1Gi", "firmware": "UEFI"}),
+        ),
+        (
+            "berth_image",
+            json!({"source": {"url": "https://a/b", "sha256": "0"}}),
+            json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2"}),
+        ),
+        (
+            "berth_disk",
+            json!({"size": "1Gi", "deletion_policy": "Retain"}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain"}),
+        ),
+        (
+            "berth_placement_group",
+            json!({}),
+            json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),
+        ),
+        ("berth_public_ip", json!({}), json!({"pool": "default"})),
+        (
+            "berth_hotswap_disk_attachment",
+            json!({"vm": "v", "disk": "d"}),
+            json!({"vm": "v", "disk": "d", "force": false}),
+        ),
+    ];
+    for (type_name, config, spec) in cases {
+        assert_eq!(spec_of(type_name, &config), spec, "{type_name}");
+    }
+}
+
+#[test]
+fn what_was_declared_is_held_and_what_was_only_decided_is_not() {
+    let provider = BerthProvider::default();
+    let kind = provider.kinds().iter().find(|kind| kind.facts().type_name == "berth_vm").expect("a kind");
+    let object = json!({"spec": {"networkInterfaces": [{"name": "a", "macAddress": "52:54:00:00:00:01"}, {"name": "b"}]}});
+    let found: Vec<String> = held(kind.fields(), &object).into_iter().collect();
+    assert_eq!(found, ["network_interfaces[a].mac_address"]);
+}
+
+#[test]
+fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
+    let provider = BerthProvider::default();
+    let kind = provider.kinds().iter().find(|kind| kind.facts().type_name == "berth_vm").expect("a kind");
+    let prior = value(
+        &json!({"disks": [{"name": "b", "boot": true}, {"name": "a", "boot": false}], "placement": null,
+        "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A\n"]}}),
+    );
+    let object = json!({"spec": {"disks": [{"name": "a", "boot": false}, {"name": "c", "boot": false}, {"name": "b", "boot": true}],
+        "placement": {}, "bootstrap": {"sshAuthorizedKeys": ["ssh-rsa A"]}}});
+    let state = Value::Map(refresh(kind.fields(), &prior, &from_object(kind.fields(), &object)));
+    let names: Vec<_> =
+        state.get("disks").elements().iter().filter_map(|disk| disk.get("name").as_str()).collect();
+    assert_eq!(names, ["b", "a", "c"]);
+    assert!(state.get("placement").is_null());
+    assert_eq!(state.get("bootstrap").get("ssh_authorized_keys").index(0).as_str(), Some("ssh-rsa A\n"));
+}
