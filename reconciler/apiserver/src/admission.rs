@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::schema::quote;
 use policy::{Action, Binding, Policy};
 
-pub(crate) use validate::{validate_binding, validate_policy};
+pub(crate) use validate::{default_constraints, validate_binding, validate_policy};
 
 /// What a request does to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

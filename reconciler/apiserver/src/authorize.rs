@@ -2,15 +2,19 @@
 //!
 //! Members of `system:masters` may do everything; everybody else only what a binding of theirs allows.
 
+mod grants;
+
+use std::sync::Arc;
+
 use http::HeaderMap;
 use serde_json::Value;
 
-use crate::builtin::RBAC;
+pub(crate) use grants::{Grants, GrantsCache};
+
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
 use crate::request::{Options, Target};
-use crate::store::Key;
 
 /// What somebody wants to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,52 +114,13 @@ pub(crate) fn allows(core: &Core, who: &Identity, wanted: &Attributes<'_>) -> bo
     if who.is_master() || (wanted.verb == "get" && is_discovery(wanted.path)) {
         return true;
     }
-    rules(core, who, wanted.namespace).iter().any(|rule| rule_allows(rule, wanted))
+    grants(core).rules(who, wanted.namespace).any(|rule| rule_allows(rule, wanted))
 }
 
-/// The rules that apply to somebody in a namespace, or with an empty one cluster-wide.
-pub(crate) fn rules(core: &Core, who: &Identity, namespace: &str) -> Vec<Value> {
+/// What everybody is granted now.
+pub(crate) fn grants(core: &Core) -> Arc<Grants> {
     let state = core.store.state();
-    let mut rules = Vec::new();
-    let mut add = |binding: &Value, namespace: &str| {
-        if !names(binding, who, namespace) {
-            return;
-        }
-        let role = &binding["roleRef"];
-        let name = role["name"].as_str().unwrap_or_default();
-        let (plural, place) = match role["kind"].as_str() {
-            Some("ClusterRole") => ("clusterroles", ""),
-            Some("Role") => ("roles", namespace),
-            _ => return,
-        };
-        if let Some(role) = state.get(&Key::new(&format!("{RBAC}/{plural}").into(), place, name)) {
-            rules.extend(role.value()["rules"].as_array().cloned().unwrap_or_default());
-        }
-    };
-    for binding in state.list(&format!("{RBAC}/clusterrolebindings"), None, None) {
-        add(&binding.value(), "");
-    }
-    if !namespace.is_empty() {
-        for binding in state.list(&format!("{RBAC}/rolebindings"), Some(namespace), None) {
-            add(&binding.value(), namespace);
-        }
-    }
-    rules
-}
-
-fn names(binding: &Value, who: &Identity, namespace: &str) -> bool {
-    binding["subjects"].as_array().into_iter().flatten().any(|subject| {
-        let name = subject["name"].as_str().unwrap_or_default();
-        match subject["kind"].as_str() {
-            Some("User") => name == who.user,
-            Some("Group") => who.groups.iter().any(|group| group == name),
-            Some("ServiceAccount") => {
-                let place = subject["namespace"].as_str().unwrap_or(namespace);
-                who.user == format!("system:serviceaccount:{place}:{name}")
-            }
-            _ => false,
-        }
-    })
+    core.grants.current(&state)
 }
 
 fn has(rule: &Value, member: &str, wanted: impl Fn(&str) -> bool) -> bool {

@@ -176,6 +176,11 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
         ("", "secrets") => prepare_secret(object),
         (RBAC, "rolebindings" | "clusterrolebindings") => prepare_binding(object),
         (ADMISSION, "validatingadmissionpolicies") => prepare_policy(object, old),
+        (ADMISSION, "validatingadmissionpolicybindings") => {
+            if let Some(narrowed) = object.pointer_mut("/spec/matchResources") {
+                crate::admission::default_constraints(narrowed);
+            }
+        }
         (APIEXTENSIONS, _) => crate::crd::prepare(object, old, &seconds(now)),
         _ => {}
     }
@@ -228,6 +233,9 @@ fn prepare_binding(object: &mut Value) {
 fn prepare_policy(object: &mut Value, old: Option<&Value>) {
     if object["spec"].is_object() && object["spec"]["failurePolicy"].is_null() {
         object["spec"]["failurePolicy"] = "Fail".into();
+    }
+    if let Some(constraints) = object.pointer_mut("/spec/matchConstraints") {
+        crate::admission::default_constraints(constraints);
     }
     if old.is_none()
         && let Some(members) = object.as_object_mut()

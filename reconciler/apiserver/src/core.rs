@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Policies;
+use crate::authorize::GrantsCache;
 use crate::builtin::{ADMISSION, EVENTS};
 use crate::catalog::Catalog;
 use crate::clock::{Clock, Ids};
@@ -29,6 +30,7 @@ pub(crate) struct Core {
     /// Cancelled when the server shuts down: watches end.
     pub(crate) stopping: CancellationToken,
     pub(crate) namespaces: Arc<str>,
+    pub(crate) grants: GrantsCache,
     policies: Mutex<Option<(u64, u64, Arc<Policies>)>>,
     policy_storage: Arc<str>,
     binding_storage: Arc<str>,
@@ -44,6 +46,7 @@ impl Core {
             event_ttl,
             stopping: CancellationToken::new(),
             namespaces: "/namespaces".into(),
+            grants: GrantsCache::default(),
             policies: Mutex::default(),
             policy_storage: format!("{ADMISSION}/validatingadmissionpolicies").into(),
             binding_storage: format!("{ADMISSION}/validatingadmissionpolicybindings").into(),

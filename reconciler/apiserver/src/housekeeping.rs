@@ -109,6 +109,12 @@ fn everything(core: &Core) -> BTreeSet<Task> {
 
 fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
     let (key, facts) = (&event.entry.key, &event.entry.facts);
+    // Owners that wait for this object to go, or to be theirs no longer.
+    for owner in event.previous.iter().flat_map(|previous| &previous.facts.owners) {
+        if let Some(owner) = core.store.state().by_uid(owner).filter(|owner| owner.facts.deleting) {
+            tasks.insert(Task::Object(owner.key.clone()));
+        }
+    }
     if event.change != Change::Deleted {
         if facts.deleting || !facts.owners.is_empty() {
             tasks.insert(Task::Object(key.clone()));
@@ -116,12 +122,6 @@ fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
         return;
     }
     tasks.insert(Task::Owned(facts.uid.to_string()));
-    // Owners that wait for their dependents to go.
-    for owner in &facts.owners {
-        if let Some(owner) = core.store.state().by_uid(owner).filter(|owner| owner.facts.deleting) {
-            tasks.insert(Task::Object(owner.key.clone()));
-        }
-    }
     if !key.namespace.is_empty() {
         tasks.insert(Task::Namespace(key.namespace.to_string()));
     }

@@ -89,7 +89,7 @@ fn rules(core: &Core, who: &Identity, namespace: &str) -> Value {
             json!({"verbs": ["*"], "nonResourceURLs": ["*"]}),
         ]
     } else {
-        authorize::rules(core, who, namespace)
+        authorize::grants(core).rules(who, namespace).cloned().collect()
     };
     let (paths, resources): (Vec<Value>, Vec<Value>) =
         all.into_iter().partition(|rule| rule["nonResourceURLs"].is_array());

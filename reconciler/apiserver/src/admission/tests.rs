@@ -273,6 +273,18 @@ fn a_policy_that_costs_too_much_is_stopped() {
 }
 
 #[test]
+fn constraints_are_filled_in_as_kubernetes_does() {
+    let mut constraints = json!({"resourceRules": [{"scope": "Cluster"}, {}], "matchPolicy": "Exact"});
+    default_constraints(&mut constraints);
+    assert_eq!(
+        constraints,
+        json!({"resourceRules": [{"scope": "Cluster"}, {"scope": "*"}], "matchPolicy": "Exact",
+            "namespaceSelector": {}, "objectSelector": {}})
+    );
+    default_constraints(&mut Value::Null);
+}
+
+#[test]
 fn policies_and_bindings_are_checked_when_written() {
     let shown =
         |errors: Vec<crate::schema::FieldError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -286,9 +298,10 @@ fn policies_and_bindings_are_checked_when_written() {
     );
     assert_eq!(errors[1], "spec.matchConstraints: Required value");
     assert!(errors[2].starts_with("spec.validations: Required value"));
-    assert_eq!(errors[3], "spec.variables[0].name: Required value");
+    assert!(errors[3].starts_with("spec.auditAnnotations: Required value"));
+    assert_eq!(errors[4], "spec.variables[0].name: Required value");
     assert!(
-        errors[4].starts_with("spec.variables[0].expression: Invalid value: \"1 +\": compilation failed")
+        errors[5].starts_with("spec.variables[0].expression: Invalid value: \"1 +\": compilation failed")
     );
     assert_eq!(shown(validate_binding(&binding(&["Deny"]))), Vec::<String>::new());
     assert_eq!(validate_binding(&binding(&["Deny", "Warn"])).len(), 1);

@@ -7,7 +7,7 @@ use super::policy::compile;
 use crate::schema::message::{child, index, invalid, required, unsupported};
 use crate::schema::{FieldError, expression};
 
-const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
 /// Field errors of a ValidatingAdmissionPolicy; empty if it may be stored.
 pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
@@ -21,6 +21,7 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
         if validations.is_empty() && list(spec, "auditAnnotations").is_empty() {
             let detail = "validations or auditAnnotations must contain at least one item";
             errors.push(required("spec.validations", detail));
+            errors.push(required("spec.auditAnnotations", detail));
         }
         for (at, item) in validations.iter().enumerate() {
             let here = index("spec.validations", at);
@@ -48,6 +49,31 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
         }
         errors
     })
+}
+
+/// What Kubernetes fills in when a policy or binding is written. `constraints` is `spec.matchConstraints` of the one or
+/// `spec.matchResources` of the other.
+pub(crate) fn default_constraints(constraints: &mut Value) {
+    let Some(members) = constraints.as_object_mut() else { return };
+    for (name, value) in [
+        ("namespaceSelector", json!({})),
+        ("objectSelector", json!({})),
+        ("matchPolicy", json!("Equivalent")),
+    ] {
+        let entry = members.entry(name).or_insert(Value::Null);
+        if entry.is_null() {
+            *entry = value;
+        }
+    }
+    for name in ["resourceRules", "excludeResourceRules"] {
+        for rule in members.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(rule) =
+                rule.as_object_mut().filter(|rule| rule.get("scope").is_none_or(Value::is_null))
+            {
+                rule.insert("scope".to_owned(), json!("*"));
+            }
+        }
+    }
 }
 
 /// Field errors of a ValidatingAdmissionPolicyBinding.

@@ -331,10 +331,8 @@ fn finish(
         && before.iter().all(|(id, was)| {
             managers.get(id).is_some_and(|is| is.set == was.set && is.api_version == was.api_version)
         });
-    if object_same && owners_same {
-        if let Some(live) = live {
-            return live.clone();
-        }
+    if let Some(live) = live.filter(|_| object_same && owners_same) {
+        return live.clone();
     }
     if let Some((id, now)) = applier
         && let Some(owned) = managers.get_mut(id)

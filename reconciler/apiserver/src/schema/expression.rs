@@ -58,7 +58,7 @@ impl Expression {
         let mut tree = Parser::new()
             .enable_optional_syntax(true)
             .parse(source)
-            .map_err(|e| format!("compilation failed: {}", shorten(&e.to_string())))?;
+            .map_err(|e| format!("compilation failed: {}", shorten(&e.to_string().replace("\n|", "\n |"))))?;
         let depth = ast::depth(&tree);
         if depth > MAX_TREE_DEPTH {
             return Err(TOO_DEEP.to_owned());

@@ -140,6 +140,11 @@ impl State {
         objects.into_iter().flatten().map(|(_, entry)| entry).take_while(in_namespace)
     }
 
+    /// Every object of a resource, in key order.
+    pub(crate) fn list_all(&self, resource: &str) -> impl Iterator<Item = &Arc<Entry>> {
+        self.tables.get(resource).into_iter().flat_map(|table| table.objects.values())
+    }
+
     /// The revision of the last write to `resource`.
     pub(crate) fn changed(&self, resource: &str) -> u64 {
         self.tables.get(resource).map_or(0, |table| table.changed)

@@ -148,7 +148,7 @@ fn event(core: bool) -> Vec<Column> {
         (|o, _| about(o, "/regarding"), |o, _| json!(text(o, "/regarding/fieldPath")))
     };
     vec![
-        column("Last Seen", "string", 0, |o, now| last_seen(o, now)),
+        column("Last Seen", "string", 0, last_seen),
         column("Type", "string", 0, |o, _| json!(text(o, "/type"))),
         column("Reason", "string", 0, |o, _| json!(text(o, "/reason"))),
         column("Object", "string", 0, about_cell),

@@ -72,6 +72,8 @@ fn everyday_work(kubectl: &Kubectl) {
     let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0], ["NAME", "HARBOUR", "AGE"]);
     assert_eq!(lines[1][..2], ["ada", "kiel"]);
+    let watched = kubectl.ok(&["get", "boats", "--watch", "--request-timeout=2s"], "");
+    assert!(watched.contains("HARBOUR") && watched.contains("kiel"), "{watched}");
     assert!(kubectl.ok(&["describe", "bt", "ada"], "").contains("Harbour:  kiel"));
     assert!(kubectl.ok(&["explain", "boat.spec.harbour"], "").contains("Where it lies."));
     assert!(kubectl.ok(&["api-resources", "--categories=toys"], "").contains("boats"));

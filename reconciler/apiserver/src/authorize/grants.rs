@@ -1,0 +1,107 @@
+//! Roles and bindings, turned around: what each user and group is granted, so that judging a request costs what
+//! its sender's grants cost and not what everybody's do.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use crate::builtin::RBAC;
+use crate::identity::Identity;
+use crate::store::State;
+
+const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
+
+/// Rules by namespace and name.
+type Roles = HashMap<(Box<str>, Box<str>), Arc<Vec<Value>>>;
+
+#[derive(Debug, Clone)]
+struct Grant {
+    /// Empty: everywhere.
+    namespace: Box<str>,
+    rules: Arc<Vec<Value>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    users: HashMap<Box<str>, Vec<Grant>>,
+    groups: HashMap<Box<str>, Vec<Grant>>,
+}
+
+/// The grants of the roles and bindings stored now; made anew only after one of them has changed.
+#[derive(Debug, Default)]
+pub(crate) struct GrantsCache {
+    built: Mutex<Option<([u64; 4], Arc<Grants>)>>,
+}
+
+impl GrantsCache {
+    pub(crate) fn current(&self, state: &State) -> Arc<Grants> {
+        let now = KINDS.map(|kind| state.changed(&format!("{RBAC}/{kind}")));
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*built {
+            Some((at, grants)) if *at == now => Arc::clone(grants),
+            _ => {
+                let grants = Arc::new(Grants::of(state));
+                *built = Some((now, Arc::clone(&grants)));
+                grants
+            }
+        }
+    }
+}
+
+impl Grants {
+    fn of(state: &State) -> Self {
+        let rules = |kind: &str| -> Roles {
+            let storage = format!("{RBAC}/{kind}");
+            let roles = state.list_all(&storage);
+            let rules = |role: &Value| Arc::new(role["rules"].as_array().cloned().unwrap_or_default());
+            roles.map(|e| ((e.key.namespace.clone(), e.key.name.clone()), rules(&e.value()))).collect()
+        };
+        let (cluster_roles, roles) = (rules("clusterroles"), rules("roles"));
+        let mut grants = Self::default();
+        for kind in ["clusterrolebindings", "rolebindings"] {
+            for entry in state.list_all(&format!("{RBAC}/{kind}")) {
+                let binding = entry.value();
+                let namespace = &entry.key.namespace;
+                let name: Box<str> = binding["roleRef"]["name"].as_str().unwrap_or_default().into();
+                let rules = match binding["roleRef"]["kind"].as_str() {
+                    Some("ClusterRole") => cluster_roles.get(&("".into(), name)),
+                    Some("Role") if !namespace.is_empty() => roles.get(&(namespace.clone(), name)),
+                    _ => None,
+                };
+                if let Some(rules) = rules {
+                    grants.bind(&binding, &Grant { namespace: namespace.clone(), rules: Arc::clone(rules) });
+                }
+            }
+        }
+        grants
+    }
+
+    fn bind(&mut self, binding: &Value, grant: &Grant) {
+        for subject in binding["subjects"].as_array().into_iter().flatten() {
+            let name = subject["name"].as_str().unwrap_or_default();
+            let (of, name): (_, Box<str>) = match subject["kind"].as_str() {
+                Some("User") => (&mut self.users, name.into()),
+                Some("Group") => (&mut self.groups, name.into()),
+                Some("ServiceAccount") => {
+                    let namespace = subject["namespace"].as_str().unwrap_or(&grant.namespace);
+                    (&mut self.users, format!("system:serviceaccount:{namespace}:{name}").into())
+                }
+                _ => continue,
+            };
+            of.entry(name).or_default().push(grant.clone());
+        }
+    }
+
+    /// The rules that apply to somebody in a namespace, or with an empty one cluster-wide.
+    pub(crate) fn rules<'a>(
+        &'a self,
+        who: &'a Identity,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a Value> {
+        let by_group = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
+        let grants = self.users.get(who.user.as_str()).into_iter().chain(by_group).flatten();
+        let applies = move |grant: &&Grant| grant.namespace.is_empty() || *grant.namespace == *namespace;
+        grants.filter(applies).flat_map(|grant| grant.rules.iter())
+    }
+}
