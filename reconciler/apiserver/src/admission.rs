@@ -1,8 +1,9 @@
 //! ValidatingAdmissionPolicy and its binding: who may write what, in CEL.
 //!
-//! Policies are compiled once into [`Policies`], which then judges requests. Pure: the caller brings the objects, the
-//! namespace and the user, and reads answers. Knows no storage and no HTTP. `authorizer` and `paramKind` are not
-//! supported: a policy that uses them is a configuration error, which its failure policy turns into a refusal.
+//! Policies are compiled once into [`Policies`], which then judges requests. Pure: the caller brings the
+//! objects, the namespace and the user, and reads answers. Knows no storage and no HTTP. `authorizer` and
+//! `paramKind` are not supported: a policy that uses them is a configuration error, which its failure policy
+//! turns into a refusal.
 
 mod matching;
 mod policy;
@@ -74,7 +75,8 @@ pub(crate) struct Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status_message}")]
 pub(crate) struct Denied {
-    /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the Status' one cause.
+    /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the Status'
+    /// one cause.
     pub(crate) message: String,
     /// The whole message of the Status: `vms.berth.dev "x" is forbidden: ValidatingAdmissionPolicy …`.
     pub(crate) status_message: String,
@@ -90,8 +92,8 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// Compiles the policies that are bound. Never fails: a policy that does not compile is kept, and its failure policy
-    /// decides what becomes of the requests it matches.
+    /// Compiles the policies that are bound. Never fails: a policy that does not compile is kept, and its
+    /// failure policy decides what becomes of the requests it matches.
     pub(crate) fn build(policies: &[Value], bindings: &[Value]) -> Self {
         if policies.is_empty() {
             return Self::default();

@@ -1,7 +1,8 @@
 //! Field ownership: server-side apply and the tracking of every other write.
 //!
-//! A port of the semantics (not the code) of Kubernetes' structured-merge-diff and of the field manager chain of its
-//! apiserver. Values, schemas and options go in, values come out: no I/O, no clock (the time is an argument).
+//! A port of the semantics (not the code) of Kubernetes' structured-merge-diff and of the field manager chain
+//! of its apiserver. Values, schemas and options go in, values come out: no I/O, no clock (the time is an
+//! argument).
 
 pub(crate) mod builtin;
 mod compare;
@@ -79,7 +80,8 @@ pub(crate) enum ApplyError {
     /// 400 BadRequest.
     #[error("{0}")]
     BadRequest(String),
-    /// What was applied does not fit the schema (duplicate keys, items without key): 422 or 400 for the caller.
+    /// What was applied does not fit the schema (duplicate keys, items without key): 422 or 400 for the
+    /// caller.
     #[error("{0}")]
     Unmergeable(String),
 }
@@ -121,12 +123,13 @@ impl fmt::Display for Conflict {
 
 /// Server-side apply of `applied` onto `live` (`None`: the object does not exist yet).
 ///
-/// Guarantees: the result equals `live`, times included, if the apply changes neither values nor owners. What the
-/// request may not write (see [`Reset`]) is as in `live`. Defaults and validation are the caller's next steps.
+/// Guarantees: the result equals `live`, times included, if the apply changes neither values nor owners. What
+/// the request may not write (see [`Reset`]) is as in `live`. Defaults and validation are the caller's next
+/// steps.
 ///
 /// # Errors
-/// [`ApplyError::Conflicts`] unless forced; [`ApplyError::BadRequest`] for `managedFields` in the request or another
-/// version; [`ApplyError::Unmergeable`] for lists that cannot be keyed.
+/// [`ApplyError::Conflicts`] unless forced; [`ApplyError::BadRequest`] for `managedFields` in the request or
+/// another version; [`ApplyError::Unmergeable`] for lists that cannot be keyed.
 pub(crate) fn apply(
     live: Option<&Value>,
     applied: &Value,
@@ -139,10 +142,11 @@ pub(crate) fn apply(
     update::apply(live, applied, options, schema)
 }
 
-/// Records in `after.metadata.managedFields` who owns what after a create (`before` is `None`), replace or patch.
+/// Records in `after.metadata.managedFields` who owns what after a create (`before` is `None`), replace or
+/// patch.
 ///
-/// `managedFields` that the client sent are honoured as in Kubernetes: a single empty entry resets them, an empty list
-/// or nonsense is as if they had not been sent. Ownership never makes a write fail.
+/// `managedFields` that the client sent are honoured as in Kubernetes: a single empty entry resets them, an
+/// empty list or nonsense is as if they had not been sent. Ownership never makes a write fail.
 pub(crate) fn track_update(
     before: Option<&Value>,
     after: &mut Value,

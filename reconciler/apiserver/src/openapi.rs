@@ -1,8 +1,8 @@
-//! `/openapi/v3` and `/openapi/v2`: what `kubectl explain` prints from, and where clients look whether a PATCH takes
-//! `fieldValidation`.
+//! `/openapi/v3` and `/openapi/v2`: what `kubectl explain` prints from, and where clients look whether a
+//! PATCH takes `fieldValidation`.
 //!
-//! Documents are made from a plain list of what is served. Pure: no HTTP, no catalog, no cache; the index carries a hash
-//! of each document, so that clients may keep one as long as it stays the same.
+//! Documents are made from a plain list of what is served. Pure: no HTTP, no catalog, no cache; the index
+//! carries a hash of each document, so that clients may keep one as long as it stays the same.
 
 mod models;
 mod paths;

@@ -1,7 +1,7 @@
 //! Structural schemas of custom resources: prune, default, validate, CEL rules.
 //!
-//! Pure functions over JSON values, worded and ordered as a kube-apiserver does it, because clients show these
-//! messages to people and tools compare them. Knows no HTTP, no storage and no clock.
+//! Pure functions over JSON values, worded and ordered as a kube-apiserver does it, because clients show
+//! these messages to people and tools compare them. Knows no HTTP, no storage and no clock.
 
 mod defaults;
 pub(crate) mod expression;
@@ -55,7 +55,8 @@ impl ErrorKind {
         }
     }
 
-    /// Rules rely on types, required fields and bounds; without them they could fail in ways nobody understands.
+    /// Rules rely on types, required fields and bounds; without them they could fail in ways nobody
+    /// understands.
     fn blocks_rules(self) -> bool {
         matches!(
             self,
@@ -64,8 +65,8 @@ impl ErrorKind {
     }
 }
 
-/// One thing wrong with one field. `message` is the error's body without the field (a cause's `message`); `Display`
-/// is the whole sentence.
+/// One thing wrong with one field. `message` is the error's body without the field (a cause's `message`);
+/// `Display` is the whole sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldError {
     pub(crate) kind: ErrorKind,
@@ -103,13 +104,15 @@ impl StructuralSchema {
         parse::parse(path, schema)
     }
 
-    /// A schema that says nothing: everything is kept, nothing is validated, lists are atomic and maps granular.
+    /// A schema that says nothing: everything is kept, nothing is validated, lists are atomic and maps
+    /// granular.
     pub(crate) fn untyped() -> Self {
         Self { root: Node { preserve_unknown: true, ..Node::default() } }
     }
 
-    /// Removes what the schema does not name and returns the paths removed, sorted (`spec.foo`, `spec.disks[0].bar`).
-    /// `apiVersion`, `kind` and `metadata` of the root are known to every object; unknown fields of `metadata` go too.
+    /// Removes what the schema does not name and returns the paths removed, sorted (`spec.foo`,
+    /// `spec.disks[0].bar`). `apiVersion`, `kind` and `metadata` of the root are known to every object;
+    /// unknown fields of `metadata` go too.
     pub(crate) fn prune(&self, object: &mut Value) -> Vec<String> {
         prune::prune(&self.root, object)
     }
@@ -119,7 +122,8 @@ impl StructuralSchema {
         defaults::default_object(&self.root, object);
     }
 
-    /// Checks the value; what did not change since `old` is not held against the request (validation ratcheting).
+    /// Checks the value; what did not change since `old` is not held against the request (validation
+    /// ratcheting).
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         validate::validate_object(&self.root, object, old)
     }
@@ -129,8 +133,8 @@ impl StructuralSchema {
         rules::validate_object(&self.root, object, old)
     }
 
-    /// [`Self::validate`], then [`Self::validate_cel`] unless the first found something that rules could trip over, in
-    /// which case one more error says that rules were not checked, as in Kubernetes.
+    /// [`Self::validate`], then [`Self::validate_cel`] unless the first found something that rules could trip
+    /// over, in which case one more error says that rules were not checked, as in Kubernetes.
     pub(crate) fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = self.validate(object, old);
         if !errors.iter().any(|error| error.kind.blocks_rules()) {

@@ -1,6 +1,7 @@
 //! `meta.k8s.io/v1` Tables: what `kubectl get` shows.
 //!
-//! Columns come from a CRD's printer columns or are built in. Pure: the time to reckon ages from is an argument.
+//! Columns come from a CRD's printer columns or are built in. Pure: the time to reckon ages from is an
+//! argument.
 
 mod age;
 mod builtin;
@@ -58,7 +59,8 @@ struct Column {
 pub(crate) struct Columns(Vec<Column>);
 
 impl Columns {
-    /// Of a version of a CRD (an item of `spec.versions`): the name, then its `additionalPrinterColumns`, or the age.
+    /// Of a version of a CRD (an item of `spec.versions`): the name, then its `additionalPrinterColumns`, or
+    /// the age.
     pub(crate) fn of_crd_version(version: &Value) -> Self {
         let declared =
             version.get("additionalPrinterColumns").and_then(Value::as_array).filter(|c| !c.is_empty());

@@ -129,7 +129,8 @@ impl Policy {
         if self.ignore_errors { Vec::new() } else { vec![Failure { message, reason: "Invalid".to_owned() }] }
     }
 
-    /// The validations that fail, in order; none if a match condition says the policy is not about this request.
+    /// The validations that fail, in order; none if a match condition says the policy is not about this
+    /// request.
     pub(super) fn evaluate(&self, facts: &mut Facts<'_>) -> Vec<Failure> {
         with_budget(POLICY_BUDGET, || {
             let mut scope = facts.scope().inner();

@@ -51,8 +51,8 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
     })
 }
 
-/// What Kubernetes fills in when a policy or binding is written. `constraints` is `spec.matchConstraints` of the one or
-/// `spec.matchResources` of the other.
+/// What Kubernetes fills in when a policy or binding is written. `constraints` is `spec.matchConstraints` of
+/// the one or `spec.matchResources` of the other.
 pub(crate) fn default_constraints(constraints: &mut Value) {
     let Some(members) = constraints.as_object_mut() else { return };
     for (name, value) in [

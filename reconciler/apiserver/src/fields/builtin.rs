@@ -1,5 +1,5 @@
-//! Small hand-written schemas of the built-in kinds and of every object's metadata: enough for ownership of their lists
-//! and maps, for validation of their types and for `kubectl explain`.
+//! Small hand-written schemas of the built-in kinds and of every object's metadata: enough for ownership of
+//! their lists and maps, for validation of their types and for `kubectl explain`.
 
 use std::sync::LazyLock;
 

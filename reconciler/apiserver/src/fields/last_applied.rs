@@ -10,8 +10,8 @@ use crate::schema::{StructuralSchema, too_deep};
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Applies with force if every conflict is over a field that the annotation says kubectl applied itself, and that is
-/// still as it applied it. `None`: the annotation does not settle it.
+/// Applies with force if every conflict is over a field that the annotation says kubectl applied itself, and
+/// that is still as it applied it. `None`: the annotation does not settle it.
 pub(super) fn take_over(
     live: &Value,
     applied: &Value,
@@ -42,7 +42,8 @@ pub(super) fn take_over(
     Some(apply_once(Some(live), applied, &forced, schema))
 }
 
-/// Keeps the annotation current while kubectl applies on the server, so that a client-side apply later still works.
+/// Keeps the annotation current while kubectl applies on the server, so that a client-side apply later still
+/// works.
 pub(super) fn refresh(live: Option<&Value>, object: &mut Value, manager: &str) {
     let has =
         |object: &Value| object.pointer("/metadata/annotations").is_some_and(|a| a.get(ANNOTATION).is_some());

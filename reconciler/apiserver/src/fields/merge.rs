@@ -76,8 +76,8 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Order: like `live` where `applied` changes nothing about it, else like `applied`; items that only one side has stay
-/// near the neighbours they had.
+/// Order: like `live` where `applied` changes nothing about it, else like `applied`; items that only one side
+/// has stay near the neighbours they had.
 fn merge_lists(live: &Side<'_>, applied: &Side<'_>, ty: Ty<'_>) -> Option<Value> {
     let mut shared: VecDeque<&PathElement> =
         applied.names.iter().filter(|n| live.by_name.contains_key(n)).collect();

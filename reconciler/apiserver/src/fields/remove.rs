@@ -6,8 +6,9 @@ use super::element::PathElement;
 use super::set::FieldSet;
 use super::typed::{Kind, Ty, element};
 
-/// The value without the fields and items of the set. A map or list left with nothing stays, empty. (Upstream leaves null,
-/// which a schema then refuses or drops: applying `spec: {}` would take turns between two results.)
+/// The value without the fields and items of the set. A map or list left with nothing stays, empty. (Upstream
+/// leaves null, which a schema then refuses or drops: applying `spec: {}` would take turns between two
+/// results.)
 pub(super) fn without(value: &Value, set: &FieldSet, ty: Ty<'_>) -> Value {
     match (ty.kind(value), value) {
         (Kind::Map, Value::Object(members)) => from_map(members, set, ty),

@@ -91,8 +91,8 @@ impl FieldSet {
             .collect()
     }
 
-    /// Adds the declared fields on the way to every path: who owns `.spec.size` then has `.spec` as well, but a map's
-    /// key is not had by having something below it.
+    /// Adds the declared fields on the way to every path: who owns `.spec.size` then has `.spec` as well, but
+    /// a map's key is not had by having something below it.
     pub(super) fn with_named_fields(&self, ty: Ty<'_>) -> Self {
         let mut out = self.clone();
         for (element, below) in &self.children {
@@ -112,7 +112,8 @@ impl FieldSet {
         out
     }
 
-    /// What changed from granular to atomic since the set was written: owning a part becomes owning the whole.
+    /// What changed from granular to atomic since the set was written: owning a part becomes owning the
+    /// whole.
     pub(super) fn reconciled(&self, ty: Ty<'_>) -> Self {
         let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
         for (element, below) in &self.children {

@@ -198,7 +198,8 @@ pub(super) fn elements(kind: Kind<'_>, items: &[Value]) -> Option<Vec<PathElemen
     items.iter().map(|item| element(kind, item).ok()).collect()
 }
 
-/// What an applied object must satisfy before it is merged: types fit, every item has a name, and no two the same.
+/// What an applied object must satisfy before it is merged: types fit, every item has a name, and no two the
+/// same.
 pub(super) fn check(value: &Value, ty: Ty<'_>) -> Result<(), String> {
     check_at(value, ty, &mut Vec::new())
 }

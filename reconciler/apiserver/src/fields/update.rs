@@ -98,7 +98,8 @@ pub(super) fn apply(
     else {
         return first;
     };
-    // kubectl may go from client-side to server-side apply: what its own annotation last applied is no conflict.
+    // kubectl may go from client-side to server-side apply: what its own annotation last applied is no
+    // conflict.
     match last_applied::take_over(live, applied, options, schema) {
         Some(result) => result,
         None => first,
@@ -317,8 +318,8 @@ fn reconcile(managers: &mut Managers, ty: Ty<'_>) {
     }
 }
 
-/// Puts the managers into the object. If they and the object are as before but for times, the times stay too. A manager
-/// that only came to share fields gets its time as well.
+/// Puts the managers into the object. If they and the object are as before but for times, the times stay too.
+/// A manager that only came to share fields gets its time as well.
 fn finish(
     live: Option<&Value>,
     mut object: Value,

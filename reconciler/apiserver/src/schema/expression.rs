@@ -1,8 +1,8 @@
 //! Compiled CEL expressions with a bounded cost. Shared by schema rules and admission policies.
 //!
-//! The interpreter underneath knows no cost limit, so one is woven into every loop: each turn pays from a budget and
-//! fails once it is spent. What the interpreter would panic on is refused when the expression is compiled, and
-//! expressions that nest deeply are evaluated on a stack of their own.
+//! The interpreter underneath knows no cost limit, so one is woven into every loop: each turn pays from a
+//! budget and fails once it is spent. What the interpreter would panic on is refused when the expression is
+//! compiled, and expressions that nest deeply are evaluated on a stack of their own.
 
 mod ast;
 mod convert;
@@ -120,7 +120,8 @@ impl Scope<'_> {
         Scope(self.0.new_inner_scope())
     }
 
-    /// Assumptions: the value comes from [`typed`], [`native`] or an evaluation, so the interpreter can hold it.
+    /// Assumptions: the value comes from [`typed`], [`native`] or an evaluation, so the interpreter can hold
+    /// it.
     pub(crate) fn set(&mut self, name: &str, value: cel::Value) {
         // A value the interpreter cannot hold (a bare function) is not offered at all.
         if !matches!(value, cel::Value::Function(..)) {
@@ -150,7 +151,8 @@ pub(crate) fn with_budget<T>(turns: i64, f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// One turn of a loop; `held` is how much the loop has gathered so far, which the interpreter copies every turn.
+/// One turn of a loop; `held` is how much the loop has gathered so far, which the interpreter copies every
+/// turn.
 fn pay(held: i64) -> Result<bool, ExecutionError> {
     let left = BUDGET.get().saturating_sub(1 + held / 16);
     BUDGET.set(left);

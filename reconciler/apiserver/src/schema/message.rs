@@ -1,4 +1,5 @@
-//! How Kubernetes words field errors: the body of `field.Error` and the sentences of kube-openapi's validators.
+//! How Kubernetes words field errors: the body of `field.Error` and the sentences of kube-openapi's
+//! validators.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! The tree a structural schema is parsed into. One node type serves the structure and, with most fields unset, the
-//! value validations under `allOf`, `anyOf`, `oneOf` and `not`.
+//! The tree a structural schema is parsed into. One node type serves the structure and, with most fields
+//! unset, the value validations under `allOf`, `anyOf`, `oneOf` and `not`.
 
 use indexmap::IndexMap;
 use regex::Regex;

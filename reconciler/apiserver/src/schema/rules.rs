@@ -260,7 +260,8 @@ impl Walk {
         match program.evaluate(scope) {
             Ok(kube_cel::cel::Value::Bool(true)) => Ok(()),
             Ok(kube_cel::cel::Value::Bool(false)) => {
-                // A stored object that a newer rule refuses may still be written, as long as this part stays as it is.
+                // A stored object that a newer rule refuses may still be written, as long as this part stays
+                // as it is.
                 if !at.unchanged {
                     let error = self.failed(rule, scope, &at);
                     self.errors.push(error);
@@ -302,7 +303,8 @@ impl Walk {
             (None, "") => "<nil>".to_owned(),
             (None, path) => path.to_owned(),
         };
-        // The value's type stands for the value, as in Kubernetes: rules may be about far more than one scalar.
+        // The value's type stands for the value, as in Kubernetes: rules may be about far more than one
+        // scalar.
         let shown = type_name(at.node);
         match rule.reason {
             Some(ErrorKind::Forbidden) => forbidden(&here, &detail),

@@ -14,7 +14,8 @@ pub(super) const PAY: &str = "@pay";
 pub(super) const TYPE_NAMES: [&str; 9] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "uint"];
 
-/// Functions the interpreter has besides operators. One not listed is refused when the schema is, not at each write.
+/// Functions the interpreter has besides operators. One not listed is refused when the schema is, not at each
+/// write.
 const FUNCTIONS: &[&str] = &[
     "add",
     "asApproximateFloat",
@@ -158,7 +159,8 @@ const FUNCTIONS: &[&str] = &[
     "value",
 ];
 
-/// Deepest nesting of brackets, and most conditionals, the parser is given: beyond it takes seconds or panics.
+/// Deepest nesting of brackets, and most conditionals, the parser is given: beyond it takes seconds or
+/// panics.
 const MAX_NESTING: usize = 64;
 
 /// A look at the source alone. Strings are skipped, so that a pattern full of brackets is no obstacle.
