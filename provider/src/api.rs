@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use tfplugin6::CancellationToken;
 use tokio::time::{Instant, sleep, timeout};
 
-pub use watch::{Ended, Verdict, Waiting, until};
+pub use watch::{Ended, Verdict, Waiting, until, until_settled};
 
 /// The longest one request may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);

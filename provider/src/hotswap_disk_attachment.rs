@@ -1,5 +1,6 @@
 //! `berth_hotswap_disk_attachment`
 
+use berth_api::Reason;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
@@ -9,7 +10,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{Facts, Kind},
-    readiness::{self, Outcome, Readiness},
+    readiness::{self, Condition, Outcome, Readiness},
 };
 
 /// Joins a disk to a running VM.
@@ -84,6 +85,10 @@ impl Kind for HotswapDiskAttachment {
             return Outcome::Done;
         }
         Readiness::of(object).outcome()
+    }
+
+    fn held_by_guest(&self, object: &Json) -> Option<Condition> {
+        readiness::condition(object, "Ready").filter(|ready| ready.reason == Reason::GuestBusy.as_str())
     }
 
     fn has_lived(&self, object: &Json) -> bool {

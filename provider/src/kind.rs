@@ -11,7 +11,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape, Source},
     form::Form,
     private::Private,
-    readiness::{Outcome, Readiness},
+    readiness::{Condition, Outcome, Readiness},
 };
 
 /// What is constant of a kind.
@@ -88,6 +88,12 @@ pub trait Kind: Send + Sync + 'static {
     fn has_lived(&self, object: &Json) -> bool {
         let _ = object;
         true
+    }
+
+    /// Why the guest does not let go of what is being deleted, if a person must do something about it.
+    fn held_by_guest(&self, object: &Json) -> Option<Condition> {
+        let _ = object;
+        None
     }
 
     /// Writes what belongs to the object but stands beside it. The object exists.

@@ -2,6 +2,7 @@
 //!
 //! Pure.
 
+use berth_api::Reason;
 use serde_json::Value as Json;
 
 /// What the conditions of an object say.
@@ -38,6 +39,19 @@ pub enum Outcome {
 }
 
 impl Condition {
+    /// Whether what stands in the way is somebody else's to take away, who may be about to.
+    #[must_use]
+    pub fn may_heal(&self) -> bool {
+        let reasons = [
+            Reason::DiskInUse,
+            Reason::DiskOnOtherHost,
+            Reason::NoFreeAddress,
+            Reason::AddressUnavailable,
+            Reason::GuestBusy,
+        ];
+        reasons.iter().any(|reason| reason.as_str() == self.reason)
+    }
+
     /// `reason: message`
     #[must_use]
     pub fn text(&self) -> String {

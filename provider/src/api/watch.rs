@@ -93,6 +93,22 @@ pub async fn until<R>(mut waiting: Waiting<'_>, mut judge: impl FnMut(&Json) -> 
     }
 }
 
+/// The same, but with a while in which what heals by itself may do so: until it is over, the judge is told `false`.
+pub async fn until_settled<R>(
+    waiting: Waiting<'_>,
+    grace: Duration,
+    mut judge: impl FnMut(&Json, bool) -> Verdict<R>,
+) -> Ended<R> {
+    let (api, at, patience) = (waiting.api, waiting.at, waiting.patience.clone());
+    let first = Patience { until: patience.until.min(Instant::now() + grace), ..patience.clone() };
+    match until(Waiting { patience: first, ..waiting }, |object| judge(object, false)).await {
+        Ended::TimedOut(object, _) => {
+            until(Waiting { api, at, object, patience }, |object| judge(object, true)).await
+        }
+        ended => ended,
+    }
+}
+
 enum Next {
     Object(Json),
     Gone,

@@ -13,10 +13,11 @@ use super::{
     KindResource,
     create::{RETRIES, no_control_plane},
     is_terminating, text,
+    wait::GRACE,
 };
 use crate::{
     api::{self, Address, Api, ApiError, Ended, Patience, Verdict, Waiting},
-    readiness::{Condition, condition},
+    readiness::condition,
     timeouts::{self, Operation},
 };
 
@@ -44,12 +45,17 @@ impl KindResource {
             Err(diagnostics) => return ApplyResponse::failed(diagnostics),
         };
         let patience = Patience { until, cancel: request.cancel.clone() };
-        let ended = api::until(Waiting { api, at: &at, object, patience }, |object| match busy(object) {
-            Some(condition) => Verdict::Over(condition),
-            None => Verdict::Wait(
-                condition(object, "Ready").map_or_else(|| "its finalizers".into(), |ready| ready.text()),
-            ),
-        })
+        let ended = api::until_settled(
+            Waiting { api, at: &at, object, patience },
+            GRACE,
+            |object, settled| match self.kind.held_by_guest(object).filter(|_| settled) {
+                Some(busy) => Verdict::Over(busy),
+                None => {
+                    let ready = condition(object, "Ready");
+                    Verdict::Wait(ready.map_or_else(|| "its finalizers".into(), |ready| ready.text()))
+                }
+            },
+        )
         .await;
         let title = self.title(&at);
         match ended {
@@ -187,12 +193,4 @@ impl KindResource {
             || names("/spec/disks", "name")
             || names("/spec/networkInterfaces", "publicIP"))
     }
-}
-
-/// Why a deletion does not go on until somebody does something.
-fn busy(object: &Json) -> Option<Condition> {
-    let stalled = condition(object, "Stalled").filter(|condition| condition.status == "True");
-    let guest_busy = ["Ready", "Attached"].iter().filter_map(|kind| condition(object, kind));
-    let guest_busy = guest_busy.chain(stalled).find(|condition| condition.reason == "GuestBusy");
-    guest_busy.filter(|_| is_terminating(object))
 }

@@ -1,5 +1,7 @@
 //! The wait after an apply, and what each way it can end means for Terraform.
 
+use std::time::Duration;
+
 use serde_json::Value as Json;
 use tfplugin6::{Diagnostic, Value};
 
@@ -8,6 +10,10 @@ use crate::{
     api::{self, Ended, Verdict, Waiting},
     readiness::{Condition, Outcome},
 };
+
+/// How long somebody else may take to let go of what this waits for: in one apply, one resource often gives up what
+/// another takes.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +42,16 @@ impl KindResource {
     /// An error on create makes Terraform destroy the object next time. So it is one only where that harms nothing.
     pub(super) async fn wait(&self, waiting: Waiting<'_>, purpose: Purpose, planned: &Value) -> Waited {
         let title = self.title(waiting.at);
-        let ended = api::until(waiting, |object| match self.kind.outcome(object, planned) {
-            Outcome::Done => Verdict::Over(Reached::Done),
-            Outcome::Stalled(condition) => Verdict::Over(Reached::Stalled(condition)),
-            Outcome::Waiting(why) => Verdict::Wait(why),
-        })
-        .await;
+        let ended =
+            api::until_settled(waiting, GRACE, |object, settled| match self.kind.outcome(object, planned) {
+                Outcome::Done => Verdict::Over(Reached::Done),
+                Outcome::Stalled(condition) if !settled && condition.may_heal() => {
+                    Verdict::Wait(condition.text())
+                }
+                Outcome::Stalled(condition) => Verdict::Over(Reached::Stalled(condition)),
+                Outcome::Waiting(why) => Verdict::Wait(why),
+            })
+            .await;
         let created = purpose == Purpose::Create;
         let with =
             |object: Option<Json>, diagnostic: Diagnostic| Waited { object, diagnostics: vec![diagnostic] };

@@ -43,6 +43,12 @@ impl ControlPlane {
         Self::open(ServerConfig::in_memory()).await
     }
 
+    /// A token and the authority's certificate, for who has no kubeconfig.
+    pub(crate) fn credentials(&self) -> (String, String) {
+        let token = self.server.issue_token(&berth_apiserver::Identity::admin()).expect("it is on disk");
+        (token, self.server.ca_certificate().expect("it is on disk"))
+    }
+
     /// On disk and on a socket: writes a kubeconfig.
     pub(crate) async fn listening(directory: &Path, kubeconfig: &Path) -> Self {
         let this = Self::open(ServerConfig::in_directory(directory)).await;

@@ -8,3 +8,4 @@ mod mapping;
 mod refusals;
 mod stage;
 mod terraform;
+mod ways;

@@ -237,12 +237,12 @@ async fn a_timeout_is_a_warning_with_the_state_kept_unless_asked_otherwise() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
     let mut stage = Stage::new(&provider, "berth_image");
-    let applied = stage.apply(&image("slow", "1s")).await;
+    let applied = stage.apply(&image("slow", "4s")).await;
     assert_eq!(applied.diagnostics.len(), 1);
     assert_eq!(applied.diagnostics[0].severity, Severity::Warning);
     assert!(applied.text().contains("Pulling"), "{}", applied.text());
     assert!(!applied.tainted && stage.state.get("uid").as_str().is_some());
-    let mut config = image("slow-2", "1s");
+    let mut config = image("slow-2", "2s");
     config["on_timeout"] = "fail".into();
     let applied = Stage::new(&provider, "berth_image").apply(&config).await;
     assert!(applied.tainted, "{}", applied.text());
