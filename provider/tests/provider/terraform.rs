@@ -54,26 +54,30 @@ impl Terraform {
     }
 
     async fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().await.expect("terraform runs")
+    }
+
+    fn command(&self, arguments: &[&str]) -> tokio::process::Command {
         let (command, rest) = arguments.split_first().expect("a command");
         let mut all = vec![*command];
-        if !matches!(*command, "output" | "state" | "show" | "validate") {
+        // What asks no questions does not know this one.
+        if !matches!(*command, "state" | "show") {
             all.push("-input=false");
         }
         all.extend(rest);
-        all.push("-no-color");
-        if *command == "state" || *command == "output" {
-            all.pop();
+        if *command != "state" {
+            all.push("-no-color");
         }
-        tokio::process::Command::new("terraform")
+        let mut terraform = tokio::process::Command::new("terraform");
+        terraform
             .args(&all)
             .current_dir(&self.directory)
             .env("TF_CLI_CONFIG_FILE", self.directory.join("cli.tfrc"))
             .env("BERTH_KUBECONFIG", &self.kubeconfig)
             .env("CHECKPOINT_DISABLE", "1")
             .env_remove("BERTH_HOST")
-            .output()
-            .await
-            .expect("terraform runs")
+            .kill_on_drop(true);
+        terraform
     }
 
     async fn ok(&self, arguments: &[&str]) -> String {
@@ -190,4 +194,34 @@ async fn imported(terraform: &Terraform) {
     assert_eq!(resources, Some(RESOURCES.len()));
     let missing = terraform.run(&["import", "-var=data_size=2Gi", "berth_vm.web", "default/nobody"]).await;
     assert!(!missing.status.success());
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_an_apply_soon_and_loses_nothing() {
+    let directory = tempfile::tempdir().expect("a new directory");
+    let work = directory.path().join("work");
+    fs::create_dir(&work).expect("a new directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let Some(terraform) = Terraform::new(&work, &kubeconfig) else { return };
+    let text = "terraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n\nresource \"berth_image\" \
+                \"slow\" {\n  name   = \"slow\"\n  source = { url = \"https://a.example/x\", sha256 = sha256(\"x\") }\n}\n";
+    fs::write(work.join("main.tf"), text).expect("a new file");
+    let plane = ControlPlane::listening(&directory.path().join("state"), &kubeconfig).await;
+    let mut apply = terraform.command(&["apply", "-auto-approve"]);
+    let apply = apply.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+    let apply = apply.expect("terraform runs");
+    while plane.count("Image").await == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let pid = apply.id().expect("it runs").to_string();
+    let told = tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.expect("kill runs");
+    assert!(told.success());
+    let started = std::time::Instant::now();
+    let output = apply.wait_with_output().await.expect("it ends");
+    assert!(started.elapsed() < std::time::Duration::from_secs(15), "{}", crate::terraform::text(&output));
+    let state = terraform.state().await;
+    let image = state.pointer("/values/root_module/resources/0").expect("it is in the state");
+    assert!(image["values"]["uid"].is_string(), "{state}");
+    assert!(image.get("tainted").is_none(), "{state}");
+    plane.close().await;
 }
