@@ -179,12 +179,16 @@ impl Log {
         Ok(())
     }
 
+    /// The id of the key's last row: the one with the highest predecessor. The index is named because SQLite
+    /// would otherwise walk back through the whole resource for a key it has never seen.
     fn last_row(&self, key: &Key) -> rusqlite::Result<i64> {
         self.db
-            .prepare_cached("SELECT max(id) FROM log WHERE resource = ?1 AND namespace = ?2 AND name = ?3")?
-            .query_row(params![&*key.resource, &*key.namespace, &*key.name], |row| {
-                row.get::<_, Option<i64>>(0)
-            })
+            .prepare_cached(
+                "SELECT id FROM log INDEXED BY log_follows \
+                 WHERE resource = ?1 AND namespace = ?2 AND name = ?3 ORDER BY prev DESC LIMIT 1",
+            )?
+            .query_row(params![&*key.resource, &*key.namespace, &*key.name], |row| row.get::<_, i64>(0))
+            .optional()
             .map(|last| last.unwrap_or(0))
     }
 

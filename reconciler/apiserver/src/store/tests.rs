@@ -335,3 +335,24 @@ async fn writes_of_many_clients_share_commits_and_none_is_lost() {
     drop(store);
     assert_eq!(on_disk(directory.path(), WriterMode::Thread).unwrap().state().count(&boats), 300);
 }
+
+#[test]
+fn a_write_costs_the_same_however_many_objects_there_are() {
+    let (store, boats) = (memory(), resource("toys.example/boats"));
+    let mut made = 0..;
+    let mut batch = || {
+        let start = std::time::Instant::now();
+        for at in made.by_ref().take(500) {
+            block_on(store.submit(put(&Key::new(&boats, "ns", &format!("n{at}")), Expect::Absent, at)))
+                .unwrap();
+        }
+        start.elapsed()
+    };
+    let first = (0..2).map(|_| batch()).min().unwrap();
+    for _ in 0..12 {
+        batch();
+    }
+    let last = (0..2).map(|_| batch()).min().unwrap();
+    // Walking through what is there would make it tens of times slower.
+    assert!(last < first * 5, "{first:?} at first, {last:?} later");
+}
