@@ -30,6 +30,7 @@ use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
+use nix::unistd::{Uid, User};
 use serde_json::Value;
 use tokio::sync::RwLock;
 
@@ -57,10 +58,17 @@ pub struct LinuxConfig {
     pub max_image_bytes: u64,
 }
 
+/// A user and group nobody else has: outside what Debian and systemd give out.
+const QEMU_ALONE: RunAs = RunAs { uid: 60_927, gid: 60_927 };
+
 impl LinuxConfig {
-    /// The defaults: the first of the users that distributions make for QEMU, if we are root.
+    /// The defaults. If we are root, QEMU runs as the first of the users that distributions make for it, or as one
+    /// that is in no list of users: never as `nobody`, whom and whose group other services share.
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        Self { state_dir: state_dir.into(), run_as: RunAs::default_user(), max_image_bytes: 256 << 30 }
+        let nobody = User::from_name("nobody").ok().flatten().map(|u| u.uid.as_raw());
+        let run_as = RunAs::default_user().filter(|user| Some(user.uid) != nobody);
+        let run_as = run_as.or_else(|| Uid::effective().is_root().then_some(QEMU_ALONE));
+        Self { state_dir: state_dir.into(), run_as, max_image_bytes: 256 << 30 }
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) struct SmallDisk(TempDir);
 
 impl SmallDisk {
     pub(super) fn mount(bytes: usize) -> Option<Self> {
-        if !nix::unistd::Uid::effective().is_root() {
+        if !Uid::effective().is_root() {
             eprintln!("skipped: only root can mount a small file system to fill");
             return None;
         }

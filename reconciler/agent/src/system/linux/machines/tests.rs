@@ -131,8 +131,12 @@ async fn secrets_and_notes_are_out_of_the_reach_of_others() {
     assert_eq!(of("journal.json"), (us, 0o600));
     assert_eq!(of("seed.img"), (us, 0o440));
     assert_eq!(of("").0, us, "QEMU's user cannot exchange what is in the folder");
-    let qemu = RunAs::default_user().map_or(us, |u| u.uid);
+    let qemu = LinuxConfig::new(folder.path()).run_as.map_or(us, |u| u.uid);
     assert_eq!(of("run"), (qemu, 0o700));
+    if us == 0 {
+        let nobody = nix::unistd::User::from_name("nobody").expect("readable").map(|u| u.uid.as_raw());
+        assert!(qemu != 0 && Some(qemu) != nobody, "QEMU has a user to itself");
+    }
     assert!(home.join("serial.log").exists(), "people find the log where they look for it");
     system.kill(&instance, GRACE).await.expect("ended");
 }
