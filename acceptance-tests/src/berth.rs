@@ -51,7 +51,7 @@ impl Berth {
 
     /// `berth up`, as a command.
     pub fn up_command(&self) -> Command {
-        let mut command = self.namespace.command(&self.program);
+        let mut command = self.namespace.command_on_machine(&self.program);
         command
             .args([
                 "up",
@@ -83,7 +83,7 @@ impl Berth {
 
     /// Starts `berth controllers` on another control plane.
     pub fn spawn_controllers(&mut self, kubeconfig: &Path) -> Result<()> {
-        let mut command = self.namespace.command(&self.program);
+        let mut command = self.namespace.command_on_machine(&self.program);
         command.arg("controllers").arg("--kubeconfig").arg(kubeconfig);
         command.args(["--private-cidr", PRIVATE, "--public-cidr", &self.public]);
         self.daemon = Some(Daemon::spawn("berth controllers", &mut command, &self.log)?);
@@ -92,7 +92,7 @@ impl Berth {
 
     /// Starts `berth host`, the agent, on another control plane.
     pub fn spawn_host(&mut self, name: &str, kubeconfig: &Path) -> Result<()> {
-        let mut command = self.namespace.command(&self.program);
+        let mut command = self.namespace.command_on_machine(&self.program);
         command.args(["host", "--name", name, "--kubeconfig"]).arg(kubeconfig);
         command.arg("--state-dir").arg(&self.state);
         self.daemon = Some(Daemon::spawn("berth host", &mut command, &self.log)?);
@@ -147,7 +147,7 @@ impl Berth {
 
     /// Runs `berth undelete DISK`.
     pub fn undelete(&self, disk: &str) -> Result<Finished> {
-        let mut command = self.namespace.command(&self.program);
+        let mut command = self.namespace.command_on_machine(&self.program);
         command.args(["undelete", disk, "--state-dir"]).arg(&self.state);
         process::run(&mut command, END)
     }

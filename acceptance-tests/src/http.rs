@@ -37,12 +37,19 @@ fn exchange(target: SocketAddr, path: &str, limit: Duration) -> Result<String> {
     let mut answer = Vec::new();
     stream.take(LONGEST).read_to_end(&mut answer).with_context(|| format!("reading from {target}"))?;
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a head")?;
+    let (head, body) = split(&answer).with_context(|| format!("an answer without a head: {answer:?}"))?;
     let status = head.split_whitespace().nth(1).unwrap_or_default();
     if status != "200" {
         bail!("http://{target}{path} answered {status}: {body}");
     }
     Ok(body.to_owned())
+}
+
+/// Head and body. busybox passes on a CGI script's own line ends.
+fn split(answer: &str) -> Option<(&str, &str)> {
+    let ends = ["\r\n\r\n", "\n\n"].iter().filter_map(|end| Some((answer.find(end)?, end.len())));
+    let (at, length) = ends.min()?;
+    Some((&answer[..at], &answer[at + length..]))
 }
 
 /// The value of `key=` in a page of such lines.
@@ -55,6 +62,15 @@ pub fn field<'a>(page: &'a str, key: &str) -> Result<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_head_ends_at_the_first_empty_line_of_either_kind() {
+        assert_eq!(
+            split("HTTP/1.0 200 OK\r\nA: b\n\nbody\r\n\r\n"),
+            Some(("HTTP/1.0 200 OK\r\nA: b", "body\r\n\r\n"))
+        );
+        assert_eq!(split("HTTP/1.0 200 OK\r\n\r\na\n\nb"), Some(("HTTP/1.0 200 OK", "a\n\nb")));
+    }
 
     #[test]
     fn a_field_is_found_by_its_whole_key() {

@@ -20,7 +20,7 @@ use crate::control_plane::Programs;
 use crate::guests::{self, GuestImage};
 use crate::platform::Parts;
 use crate::report::Report;
-use crate::workspace::{self, Binaries, Profile};
+use crate::workspace::{self, Binaries, Source};
 use crate::{prerequisites, tools};
 
 /// A group of test cases.
@@ -96,7 +96,7 @@ fn needs_root() -> Option<String> {
 #[derive(Debug)]
 pub struct Kit {
     cache: Cache,
-    profile: Profile,
+    source: Source,
     parts: OnceCell<Parts>,
     small: OnceCell<GuestImage>,
     debian: OnceCell<GuestImage>,
@@ -112,10 +112,10 @@ fn once<T: Clone>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Resul
 
 impl Kit {
     /// Nothing is made yet.
-    pub fn new(profile: Profile) -> Result<Self> {
+    pub fn new(source: Source) -> Result<Self> {
         Ok(Self {
             cache: Cache::open()?,
-            profile,
+            source,
             parts: OnceCell::new(),
             small: OnceCell::new(),
             debian: OnceCell::new(),
@@ -127,7 +127,7 @@ impl Kit {
         let parts = once(&self.parts, || {
             prerequisites::ensure_installed()?;
             Ok(Parts {
-                binaries: Binaries::build(self.profile)?,
+                binaries: Binaries::get(&self.source)?,
                 kubectl: tools::kubectl(&self.cache)?,
                 terraform: tools::terraform(&self.cache)?,
                 logs: PathBuf::new(),

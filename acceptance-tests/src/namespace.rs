@@ -61,6 +61,16 @@ impl Namespace {
         command
     }
 
+    /// As [`Self::command`], with a `/sys` that shows this namespace's interfaces, as on a machine of its own.
+    pub fn command_on_machine(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        // Mounting sysfs hides the control groups below it: they are carried over.
+        const MOUNTS: &str = "set -e; kept=$(mktemp -d); mount --rbind /sys/fs/cgroup \"$kept\"; mount -t sysfs sysfs /sys; \
+                              mount --rbind \"$kept\" /sys/fs/cgroup; umount -l \"$kept\"; rmdir \"$kept\"; exec \"$@\"";
+        let mut command = self.command("unshare");
+        command.args(["--mount", "--", "sh", "-c", MOUNTS, "sh"]).arg(program);
+        command
+    }
+
     /// Runs iproute2 inside.
     pub fn ip(&self, arguments: &[&str]) -> Result<String> {
         let mut all = vec!["-n", &self.name];

@@ -328,7 +328,11 @@ impl Platform {
         for file in footprint::files(state) {
             if ["instances/", "network/"].iter().any(|folder| file.starts_with(folder)) && is_log(&file) {
                 let _ = fs::copy(state.join(&file), self.logs.join(file.replace('/', "_")));
-                if let Ok(bytes) = fs::read(state.join(&file)) {
+                let telling = ["/serial.log", "/qemu.log"].iter().any(|end| file.ends_with(end));
+                if let Ok(bytes) = fs::read(state.join(&file))
+                    && telling
+                    && !bytes.is_empty()
+                {
                     let text = String::from_utf8_lossy(&bytes).into_owned();
                     told += &format!("--- {file}\n{}\n", process::tail(&text, 1_000));
                 }
@@ -338,13 +342,15 @@ impl Platform {
             let _ = fs::write(self.logs.join("objects.yaml"), &objects.stdout);
         }
         let log = fs::read_to_string(self.host().log()).unwrap_or_default();
-        told += &format!("--- {}\n{}\n", self.host().log().display(), process::tail(&log, 4_000));
+        told += &format!("--- {}\n{}\n", self.host().log().display(), process::tail(&log, 5_000));
         told
     }
 }
 
 fn is_log(file: &str) -> bool {
-    [".log", ".json", ".conf", ".pid", "leases"].iter().any(|end| file.ends_with(end))
+    // `run` is another way to the same files.
+    !file.contains("/run/")
+        && [".log", ".json", ".conf", ".pid", "leases"].iter().any(|end| file.ends_with(end))
 }
 
 fn belongs_to_a_vm(file: &str) -> bool {

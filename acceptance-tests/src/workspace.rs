@@ -19,13 +19,15 @@ pub fn artifacts() -> PathBuf {
     root().join("target/acceptance")
 }
 
-/// Debug builds share what `cargo test` has compiled; release ones are what users get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    /// `cargo build`.
+/// Where our programs come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// `cargo build`: shares what `cargo test` has compiled.
     Debug,
-    /// `cargo build --release`.
+    /// `cargo build --release`: what users get.
     Release,
+    /// They were built before and lie in this folder.
+    Folder(PathBuf),
 }
 
 /// The two programs a user has.
@@ -38,12 +40,18 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Builds them.
-    pub fn build(profile: Profile) -> Result<Self> {
+    /// Builds or finds them.
+    pub fn get(source: &Source) -> Result<Self> {
+        if let Source::Folder(folder) = source {
+            let find = |name: &str| {
+                folder.join(name).canonicalize().with_context(|| format!("{name} in {}", folder.display()))
+            };
+            return Ok(Self { berth: find("berth")?, provider: find("terraform-provider-berth")? });
+        }
         let mut build = cargo();
         build.args(["build", "--quiet", "--message-format=json", "--package", "berth", "--package"]);
         build.args(["terraform-provider-berth", "--bins"]);
-        if profile == Profile::Release {
+        if *source == Source::Release {
             build.arg("--release");
         }
         let finished = process::run(&mut build, Duration::from_secs(3_000))?;

@@ -1,12 +1,13 @@
 //! `cargo acceptance [LANE…]`: runs the acceptance lanes and ends with one plain line of counts.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use acceptance_tests::footprint::Footprint;
 use acceptance_tests::lanes::{self, Kit, Lane};
 use acceptance_tests::report::{Count, Report, chain, note, spoken};
-use acceptance_tests::workspace::Profile;
+use acceptance_tests::workspace::Source;
 use acceptance_tests::{namespace, prerequisites, undo, wait};
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -32,6 +33,9 @@ struct Arguments {
     /// Tests the release binaries.
     #[arg(long)]
     release: bool,
+    /// Tests the binaries in this folder and builds none.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "release")]
+    binaries: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -60,7 +64,12 @@ fn run(arguments: &Arguments) -> Result<Count> {
         namespace::sweep()?;
         prerequisites::ensure_installed()?;
     }
-    let kit = Kit::new(if arguments.release { Profile::Release } else { Profile::Debug })?;
+    let source = match &arguments.binaries {
+        Some(folder) => Source::Folder(folder.clone()),
+        None if arguments.release => Source::Release,
+        None => Source::Debug,
+    };
+    let kit = Kit::new(source)?;
     if arguments.prepare {
         return prepare(&kit);
     }

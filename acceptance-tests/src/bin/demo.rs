@@ -9,7 +9,7 @@ use acceptance_tests::lanes::{Kit, story};
 use acceptance_tests::platform::Platform;
 use acceptance_tests::report::{chain, note, spoken};
 use acceptance_tests::terraform::Project;
-use acceptance_tests::workspace::{self, Profile};
+use acceptance_tests::workspace::{self, Source};
 use acceptance_tests::{http, namespace, prerequisites, process, undo, wait};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -57,8 +57,7 @@ fn demo(arguments: &Arguments) -> Result<()> {
     prerequisites::ensure_installed()?;
     namespace::sweep()?;
     let before = Footprint::of_this_machine()?;
-    let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
-    let kit = Kit::new(profile)?;
+    let kit = Kit::new(if arguments.debug { Source::Debug } else { Source::Release })?;
     let parts = step("Building berth and its Terraform provider", || kit.parts("demo"))?;
     let guest = step("Building a Debian 12 guest from Debian's packages (kept for the next time)", || {
         kit.debian_guest()

@@ -139,11 +139,19 @@ pub fn writing(report: &mut Report, platform: &Platform) {
     report.case("diff shows a change and exits with 1, and with 0 when there is none", || {
         let diff = |memory: &str| {
             let object = manifests::class("client", 2, memory).to_string();
-            kubectl.with_input(&["diff", "--server-side", "--field-manager=client", "-f", "-"], &object)
+            kubectl.with_input(&["diff", "-f", "-"], &object)
         };
         let changed = diff("512Mi")?;
         ensure!(changed.code() == 1, "{}", changed.told());
-        says(&changed.stdout, &["512Mi"])
+        says(&changed.stdout, &["512Mi"])?;
+        let same = diff("256Mi")?;
+        ensure!(same.code() == 0, "{}", same.told());
+        Ok(())
+    });
+    report.case("a List is applied too", || {
+        let classes = [manifests::class("listed-1", 1, "256Mi"), manifests::class("listed-2", 1, "256Mi")];
+        kubectl.apply(&manifests::list(&classes))?;
+        kubectl.ok(&["delete", "vmclass", "listed-1", "listed-2"]).map(drop)
     });
     report.case("a server-side apply conflict names the other manager and is forced on request", || {
         let apply = |manager: &str, cpus: u32, force: bool| {
@@ -317,7 +325,7 @@ fn process_rules(report: &mut Report, platform: &mut Platform) {
     });
     report.case("a damaged database is refused with its path and left as it is", || {
         platform.stop()?;
-        let database = platform.host().state().join("control-plane.db");
+        let database = platform.host().state().join("control-plane/berth.db");
         let whole = fs::read(&database)?;
         let mut damaged = whole.clone();
         damaged[..64].fill(0x55);
@@ -325,7 +333,7 @@ fn process_rules(report: &mut Report, platform: &mut Platform) {
         let text = process::run(&mut platform.host().up_command(), Duration::from_secs(30))?.failure()?;
         ensure!(fs::read(&database)? == damaged, "the damaged file was written to");
         fs::write(&database, &whole)?;
-        says(&text, &["control-plane.db"])?;
+        says(&text, &["berth.db"])?;
         platform.start()
     });
     report.case("berth crds prints what a Kubernetes cluster needs", || {

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{Kit, kubectl, story};
 use crate::platform::Platform;
-use crate::report::{Report, note};
+use crate::report::Report;
 
 /// Runs the lane.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
@@ -24,8 +24,5 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
             kubectl::refusals(report, &platform);
             story::tell(report, &mut platform, &guest)
         });
-    if report.count().failed > 0 {
-        note(&platform.keep_evidence());
-    }
     outcome
 }

@@ -6,8 +6,13 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-/// Several objects in one manifest.
+/// Several objects in one manifest, as documents of a file.
 pub fn all(objects: &[Value]) -> String {
+    objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+}
+
+/// Several objects as a `List`, as `kubectl get -o yaml` prints them.
+pub fn list(objects: &[Value]) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{Kit, inputs, story};
 use crate::platform::Platform;
-use crate::report::{Report, note};
+use crate::report::Report;
 
 /// Runs the lane.
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
@@ -13,8 +13,5 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     let outcome =
         story::tell(report, &mut platform, &guest).and_then(|()| inputs::run(report, &mut platform, &guest));
-    if report.count().failed > 0 {
-        note(&platform.keep_evidence());
-    }
     outcome
 }

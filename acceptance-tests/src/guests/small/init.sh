@@ -10,10 +10,10 @@ done
 ip link set lo up
 acpid -l /run/acpid.log
 
-# NoCloud: a volume labelled cidata, which may appear a moment after its controller.
+# NoCloud: a volume labelled cidata, which may appear seconds after its controller. Meta-data is YAML or JSON.
 hostname berth-guest
 volume=
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+for _ in $(seq 40); do
 	volume=$(findfs LABEL=cidata 2>/dev/null || findfs LABEL=CIDATA 2>/dev/null) && break
 	sleep 0.2
 done
@@ -23,7 +23,7 @@ if [ -n "$volume" ] && { mount -t vfat -o ro "$volume" /run/cidata || mount -t i
 		[ -f "/run/cidata/$name" ] && cp "/run/cidata/$name" "/www/$name"
 	done
 	umount /run/cidata
-	name=$(sed -n 's/^"\{0,1\}local-hostname"\{0,1\}: *"\{0,1\}\([^", ]*\).*/\1/p' /www/meta-data | head -n 1)
+	name=$(sed -n 's/^ *"\{0,1\}local-hostname"\{0,1\}: *"\{0,1\}\([^", ]*\).*/\1/p' /www/meta-data | head -n 1)
 	[ -n "$name" ] && hostname "$name"
 	grep -hEo '(ssh-(rsa|ed25519)|ecdsa-[a-z0-9-]+) [A-Za-z0-9+/=]+[^"]*' /www/meta-data /www/user-data >/www/authorized_keys 2>/dev/null
 fi
