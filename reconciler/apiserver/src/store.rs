@@ -353,7 +353,16 @@ impl Store {
             }
         }
         drop(hold(&self.reader).take());
-        drop(hold(&self.lock).take());
+        if let Some(lock) = hold(&self.lock).take() {
+            // Said aloud: a child that is being started elsewhere in this process still shares the descriptor.
+            let _ = lock.unlock();
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
