@@ -177,8 +177,7 @@ where
     }
     let mut changed = object.clone();
     *changed.status_mut() = Some(status.clone());
-    let written =
-        api::<K::Object>(ctx, object).replace_status(&object.name_any(), &post(), &changed).await;
+    let written = api::<K::Object>(ctx, object).replace_status(&object.name_any(), &post(), &changed).await;
     match written.map_err(Error::api("write the status")) {
         Ok(mut answer) => {
             answer.meta_mut().managed_fields = None;
@@ -205,7 +204,12 @@ where
     let same = before.and_then(|b| find(b, "Ready")).is_some_and(|b| b.reason == ready.reason);
     if !same {
         let stalled = find(now, "Stalled").is_some();
-        ctx.recorder.record(object.object_ref(&O::DynamicType::default()), stalled, &ready.reason, &ready.message);
+        ctx.recorder.record(
+            object.object_ref(&O::DynamicType::default()),
+            stalled,
+            &ready.reason,
+            &ready.message,
+        );
     }
 }
 

@@ -113,12 +113,16 @@ pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
     disk.status.as_ref()?.volume_id.as_deref()
 }
 
-/// One reconcile. While it goes on nobody takes the volume; after one that could not be reported nobody does until
-/// one could be: only then it is known what the control plane holds as the disk's users.
+/// One reconcile. While it goes on nobody takes the volume; after one whose change of users could not be reported
+/// nobody does until one could be: only then it is known what the control plane holds.
 pub(crate) async fn reconcile(ctx: &Context, disk: &Disk) -> Result<crate::queue::Again, Error> {
     let volume = volume_of(disk).unwrap_or_default();
     ctx.machines.settle(volume);
-    let done = crate::converge::converge::<DiskKind>(ctx, disk).await?;
-    ctx.machines.settled(volume);
-    Ok(done)
+    let done = crate::converge::converge::<DiskKind>(ctx, disk).await;
+    // Without a change of users there is nothing the control plane could hold but what we know it holds.
+    let same = || disk.status.as_ref().is_some_and(|s| s.used_by == observe::users(ctx, disk, volume));
+    if done.is_ok() || same() {
+        ctx.machines.settled(volume);
+    }
+    done
 }

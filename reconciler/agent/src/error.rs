@@ -12,11 +12,10 @@ use crate::system::{Retry, SystemError};
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The name cannot be that of a Host.
-    #[error("{name:?} is no host name: it must be DNS labels (lower-case letters, digits and '-') joined by dots")]
+    #[error(
+        "{name:?} is no host name: it must be DNS labels (lower-case letters, digits and '-') joined by dots"
+    )]
     HostName { name: String },
-    /// The control plane refuses this agent for good.
-    #[error("the control plane does not let this agent in")]
-    Forbidden(#[source] Box<kube::Error>),
 }
 
 /// Why one reconcile failed. Named by what was attempted.
@@ -131,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_qemu_that_gave_up_stalls_with_its_own_words() {
-        let launch = LaunchError::Exited { status: "exit status: 1".into(), stderr: "no such machine".into() };
+        let launch =
+            LaunchError::Exited { status: "exit status: 1".into(), stderr: "no such machine".into() };
         let error = Error::from(SystemError::from(launch));
         let Readiness::Stalled(reason, message) = error.readiness() else { panic!("{error:?}") };
         assert_eq!(reason, Reason::QemuFailed);

@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::converge::post;
 use crate::error::Error;
 use crate::queue::{Again, Key, ObjectName};
+use crate::system::InstanceFacts;
 
 /// Changes are gathered for this long before the host is looked at.
 pub(crate) const GATHER: Duration = Duration::from_millis(500);
@@ -116,22 +117,25 @@ async fn ensure(ctx: &Context, api: &Api<Host>) -> Result<Host, Error> {
 /// What an agent that starts finds on its host: every QEMU counts as holding its disks until it was asked, whether
 /// or not its VM is still known.
 pub(crate) async fn take_stock(ctx: &Context) -> Result<(), Error> {
-    for found in ctx.system.instances().await? {
-        let Some(process) = &found.process else { continue };
-        let journal = found.journal.and_then(|value| crate::vm::Journal::parse(value).ok());
-        let uid = journal.as_ref().map(|j| j.uid.as_str());
-        let key = journal.as_ref().map(|j| Key::Vm(ObjectName::new(&j.namespace, &j.name)));
-        ctx.machines.expect(&found.instance, uid);
-        tracing::info!(instance = found.instance, pid = process.identity.pid, "found running");
-        // One that hangs must not keep the others from being looked after: its VM's reconcile tries again.
-        match ctx.machines.open(&found.instance, uid, key, process).await {
-            Ok(machine) => {
-                let _ = machine.look().await;
-            }
-            Err(error) => {
-                tracing::warn!(instance = found.instance, error = %error.chain(), "its monitor does not answer");
-            }
+    let found = ctx.system.instances().await?;
+    futures::future::join_all(found.into_iter().map(|instance| adopt(ctx, instance))).await;
+    Ok(())
+}
+
+async fn adopt(ctx: &Context, found: InstanceFacts) {
+    let Some(process) = &found.process else { return };
+    let journal = found.journal.and_then(|value| crate::vm::Journal::parse(value).ok());
+    let uid = journal.as_ref().map(|j| j.uid.as_str());
+    let key = journal.as_ref().map(|j| Key::Vm(ObjectName::new(&j.namespace, &j.name)));
+    ctx.machines.expect(&found.instance, uid);
+    tracing::info!(instance = found.instance, pid = process.identity.pid, "found running");
+    // One that hangs must not keep the others from being looked after: its VM's reconcile tries again.
+    match ctx.machines.open(&found.instance, uid, key, process).await {
+        Ok(machine) => {
+            let _ = machine.look().await;
+        }
+        Err(error) => {
+            tracing::warn!(instance = found.instance, error = %error.chain(), "its monitor does not answer");
         }
     }
-    Ok(())
 }

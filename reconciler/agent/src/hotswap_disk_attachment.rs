@@ -52,8 +52,15 @@ pub(crate) struct Observed {
 /// One thing to do about an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Plug { instance: String, pool: String, disk: DiskSpec },
-    Unplug { instance: String, volume: String },
+    Plug {
+        instance: String,
+        pool: String,
+        disk: DiskSpec,
+    },
+    Unplug {
+        instance: String,
+        volume: String,
+    },
     /// Lets go of the object.
     Release,
 }

@@ -142,7 +142,10 @@ impl Tables {
     }
 
     /// The attachments of a VM.
-    pub(crate) fn attachments_of(&self, vm: &ObjectName) -> impl Iterator<Item = &Arc<HotswapDiskAttachment>> {
+    pub(crate) fn attachments_of(
+        &self,
+        vm: &ObjectName,
+    ) -> impl Iterator<Item = &Arc<HotswapDiskAttachment>> {
         self.attachments
             .all()
             .filter(move |(name, a)| name.namespace == vm.namespace && a.spec.vm.as_str() == vm.name)
@@ -311,9 +314,8 @@ impl Indexed for Network {
     }
 
     fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = tables.vms_where(|_, vm| {
-            vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name)
-        });
+        let mut keys = tables
+            .vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name));
         keys.push(Key::Network);
         keys
     }
@@ -379,7 +381,7 @@ mod tests {
         let index = Index::default();
         index.take(Event::Apply(disk("a", "1")));
         index.take(Event::Apply(disk("b", "2")));
-        index.take(Event::Init);
+        index.take::<Disk>(Event::Init);
         index.take(Event::InitApply(disk("b", "2")));
         assert!(index.read().disks.get(&name("a")).is_some(), "not replaced before the list is complete");
         let keys = index.take::<Disk>(Event::InitDone);

@@ -26,8 +26,8 @@ use crate::error::Error;
 use crate::queue::{Key, Queue};
 use crate::system::{ProcessFacts, System};
 use driver::{Driver, Order};
-use guest::{Question, Talk};
 pub(crate) use guest::GuestFacts;
+use guest::{Question, Talk};
 pub(crate) use legal::{Refusal, has_ended};
 
 /// Orders waiting for one machine; more askers than that wait their turn.
@@ -90,7 +90,10 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    async fn ask<T>(&self, order: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Order) -> Result<T, Error> {
+    async fn ask<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Order,
+    ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(order(reply)).await.map_err(|_| Error::MachineGone)?;
         answer.await.map_err(|_| Error::MachineGone)?

@@ -9,8 +9,10 @@ mod plan;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 pub(crate) use observe::{hostname, public_address};
 
@@ -41,6 +43,8 @@ pub(crate) struct Applied {
 pub(crate) struct Real {
     pub(crate) networks: BTreeMap<String, NetworkConfig>,
     pub(crate) firewall: Option<Firewall>,
+    /// When everything was last made sure of.
+    made_sure: Option<Instant>,
 }
 
 impl Applied {
@@ -56,15 +60,27 @@ impl Applied {
     }
 }
 
-/// Makes the host's networks what the objects say.
-pub(crate) async fn reconcile(ctx: &Context) -> Result<Again, Error> {
+/// What may break without anybody telling (a DHCP server that died) is made sure of this often.
+const MAKE_SURE_EVERY: Duration = Duration::from_secs(300);
+
+/// Makes the host's networks what the objects say. With `make_sure` also those that were made so already.
+pub(crate) async fn reconcile(ctx: &Context, make_sure: bool) -> Result<Again, Error> {
     let _turn = ctx.network.turn.lock().await;
-    let observed = observe::observe(ctx).await?;
+    let mut observed = observe::observe(ctx).await?;
+    let due = ctx.network.real().made_sure.is_none_or(|at| at.elapsed() >= MAKE_SURE_EVERY);
+    observed.make_sure = make_sure || due;
     for step in plan::plan(&observed) {
-        tracing::info!(?step, "applying");
+        if observed.is_so(&step) {
+            tracing::debug!(?step, "making sure");
+        } else {
+            tracing::info!(?step, "applying");
+        }
         apply(ctx, &step).await?;
     }
-    Ok(Again::OnChange)
+    if due {
+        ctx.network.real().made_sure = Some(Instant::now());
+    }
+    Ok(Again::After(MAKE_SURE_EVERY))
 }
 
 async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {

@@ -21,9 +21,15 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 /// How a download stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Pull {
-    Running { done: u64, total: Option<u64> },
+    Running {
+        done: u64,
+        total: Option<u64>,
+    },
     /// `again`: when it is tried again; None: not before the source changes.
-    Failed { readiness: Readiness, again: Option<Duration> },
+    Failed {
+        readiness: Readiness,
+        again: Option<Duration>,
+    },
 }
 
 #[derive(Debug)]

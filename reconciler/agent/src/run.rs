@@ -66,7 +66,7 @@ async fn work(ctx: &Arc<Context>) {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");
         tokio::time::sleep(TAKE_STOCK_AGAIN).await;
     }
-    // The Host is what lets the scheduler know us: it does not wait for the rest.
+    // What is bound here must be known before anything is judged to be nobody's.
     ctx.synced().await;
     ctx.queue.add(Key::Host);
     ctx.queue.add(Key::Network);
@@ -118,7 +118,7 @@ fn span(key: &Key) -> tracing::Span {
 async fn reconcile(ctx: &Context, key: &Key) -> Result<Again, Error> {
     // What is no longer bound to this host is none of its business.
     match key {
-        Key::Network => network::reconcile(ctx).await,
+        Key::Network => network::reconcile(ctx, false).await,
         Key::Host => host::reconcile(ctx).await,
         Key::Disk(name) => {
             let found = ctx.index.read().disks.get(name);

@@ -45,8 +45,13 @@ pub(crate) enum Step {
     Launch(Box<LaunchConfig>),
     /// Lets the guest run.
     Start,
-    Plug { pool: String, disk: Box<DiskSpec> },
-    Unplug { volume: String },
+    Plug {
+        pool: String,
+        disk: Box<DiskSpec>,
+    },
+    Unplug {
+        volume: String,
+    },
     PressPowerButton,
     AskGuestToShutDown,
     /// Ends QEMU, by its monitor if that answers.

@@ -43,8 +43,7 @@ where
     K::DynamicType: Default,
 {
     let ctx = ctx.clone();
-    let mut config = watcher::Config::default();
-    config.field_selector = fields.map(str::to_owned);
+    let config = watcher::Config { field_selector: fields.map(str::to_owned), ..watcher::Config::default() };
     let api: Api<K> = Api::all(ctx.client.clone());
     Box::pin(async move {
         // Managed fields are of no use here and half of an object's bytes.

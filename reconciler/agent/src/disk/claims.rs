@@ -16,7 +16,11 @@ pub(crate) struct Wish {
 ///
 /// *Guarantees:* at most one VM; whoever has it keeps it while they want it or hold it; a machine that has it open
 /// is always among the users.
-pub(crate) fn users(have: &[ObjectUse], wishes: &[Wish], holds: impl Fn(&ObjectUse) -> bool) -> Vec<ObjectUse> {
+pub(crate) fn users(
+    have: &[ObjectUse],
+    wishes: &[Wish],
+    holds: impl Fn(&ObjectUse) -> bool,
+) -> Vec<ObjectUse> {
     let keeps = |user: &ObjectUse| {
         let wants = wishes.iter().any(|w| !w.leaving && w.by.vm_uid == user.vm_uid);
         wants || holds(user)
@@ -100,7 +104,11 @@ mod tests {
     #[test]
     fn a_user_whose_vm_is_gone_and_holds_nothing_is_dropped() {
         assert_eq!(users(&[fixed("a")], &[], |_| false), []);
-        assert_eq!(users(&[fixed("a")], &[], |_| true), [fixed("a")], "an orphaned machine still has it open");
+        assert_eq!(
+            users(&[fixed("a")], &[], |_| true),
+            [fixed("a")],
+            "an orphaned machine still has it open"
+        );
     }
 
     proptest! {

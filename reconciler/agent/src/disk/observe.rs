@@ -47,9 +47,9 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         && restores
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == pool);
     let open_size = match ctx.machines.holder(&id) {
-        Some(machine) => machine.look().await.ok().and_then(|look| {
-            look.disks.iter().find(|d| d.id == id).map(|d| d.size)
-        }),
+        Some(machine) => {
+            machine.look().await.ok().and_then(|look| look.disks.iter().find(|d| d.id == id).map(|d| d.size))
+        }
         None => None,
     };
     let image = match &volume {
@@ -85,7 +85,7 @@ pub(crate) fn source_of(image: &Image) -> ImageSource {
     ImageSource { url: source.url.clone(), sha256: source.sha256.clone(), format }
 }
 
-fn users(ctx: &Context, disk: &Disk, volume: &str) -> Vec<ObjectUse> {
+pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str) -> Vec<ObjectUse> {
     let name = ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any());
     let wishes = wishes(&ctx.index.read(), &name);
     let have = disk.status.as_ref().map(|s| s.used_by.clone()).unwrap_or_default();

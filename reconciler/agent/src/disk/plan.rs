@@ -53,9 +53,7 @@ fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> 
         Plan::steps(vec![step], Readiness::Reconciling(Reason::Growing, text))
     };
     match observed.open_size {
-        Some(size) if size < wanted => {
-            growing(Step::GrowOnline { volume: volume.to_owned(), bytes: wanted })
-        }
+        Some(size) if size < wanted => growing(Step::GrowOnline { volume: volume.to_owned(), bytes: wanted }),
         Some(_) => ready,
         None if facts.size < wanted => {
             let (pool, volume) = (facts.pool.clone(), volume.to_owned());
@@ -77,7 +75,9 @@ fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
 fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let pool = disk.spec.pool.to_string();
     if disk.status.as_ref().is_some_and(|status| status.size.is_some()) {
-        let text = format!("volume {volume} was on this host and its file is gone: bring the file back, or replace the Disk");
+        let text = format!(
+            "volume {volume} was on this host and its file is gone: bring the file back, or replace the Disk"
+        );
         return Plan::stands(Readiness::Stalled(Reason::DiskLost, text));
     }
     let owner = VolumeOwner {
@@ -139,7 +139,10 @@ fn base(disk: &Disk, size: Option<u64>, image: &ImageSeen) -> Result<Option<Stri
         ImageSeen::Cached(facts) => match size {
             Some(size) if size < facts.virtual_size => {
                 let image = Quantity::from_bytes(facts.virtual_size);
-                let text = format!("the disk has {}, its image {name} needs at least {image}", Quantity::from_bytes(size));
+                let text = format!(
+                    "the disk has {}, its image {name} needs at least {image}",
+                    Quantity::from_bytes(size)
+                );
                 Err(Plan::stands(Readiness::Stalled(Reason::DiskSmallerThanImage, text)))
             }
             _ => Ok(Some(facts.sha256.clone())),

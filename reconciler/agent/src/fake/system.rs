@@ -17,8 +17,8 @@ use super::state::{Volume, image_path, instance_path, volume_path};
 use super::{FakeSystem, FaultAction, When};
 use crate::system::{
     Firewall, FirmwareKind, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, LaunchConfig,
-    LeaseTaken, NetworkConfig, NewVolume, ProcessFacts, Progress, Stranger, StrangerKind, System, SystemError,
-    TapConfig, TrashedVolume, VolumeFacts, VolumeOwner,
+    LeaseTaken, NetworkConfig, NewVolume, ProcessFacts, Progress, Stranger, StrangerKind, System,
+    SystemError, TapConfig, TrashedVolume, VolumeFacts, VolumeOwner,
 };
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -320,7 +320,8 @@ impl System for FakeSystem {
                 self.files.put(&volume.facts.path, size);
                 state.volumes.insert(id.to_owned(), volume);
             }
-            let volume = state.volumes.get(id).ok_or_else(|| SystemError::VolumeLost { id: id.to_owned() })?;
+            let volume =
+                state.volumes.get(id).ok_or_else(|| SystemError::VolumeLost { id: id.to_owned() })?;
             Ok(self.facts_of(volume))
         };
         self.call("restore_volume", work).await
@@ -450,7 +451,8 @@ impl System for FakeSystem {
     }
 
     async fn guest_agent(&self, instance: &str) -> Result<GuestAgent> {
-        self.call("guest_agent", async { Ok(self.hypervisor.guest_agent(&Self::paths(instance)).await?) }).await
+        self.call("guest_agent", async { Ok(self.hypervisor.guest_agent(&Self::paths(instance)).await?) })
+            .await
     }
 
     async fn kill(&self, instance: &str, grace: Duration) -> Result<()> {

@@ -35,7 +35,8 @@ pub(crate) async fn renew_for_ever(ctx: Arc<Context>) {
 async fn renew(ctx: &Context) -> Result<(), Error> {
     let api: Api<Lease> = Api::namespaced(ctx.client.clone(), SYSTEM_NAMESPACE);
     let now = MicroTime(ctx.now());
-    let patch = json!({"spec": {"holderIdentity": ctx.host(), "leaseDurationSeconds": HOLDS, "renewTime": now}});
+    let patch =
+        json!({"spec": {"holderIdentity": ctx.host(), "leaseDurationSeconds": HOLDS, "renewTime": now}});
     let params = PatchParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PatchParams::default() };
     let renewed = api.patch(ctx.host(), &params, &Patch::Merge(patch)).await;
     match renewed.map_err(Error::api("renew the Lease")) {

@@ -27,7 +27,15 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     set_bool(conditions, ConditionType::Accelerated, accelerated, reason, &facts.kvm.reason, generation, now);
     let forwarding = &observed.forwarding;
     let reason = if forwarding.ok { Reason::Available } else { Reason::ForeignFirewall };
-    set_bool(conditions, ConditionType::Forwarding, forwarding.ok, reason, &forwarding.message, generation, now);
+    set_bool(
+        conditions,
+        ConditionType::Forwarding,
+        forwarding.ok,
+        reason,
+        &forwarding.message,
+        generation,
+        now,
+    );
     status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
     status.address = facts.address.map(|address| address.to_string());
     status.qemu_version = facts.qemu.as_ref().ok().map(|qemu| qemu.version.clone());
@@ -59,8 +67,11 @@ fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentC
     let gib = |bytes: u64| amount(bytes / GIB * GIB);
     status.capacity =
         Some(Resources { cpus, memory: mib(facts.memory_bytes), storage: gib(facts.storage_total_bytes) });
-    status.allocatable =
-        Some(Resources { cpus: cpus * overcommit, memory: mib(offered), storage: gib(facts.storage_total_bytes) });
+    status.allocatable = Some(Resources {
+        cpus: cpus * overcommit,
+        memory: mib(offered),
+        storage: gib(facts.storage_total_bytes),
+    });
     status.free = Some(Resources {
         cpus: (cpus * overcommit - usage.cpus).max(0),
         memory: mib(offered.saturating_sub(used)),
@@ -103,7 +114,11 @@ fn orphans(observed: &Observed) -> Vec<Orphan> {
     }
     for volume in &observed.lost_volumes {
         let owner = format!("{}/{}", volume.owner.namespace, volume.owner.name);
-        orphans.push(orphan("Volume", volume.id.clone(), format!("no Disk has it; it was made for Disk {owner}")));
+        orphans.push(orphan(
+            "Volume",
+            volume.id.clone(),
+            format!("no Disk has it; it was made for Disk {owner}"),
+        ));
     }
     for lost in &observed.lost_instances {
         let vm = lost.vm.as_deref().unwrap_or("unknown");

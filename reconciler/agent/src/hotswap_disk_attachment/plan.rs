@@ -36,11 +36,14 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     match observed.user() {
         Some(user) if uses(user, &attachment.name_any(), &vm_uid) => {}
         Some(user) => {
-            let how = user.attachment.as_ref().map_or_else(String::new, |a| format!(" through attachment {a}"));
+            let how =
+                user.attachment.as_ref().map_or_else(String::new, |a| format!(" through attachment {a}"));
             let text = format!("Disk {disk_name} is used by VM {}{how}", user.vm);
             return Plan::stands(Readiness::Stalled(Reason::DiskInUse, text));
         }
-        None => return waits(Reason::WaitingForDisk, format!("Disk {disk_name} is being given to VM {vm_name}")),
+        None => {
+            return waits(Reason::WaitingForDisk, format!("Disk {disk_name} is being given to VM {vm_name}"));
+        }
     }
     if vm.metadata.deletion_timestamp.is_some() {
         return waits(Reason::WaitingForVM, format!("VM {vm_name} is being deleted"));

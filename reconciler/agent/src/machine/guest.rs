@@ -34,7 +34,11 @@ pub(crate) struct GuestFacts {
 #[derive(Debug)]
 pub(super) enum Question {
     /// What is mounted of the disk with this serial at this SCSI target; None: no agent to ask.
-    Mounts { serial: String, target: Option<u8>, reply: oneshot::Sender<Option<Vec<String>>> },
+    Mounts {
+        serial: String,
+        target: Option<u8>,
+        reply: oneshot::Sender<Option<Vec<String>>>,
+    },
     Shutdown(oneshot::Sender<bool>),
 }
 

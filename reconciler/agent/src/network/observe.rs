@@ -7,7 +7,7 @@ use berth_api::{Network, VM};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
-use super::{Real, bridge_of, tap_prefix};
+use super::{Real, Step, bridge_of, tap_prefix};
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
@@ -28,6 +28,8 @@ pub(crate) struct Observed {
     /// What the names of taps start with that some instance may use.
     pub(super) tap_owners: Vec<String>,
     pub(super) real: Real,
+    /// Also what was made so already is to be made so.
+    pub(super) make_sure: bool,
 }
 
 pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
@@ -42,7 +44,21 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let tables = ctx.index.read();
     tap_owners.extend(tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix));
     let real = ctx.network.real().clone();
-    Ok(Observed { wanted, firewall, left_alone, bridges, taps, tap_owners, real })
+    Ok(Observed { wanted, firewall, left_alone, bridges, taps, tap_owners, real, make_sure: false })
+}
+
+impl Observed {
+    /// Whether this step was taken before and, as far as can be seen, still holds.
+    pub(super) fn is_so(&self, step: &Step) -> bool {
+        match step {
+            Step::EnsureNetwork(network) => {
+                self.real.networks.get(&network.bridge) == Some(network)
+                    && self.bridges.contains(&network.bridge)
+            }
+            Step::ApplyFirewall(firewall) => self.real.firewall.as_ref() == Some(firewall),
+            Step::RemoveTap(_) | Step::RemoveNetwork(_) => false,
+        }
+    }
 }
 
 /// What the objects say. Pure.
@@ -53,9 +69,10 @@ pub(super) fn wanted(tables: &Tables) -> (Vec<NetworkConfig>, Firewall, BTreeSet
     for (name, vm) in tables.vms.all() {
         for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
             let bridge = bridge_of(&interface.network);
-            let found = interface.network.split_once('/').and_then(|(namespace, network)| {
-                tables.networks.get(&ObjectName::new(namespace, network))
-            });
+            let found = interface
+                .network
+                .split_once('/')
+                .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
             let config = found.as_deref().and_then(|network| config(network, &bridge));
             let (Some(config), Ok(address)) = (config, interface.address.parse::<Ipv4Addr>()) else {
                 left_alone.insert(bridge);

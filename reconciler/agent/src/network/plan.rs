@@ -4,20 +4,14 @@ use super::{Observed, Step};
 
 pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let mut steps = Vec::new();
-    for network in &observed.wanted {
-        let real = observed.real.networks.get(&network.bridge);
-        let present = observed.bridges.contains(&network.bridge);
-        if real != Some(network) || !present {
-            steps.push(Step::EnsureNetwork(network.clone()));
-        }
-    }
-    if observed.real.firewall.as_ref() != Some(&observed.firewall) {
-        steps.push(Step::ApplyFirewall(observed.firewall.clone()));
-    }
+    steps.extend(observed.wanted.iter().cloned().map(Step::EnsureNetwork));
+    steps.push(Step::ApplyFirewall(observed.firewall.clone()));
+    steps.retain(|step| observed.make_sure || !observed.is_so(step));
     let owned = |tap: &&String| observed.tap_owners.iter().any(|owner| tap.starts_with(owner.as_str()));
     steps.extend(observed.taps.iter().filter(|tap| !owned(tap)).map(|tap| Step::RemoveTap(tap.clone())));
     let used = |bridge: &String| {
-        observed.wanted.iter().any(|network| network.bridge == *bridge) || observed.left_alone.contains(bridge)
+        observed.wanted.iter().any(|network| network.bridge == *bridge)
+            || observed.left_alone.contains(bridge)
     };
     let unused = observed.bridges.iter().filter(|bridge| !used(bridge));
     steps.extend(unused.map(|bridge| Step::RemoveNetwork(bridge.clone())));
@@ -36,7 +30,8 @@ mod tests {
 
     fn world(public: bool, network: bool) -> Index {
         let index = Index::default();
-        let interfaces = if public { json!([{"name": "nic0", "publicIP": "web"}]) } else { json!([{"name": "nic0"}]) };
+        let interfaces =
+            if public { json!([{"name": "nic0", "publicIP": "web"}]) } else { json!([{"name": "nic0"}]) };
         let vm = json!({
             "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": "1"},
             "spec": {"class": "s", "disks": [{"name": "d", "boot": true}], "networkInterfaces": interfaces},
@@ -54,7 +49,9 @@ mod tests {
                 "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "1"},
                 "spec": {"cidr": "10.77.0.0/16"},
             });
-            index.take::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+            index.take::<berth_api::Network>(Event::Apply(
+                serde_json::from_value(network).expect("a Network"),
+            ));
         }
         index
     }
@@ -63,7 +60,16 @@ mod tests {
         let (wanted, firewall, left_alone) = wanted(&index.read());
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
         let tap_owners = vec!["btt01234567n".to_owned()];
-        Observed { wanted, firewall, left_alone, bridges: bridges.to_vec(), taps, tap_owners, real }
+        Observed {
+            wanted,
+            firewall,
+            left_alone,
+            bridges: bridges.to_vec(),
+            taps,
+            tap_owners,
+            real,
+            make_sure: false,
+        }
     }
 
     fn made(observed: &Observed) -> Real {
@@ -87,7 +93,7 @@ mod tests {
         [
             EnsureNetwork(
                 NetworkConfig {
-                    bridge: "bth-4c0f2d2f",
+                    bridge: "bth-6a60db49",
                     cidr: 10.77.0.0/16,
                     gateway: 10.77.0.1,
                     mtu: 1500,
@@ -105,7 +111,7 @@ mod tests {
                 Firewall {
                     nat: [
                         Nat {
-                            bridge: "bth-4c0f2d2f",
+                            bridge: "bth-6a60db49",
                             cidr: 10.77.0.0/16,
                         },
                     ],
@@ -126,7 +132,9 @@ mod tests {
         let index = world(true, true);
         let bridge = bridge_of("berth-shared/default");
         let real = made(&seen(&index, Real::default(), &[], &[]));
-        assert_eq!(plan(&seen(&index, real.clone(), &[bridge], &["btt01234567n0"])), []);
+        let so = seen(&index, real.clone(), &[bridge], &["btt01234567n0"]);
+        assert_eq!(plan(&so), []);
+        assert_eq!(plan(&Observed { make_sure: true, ..so }).len(), 2);
         assert_eq!(plan(&seen(&index, real, &[], &[])).len(), 1, "a bridge that vanished is made again");
     }
 
@@ -141,7 +149,12 @@ mod tests {
     #[test]
     fn bridges_and_taps_nobody_uses_are_removed_and_those_of_an_unreadable_network_stay() {
         let bridge = bridge_of("berth-shared/default");
-        let steps = plan(&seen(&Index::default(), Real::default(), std::slice::from_ref(&bridge), &["bttffffffffn0"]));
+        let steps = plan(&seen(
+            &Index::default(),
+            Real::default(),
+            std::slice::from_ref(&bridge),
+            &["bttffffffffn0"],
+        ));
         assert!(steps.contains(&Step::RemoveNetwork(bridge.clone())), "{steps:?}");
         assert!(steps.contains(&Step::RemoveTap("bttffffffffn0".to_owned())), "{steps:?}");
         let steps = plan(&seen(&world(false, false), Real::default(), &[bridge], &[]));

@@ -24,7 +24,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
     match step {
         Step::Note(journal) => ctx.system.write_journal(instance, &journal.to_value()).await?,
         Step::EnsureNetworks => {
-            crate::network::reconcile(ctx).await?;
+            crate::network::reconcile(ctx, true).await?;
         }
         Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
         Step::Launch(config) => launch(ctx, vm, config).await?,
@@ -82,7 +82,9 @@ fn user_of(ctx: &Context, vm: &VM, volume: &str) -> User {
     let disk = tables.disks.all().map(|(_, disk)| disk).find(|disk| volume_of(disk) == Some(volume));
     match disk.and_then(|d| d.status.as_ref()?.used_by.first().cloned()) {
         None => User::Nobody,
-        Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => User::ThisVm,
+        Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
+            User::ThisVm
+        }
         Some(user) => User::Other(user.vm),
     }
 }

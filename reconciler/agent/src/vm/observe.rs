@@ -120,9 +120,10 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     let mut missing_networks = Vec::new();
     let mut mtus = BTreeMap::new();
     for interface in interfaces {
-        let network = interface.network.split_once('/').and_then(|(namespace, network)| {
-            tables.networks.get(&ObjectName::new(namespace, network))
-        });
+        let network = interface
+            .network
+            .split_once('/')
+            .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
         match network {
             Some(network) => {
                 let mtu = network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(1500);

@@ -17,17 +17,16 @@ pub(super) use start::is_synced;
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     if observed.instance.is_empty() {
-        return Plan::stands(Readiness::Reconciling(Reason::Bound, "bound without an instance identity".into()));
+        return Plan::stands(Readiness::Reconciling(
+            Reason::Bound,
+            "bound without an instance identity".into(),
+        ));
     }
     if epoch_of(vm) < observed.journal.epoch {
         let text = "a newer binding of this VM was worked on here: this one is void";
         return Plan::stands(Readiness::Reconciling(Reason::Bound, text.into()));
     }
-    if observed.process.is_some() {
-        present(vm, observed)
-    } else {
-        absent(vm, observed)
-    }
+    if observed.process.is_some() { present(vm, observed) } else { absent(vm, observed) }
 }
 
 pub(super) fn note(journal: Journal) -> Step {
@@ -147,7 +146,10 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
         return Plan::steps(vec![note(noted)], Readiness::Reconciling(Reason::Stopping, "stopped".into()));
     }
     if journal.believes_running() {
-        return Plan::steps(vec![note(vanished(observed))], Readiness::Reconciling(Reason::Stopping, "ended".into()));
+        return Plan::steps(
+            vec![note(vanished(observed))],
+            Readiness::Reconciling(Reason::Stopping, "ended".into()),
+        );
     }
     if deleting(vm) {
         return stop::remove(observed);

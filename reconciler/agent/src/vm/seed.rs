@@ -90,7 +90,8 @@ fn own_meta_data(vm: &VM, instance: &str) -> String {
 fn own_network_config(vm: &VM) -> String {
     let mut ethernets = Map::new();
     for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
-        let ethernet = json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}, "dhcp4": true});
+        let ethernet =
+            json!({"match": {"macaddress": interface.mac_address.to_ascii_lowercase()}, "dhcp4": true});
         ethernets.insert(interface.name.clone(), ethernet);
     }
     pretty(&json!({"version": 2, "ethernets": ethernets}))

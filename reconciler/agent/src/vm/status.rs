@@ -53,7 +53,8 @@ fn write_running(
     now: Timestamp,
 ) {
     let running = runs(observed);
-    let (reason, text) = if running { (Reason::Running, "") } else { (not_running(readiness), readiness.message()) };
+    let (reason, text) =
+        if running { (Reason::Running, "") } else { (not_running(readiness), readiness.message()) };
     set_bool(&mut status.conditions, ConditionType::Running, running, reason, text, generation, now);
 }
 
@@ -69,7 +70,9 @@ fn write_guest_ready(status: &mut VMStatus, observed: &Observed, generation: i64
     let (seen, reason, text) = match (runs(observed), observed.guest.agent, observed.lease_taken) {
         (true, true, _) => (true, Reason::GuestSeen, "the guest agent answers"),
         (true, false, true) => (true, Reason::GuestSeen, "the guest took its address by DHCP"),
-        (true, false, false) => (false, Reason::GuestNotSeen, "no guest agent answers and no address was taken yet"),
+        (true, false, false) => {
+            (false, Reason::GuestNotSeen, "no guest agent answers and no address was taken yet")
+        }
         (false, _, _) => (false, Reason::GuestNotSeen, "the VM does not run"),
     };
     set_bool(&mut status.conditions, ConditionType::GuestReady, seen, reason, text, generation, now);
@@ -77,7 +80,8 @@ fn write_guest_ready(status: &mut VMStatus, observed: &Observed, generation: i64
 
 fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, generation: i64, now: Timestamp) {
     let conditions = &mut status.conditions;
-    let (Some(_), Some(run), Some(class)) = (&observed.process, &observed.journal.run, &observed.class) else {
+    let (Some(_), Some(run), Some(class)) = (&observed.process, &observed.journal.run, &observed.class)
+    else {
         // What does not run takes its size from the class when it starts.
         remove(conditions, ConditionType::ClassSynced);
         return;
@@ -150,7 +154,11 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
     for disk in &observed.disks {
         let booted = observed.journal.run.as_ref().filter(|run| run.process.is_some());
         let later = disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref());
-        let message = if later { Some("becomes the boot disk at the next power cycle".to_owned()) } else { disk.problem.clone() };
+        let message = if later {
+            Some("becomes the boot disk at the next power cycle".to_owned())
+        } else {
+            disk.problem.clone()
+        };
         all.push(entry(&disk.name, None, disk.volume_id.as_deref(), message));
     }
     for (volume, (disk, attachment)) in &observed.attachments {

@@ -1,18 +1,19 @@
 //! The agent fails, or is cut off, at any call of its host: what is declared is reached all the same.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use berth_agent::fake::{FaultAction, Faults, NoFaults, When};
+use berth_agent::fake::{FaultAction, Faults, When};
 use berth_api::{Disk, HotswapDiskAttachment, VM};
 use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::world::{DATA, INSTANCE, World, is_ready};
 
-/// How many calls lie between two that are struck: all of them take minutes, and a prime wanders over everything.
-const STRIDE: usize = 11;
+/// How many calls lie between two that are struck: striking every one takes minutes (`BERTH_SWEEP_STRIDE=1`).
+const STRIDE: usize = 29;
 
 /// Strikes the n-th side of a call, once.
 #[derive(Debug)]
@@ -37,27 +38,31 @@ impl Faults for Strike {
 
 /// The whole life of a VM. True when the strike hit.
 async fn live(strike: Arc<Strike>) -> bool {
-    let mut world = World::without_agent().await;
+    let world = World::without_agent().await;
     world.system.set_faults(strike.clone());
     world.start_agent();
-    let story = story(&world);
-    let hit = tokio::select! {
-        () = story => false,
-        () = strike.struck.notified() => true,
-    };
-    if hit {
+    let hit = Cell::new(false);
+    let supervise = async {
+        strike.struck.notified().await;
+        hit.set(true);
         if strike.with == FaultAction::Hang {
             world.crash_agent().await;
             world.start_agent();
         }
-        again(&world).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = story(&world) => {}
+        () = supervise => {}
     }
-    world.system.set_faults(Arc::new(NoFaults));
     world.assert_quiet().await;
     let left = world.system.leftovers();
     assert!(left.processes.is_empty() && left.instances.is_empty() && left.taps.is_empty(), "{left:?}");
-    assert!(left.bridges.is_empty() && left.firewall.forwards.is_empty() && left.volumes.is_empty(), "{left:?}");
-    hit
+    assert!(
+        left.bridges.is_empty() && left.firewall.forwards.is_empty() && left.volumes.is_empty(),
+        "{left:?}"
+    );
+    hit.get()
 }
 
 async fn story(world: &World) {
@@ -65,54 +70,24 @@ async fn story(world: &World) {
     let vm = world.make_vm(json!({"networkInterfaces": [{"name": "nic0", "publicIP": "web"}]})).await;
     world.make_public_ip(&vm).await;
     world.make_attachment().await;
-    finish(world).await;
-}
-
-/// From wherever the story was cut off: what was not declared yet is declared now.
-async fn again(world: &World) {
-    if world.api::<VM>().get_opt("web").await.expect("readable").is_none() {
-        let began = world.api::<Disk>().get_opt("data").await.expect("readable").is_some();
-        if !began {
-            return;
-        }
-    }
-    finish(world).await;
-}
-
-async fn exists<K>(world: &World, name: &str) -> bool
-where
-    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-    K::DynamicType: Default,
-{
-    let found = world.api::<K>().get_opt(name).await.expect("readable");
-    found.is_some_and(|object| object.meta().deletion_timestamp.is_none())
-}
-
-async fn finish(world: &World) {
-    if exists::<HotswapDiskAttachment>(world, "data").await {
-        let attached = |a: &HotswapDiskAttachment| a.status.as_ref().is_some_and(|s| s.device.is_some());
-        world.until::<HotswapDiskAttachment>("data", attached).await;
-        assert!(world.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
-        world.change::<Disk>("data", json!({"size": "2Gi"})).await;
-        let grown = |d: &Disk| d.status.as_ref().is_some_and(|s| s.size.as_deref() == Some("2Gi"));
-        world.until::<Disk>("data", grown).await;
-        world.delete::<HotswapDiskAttachment>("data").await;
-    }
+    let attached = |a: &HotswapDiskAttachment| a.status.as_ref().is_some_and(|s| s.device.is_some());
+    world.until::<HotswapDiskAttachment>("data", attached).await;
+    assert!(world.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
+    world.change::<Disk>("data", json!({"size": "2Gi"})).await;
+    let grown = |d: &Disk| d.status.as_ref().is_some_and(|s| s.size.as_deref() == Some("2Gi"));
+    world.until::<Disk>("data", grown).await;
+    world.delete::<HotswapDiskAttachment>("data").await;
     world.until_gone::<HotswapDiskAttachment>("data").await;
-    if exists::<VM>(world, "web").await {
-        world.change::<VM>("web", json!({"power": "Stopped"})).await;
-        world.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
-        world.change::<VM>("web", json!({"power": "Running"})).await;
-        world.until::<VM>("web", |vm| is_ready(vm, "Running")).await;
-        assert_eq!(world.system.hypervisor().instances().len(), 1);
-        world.delete::<VM>("web").await;
-    }
+    world.change::<VM>("web", json!({"power": "Stopped"})).await;
+    world.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    world.change::<VM>("web", json!({"power": "Running"})).await;
+    world.until::<VM>("web", |vm| is_ready(vm, "Running")).await;
+    assert_eq!(world.system.hypervisor().instances().len(), 1);
+    world.delete::<VM>("web").await;
     world.until_gone::<VM>("web").await;
     for disk in ["root", "data"] {
-        if exists::<Disk>(world, disk).await {
-            world.until::<Disk>(disk, |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
-            world.delete::<Disk>(disk).await;
-        }
+        world.until::<Disk>(disk, |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+        world.delete::<Disk>(disk).await;
         world.until_gone::<Disk>(disk).await;
     }
 }
@@ -122,7 +97,10 @@ fn sweep(with: FaultAction, offset: usize) {
     for at in (1 + offset % stride..).step_by(stride) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         let strike = Strike { at: at as u64, with, count: AtomicU64::new(0), struck: Notify::new() };
-        let hit = runtime.expect("a runtime").block_on(live(Arc::new(strike)));
+        let strike = Arc::new(strike);
+        // Shown when it fails: which call it was.
+        eprintln!("{with:?} at side {at}");
+        let hit = runtime.expect("a runtime").block_on(live(strike));
         if !hit {
             assert!(at > 100, "the story has more calls than {at}");
             return;

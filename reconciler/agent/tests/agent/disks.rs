@@ -7,7 +7,9 @@ use berth_qemu::machine::Format;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::world::{DATA, HOST, IMAGE_URL, INSTANCE, ROOT, SHA256, World, disk_bound, reason_of, vm_bound, vm_reason};
+use crate::world::{
+    DATA, HOST, IMAGE_URL, INSTANCE, ROOT, SHA256, World, disk_bound, reason_of, vm_bound, vm_reason,
+};
 
 fn disk_reason(disk: &Disk) -> String {
     disk.status.as_ref().map(|s| reason_of(&s.conditions, "Ready")).unwrap_or_default()
@@ -30,7 +32,8 @@ async fn running() -> World {
     world.furnish().await;
     world.make_vm(json!({})).await;
     world.running_vm().await;
-    let up = |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
+    let up =
+        |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
     world.until::<VM>("web", up).await;
     world
 }
@@ -66,7 +69,13 @@ async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
 async fn a_disk_smaller_than_its_image_says_so() {
     let world = World::start().await;
     world.furnish().await;
-    world.make::<Disk>("tiny", json!({"image": "debian", "size": "1Gi"}), Some(disk_bound("v-00000000000000b1"))).await;
+    world
+        .make::<Disk>(
+            "tiny",
+            json!({"image": "debian", "size": "1Gi"}),
+            Some(disk_bound("v-00000000000000b1")),
+        )
+        .await;
     world.until::<Disk>("tiny", |d| disk_reason(d) == "DiskSmallerThanImage").await;
     world.change::<Disk>("tiny", json!({"size": "3Gi"})).await;
     world.until::<Disk>("tiny", size("3Gi")).await;
@@ -84,7 +93,13 @@ async fn a_wrong_checksum_stalls_the_image_and_is_downloaded_once() {
     };
     world.system.add_source(IMAGE_URL, source);
     let spec = json!({"source": {"url": IMAGE_URL, "sha256": SHA256}});
-    world.make::<Image>("debian", spec, Some(json!({"observedGeneration": 0, "binding": {"host": HOST, "epoch": 1}}))).await;
+    world
+        .make::<Image>(
+            "debian",
+            spec,
+            Some(json!({"observedGeneration": 0, "binding": {"host": HOST, "epoch": 1}})),
+        )
+        .await;
     let reason = |wanted: &'static str| {
         move |i: &Image| i.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "Ready") == wanted)
     };
@@ -108,7 +123,13 @@ async fn a_wrong_checksum_stalls_the_image_and_is_downloaded_once() {
 async fn an_image_that_is_not_there_yet_is_tried_again() {
     let world = World::start().await;
     let spec = json!({"source": {"url": IMAGE_URL, "sha256": SHA256}});
-    world.make::<Image>("debian", spec, Some(json!({"observedGeneration": 0, "binding": {"host": HOST, "epoch": 1}}))).await;
+    world
+        .make::<Image>(
+            "debian",
+            spec,
+            Some(json!({"observedGeneration": 0, "binding": {"host": HOST, "epoch": 1}})),
+        )
+        .await;
     let reason = |wanted: &'static str| {
         move |i: &Image| i.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "Ready") == wanted)
     };
@@ -127,7 +148,8 @@ async fn of_two_vms_on_one_disk_one_boots_and_the_other_waits_for_it() {
     world.delete::<VM>("web").await;
     world.until_gone::<VM>("web").await;
     world.until::<VM>("rival", |vm| vm_reason(vm) == "Running").await;
-    let users = world.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.len() == 1)).await;
+    let users =
+        world.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.len() == 1)).await;
     assert_eq!(users.status.expect("reported").used_by[0].vm, "rival");
 }
 
@@ -142,7 +164,10 @@ async fn a_mounted_disk_is_not_pulled_unless_forced() {
     });
     world.delete::<HotswapDiskAttachment>("data").await;
     let busy = world.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "GuestBusy").await;
-    let message = berth_api::condition::find(&busy.status.expect("reported").conditions, "Stalled").expect("stalled").message.clone();
+    let message = berth_api::condition::find(&busy.status.expect("reported").conditions, "Stalled")
+        .expect("stalled")
+        .message
+        .clone();
     assert!(message.contains("/srv/data"), "{message}");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(world.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
@@ -176,7 +201,8 @@ async fn a_second_disk_does_not_disturb_the_first_and_a_restart_brings_both_back
     world.make::<Disk>("more", json!({"size": "1Gi"}), Some(disk_bound(more))).await;
     world.make_attachment().await;
     attached(&world).await;
-    let target = |world: &World| world.system.hypervisor().view(INSTANCE).expect("it runs").disks[DATA].clone();
+    let target =
+        |world: &World| world.system.hypervisor().view(INSTANCE).expect("it runs").disks[DATA].clone();
     let before = target(&world);
     world.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}, {"name": "more"}]})).await;
     let both = |world: &World| {
@@ -189,7 +215,8 @@ async fn a_second_disk_does_not_disturb_the_first_and_a_restart_brings_both_back
     assert!(both(&world));
     assert_eq!(target(&world), before);
     world.change::<VM>("web", json!({"restartToken": "1"})).await;
-    let acted = |vm: &VM| vm_reason(vm) == "Running" && vm.status.as_ref().is_some_and(|s| s.restart_token.is_some());
+    let acted =
+        |vm: &VM| vm_reason(vm) == "Running" && vm.status.as_ref().is_some_and(|s| s.restart_token.is_some());
     world.until::<VM>("web", acted).await;
     attached(&world).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -236,7 +263,7 @@ async fn a_deleted_disk_comes_back_from_the_trash_and_a_retained_one_stays_where
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_owns_is_reported_and_left_alone() {
-    let mut world = running().await;
+    let world = running().await;
     world.system.hypervisor().add_foreign("somebody-elses");
     world.crash_agent().await;
     // Its VM goes without this host being asked: somebody took the finalizer off.

@@ -13,9 +13,7 @@ async fn a_vm_is_made_runs_gets_a_disk_stops_and_goes_without_a_trace() {
     let world = World::start().await;
     world.set_retention(600).await;
     world.furnish().await;
-    let vm = world
-        .make_vm(json!({"networkInterfaces": [{"name": "nic0", "publicIP": "web"}]}))
-        .await;
+    let vm = world.make_vm(json!({"networkInterfaces": [{"name": "nic0", "publicIP": "web"}]})).await;
     world.make_public_ip(&vm).await;
 
     let vm = world.running_vm().await;
@@ -25,9 +23,8 @@ async fn a_vm_is_made_runs_gets_a_disk_stops_and_goes_without_a_trace() {
     let hardware = status.hardware.expect("pinned");
     assert_eq!((hardware.machine_type.as_str(), hardware.accelerator.as_str()), ("pc-q35-7.2", "tcg"));
     assert_eq!(world.system.pulls(), 1);
-    let guest = world.until::<VM>("web", |vm| {
-        vm.status.as_ref().and_then(|s| s.guest.as_ref()).is_some_and(|g| g.agent)
-    });
+    let guest = world
+        .until::<VM>("web", |vm| vm.status.as_ref().and_then(|s| s.guest.as_ref()).is_some_and(|g| g.agent));
     guest.await;
 
     world.make_attachment().await;
@@ -82,7 +79,10 @@ async fn what_is_converged_is_left_alone() {
 async fn the_host_registers_and_says_what_it_has() {
     let world = World::start().await;
     let host = world.host().await;
-    assert_eq!(host.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/hostname")).map(String::as_str), Some(HOST));
+    assert_eq!(
+        host.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/hostname")).map(String::as_str),
+        Some(HOST)
+    );
     let status = host.status.expect("reported");
     assert_eq!(status.accelerator.as_deref(), Some("tcg"));
     assert_eq!(status.allocatable.expect("offered").cpus, 32);
@@ -111,7 +111,11 @@ async fn what_a_vm_waits_for_is_said_and_when_it_comes_the_vm_goes_on_by_itself(
     world.until::<VM>("web", reason("WaitingForDisk")).await;
     let root = json!({"image": "debian", "size": "4Gi"});
     world.make::<Disk>("root", root, Some(crate::world::disk_bound(ROOT))).await;
-    let waits = |d: &Disk| d.status.as_ref().is_some_and(|s| crate::world::reason_of(&s.conditions, "Ready") == "WaitingForImage");
+    let waits = |d: &Disk| {
+        d.status
+            .as_ref()
+            .is_some_and(|s| crate::world::reason_of(&s.conditions, "Ready") == "WaitingForImage")
+    };
     world.until::<Disk>("root", waits).await;
     let url = crate::world::IMAGE_URL;
     let source = berth_agent::fake::FakeSource {
@@ -131,7 +135,9 @@ async fn what_a_vm_waits_for_is_said_and_when_it_comes_the_vm_goes_on_by_itself(
     world.api::<Secret>().create(&Default::default(), &secret).await.expect("created");
     let vm = world.running_vm().await;
     assert!(!format!("{vm:?}").contains("canary"));
-    let root = world.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.state == Some(DiskState::InUse))).await;
+    let root = world
+        .until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.state == Some(DiskState::InUse)))
+        .await;
     assert_eq!(root.status.expect("reported").used_by[0].vm, "web");
 }
 

@@ -21,7 +21,8 @@ async fn booted() -> World {
 }
 
 async fn seen(world: &World) {
-    let seen = |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
+    let seen =
+        |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
     world.until::<VM>("web", seen).await;
 }
 
@@ -31,7 +32,7 @@ fn pid(world: &World) -> i32 {
 
 #[tokio::test(start_paused = true)]
 async fn a_restarted_agent_adopts_what_runs_with_the_same_pid() {
-    let mut world = booted().await;
+    let world = booted().await;
     let before = pid(&world);
     world.crash_agent().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -67,7 +68,7 @@ async fn a_hard_stop_does_not_ask() {
 
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_switches_itself_off_stays_off_until_somebody_wants_it() {
-    let mut world = booted().await;
+    let world = booted().await;
     world.crash_agent().await;
     world.system.hypervisor().guest_powers_off(INSTANCE);
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -86,7 +87,9 @@ async fn a_guest_that_switches_itself_off_stays_off_until_somebody_wants_it() {
 async fn a_vm_that_crashes_is_started_again_and_in_a_loop_ever_later() {
     let world = booted().await;
     world.system.hypervisor().crash(INSTANCE);
-    let restarted = |n: i64| move |vm: &VM| is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.restarts == n);
+    let restarted = |n: i64| {
+        move |vm: &VM| is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.restarts == n)
+    };
     world.until::<VM>("web", restarted(1)).await;
     world.system.hypervisor().guest_panics(INSTANCE);
     let vm = world.until::<VM>("web", state(VMState::CrashLoop)).await;
@@ -102,7 +105,9 @@ async fn another_restart_token_restarts_once() {
     let world = booted().await;
     let before = pid(&world);
     world.change::<VM>("web", json!({"restartToken": "1"})).await;
-    let acted = |vm: &VM| is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.restart_token.as_deref() == Some("1"));
+    let acted = |vm: &VM| {
+        is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.restart_token.as_deref() == Some("1"))
+    };
     world.until::<VM>("web", acted).await;
     assert_ne!(pid(&world), before);
     world.assert_quiet().await;
@@ -127,7 +132,10 @@ async fn a_stop_that_is_taken_back_leaves_the_vm_running_in_the_end() {
 async fn a_qemu_that_fails_at_start_says_why_and_is_tried_again() {
     let world = World::start().await;
     world.furnish().await;
-    world.system.hypervisor().set_behaviour(INSTANCE, |b| b.fails_at_start = Some("no such machine type".into()));
+    world
+        .system
+        .hypervisor()
+        .set_behaviour(INSTANCE, |b| b.fails_at_start = Some("no such machine type".into()));
     world.make_vm(json!({})).await;
     let vm = world.until::<VM>("web", |vm| vm_reason(vm) == "QemuFailed").await;
     let status = vm.status.expect("reported");

@@ -1,6 +1,7 @@
 //! A control plane, a host and an agent. What the controllers would do (choose a host, give out identities and
 //! addresses) the tests do by hand.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +38,14 @@ pub(crate) struct World {
     pub(crate) system: Arc<FakeSystem>,
     pub(crate) client: Client,
     _server: Server,
-    agent: Option<JoinHandle<()>>,
+    agent: RefCell<Option<JoinHandle<()>>>,
     clock: RuntimeClock,
 }
 
 impl World {
     /// With the kinds installed and a running agent.
     pub(crate) async fn start() -> Self {
-        let mut world = Self::without_agent().await;
+        let world = Self::without_agent().await;
         world.start_agent();
         world
     }
@@ -58,7 +59,7 @@ impl World {
         let server = Server::open(config).await.expect("an empty server");
         let client = Client::new(server.service(), "default");
         let system = Arc::new(FakeSystem::new(Arc::new(clock)));
-        let world = Self { system, client, _server: server, agent: None, clock };
+        let world = Self { system, client, _server: server, agent: RefCell::default(), clock };
         for object in manifests::all().iter().chain(&manifests::defaults("10.77.0.0/16", "198.18.100.0/24")) {
             world.apply(object).await;
         }
@@ -66,19 +67,21 @@ impl World {
         world
     }
 
-    pub(crate) fn start_agent(&mut self) {
+    pub(crate) fn start_agent(&self) {
         let mut config = AgentConfig::new(HOST);
         config.clock = Arc::new(self.clock);
         config.seed = Some(7);
         let (client, system) = (self.client.clone(), self.system.clone());
-        self.agent = Some(tokio::spawn(async move {
+        let agent = tokio::spawn(async move {
             berth_agent::run(config, client, system, CancellationToken::new()).await.expect("it runs");
-        }));
+        });
+        self.agent.replace(Some(agent));
     }
 
     /// The agent is gone from one moment to the next.
-    pub(crate) async fn crash_agent(&mut self) {
-        if let Some(agent) = self.agent.take() {
+    pub(crate) async fn crash_agent(&self) {
+        let agent = self.agent.take();
+        if let Some(agent) = agent {
             agent.abort();
             let _ = agent.await;
         }
@@ -225,7 +228,8 @@ impl World {
     pub(crate) async fn furnish(&self) {
         self.furnish_source();
         self.make::<VMClass>("small", json!({"cpus": 1, "memory": "512Mi"}), None).await;
-        self.make::<Image>("debian", json!({"source": {"url": IMAGE_URL, "sha256": SHA256}}), Some(bound())).await;
+        self.make::<Image>("debian", json!({"source": {"url": IMAGE_URL, "sha256": SHA256}}), Some(bound()))
+            .await;
         self.make::<Disk>("root", json!({"image": "debian", "size": "4Gi"}), Some(disk_bound(ROOT))).await;
         self.make::<Disk>("data", json!({"size": "1Gi"}), Some(disk_bound(DATA))).await;
     }
@@ -321,7 +325,10 @@ pub(crate) fn is_ready(vm: &VM, reason: &str) -> bool {
         && Some(status.observed_generation) == vm.metadata.generation
 }
 
-pub(crate) fn reason_of(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition], kind: &str) -> String {
+pub(crate) fn reason_of(
+    conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
+    kind: &str,
+) -> String {
     condition::find(conditions, kind).map(|c| c.reason.clone()).unwrap_or_default()
 }
 

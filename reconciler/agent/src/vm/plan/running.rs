@@ -25,7 +25,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let Some(look) = &observed.look else {
-        let text = format!("QEMU runs and its monitor does not answer: {}", observed.unreachable.as_deref().unwrap_or(""));
+        let text = format!(
+            "QEMU runs and its monitor does not answer: {}",
+            observed.unreachable.as_deref().unwrap_or("")
+        );
         return Plan::stands(Readiness::Reconciling(Reason::Retrying, text)).look_again(TRY_AGAIN);
     };
     match &look.state {
@@ -84,7 +87,11 @@ fn disks(vm: &VM, observed: &Observed, look: &Look) -> Plan<Step> {
             steps.push(Step::Unplug { volume: disk.id.clone() });
         } else {
             busy = true;
-            let text = format!("the guest has disk {} mounted at {}: unmount it there", disk.serial, mounted.join(", "));
+            let text = format!(
+                "the guest has disk {} mounted at {}: unmount it there",
+                disk.serial,
+                mounted.join(", ")
+            );
             waiting.get_or_insert(Readiness::Stalled(Reason::GuestBusy, text));
         }
     }

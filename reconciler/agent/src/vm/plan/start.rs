@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
+use super::super::disk_spec;
 use super::super::journal::{Journal, Pins, Run, epoch_of};
 use super::super::observe::{DiskSeen, User};
 use super::super::seed::{Bootstrap, seed};
-use super::super::disk_spec;
 use super::{Observed, Step, note};
 use crate::converge::Plan;
 use crate::network::{bridge_of, tap_of};
@@ -37,7 +37,10 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             RestartPolicy::Never => false,
         };
         if !allowed {
-            let text = format!("{}: restartPolicy leaves it off; change restartToken or power to start it", ended.how);
+            let text = format!(
+                "{}: restartPolicy leaves it off; change restartToken or power to start it",
+                ended.how
+            );
             return Plan::stands(Readiness::Stalled(Reason::GuestEnded, text));
         }
         if let Some(wait) = back_off(observed) {
@@ -72,7 +75,10 @@ fn prepared<'a>(
 ) -> Result<(&'a VMClass, &'a HostFacts, &'a QemuFacts), Plan<Step>> {
     let waits = |reason, text: String| Plan::stands(Readiness::Reconciling(reason, text));
     let Some(class) = &observed.class else {
-        return Err(waits(Reason::WaitingForClass, format!("VMClass {} does not exist (yet)", vm.spec.class)));
+        return Err(waits(
+            Reason::WaitingForClass,
+            format!("VMClass {} does not exist (yet)", vm.spec.class),
+        ));
     };
     if let Some(network) = observed.missing_networks.first() {
         return Err(waits(Reason::WaitingForNetwork, format!("Network {network} does not exist (yet)")));

@@ -18,7 +18,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 pub(super) fn stopping(why: Why) -> Readiness {
     match why {
         Why::PowerOff => Readiness::Reconciling(Reason::Stopping, "the guest is being stopped".into()),
-        Why::Restart => Readiness::Reconciling(Reason::Stopping, "the guest is being stopped to be started again".into()),
+        Why::Restart => {
+            Readiness::Reconciling(Reason::Stopping, "the guest is being stopped to be started again".into())
+        }
         Why::Delete => Readiness::Reconciling(Reason::Deleting, "the guest is being stopped".into()),
     }
 }
@@ -57,7 +59,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
 }
 
 fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Duration) -> Plan<Step> {
-    let due_in = until(stop.since, grace(vm) / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
+    let due_in =
+        until(stop.since, grace(vm) / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
     if stop.asked >= ASKED_AT_MOST {
         return Plan::stands(readiness).look_again(left);
     }
@@ -67,7 +70,11 @@ fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Du
     let asked = Stop { asked: stop.asked + 1, ..stop.clone() };
     let noted = note(Journal { stop: Some(asked), ..observed.journal.clone() });
     // A guest that did not hear the button the first time may listen to its agent.
-    let how = if stop.asked == 1 && observed.guest.agent { Step::AskGuestToShutDown } else { Step::PressPowerButton };
+    let how = if stop.asked == 1 && observed.guest.agent {
+        Step::AskGuestToShutDown
+    } else {
+        Step::PressPowerButton
+    };
     Plan::steps(vec![noted, how], readiness).look_again(left)
 }
 
