@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{HotswapDiskAttachment, Readiness, Reason};
+use berth_api::{HotswapDiskAttachment, Power, Readiness, Reason};
 use kube::ResourceExt;
 
 use super::{Observed, Step, disk_spec, uses};
@@ -47,6 +47,11 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     }
     if vm.metadata.deletion_timestamp.is_some() {
         return waits(Reason::WaitingForVM, format!("VM {vm_name} is being deleted"));
+    }
+    if vm.spec.power == Power::Stopped && observed.look.is_none() && !observed.unreachable {
+        // All that is declared is real: the disk is kept for the VM, which is off as declared.
+        let text = format!("attached when VM {vm_name} runs");
+        return Plan::stands(Readiness::Ready(Reason::Available, text));
     }
     let instance = instance_of(vm);
     let (Some(instance), Some(look)) = (instance, &observed.look) else {

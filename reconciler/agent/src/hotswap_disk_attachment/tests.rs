@@ -113,6 +113,25 @@ fn what_it_waits_for_is_said() {
 }
 
 #[test]
+fn with_a_vm_that_is_stopped_as_declared_it_is_ready_and_not_attached() {
+    let mut stopped = vm();
+    stopped.spec.power = Power::Stopped;
+    let observed = Observed { vm: Some(stopped.into()), ..seen(ours(), None) };
+    let plan_now = plan(&attachment(false, false), &observed);
+    assert_eq!(stands(&plan_now), (0, false, Reason::Available));
+    let reported = status(&attachment(false, false), &observed, &plan_now.readiness, Timestamp::UNIX_EPOCH);
+    let attached = berth_api::condition::find(&reported.conditions, "Attached").expect("said");
+    assert_eq!((attached.status.as_str(), attached.message.as_str()), ("False", "attached when VM web runs"));
+    assert_eq!(reported.state, Some(berth_api::AttachmentState::Requested));
+    let ending = Observed { look: Some(look(RunState::Shutdown, true)), ..observed };
+    assert_eq!(
+        stands(&plan(&attachment(false, false), &ending)),
+        (0, false, Reason::Attached),
+        "as QEMU has it"
+    );
+}
+
+#[test]
 fn a_mounted_disk_stays_unless_forced() {
     let mounted = || Observed {
         mounts: Some(vec!["/srv".into()]),

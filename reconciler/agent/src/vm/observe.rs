@@ -29,6 +29,8 @@ pub(crate) struct Observed {
     /// Of an instance that has none: a new one, not written yet.
     pub(crate) journal: Journal,
     pub(crate) journal_written: bool,
+    /// Why the journal that is there cannot be used.
+    pub(crate) journal_problem: Option<String>,
     pub(crate) process: Option<ProcessFacts>,
     /// None also while QEMU's monitor does not answer.
     pub(crate) look: Option<Look>,
@@ -87,12 +89,19 @@ pub(crate) struct PublicSeen {
 pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
     let instance = instance_of(vm).unwrap_or_default().to_owned();
-    let journal = ctx.system.read_journal(&instance).await?.map(Journal::parse).transpose()?;
+    let written = ctx.system.read_journal(&instance).await?;
+    let journal_written = written.is_some();
+    let (journal, journal_problem) = match written.map(Journal::parse) {
+        None => (Journal::new(vm), None),
+        Some(Ok(journal)) => (journal, None),
+        Some(Err(error)) => (Journal::new(vm), Some(error.chain())),
+    };
     let process = ctx.system.process(&instance).await?;
     let mut observed = Observed {
         now: ctx.now(),
-        journal_written: journal.is_some(),
-        journal: journal.unwrap_or_else(|| Journal::new(vm)),
+        journal_written,
+        journal_problem,
+        journal,
         process: process.clone(),
         look: None,
         unreachable: None,
@@ -137,6 +146,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         instance: String::new(),
         journal: Journal::new(vm),
         journal_written: false,
+        journal_problem: None,
         process: None,
         look: None,
         unreachable: None,

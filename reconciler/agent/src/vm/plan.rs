@@ -22,6 +22,10 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             "bound without an instance identity".into(),
         ));
     }
+    if let Some(problem) = &observed.journal_problem {
+        // What was asked of this machine is not known: anything done now might be the wrong thing.
+        return Plan::stands(Readiness::Stalled(Reason::NotSupported, problem.clone()));
+    }
     if epoch_of(vm) < observed.journal.epoch {
         let text = "a newer binding of this VM was worked on here: this one is void";
         return Plan::stands(Readiness::Reconciling(Reason::Bound, text.into()));

@@ -94,6 +94,7 @@ fn ready_to_start() -> Observed {
         instance: "i-0123456789ab".into(),
         journal: Journal::new(&vm(json!({}))),
         journal_written: false,
+        journal_problem: None,
         process: None,
         look: None,
         unreachable: None,
@@ -421,6 +422,15 @@ fn deletion_ends_with_nothing_left_and_the_disks_given_back() {
     assert_eq!(stands(&plan(&gone, &observed)), (false, Reason::Deleting));
     observed.still_user = false;
     assert_eq!(names(&plan(&gone, &observed)), ["Release"]);
+}
+
+#[test]
+fn a_machine_whose_journal_cannot_be_read_is_left_alone() {
+    let journal_problem = Some("newer than this agent".to_owned());
+    for object in [vm(json!({})), deleted(vm(json!({}))), vm(json!({"power": "Stopped"}))] {
+        let observed = Observed { journal_problem: journal_problem.clone(), ..present(RunState::Shutdown) };
+        assert_eq!(stands(&plan(&object, &observed)), (true, Reason::NotSupported));
+    }
 }
 
 #[test]
