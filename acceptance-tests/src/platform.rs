@@ -353,8 +353,7 @@ fn is_log(file: &str) -> bool {
         && [".log", ".json", ".conf", ".pid", "leases"].iter().any(|end| file.ends_with(end))
 }
 
+/// What must go with a VM and its disks. The trash keeps deleted disks for a day, and the images they are overlays of.
 fn belongs_to_a_vm(file: &str) -> bool {
-    file.starts_with("images/")
-        || file.starts_with("instances/")
-        || (file.starts_with("pools/") && !file.contains("/trash/"))
+    file.starts_with("instances/") || (file.starts_with("pools/") && !file.contains("/trash/"))
 }
