@@ -122,7 +122,11 @@ where
         for step in &plan.steps {
             tracing::info!(?step, "applying");
             if let Err(error) = K::apply(ctx, object, step).await {
-                tracing::info!(?step, error = %error.chain(), "a step failed");
+                if error.is_passing() {
+                    tracing::debug!(?step, error = %error.chain(), "a step has to wait");
+                } else {
+                    tracing::info!(?step, error = %error.chain(), "a step failed");
+                }
                 failure = Some(error);
                 break 'rounds;
             }
