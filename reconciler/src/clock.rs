@@ -1,28 +1,9 @@
 //! The wall clock and fresh identities, as values handed in, so that tests choose both.
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
-use k8s_openapi::jiff::Timestamp;
+pub use berth_agent::{Clock, RuntimeClock, SystemClock};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
-
-/// Where the time in conditions comes from.
-pub trait Clock: Debug + Send + Sync + 'static {
-    /// The time now.
-    fn now(&self) -> Timestamp;
-}
-
-/// The machine's clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::now()
-    }
-}
 
 /// A source of fresh identities.
 #[derive(Clone, Debug)]

@@ -29,6 +29,11 @@ impl Document {
         let body = serde_json::to_vec(value).expect("a JSON value always serializes into memory").into();
         Self { body, content_type: "application/json".into(), public: false }
     }
+
+    pub(crate) fn openapi_v2_protobuf() -> Self {
+        let content_type = openapi::V2_PROTOBUF.replace('@', ".");
+        Self { body: openapi::v2_protobuf().into(), content_type, public: false }
+    }
 }
 
 /// Resources of one version, each with the place of that version in it.

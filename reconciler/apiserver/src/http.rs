@@ -15,11 +15,12 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::core::Core;
+use crate::discovery::Document;
 use crate::error::{ApiError, Result};
 use crate::identity::Identity;
 use crate::request::{Options, ResourcePath, Sub, Target};
 use crate::verbs::{Call, PatchKind};
-use crate::{authorize, discovery, metrics, review};
+use crate::{authorize, discovery, metrics, openapi, review};
 use shape::Shape;
 
 /// Requests answered at once; further ones wait. Watches do not count.
@@ -78,6 +79,9 @@ impl Front {
             return Ok(respond::text(metrics::render(self)));
         }
         let accept = negotiate::accept(request.headers());
+        if request.method() == Method::GET && path == "/openapi/v2" && accept.prefers(openapi::V2_PROTOBUF) {
+            return respond::document(&request, Document::openapi_v2_protobuf());
+        }
         if request.method() == Method::GET
             && let Some(document) =
                 discovery::document(&self.core, &path, accept.wants_aggregated_discovery())

@@ -72,6 +72,14 @@ pub(crate) fn v2_document(resources: &[Served<'_>]) -> Value {
     v2::document(&document(&all))
 }
 
+/// The media type Kubernetes clients ask `/openapi/v2` for.
+pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// The document at `/openapi/v2` in protobuf: valid, and with no definitions.
+pub(crate) fn v2_protobuf() -> Vec<u8> {
+    v2::protobuf("berth")
+}
+
 fn by_path<'r, 'a>(resources: &'r [Served<'a>]) -> BTreeMap<String, Vec<&'r Served<'a>>> {
     let mut out: BTreeMap<String, Vec<&Served<'a>>> = BTreeMap::new();
     for served in resources {

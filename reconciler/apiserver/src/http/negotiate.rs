@@ -62,6 +62,11 @@ impl Accept {
         Err(ApiError::not_acceptable())
     }
 
+    /// Whether the client asks for exactly this media type before anything else.
+    pub(super) fn prefers(&self, media: &str) -> bool {
+        self.ranges.first().is_some_and(|(first, _)| first == media)
+    }
+
     /// The version of `apidiscovery.k8s.io` the client takes, if any.
     pub(super) fn wants_aggregated_discovery(&self) -> Option<&'static str> {
         let of = |version: &str| {

@@ -10,6 +10,19 @@ pub(super) fn document(v3: &Value) -> Value {
     json!({"swagger": "2.0", "info": v3["info"], "paths": paths, "definitions": definitions})
 }
 
+/// What `kubectl` asks for before it validates on the client's side: a protobuf `openapi.v2.Document`. This one has no
+/// definitions, so kubectl leaves the judgement of every kind to the server, which validates strictly itself.
+pub(super) fn protobuf(title: &str) -> Vec<u8> {
+    let text = |field: u8, value: &[u8]| {
+        // One-byte lengths: everything in here is shorter than 128 bytes.
+        let mut out = vec![field << 3 | 2, value.len() as u8];
+        out.extend_from_slice(value);
+        out
+    };
+    let info = [text(1, title.as_bytes()), text(2, b"v1")].concat();
+    [text(1, b"2.0"), text(2, &info)].concat()
+}
+
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
@@ -115,4 +128,14 @@ fn response(v3: &Value) -> Value {
         out["schema"] = schema(of);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protobuf_document_names_its_version_and_title() {
+        assert_eq!(protobuf("berth"), b"\x0a\x032.0\x12\x0b\x0a\x05berth\x12\x02v1");
+    }
 }

@@ -4,13 +4,13 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 
 /// Attaches to an interface that exists. Opening is exclusive: a tap in use gives EBUSY.
 pub(super) fn open(name: &str) -> io::Result<File> {
     let valid = (1..libc::IFNAMSIZ).contains(&name.len()) && !name.contains(['/', '\0']);
-    // TUNSETIFF would make one that nothing is connected to.
-    if !valid || !Path::new("/sys/class/net").join(name).exists() {
+    // TUNSETIFF would make one that nothing is connected to. Asked of the kernel: /sys shows the network namespace it
+    // was mounted in, which need not be ours.
+    if !valid || nix::net::if_::if_nametoindex(name).is_err() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no such interface"));
     }
     let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;

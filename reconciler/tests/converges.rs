@@ -1,0 +1,120 @@
+//! The heart of the tests: whatever fails or crashes on the way, the declared state is reached.
+//!
+//! The embedded control plane, the controllers and an agent on a fake host whose QEMU speaks real QMP run in one
+//! runtime with paused time. A scenario is run clean first, which counts its external calls (requests to the control
+//! plane and calls to the host); then once for each call and each kind of fault at that call. Each time the declared
+//! state must be reached, a further reconcile must write nothing, and nothing may leak.
+
+#[path = "converges/faults.rs"]
+mod faults;
+#[path = "converges/rig.rs"]
+mod rig;
+
+use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, VMState};
+use faults::Fault;
+use rig::{Rig, converges};
+use serde_json::json;
+
+/// A running VM with a root disk from an image and a public address.
+async fn web_is_declared(rig: &Rig) {
+    rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+    rig.apply("Image", "debian", json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}})).await;
+    rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi"})).await;
+    rig.apply("PublicIP", "web", json!({})).await;
+    rig.apply("VM", "web", web("Running")).await;
+}
+
+fn web(power: &str) -> serde_json::Value {
+    json!({
+        "class": "small", "power": power,
+        "disks": [{"name": "web-root", "boot": true}],
+        "networkInterfaces": [{"name": "nic0", "publicIP": "web"}],
+        "stop": {"mode": "Graceful", "gracePeriodSeconds": 5},
+    })
+}
+
+async fn web_runs(rig: &Rig) {
+    rig.until_vm("web", "runs and is ready", |vm| rig::is_ready(vm) && rig::state(vm) == Some(VMState::Running)).await;
+    assert_eq!(rig.system.hypervisor().instances().len(), 1, "one VM, one QEMU");
+}
+
+async fn all_is_deleted(rig: &Rig) {
+    for (kind, name) in [
+        ("HotswapDiskAttachment", "web-data"),
+        ("VM", "web"),
+        ("Disk", "web-root"),
+        ("Disk", "web-data"),
+        ("PublicIP", "web"),
+        ("Image", "debian"),
+        ("VMClass", "small"),
+    ] {
+        rig.delete(kind, name).await;
+    }
+    rig.until_nothing_is_left().await;
+}
+
+#[test]
+fn a_vm_is_created_and_deleted() {
+    converges(&Fault::ALL, async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.is_quiet().await;
+        all_is_deleted(rig).await;
+    });
+}
+
+#[test]
+fn a_vm_is_stopped_and_started_again() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashBefore, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        rig.from_here();
+        rig.apply("VM", "web", web("Stopped")).await;
+        rig.until_vm("web", "is stopped and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped)
+        })
+        .await;
+        assert!(rig.system.hypervisor().instances().is_empty(), "a stopped VM has no QEMU");
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.is_quiet().await;
+    });
+}
+
+#[test]
+fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashBefore, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        rig.from_here();
+        rig.apply("Disk", "web-data", json!({"size": "1Gi"})).await;
+        rig.apply("HotswapDiskAttachment", "web-data", json!({"vm": "web", "disk": "web-data"})).await;
+        let attached = |a: &HotswapDiskAttachment| {
+            a.status.as_ref().is_some_and(|s| s.state == Some(AttachmentState::Attached) && s.serial.is_some())
+        };
+        rig.until("web-data", "is attached", attached).await;
+        rig.apply("Disk", "web-data", json!({"size": "2Gi"})).await;
+        let grown = |d: &Disk| d.status.as_ref().and_then(|s| s.size.clone()).as_deref() == Some("2Gi");
+        rig.until("web-data", "has grown", grown).await;
+        rig.delete("HotswapDiskAttachment", "web-data").await;
+        rig.until_gone("HotswapDiskAttachment", "web-data").await;
+        rig.until("web-data", "is free", |d: &Disk| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
+        rig.is_quiet().await;
+    });
+}
+
+#[test]
+fn an_agent_that_starts_again_takes_up_what_runs() {
+    converges(&[Fault::Error, Fault::CrashAfter, Fault::Partition, Fault::StaleWatches], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        rig.from_here();
+        rig.restart().await;
+        web_runs(rig).await;
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU");
+        rig.is_quiet().await;
+    });
+}

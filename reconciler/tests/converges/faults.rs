@@ -1,0 +1,277 @@
+//! Faults at the n-th external call: a request to the control plane, or a call to the host.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use berth_agent::fake::{FaultAction, Faults, When};
+use berth_apiserver::ApiService;
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
+use kube::client::Body;
+use tokio::{sync::Notify, time::Instant};
+use tower::{BoxError, Service};
+
+/// How long a partition, a full disk or a lag lasts.
+const LASTS: Duration = Duration::from_secs(50);
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The call fails before it has an effect.
+    Error,
+    /// The call has its effect, but its caller is told it failed.
+    LostAnswer,
+    /// The process ends before the call has an effect, and is started again.
+    CrashBefore,
+    /// The process ends after the call had its effect, and is started again.
+    CrashAfter,
+    /// From here on the control plane cannot be reached for a while.
+    Partition,
+    /// From here on watches tell nothing for a while, then everything: decisions are made on old knowledge.
+    StaleWatches,
+    /// From here on the host's disk is full for a while.
+    FullDisk,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Fault; 7] = [
+        Fault::Error,
+        Fault::LostAnswer,
+        Fault::CrashBefore,
+        Fault::CrashAfter,
+        Fault::Partition,
+        Fault::StaleWatches,
+        Fault::FullDisk,
+    ];
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: u64,
+    counting: bool,
+    /// The call that was struck: its effect happens, and then the fault.
+    armed: Option<String>,
+    struck: Option<String>,
+    since: Option<Instant>,
+}
+
+/// Counts calls and strikes one of them.
+#[derive(Debug)]
+pub(crate) struct Injector {
+    at: u64,
+    fault: Option<Fault>,
+    state: Mutex<State>,
+    crashed: Notify,
+}
+
+/// What becomes of a call, before or after its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Go,
+    Fail,
+    NoSpace,
+    Crash,
+}
+
+impl Injector {
+    /// Strikes the `at`-th counted call; `None` only counts.
+    pub(crate) fn new(at: u64, fault: Option<Fault>) -> Arc<Self> {
+        let state = Mutex::new(State { counting: true, ..State::default() });
+        Arc::new(Self { at, fault, state, crashed: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the calls so far: the first one after this is the first.
+    pub(crate) fn count_from_here(&self) {
+        let mut state = self.state();
+        if state.struck.is_none() {
+            state.calls = 0;
+        }
+    }
+
+    /// No call is struck before this is turned on again.
+    pub(crate) fn set_counting(&self, counting: bool) {
+        self.state().counting = counting;
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// The call that was struck, for messages.
+    pub(crate) fn struck(&self) -> Option<String> {
+        self.state().struck.clone()
+    }
+
+    /// Waits until a call ended the process.
+    pub(crate) async fn crashed(&self) {
+        self.crashed.notified().await;
+    }
+
+    fn lasts(&self, fault: Fault) -> bool {
+        self.fault == Some(fault) && self.state().since.is_some_and(|since| since.elapsed() < LASTS)
+    }
+
+    fn before(&self, call: &str, to_host: bool) -> Verdict {
+        let is_struck = {
+            let mut state = self.state();
+            if state.counting && state.struck.is_none() {
+                state.calls += 1;
+            }
+            let is_struck = state.counting && state.struck.is_none() && state.calls == self.at && self.fault.is_some();
+            if is_struck {
+                state.struck = Some(call.to_owned());
+                state.since = Some(Instant::now());
+                state.armed = Some(call.to_owned());
+            }
+            is_struck
+        };
+        match self.fault {
+            Some(Fault::Error) if is_struck => Verdict::Fail,
+            Some(Fault::CrashBefore) if is_struck => Verdict::Crash,
+            Some(Fault::Partition) if !to_host && self.lasts(Fault::Partition) => Verdict::Fail,
+            Some(Fault::FullDisk) if to_host && self.lasts(Fault::FullDisk) && needs_space(call) => Verdict::NoSpace,
+            _ => Verdict::Go,
+        }
+    }
+
+    fn after(&self, call: &str) -> Verdict {
+        let mut state = self.state();
+        if state.armed.as_deref() != Some(call) {
+            return Verdict::Go;
+        }
+        state.armed = None;
+        match self.fault {
+            Some(Fault::LostAnswer) => Verdict::Fail,
+            Some(Fault::CrashAfter) => Verdict::Crash,
+            _ => Verdict::Go,
+        }
+    }
+
+    /// Ends the process: never returns to its caller, which the rig drops.
+    async fn crash<T>(&self) -> T {
+        self.crashed.notify_one();
+        std::future::pending().await
+    }
+
+    async fn wait_for_lag(&self) {
+        while self.lasts(Fault::StaleWatches) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+fn needs_space(call: &str) -> bool {
+    ["create_volume", "pull", "launch", "write_journal", "grow_volume"].contains(&call)
+}
+
+#[async_trait]
+impl Faults for Injector {
+    async fn fault(&self, call: &'static str, when: When) -> FaultAction {
+        let verdict = match when {
+            When::Before => self.before(call, true),
+            When::After => self.after(call),
+        };
+        match verdict {
+            Verdict::Go => FaultAction::Continue,
+            Verdict::Fail => FaultAction::Error,
+            Verdict::NoSpace => FaultAction::NoSpace,
+            Verdict::Crash => {
+                self.crashed.notify_one();
+                FaultAction::Hang
+            }
+        }
+    }
+}
+
+/// The control plane, through the faults.
+#[derive(Clone)]
+pub(crate) struct FaultyApi {
+    inner: ApiService,
+    injector: Arc<Injector>,
+}
+
+impl fmt::Debug for FaultyApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FaultyApi")
+    }
+}
+
+impl FaultyApi {
+    pub(crate) fn new(inner: ApiService, injector: Arc<Injector>) -> Self {
+        Self { inner, injector }
+    }
+}
+
+type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
+
+impl Service<Request<Body>> for FaultyApi {
+    type Response = Response<AnyBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut inner = self.inner.clone();
+        let injector = self.injector.clone();
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let call = format!("{} {}", request.method(), request.uri().path());
+        Box::pin(async move {
+            match injector.before(&call, false) {
+                Verdict::Go => {}
+                Verdict::Crash => return injector.crash().await,
+                Verdict::Fail | Verdict::NoSpace => return Ok(unavailable()),
+            }
+            let Ok(response) = inner.call(request).await;
+            match injector.after(&call) {
+                Verdict::Go => Ok(with_lag(response, is_watch, injector)),
+                Verdict::Crash => injector.crash().await,
+                Verdict::Fail | Verdict::NoSpace => Ok(unavailable()),
+            }
+        })
+    }
+}
+
+fn with_lag<B>(response: Response<B>, is_watch: bool, injector: Arc<Injector>) -> Response<AnyBody>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let body = body.map_err(Into::into);
+    if !is_watch {
+        return Response::from_parts(parts, body.boxed_unsync());
+    }
+    let frames = BodyStream::new(body).then(move |frame| {
+        let injector = injector.clone();
+        async move {
+            injector.wait_for_lag().await;
+            frame
+        }
+    });
+    Response::from_parts(parts, StreamBody::new(frames).boxed_unsync())
+}
+
+fn unavailable() -> Response<AnyBody> {
+    let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"ServiceUnavailable","message":"struck","code":503}"#;
+    let body = Full::new(Bytes::from_static(status.as_bytes())).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}

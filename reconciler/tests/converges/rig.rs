@@ -1,0 +1,303 @@
+//! A whole berth in one runtime: control plane, controllers, agent, and a host that outlives them.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use berth::{clock::Identities, controllers, install};
+use berth_agent::{
+    AgentConfig,
+    fake::{FakeSource, FakeSystem},
+};
+use berth_api::{ConditionType, VM, VMState, condition};
+use berth_apiserver::{Server, ServerConfig};
+use berth_qemu::machine::Format;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::NamespaceResourceScope,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::{task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::faults::{Fault, FaultyApi, Injector};
+
+pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
+pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+/// How long anything may take, in simulated time, whatever goes wrong: longer than the longest back-off.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) system: Arc<FakeSystem>,
+    admin: PrintableClient,
+    injector: Arc<Injector>,
+    restart: Arc<tokio::sync::Notify>,
+    supervisor: JoinHandle<()>,
+}
+
+#[derive(Clone)]
+struct PrintableClient(Client);
+
+impl Debug for PrintableClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+/// Runs the scenario clean, then with each fault at each of its calls.
+pub(crate) fn converges(faults: &[Fault], scenario: impl AsyncFn(&Rig)) {
+    let begun = std::time::Instant::now();
+    let calls = run(Injector::new(0, None), &scenario);
+    eprintln!("{calls} external calls, a clean run took {:?}", begun.elapsed());
+    assert!(calls > 10, "the scenario makes external calls");
+    let mut runs = 0;
+    for fault in faults {
+        for at in 1..=calls {
+            run(Injector::new(at, Some(*fault)), &scenario);
+            runs += 1;
+        }
+    }
+    eprintln!("{calls} external calls, {runs} runs with a fault");
+}
+
+/// One run; returns how many calls it made. A panic in it names the fault.
+fn run(injector: Arc<Injector>, scenario: &impl AsyncFn(&Rig)) -> u64 {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O can always be built");
+    let named = Named(injector.clone());
+    runtime.block_on(async {
+        let t = std::time::Instant::now();
+        let rig = Rig::new(injector.clone()).await;
+        let made = t.elapsed();
+        scenario(&rig).await;
+        let story = t.elapsed();
+        rig.is_quiet().await;
+        eprintln!("made {made:?} story {story:?} quiet {:?}", t.elapsed());
+        let violations = rig.system.violations();
+        assert!(violations.is_empty(), "asked of the host what never should be: {violations:?}");
+        rig.supervisor.abort();
+    });
+    drop(named);
+    injector.calls()
+}
+
+/// Prints which fault was at work when a run panics.
+struct Named(Arc<Injector>);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("with {:?} (struck: {:?})", self.0, self.0.struck());
+        }
+    }
+}
+
+impl Rig {
+    async fn new(injector: Arc<Injector>) -> Self {
+        injector.set_counting(false);
+        let base = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let clock = Arc::new(berth_agent::RuntimeClock::starting_at(base));
+        let config = ServerConfig {
+            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
+            seed: Some(1),
+            ..ServerConfig::in_memory()
+        };
+        let server = Server::open(config).await.expect("an in-memory server opens");
+        let admin = Client::new(server.service(), "default");
+        install::manifests(&admin).await.expect("the manifests apply");
+        install::defaults(&admin, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        let system = Arc::new(FakeSystem::new(clock.clone()));
+        let source = FakeSource {
+            sha256: IMAGE_SHA256.into(),
+            format: Format::Qcow2,
+            virtual_size: 2 << 30,
+            bytes: 100 << 20,
+            refused: None,
+        };
+        system.add_source(IMAGE_URL, source);
+        system.set_faults(injector.clone());
+        let no_trash = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "default"},
+            "spec": {"trashRetentionSeconds": 0}});
+        // Nothing may be left at the end, so nothing rests in the trash.
+        Api::<DynamicObject>::all_with(admin.clone(), &resource("StoragePool"))
+            .patch("default", &PatchParams::default(), &Patch::Merge(&no_trash))
+            .await
+            .expect("the default pool is there");
+        let restart = Arc::new(tokio::sync::Notify::new());
+        let supervisor = tokio::spawn(supervise(server, system.clone(), injector.clone(), restart.clone(), clock));
+        injector.set_counting(true);
+        Self { system, admin: PrintableClient(admin), injector, restart, supervisor }
+    }
+
+    /// Faults strike only from here on.
+    pub(crate) fn from_here(&self) {
+        self.injector.count_from_here();
+    }
+
+    /// Ends controllers and agent as `kill -9` would, and starts them again.
+    pub(crate) async fn restart(&self) {
+        self.restart.notify_one();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+
+    /// Declares an object, as a user would.
+    pub(crate) async fn apply(&self, kind: &str, name: &str, spec: Value) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        let params = PatchParams::apply("user").force();
+        let applied = self.api(kind).patch(name, &params, &Patch::Apply(&object)).await;
+        applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
+    }
+
+    /// Deletes an object, trying again while it is refused because it is in use; one that is not there is no error.
+    pub(crate) async fn delete(&self, kind: &str, name: &str) {
+        let begun = Instant::now();
+        loop {
+            match self.api(kind).delete(name, &DeleteParams::default()).await {
+                Ok(_) => return,
+                Err(kube::Error::Api(status)) if status.code == 404 => return,
+                Err(kube::Error::Api(status)) if status.code == 403 && begun.elapsed() < LIMIT => {}
+                Err(error) => panic!("deleting {kind} {name}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    pub(crate) async fn until_gone(&self, kind: &str, name: &str) {
+        let begun = Instant::now();
+        while self.api(kind).get_opt(name).await.expect("the control plane answers").is_some() {
+            assert!(begun.elapsed() < LIMIT, "{kind} {name} does not go");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    pub(crate) async fn until_vm(&self, name: &str, what: &str, holds: impl Fn(&VM) -> bool) {
+        self.until(name, what, holds).await;
+    }
+
+    /// Waits for a state of an object.
+    pub(crate) async fn until<K>(&self, name: &str, what: &str, holds: impl Fn(&K) -> bool)
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+    {
+        let api: Api<K> = Api::default_namespaced(self.admin.0.clone());
+        let begun = Instant::now();
+        loop {
+            let object = api.get_opt(name).await.expect("the control plane answers");
+            if object.as_ref().is_some_and(&holds) {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "never: {} {name} {what}; it is {object:#?}", K::kind(&()));
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// The VM's QEMU.
+    pub(crate) async fn pid(&self, vm: &str) -> Option<i64> {
+        let api: Api<VM> = Api::default_namespaced(self.admin.0.clone());
+        let vm = api.get(vm).await.expect("the VM is there");
+        vm.status.and_then(|s| s.process).map(|p| p.pid)
+    }
+
+    /// Waits until the host has nothing of ours any more.
+    pub(crate) async fn until_nothing_is_left(&self) {
+        let begun = Instant::now();
+        while !(self.system.leftovers().is_empty() && self.system.trash_now().is_empty()) {
+            let left = self.system.leftovers();
+            // What waits longest is the clean-up of the image cache.
+            assert!(begun.elapsed() < LIMIT * 2, "leaked: {left:#?}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Waits for the faults to pass, then asserts that what is converged stays untouched.
+    pub(crate) async fn is_quiet(&self) {
+        self.injector.set_counting(false);
+        let mut before = self.versions().await;
+        let begun = Instant::now();
+        loop {
+            tokio::time::sleep(Duration::from_secs(45)).await;
+            let now = self.versions().await;
+            if now == before {
+                break;
+            }
+            let changed: Vec<_> = now.iter().filter(|v| !before.contains(v)).collect();
+            assert!(begun.elapsed() < LIMIT * 2, "a further reconcile still writes: {changed:?}");
+            before = now;
+        }
+        self.injector.set_counting(true);
+    }
+
+    /// Kind, name and version of every object of ours.
+    async fn versions(&self) -> Vec<(String, String, Option<String>)> {
+        let mut versions = Vec::new();
+        for crd in berth_api::manifests::crds() {
+            let kind = crd.spec.names.kind;
+            let api: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource(&kind));
+            let objects = api.list(&ListParams::default()).await.expect("the control plane answers");
+            versions.extend(objects.iter().map(|o| (kind.clone(), o.name_any(), o.resource_version())));
+        }
+        versions
+    }
+
+    fn api(&self, kind: &str) -> Api<DynamicObject> {
+        Api::default_namespaced_with(self.admin.0.clone(), &resource(kind))
+    }
+}
+
+fn resource(kind: &str) -> ApiResource {
+    let crds = berth_api::manifests::crds();
+    let crd = crds.iter().find(|c| c.spec.names.kind == kind).expect("one of our kinds");
+    ApiResource {
+        group: berth_api::GROUP.into(),
+        version: berth_api::VERSION.into(),
+        api_version: format!("{}/{}", berth_api::GROUP, berth_api::VERSION),
+        kind: kind.into(),
+        plural: crd.spec.names.plural.clone(),
+    }
+}
+
+/// Starts controllers and agent, and starts them again whenever they crash.
+async fn supervise(
+    server: Server,
+    system: Arc<FakeSystem>,
+    injector: Arc<Injector>,
+    restart: Arc<tokio::sync::Notify>,
+    clock: Arc<berth_agent::RuntimeClock>,
+) {
+    for seed in 0.. {
+        let client = Client::new(FaultyApi::new(server.service(), injector.clone()), "default");
+        let cancel = CancellationToken::new();
+        let config = controllers::Config {
+            clock: clock.clone(),
+            identities: Identities::seeded(seed),
+            ..controllers::Config::new()
+        };
+        let agent = AgentConfig { clock: clock.clone(), seed: Some(seed), ..AgentConfig::new("h1") };
+        let process = async {
+            let agent = berth_agent::run(agent, client.clone(), system.clone(), cancel.clone());
+            let (agent, ()) = tokio::join!(agent, controllers::run(client.clone(), config, cancel.clone()));
+            eprintln!("the agent ended by itself: {agent:?}");
+        };
+        tokio::select! {
+            () = process => {}
+            () = injector.crashed() => {}
+            () = restart.notified() => {}
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+pub(crate) fn is_ready(vm: &VM) -> bool {
+    let status = vm.status.clone().unwrap_or_default();
+    status.observed_generation == vm.metadata.generation.unwrap_or_default()
+        && condition::is_true(&status.conditions, ConditionType::Ready)
+}
+
+pub(crate) fn state(vm: &VM) -> Option<VMState> {
+    vm.status.as_ref().and_then(|s| s.state)
+}
