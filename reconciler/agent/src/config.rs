@@ -40,6 +40,11 @@ impl AgentConfig {
         }
     }
 
+    /// What VMs may use of this much memory.
+    pub(crate) fn offered_memory(&self, total: u64) -> u64 {
+        total - self.reserved_memory.min(total / 2)
+    }
+
     pub(crate) fn validate(&self) -> Result<(), AgentError> {
         let label = |part: &str| berth_api::ResourceName::is_dns_label(part);
         if self.host_name.len() > 253 || !self.host_name.split('.').all(label) {

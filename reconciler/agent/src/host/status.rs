@@ -59,8 +59,7 @@ fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentC
     let (facts, usage) = (&observed.facts, &observed.usage);
     let overcommit = i64::from(config.cpu_overcommit.max(1));
     let cpus = i64::from(facts.cpus);
-    let reserved = config.reserved_memory.min(facts.memory_bytes / 2);
-    let offered = facts.memory_bytes - reserved;
+    let offered = config.offered_memory(facts.memory_bytes);
     let vms = u64::try_from(usage.vms).unwrap_or(0);
     let used = usage.memory.saturating_add(vms.saturating_mul(facts.overhead_bytes));
     let mib = |bytes: u64| amount(bytes >> 20 << 20);

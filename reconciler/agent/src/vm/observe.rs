@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use berth_api::condition::{find, is_true};
-use berth_api::{ConditionType, Power, VM, VMClass};
+use berth_api::{ConditionType, Power, Quantity, VM, VMClass};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
@@ -50,6 +50,8 @@ pub(crate) struct Observed {
     /// Only looked for when the VM is to be started.
     pub(crate) bootstrap: Bootstrap,
     pub(crate) host: Option<HostFacts>,
+    /// Guest memory this host can still give, what its running VMs have taken off; only looked at for a start.
+    pub(crate) free_memory: Option<u64>,
     /// Taps of this instance; only looked for while it has no QEMU.
     pub(crate) taps: Vec<String>,
     /// A Disk still names this VM as its user.
@@ -111,6 +113,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotLooked,
         host: None,
+        free_memory: None,
         taps: Vec::new(),
         instance,
         ..from_index(ctx, vm, &name)
@@ -161,6 +164,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         public: public(ctx, &tables, vm, name),
         bootstrap: Bootstrap::NotLooked,
         host: None,
+        free_memory: None,
         taps: Vec::new(),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
@@ -297,10 +301,28 @@ async fn observe_absent(ctx: &Context, vm: &VM, observed: &mut Observed) -> Resu
     let taps = ctx.system.taps().await?;
     observed.taps = taps.into_iter().filter(|tap| tap.starts_with(&prefix)).collect();
     if vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none() {
-        observed.host = Some(ctx.system.facts().await?);
+        let host = ctx.system.facts().await?;
+        observed.free_memory = Some(free_memory(ctx, vm, &host));
+        observed.host = Some(host);
         observed.bootstrap = bootstrap(ctx, vm).await?;
     }
     Ok(())
+}
+
+/// What the other VMs that run here have is read from what was reported of them.
+fn free_memory(ctx: &Context, vm: &VM, host: &HostFacts) -> u64 {
+    let tables = ctx.index.read();
+    let running = tables.vms.all().map(|(_, other)| other).filter(|other| {
+        let runs = other.status.as_ref().is_some_and(|s| s.process.is_some());
+        runs && other.metadata.uid != vm.metadata.uid
+    });
+    let taken = running.map(|other| {
+        let hardware = other.status.as_ref().and_then(|s| s.hardware.as_ref());
+        let memory = hardware.and_then(|h| Quantity(h.memory.clone()).bytes().ok());
+        memory.unwrap_or(0).saturating_add(host.overhead_bytes)
+    });
+    let offered = ctx.config.offered_memory(host.memory_bytes).saturating_sub(host.overhead_bytes);
+    offered.saturating_sub(taken.sum())
 }
 
 async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {

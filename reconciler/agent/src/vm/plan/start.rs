@@ -108,6 +108,13 @@ fn prepared<'a>(
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).look_again(LOOK_FOR));
     };
     let qemu = qemu(class, host)?;
+    // Looked at again here, where it is known what runs: who chose this host may have been mistaken.
+    let needed = class_memory(class);
+    if let Some(free) = observed.free_memory.filter(|free| *free < needed) {
+        let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
+        let text = format!("the VM needs {needed} of memory and this host has {free} left");
+        return Err(waits(Reason::Unschedulable, text).look_again(ASK_HOST));
+    }
     Ok((class, host, qemu))
 }
 

@@ -109,6 +109,7 @@ fn ready_to_start() -> Observed {
         public: Vec::new(),
         bootstrap: Bootstrap::Inline,
         host: Some(host()),
+        free_memory: Some(1 << 30),
         taps: Vec::new(),
         still_user: false,
     }
@@ -236,6 +237,8 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     let qemu = plan_with(|o| o.host.as_mut().expect("set").qemu = Err("not installed".into()));
     assert_eq!(stands(&qemu), (true, Reason::QemuMissing));
     assert!(qemu.look_again.is_some(), "nobody tells when it is installed");
+    let memory = plan_with(|o| o.free_memory = Some(500 << 20));
+    assert_eq!(stands(&memory), (false, Reason::Unschedulable));
     let uefi = plan_with(|o| o.host.as_mut().expect("set").qemu.as_mut().expect("set").uefi = false);
     assert_eq!(stands(&uefi), (true, Reason::NotSupported));
 }
