@@ -64,8 +64,21 @@ impl Berth {
                 "--state-dir",
             ])
             .arg(&self.state);
-        command.env("RUST_BACKTRACE", "1");
+        command.env("PATH", self.search_path());
         command
+    }
+
+    /// A folder that comes first in berth's PATH: a test may put a program of its own there.
+    pub fn programs(&self) -> PathBuf {
+        self.state.with_file_name("programs")
+    }
+
+    fn search_path(&self) -> std::ffi::OsString {
+        let rest = std::env::var_os("PATH").unwrap_or_default();
+        let mut path = self.programs().into_os_string();
+        path.push(":");
+        path.push(rest);
+        path
     }
 
     /// Starts `berth up` and waits until its host is ready.
@@ -94,6 +107,7 @@ impl Berth {
     pub fn spawn_host(&mut self, name: &str, kubeconfig: &Path) -> Result<()> {
         let mut command = self.namespace.command_on_machine(&self.program);
         command.args(["host", "--name", name, "--kubeconfig"]).arg(kubeconfig);
+        command.env("PATH", self.search_path());
         command.arg("--state-dir").arg(&self.state);
         self.daemon = Some(Daemon::spawn("berth host", &mut command, &self.log)?);
         Ok(())

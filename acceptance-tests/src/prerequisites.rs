@@ -78,14 +78,12 @@ pub fn ensure_installed() -> Result<()> {
 
 /// Downloads a package (its newest version) and unpacks it into `into`, installing nothing.
 pub fn unpack(package: &str, into: &Path) -> Result<()> {
-    let version = candidate(package)?;
     let downloads = tempfile::tempdir()?;
-    let mut download = apt("apt-get");
-    // As the sandbox user it could not write into our folder.
-    download.args(["-o", "APT::Sandbox::User=root", "download", &format!("{package}={version}")]);
-    process::run(download.current_dir(downloads.path()), Duration::from_secs(300))?
-        .success()
-        .with_context(|| format!("downloading {package}"))?;
+    if download(package, downloads.path()).is_err() {
+        // The lists may name a version that the mirror has replaced since.
+        update_lists()?;
+        download(package, downloads.path()).with_context(|| format!("downloading {package}"))?;
+    }
     let archive = std::fs::read_dir(downloads.path())?
         .flatten()
         .map(|entry| entry.path())
@@ -93,6 +91,15 @@ pub fn unpack(package: &str, into: &Path) -> Result<()> {
         .with_context(|| format!("apt-get downloaded no archive of {package}"))?;
     let mut extract = Command::new("dpkg-deb");
     process::run(extract.arg("--extract").arg(archive).arg(into), Duration::from_secs(120))?.success()?;
+    Ok(())
+}
+
+fn download(package: &str, into: &Path) -> Result<()> {
+    let version = candidate(package)?;
+    let mut download = apt("apt-get");
+    // As the sandbox user it could not write into our folder.
+    download.args(["-o", "APT::Sandbox::User=root", "download", &format!("{package}={version}")]);
+    process::run(download.current_dir(into), Duration::from_secs(300))?.success()?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> 
     disks(report, platform, guest);
     waiting(report, platform);
     sharing(report, platform);
+    failing_qemu(report, platform);
     through_terraform(report, platform, guest);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
@@ -292,6 +294,52 @@ fn sharing(report: &mut Report, platform: &Platform) {
             delete(kubectl, &["publicip/hopeful", "ippool/one-address"])
         },
     );
+}
+
+/// A QEMU that cannot start a machine, and tells so the way QEMU does.
+const FAILING: &str = "#!/bin/sh
+case \"$*\" in
+*virtio-scsi*) echo 'qemu-system-x86_64: this machine is out of luck' >&2; exit 1 ;;
+*) exec /usr/bin/qemu-system-x86_64 \"$@\" ;;
+esac
+";
+const WORKING: &str = "#!/bin/sh\nexec /usr/bin/qemu-system-x86_64 \"$@\"\n";
+
+fn failing_qemu(report: &mut Report, platform: &mut Platform) {
+    report.case("a QEMU that fails at start is told in its own words and tried again, and heals", || {
+        let folder = platform.host().programs();
+        let program = folder.join("qemu-system-x86_64");
+        platform.stop()?;
+        fs::create_dir_all(&folder)?;
+        write_program(&program, FAILING)?;
+        platform.start()?;
+        let kubectl = platform.kubectl();
+        kubectl.apply(&manifests::all(&[
+            manifests::bios_class("tiny", "64Mi"),
+            manifests::blank_disk("unlucky", "64Mi"),
+            manifests::vm("unlucky", "tiny", "unlucky"),
+        ]))?;
+        let vm = kubectl.condition("vm", "unlucky", "Ready", "False", Some("QemuFailed"), SOON)?;
+        let message = condition_of(&vm, "Ready").context("no Ready")?["message"].to_string();
+        says(&message, &["out of luck"])?;
+        write_program(&program, WORKING)?;
+        kubectl.condition("vm", "unlucky", "Running", "True", None, LONGER)?;
+        delete(kubectl, &["vm/unlucky"])?;
+        super::kubectl::wait_for_release(kubectl, "unlucky")?;
+        delete(kubectl, &["disk/unlucky", "vmclass/tiny"])?;
+        platform.stop()?;
+        fs::remove_dir_all(&folder)?;
+        platform.start()
+    });
+}
+
+fn write_program(path: &Path, text: &str) -> Result<()> {
+    // Beside and renamed: a program that runs cannot be written to.
+    let fresh = path.with_extension("new");
+    fs::write(&fresh, text)?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
+    fs::rename(&fresh, path)?;
+    Ok(())
 }
 
 fn through_terraform(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {

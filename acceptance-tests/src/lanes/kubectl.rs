@@ -209,6 +209,8 @@ pub fn writing(report: &mut Report, platform: &Platform) {
             "image/k-image",
             "publicip/k-ip",
             "placementgroup/k-group",
+            "vmclass/client",
+            "vmclass/owned",
             "vmclass/k-class",
         ];
         for object in kinds {

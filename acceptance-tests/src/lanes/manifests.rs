@@ -8,7 +8,8 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
 
 /// Several objects in one manifest, as documents of a file.
 pub fn all(objects: &[Value]) -> String {
-    objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+    // The first separator tells kubectl that this is YAML and not one JSON object.
+    objects.iter().map(|object| format!("---\n{object}\n")).collect()
 }
 
 /// Several objects as a `List`, as `kubectl get -o yaml` prints them.
