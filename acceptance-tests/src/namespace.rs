@@ -21,8 +21,10 @@ use crate::undo::Undo;
 
 /// Where iproute2 keeps named namespaces.
 const FOLDER: &str = "/run/netns";
-/// What ours are called, before our pid.
-const PREFIX: &str = "berth-test-";
+/// What ours are called, before our pid; our temporary folders too.
+pub const PREFIX: &str = "berth-test-";
+/// Where berth makes control groups for VMs, in every hierarchy.
+const GROUPS: &str = "/sys/fs/cgroup";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A network namespace; dropping it kills all that runs in it.
@@ -114,17 +116,39 @@ pub fn enter(path: &Path) -> Result<()> {
 
 /// Removes what runs of these tests that were killed outright left behind.
 pub fn sweep() -> Result<()> {
-    let Ok(entries) = fs::read_dir(FOLDER) else { return Ok(()) };
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-        if let Some(owner) = owner
-            && !Path::new("/proc").join(owner).exists()
-        {
-            dismantle(&name)?;
-        }
+    for name in orphans(Path::new(FOLDER)) {
+        dismantle(&name)?;
+    }
+    let temporary = std::env::temp_dir();
+    for name in orphans(&temporary) {
+        fs::remove_dir_all(temporary.join(&name)).with_context(|| format!("removing {name}"))?;
     }
     Ok(())
+}
+
+/// What lies in a folder under a name of ours whose process is gone.
+fn orphans(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names
+        .filter(|name| {
+            let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+            owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists())
+        })
+        .collect()
+}
+
+/// Removes the control groups of VMs that were killed. One that holds a process cannot be removed and stays.
+fn remove_empty_groups() {
+    let Ok(hierarchies) = fs::read_dir(GROUPS) else { return };
+    let hierarchies = hierarchies.flatten().map(|entry| entry.path());
+    for ours in hierarchies.chain([PathBuf::from(GROUPS)]).map(|hierarchy| hierarchy.join("berth")) {
+        for group in fs::read_dir(&ours).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir())
+        {
+            let _ = fs::remove_dir(group.path());
+        }
+        let _ = fs::remove_dir(&ours);
+    }
 }
 
 fn path_of(name: &str) -> PathBuf {
@@ -164,6 +188,7 @@ fn dismantle(name: &str) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    remove_empty_groups();
     // Not through `process::run`: it refuses to start anything once we were interrupted.
     let status = Command::new("ip").args(["netns", "delete", name]).status().context("starting ip")?;
     anyhow::ensure!(status.success(), "ip netns delete {name}: {status}");

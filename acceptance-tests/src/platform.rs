@@ -16,7 +16,7 @@ use crate::control_plane::{KubernetesControlPlane, Programs};
 use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::Kubectl;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::process;
 use crate::terraform::{Installation, Project};
 use crate::tools::TerraformCli;
@@ -79,7 +79,9 @@ struct Ground {
 impl Ground {
     fn lay(parts: &Parts) -> Result<Self> {
         fs::create_dir_all(&parts.logs)?;
-        let folder = tempfile::Builder::new().prefix("berth-").tempdir()?;
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{}{}-", namespace::PREFIX, std::process::id()))
+            .tempdir()?;
         // As /var/lib: QEMU runs as another user and must get through.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let doomed = folder.path().to_owned();

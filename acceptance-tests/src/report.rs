@@ -80,8 +80,11 @@ impl Report {
 
     /// A case whose result the following ones need: their lane ends when it fails.
     pub fn step<T>(&mut self, fact: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        undo::halt_if_interrupted();
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        // What fails because it was taken down is no finding.
+        undo::halt_if_interrupted();
         let took = spoken(started.elapsed());
         match outcome {
             Ok(value) => {
@@ -125,11 +128,6 @@ impl Report {
     /// The facts that did not hold.
     pub fn failures(&self) -> &[String] {
         &self.failures
-    }
-
-    /// Whether to go on with further cases.
-    pub fn may_go_on(&self) -> bool {
-        !undo::interrupted()
     }
 }
 

@@ -65,6 +65,14 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
+/// Stops the calling thread for good once a signal asked the process to end: the thread that cleans up will end it, and must
+/// not race with one that still makes things.
+pub fn halt_if_interrupted() {
+    while interrupted() {
+        std::thread::park();
+    }
+}
+
 /// Makes SIGINT, SIGTERM and SIGHUP undo everything and end the process. To be called first thing in `main`, before any
 /// thread starts, because the signals are blocked in every later thread.
 pub fn on_signals() -> nix::Result<()> {

@@ -46,7 +46,10 @@ fn main() -> ExitCode {
 fn step<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     note(&format!("\n▸ {what}"));
     let started = Instant::now();
-    let result = body().with_context(|| what.to_owned())?;
+    let result = body();
+    // What fails because it was taken down is no failure of the demo.
+    undo::halt_if_interrupted();
+    let result = result.with_context(|| what.to_owned())?;
     note(&format!("  ✓ {}", spoken(started.elapsed())));
     Ok(result)
 }
@@ -131,7 +134,9 @@ fn story_of(platform: &mut Platform, guest: &GuestImage) -> Result<()> {
     })?;
     step("Looking for anything left on the host", || {
         platform.nothing_beyond(&empty, Duration::from_secs(60))?;
-        note("    no QEMU, tap, bridge, address, firewall rule, image or disk file");
+        note(
+            "    no QEMU, tap, bridge, address, firewall rule or disk; the trash keeps deleted disks for a day",
+        );
         Ok(())
     })
 }
@@ -141,7 +146,7 @@ fn terraform(project: &Project, arguments: &[&str]) -> Result<()> {
         ["Plan:", "Apply complete", "Destroy complete", "private_address =", "public_address ="]
             .iter()
             .any(|start| line.starts_with(start))
-            || (line.starts_with("berth_") && line.contains(": "))
+            || (line.starts_with("berth_") && line.contains(": ") && !line.contains("Refreshing state"))
             || line.contains("Error:")
             || line.contains("Warning:")
     };

@@ -13,16 +13,12 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
     let mut platform =
         report.step("etcd and kube-apiserver serve", || Platform::kubernetes(&parts, &programs))?;
-    let outcome = report
-        .step("the CRDs, policies and roles apply, and controllers and host start", || {
-            platform.install_on_kubernetes()
-        })
-        .and_then(|()| {
-            // The same cases as on the embedded control plane: a difference between the two is a bug.
-            kubectl::reading(report, &platform);
-            kubectl::writing(report, &platform);
-            kubectl::refusals(report, &platform);
-            story::tell(report, &mut platform, &guest)
-        });
-    outcome
+    report.step("the CRDs, policies and roles apply, and controllers and host start", || {
+        platform.install_on_kubernetes()
+    })?;
+    // The same cases as on the embedded control plane: a difference between the two is a bug.
+    kubectl::reading(report, &platform);
+    kubectl::writing(report, &platform);
+    kubectl::refusals(report, &platform);
+    story::tell(report, &mut platform, &guest)
 }

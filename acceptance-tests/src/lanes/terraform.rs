@@ -11,7 +11,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("terraform"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
-    let outcome =
-        story::tell(report, &mut platform, &guest).and_then(|()| inputs::run(report, &mut platform, &guest));
-    outcome
+    story::tell(report, &mut platform, &guest)?;
+    inputs::run(report, &mut platform, &guest)
 }
