@@ -26,7 +26,15 @@ fn dependencies(folder: &str) -> BTreeSet<String> {
 }
 
 fn ours(folder: &str) -> BTreeSet<String> {
-    let names = ["berth", "berth-api", "berth-agent", "berth-apiserver", "berth-qemu", "tfplugin6", "terraform-provider-berth"];
+    let names = [
+        "berth",
+        "berth-api",
+        "berth-agent",
+        "berth-apiserver",
+        "berth-qemu",
+        "tfplugin6",
+        "terraform-provider-berth",
+    ];
     dependencies(folder).into_iter().filter(|name| names.contains(&name.as_str())).collect()
 }
 
@@ -59,7 +67,14 @@ fn the_kinds_need_no_runtime_and_the_protocol_no_kubernetes() {
 
 #[test]
 fn only_the_api_server_opens_sqlite_and_nobody_links_openssl() {
-    let folders = ["provider", "provider/tfplugin6", "reconciler", "reconciler/api", "reconciler/qemu", "reconciler/agent"];
+    let folders = [
+        "provider",
+        "provider/tfplugin6",
+        "reconciler",
+        "reconciler/api",
+        "reconciler/qemu",
+        "reconciler/agent",
+    ];
     for folder in folders {
         assert!(!dependencies(folder).contains("rusqlite"), "{folder}");
     }
@@ -73,7 +88,13 @@ fn only_the_api_server_opens_sqlite_and_nobody_links_openssl() {
 #[test]
 fn only_qemu_and_agent_start_processes() {
     let mut offenders = Vec::new();
-    for folder in ["provider/src", "provider/tfplugin6/src", "reconciler/src", "reconciler/api/src", "reconciler/apiserver/src"] {
+    for folder in [
+        "provider/src",
+        "provider/tfplugin6/src",
+        "reconciler/src",
+        "reconciler/api/src",
+        "reconciler/apiserver/src",
+    ] {
         visit(&root().join(folder), &mut |path, text| {
             if text.contains("process::Command") {
                 offenders.push(path.to_owned());
@@ -85,11 +106,24 @@ fn only_qemu_and_agent_start_processes() {
 
 #[test]
 fn versions_stand_in_the_root_manifest_only() {
-    let folders = ["provider", "provider/tfplugin6", "reconciler", "reconciler/api", "reconciler/apiserver", "reconciler/qemu", "reconciler/agent", "acceptance-tests"];
+    let folders = [
+        "provider",
+        "provider/tfplugin6",
+        "reconciler",
+        "reconciler/api",
+        "reconciler/apiserver",
+        "reconciler/qemu",
+        "reconciler/agent",
+        "acceptance-tests",
+    ];
     for folder in folders {
         let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("a manifest");
         for heading in ["[dependencies]", "[dev-dependencies]", "[build-dependencies]"] {
-            let lines = manifest.lines().skip_while(|l| l.trim() != heading).skip(1).take_while(|l| !l.starts_with('['));
+            let lines = manifest
+                .lines()
+                .skip_while(|l| l.trim() != heading)
+                .skip(1)
+                .take_while(|l| !l.starts_with('['));
             for line in lines.filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
                 assert!(line.contains("workspace = true"), "{folder}: {line}");
             }

@@ -30,7 +30,8 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
         let (api, name) = api_of(client, object)?;
         let params = PatchParams::apply(MANAGER).force();
         let applied = api.patch(&name, &params, &Patch::Apply(object)).await;
-        applied.with_context(|| format!("applying {} {name}", object["kind"].as_str().unwrap_or_default()))?;
+        applied
+            .with_context(|| format!("applying {} {name}", object["kind"].as_str().unwrap_or_default()))?;
     }
     let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
     let params = PatchParams::apply(MANAGER).force();
@@ -47,7 +48,9 @@ pub async fn defaults(client: &Client, private_cidr: &str, public_cidr: &str) ->
         let what = || format!("making the default {}", object["kind"].as_str().unwrap_or_default());
         let parsed: DynamicObject = serde_json::from_value(object.clone()).with_context(what)?;
         match api.create(&PostParams::default(), &parsed).await {
-            Ok(_) => tracing::info!(kind = object["kind"].as_str(), name = parsed.name_any(), "made a default"),
+            Ok(_) => {
+                tracing::info!(kind = object["kind"].as_str(), name = parsed.name_any(), "made a default")
+            }
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(error).with_context(|| format!("{} {name}", what())),
         }
@@ -64,7 +67,8 @@ fn digest(objects: &[Value]) -> String {
 
 fn api_of(client: &Client, object: &Value) -> anyhow::Result<(Api<DynamicObject>, String)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let (api_version, kind) = text(&object["apiVersion"]).zip(text(&object["kind"])).context("a manifest without kind")?;
+    let (api_version, kind) =
+        text(&object["apiVersion"]).zip(text(&object["kind"])).context("a manifest without kind")?;
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
     let resource = ApiResource { plural: plural(&kind), ..resource };
@@ -96,10 +100,19 @@ mod tests {
             .filter_map(|o| o["kind"].as_str().map(plural))
             .collect();
         let kinds: Vec<_> = kinds.into_iter().collect();
-        assert_eq!(kinds, [
-            "clusterroles", "customresourcedefinitions", "ippools", "namespaces", "networks", "storagepools",
-            "validatingadmissionpolicies", "validatingadmissionpolicybindings",
-        ]);
+        assert_eq!(
+            kinds,
+            [
+                "clusterroles",
+                "customresourcedefinitions",
+                "ippools",
+                "namespaces",
+                "networks",
+                "storagepools",
+                "validatingadmissionpolicies",
+                "validatingadmissionpolicybindings",
+            ]
+        );
     }
 
     #[test]

@@ -18,7 +18,8 @@ use serde_json::json;
 /// A running VM with a root disk from an image and a public address.
 async fn web_is_declared(rig: &Rig) {
     rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
-    rig.apply("Image", "debian", json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}})).await;
+    rig.apply("Image", "debian", json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}}))
+        .await;
     rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi"})).await;
     rig.apply("PublicIP", "web", json!({})).await;
     rig.apply("VM", "web", web("Running")).await;
@@ -34,7 +35,10 @@ fn web(power: &str) -> serde_json::Value {
 }
 
 async fn web_runs(rig: &Rig) {
-    rig.until_vm("web", "runs and is ready", |vm| rig::is_ready(vm) && rig::state(vm) == Some(VMState::Running)).await;
+    rig.until_vm("web", "runs and is ready", |vm| {
+        rig::is_ready(vm) && rig::state(vm) == Some(VMState::Running)
+    })
+    .await;
     assert_eq!(rig.system.hypervisor().instances().len(), 1, "one VM, one QEMU");
 }
 
@@ -91,7 +95,9 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
         rig.apply("Disk", "web-data", json!({"size": "1Gi"})).await;
         rig.apply("HotswapDiskAttachment", "web-data", json!({"vm": "web", "disk": "web-data"})).await;
         let attached = |a: &HotswapDiskAttachment| {
-            a.status.as_ref().is_some_and(|s| s.state == Some(AttachmentState::Attached) && s.serial.is_some())
+            a.status
+                .as_ref()
+                .is_some_and(|s| s.state == Some(AttachmentState::Attached) && s.serial.is_some())
         };
         rig.until("web-data", "is attached", attached).await;
         rig.apply("Disk", "web-data", json!({"size": "2Gi"})).await;
@@ -99,7 +105,8 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
         rig.until("web-data", "has grown", grown).await;
         rig.delete("HotswapDiskAttachment", "web-data").await;
         rig.until_gone("HotswapDiskAttachment", "web-data").await;
-        rig.until("web-data", "is free", |d: &Disk| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+        rig.until("web-data", "is free", |d: &Disk| d.status.as_ref().is_some_and(|s| s.used_by.is_empty()))
+            .await;
         assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
         rig.is_quiet().await;
     });

@@ -15,8 +15,8 @@ pub(super) async fn client(connection: &Connection) -> anyhow::Result<Client> {
     let options = KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
     let config = match &connection.kubeconfig {
         Some(path) => {
-            let kubeconfig =
-                Kubeconfig::read_from(path).with_context(|| format!("reading kubeconfig {}", path.display()))?;
+            let kubeconfig = Kubeconfig::read_from(path)
+                .with_context(|| format!("reading kubeconfig {}", path.display()))?;
             Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the kubeconfig")?
         }
         None if connection.context.is_some() => {

@@ -24,7 +24,9 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
 /// *Errors:* the directory cannot be used.
 pub(super) async fn system(state_dir: &Path) -> anyhow::Result<LinuxSystem> {
     let config = LinuxConfig::new(state_dir);
-    let opened = tokio::task::spawn_blocking(move || LinuxSystem::open(config)).await.context("preparing this host")?;
+    let opened = tokio::task::spawn_blocking(move || LinuxSystem::open(config))
+        .await
+        .context("preparing this host")?;
     opened.with_context(|| format!("preparing this host in {}", state_dir.display()))
 }
 
@@ -34,7 +36,9 @@ pub(super) async fn system(state_dir: &Path) -> anyhow::Result<LinuxSystem> {
 pub(super) fn agent_config(options: &AgentOptions) -> anyhow::Result<AgentConfig> {
     let host_name = match &options.host_name {
         Some(name) => name.clone(),
-        None => nix::unistd::gethostname().context("asking for the host name")?.to_string_lossy().to_lowercase(),
+        None => {
+            nix::unistd::gethostname().context("asking for the host name")?.to_string_lossy().to_lowercase()
+        }
     };
     let mut config = AgentConfig::new(host_name);
     config.labels = options.labels();

@@ -63,7 +63,10 @@ async fn find(
     }
     found.sort_by(|(_, a), (_, b)| a.deleted_at.cmp(&b.deleted_at));
     for (host, other) in found.iter().rev().skip(1) {
-        eprintln!("an older one is on host {host}: --volume {} (deleted {})", other.volume_id, other.deleted_at);
+        eprintln!(
+            "an older one is on host {host}: --volume {} (deleted {})",
+            other.volume_id, other.deleted_at
+        );
     }
     match found.pop() {
         Some(newest) => Ok(newest),

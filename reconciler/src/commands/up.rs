@@ -51,7 +51,9 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     }
     {
         let (client, cancel) = (client.clone(), cancel.clone());
-        parts.spawn(async move { berth_agent::run(agent_config, client, system, cancel).await.context("the host agent") });
+        parts.spawn(async move {
+            berth_agent::run(agent_config, client, system, cancel).await.context("the host agent")
+        });
     }
     let http = {
         let (server, serving) = (server.clone(), serving.clone());
@@ -60,7 +62,8 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     info!(url = %url(address), kubeconfig = %kubeconfig.display(), took = ?begun.elapsed(), "ready");
     let result = wait(&mut parts, http, &cancel).await;
     cancel.cancel();
-    let stopped = tokio::time::timeout(STOP_LIMIT, async { while parts.join_next().await.is_some() {} }).await;
+    let stopped =
+        tokio::time::timeout(STOP_LIMIT, async { while parts.join_next().await.is_some() {} }).await;
     if stopped.is_err() {
         tracing::warn!("controllers or agent did not stop in time and are dropped");
     }
@@ -116,13 +119,19 @@ fn url(address: SocketAddr) -> String {
     format!("https://{reachable}:{}", address.port())
 }
 
-fn write_kubeconfig(server: &Server, state_dir: &Path, address: SocketAddr, owner: Option<&str>) -> anyhow::Result<PathBuf> {
+fn write_kubeconfig(
+    server: &Server,
+    state_dir: &Path,
+    address: SocketAddr,
+    owner: Option<&str>,
+) -> anyhow::Result<PathBuf> {
     let path = state_dir.join(KUBECONFIG);
     server.write_kubeconfig(&path, &url(address)).with_context(|| format!("writing {}", path.display()))?;
     if let Some(owner) = owner {
         let user = nix::unistd::User::from_name(owner).context("looking up --kubeconfig-owner")?;
         let user = user.with_context(|| format!("--kubeconfig-owner: there is no user {owner:?}"))?;
-        nix::unistd::chown(&path, Some(user.uid), Some(user.gid)).with_context(|| format!("giving {} to {owner}", path.display()))?;
+        nix::unistd::chown(&path, Some(user.uid), Some(user.gid))
+            .with_context(|| format!("giving {} to {owner}", path.display()))?;
     }
     Ok(path)
 }

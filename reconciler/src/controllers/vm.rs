@@ -279,7 +279,8 @@ fn plan(vm: &VM, observed: &Observed) -> Plan<Decision> {
 fn plan_interfaces(vm: &VM, observed: &Observed) -> Plan<Decision> {
     let status = vm.status.clone().unwrap_or_default();
     let wanted = decide_interfaces(vm, observed, &status.interfaces);
-    let is_wanted = |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
+    let is_wanted =
+        |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
     let leftover = status.interfaces.iter().filter(|i| !is_wanted(i) && status.process.is_some()).cloned();
     let interfaces: Vec<InterfaceStatus> = wanted.into_iter().chain(leftover).collect();
     if interfaces == status.interfaces || vm.metadata.deletion_timestamp.is_some() {
@@ -483,7 +484,8 @@ mod tests {
     use serde_json::json;
 
     fn network() -> Arc<Network> {
-        let mut network = Network::new("default", NetworkSpec { cidr: "10.0.0.0/29".into(), ..NetworkSpec::default() });
+        let mut network =
+            Network::new("default", NetworkSpec { cidr: "10.0.0.0/29".into(), ..NetworkSpec::default() });
         network.metadata.namespace = Some("berth-shared".into());
         Arc::new(network)
     }
@@ -522,7 +524,11 @@ mod tests {
         };
         Observed {
             size: Some((1, 1 << 29)),
-            disks: vec![DiskSeen { key: Key::namespaced(Kind::Disk, "default", "root"), object: disk, user: None }],
+            disks: vec![DiskSeen {
+                key: Key::namespaced(Kind::Disk, "default", "root"),
+                object: disk,
+                user: None,
+            }],
             group: None,
             networks: vec![Some(network())],
             candidates: vec![candidate],

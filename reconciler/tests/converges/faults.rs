@@ -53,11 +53,38 @@ impl Fault {
         Fault::StaleWatches,
         Fault::FullDisk,
     ];
+
+    /// Whether there is a point in this fault at this call, the one after `before` others: a call without effect has
+    /// none that could be lost, and what lasts a while need not begin at every call.
+    pub(crate) fn strikes(self, before: usize, call: &str) -> bool {
+        match self {
+            Fault::Error => true,
+            Fault::LostAnswer | Fault::CrashBefore | Fault::CrashAfter => has_effect(call),
+            Fault::Partition | Fault::StaleWatches | Fault::FullDisk => before.is_multiple_of(8),
+        }
+    }
+}
+
+fn has_effect(call: &str) -> bool {
+    let reads =
+        ["image", "images", "volume", "volumes", "trash", "networks", "taps", "leases_taken", "forwarding"];
+    let more = [
+        "process",
+        "instances",
+        "read_journal",
+        "last_words",
+        "facts",
+        "strangers",
+        "connect",
+        "guest_agent",
+        "exited",
+    ];
+    !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
 }
 
 #[derive(Debug, Default)]
 struct State {
-    calls: u64,
+    calls: Vec<String>,
     counting: bool,
     /// The call that was struck: its effect happens, and then the fault.
     armed: Option<String>,
@@ -98,7 +125,7 @@ impl Injector {
     pub(crate) fn count_from_here(&self) {
         let mut state = self.state();
         if state.struck.is_none() {
-            state.calls = 0;
+            state.calls.clear();
         }
     }
 
@@ -107,8 +134,9 @@ impl Injector {
         self.state().counting = counting;
     }
 
-    pub(crate) fn calls(&self) -> u64 {
-        self.state().calls
+    /// The calls that were counted, in their order.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.state().calls.clone()
     }
 
     /// The call that was struck, for messages.
@@ -129,9 +157,10 @@ impl Injector {
         let is_struck = {
             let mut state = self.state();
             if state.counting && state.struck.is_none() {
-                state.calls += 1;
+                state.calls.push(call.to_owned());
             }
-            let is_struck = state.counting && state.struck.is_none() && state.calls == self.at && self.fault.is_some();
+            let is_at = state.calls.len() as u64 == self.at;
+            let is_struck = state.counting && state.struck.is_none() && is_at && self.fault.is_some();
             if is_struck {
                 state.struck = Some(call.to_owned());
                 state.since = Some(Instant::now());
@@ -143,7 +172,9 @@ impl Injector {
             Some(Fault::Error) if is_struck => Verdict::Fail,
             Some(Fault::CrashBefore) if is_struck => Verdict::Crash,
             Some(Fault::Partition) if !to_host && self.lasts(Fault::Partition) => Verdict::Fail,
-            Some(Fault::FullDisk) if to_host && self.lasts(Fault::FullDisk) && needs_space(call) => Verdict::NoSpace,
+            Some(Fault::FullDisk) if to_host && self.lasts(Fault::FullDisk) && needs_space(call) => {
+                Verdict::NoSpace
+            }
             _ => Verdict::Go,
         }
     }
@@ -270,7 +301,8 @@ where
 
 fn unavailable() -> Response<AnyBody> {
     let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"ServiceUnavailable","message":"struck","code":503}"#;
-    let body = Full::new(Bytes::from_static(status.as_bytes())).map_err(|never| match never {}).boxed_unsync();
+    let body =
+        Full::new(Bytes::from_static(status.as_bytes())).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response
