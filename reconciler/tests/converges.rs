@@ -72,7 +72,7 @@ fn a_vm_is_stopped_and_started_again() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashBefore, Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;
         web_runs(rig).await;
-        rig.from_here();
+        rig.strike_from_here();
         rig.apply("VM", "web", web("Stopped")).await;
         rig.until_vm("web", "is stopped and ready", |vm| {
             rig::is_ready(vm) && rig::state(vm) == Some(VMState::Stopped)
@@ -91,7 +91,7 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
         web_is_declared(rig).await;
         web_runs(rig).await;
         let pid = rig.pid("web").await;
-        rig.from_here();
+        rig.strike_from_here();
         rig.apply("Disk", "web-data", json!({"size": "1Gi"})).await;
         rig.apply("HotswapDiskAttachment", "web-data", json!({"vm": "web", "disk": "web-data"})).await;
         let attached = |a: &HotswapDiskAttachment| {
@@ -118,7 +118,7 @@ fn an_agent_that_starts_again_takes_up_what_runs() {
         web_is_declared(rig).await;
         web_runs(rig).await;
         let pid = rig.pid("web").await;
-        rig.from_here();
+        rig.strike_from_here();
         rig.restart().await;
         web_runs(rig).await;
         assert_eq!(rig.pid("web").await, pid, "it is the same QEMU");

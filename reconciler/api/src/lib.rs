@@ -9,6 +9,7 @@
 //! [`reason`] and [`binding`]; [`manifests`] renders everything a control plane needs to serve them.
 
 #![allow(unreachable_pub, reason = "KubeSchema expands to a copy of each struct inside a function")]
+#![allow(clippy::duplicated_attributes, reason = "each printer column names its own type and path")]
 
 pub mod binding;
 pub mod condition;
