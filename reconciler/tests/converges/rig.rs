@@ -138,7 +138,7 @@ impl Rig {
 
     /// Faults strike only from here on.
     pub(crate) fn strike_from_here(&self) {
-        self.injector.count_strike_from_here();
+        self.injector.count_from_here();
     }
 
     /// Ends controllers and agent as `kill -9` would, and starts them again.
