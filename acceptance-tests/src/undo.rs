@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nix::sys::signal::{SigSet, Signal};
-
 type Action = Box<dyn FnOnce() + Send>;
 
 static ACTIONS: Mutex<BTreeMap<u64, Action>> = Mutex::new(BTreeMap::new());
@@ -73,20 +71,29 @@ pub fn halt_if_interrupted() {
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP undo everything and end the process. To be called first thing in `main`, before any
-/// thread starts, because the signals are blocked in every later thread.
-pub fn on_signals() -> nix::Result<()> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    signals.thread_block()?;
+/// Makes SIGINT, SIGTERM and SIGHUP undo everything and end the process. To be called first thing in `main`.
+///
+/// By handlers, never by blocking them: every child would inherit the blocked signals, and berth, Terraform and the
+/// rest could not be ended by SIGTERM any more.
+pub fn on_signals() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut interrupt, mut terminate, mut hangup) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
+    };
     std::thread::spawn(move || {
-        let Ok(signal) = signals.wait() else { return };
+        let (name, number) = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => ("SIGINT", 2),
+                _ = terminate.recv() => ("SIGTERM", 15),
+                _ = hangup.recv() => ("SIGHUP", 1),
+            }
+        });
         INTERRUPTED.store(true, Ordering::SeqCst);
-        crate::report::note(&format!("\n{signal}: cleaning up"));
+        crate::report::note(&format!("\n{name}: cleaning up"));
         everything();
-        std::process::exit(128 + signal as i32);
+        std::process::exit(128 + number);
     });
     Ok(())
 }
