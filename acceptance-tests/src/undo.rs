@@ -106,6 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn children_can_be_ended_by_the_signals_that_we_handle() {
+        on_signals().expect("handlers can be installed");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid fits"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it runs");
+        let status = child.wait().expect("it ends");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
+    }
+
+    #[test]
     fn an_action_runs_once_on_drop_and_never_when_forgotten() {
         let runs = Arc::new(AtomicUsize::new(0));
         let count = |runs: &Arc<AtomicUsize>| {
