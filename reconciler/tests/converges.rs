@@ -57,14 +57,49 @@ async fn all_is_deleted(rig: &Rig) {
     rig.until_nothing_is_left().await;
 }
 
-#[test]
-fn a_vm_is_created_and_deleted() {
-    converges(&Fault::ALL, async |rig| {
+/// The longest story; one test a fault, so that they run side by side.
+fn a_vm_is_created_and_deleted(fault: Fault) {
+    converges(&[fault], async |rig| {
         web_is_declared(rig).await;
         web_runs(rig).await;
         rig.is_quiet().await;
         all_is_deleted(rig).await;
     });
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_whatever_call_fails() {
+    a_vm_is_created_and_deleted(Fault::Error);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_whatever_answer_is_lost() {
+    a_vm_is_created_and_deleted(Fault::LostAnswer);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_wherever_berth_crashes_before_an_effect() {
+    a_vm_is_created_and_deleted(Fault::CrashBefore);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_wherever_berth_crashes_after_an_effect() {
+    a_vm_is_created_and_deleted(Fault::CrashAfter);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_through_a_partition() {
+    a_vm_is_created_and_deleted(Fault::Partition);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_on_stale_knowledge() {
+    a_vm_is_created_and_deleted(Fault::StaleWatches);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_while_the_disk_is_full() {
+    a_vm_is_created_and_deleted(Fault::FullDisk);
 }
 
 #[test]

@@ -44,23 +44,13 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 7] = [
-        Fault::Error,
-        Fault::LostAnswer,
-        Fault::CrashBefore,
-        Fault::CrashAfter,
-        Fault::Partition,
-        Fault::StaleWatches,
-        Fault::FullDisk,
-    ];
-
     /// Whether there is a point in this fault at this call, the one after `before` others: a call without effect has
     /// none that could be lost, and what lasts a while need not begin at every call.
     pub(crate) fn strikes(self, before: usize, call: &str) -> bool {
         match self {
             Fault::Error => true,
             Fault::LostAnswer | Fault::CrashBefore | Fault::CrashAfter => has_effect(call),
-            Fault::Partition | Fault::StaleWatches | Fault::FullDisk => before.is_multiple_of(8),
+            Fault::Partition | Fault::StaleWatches | Fault::FullDisk => before.is_multiple_of(32),
         }
     }
 }
