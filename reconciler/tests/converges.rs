@@ -88,6 +88,16 @@ fn a_vm_is_created_and_deleted_wherever_berth_crashes_after_an_effect() {
 }
 
 #[test]
+fn a_vm_is_created_and_deleted_through_a_partition() {
+    a_vm_is_created_and_deleted(Fault::Partition);
+}
+
+#[test]
+fn a_vm_is_created_and_deleted_on_stale_knowledge() {
+    a_vm_is_created_and_deleted(Fault::StaleWatches);
+}
+
+#[test]
 fn a_vm_is_created_and_deleted_while_the_disk_is_full() {
     a_vm_is_created_and_deleted(Fault::FullDisk);
 }

@@ -8,6 +8,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use crate::config::AgentConfig;
+use crate::host::SignOfLife;
 use crate::index::Index;
 use crate::machine::Machines;
 use crate::network::Applied;
@@ -27,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) pulls: Pulls,
     pub(crate) network: Applied,
     pub(crate) recorder: Recorder,
+    pub(crate) sign_of_life: SignOfLife,
     synced: watch::Sender<bool>,
 }
 
@@ -50,6 +52,7 @@ impl Context {
             pulls: Pulls::new(system.clone(), queue.clone()),
             network: Applied::default(),
             recorder,
+            sign_of_life: SignOfLife::default(),
             synced: watch::channel(false).0,
             queue,
             config,

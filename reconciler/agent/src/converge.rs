@@ -179,6 +179,7 @@ where
     if object.status() == Some(&status) {
         return Ok(());
     }
+    ctx.sign_of_life.is_given(ctx).await?;
     let mut changed = object.clone();
     *changed.status_mut() = Some(status.clone());
     let written = api::<K::Object>(ctx, object).replace_status(&object.name_any(), &post(), &changed).await;

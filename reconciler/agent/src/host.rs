@@ -16,7 +16,7 @@ use berth_api::condition::find;
 use kube::api::PostParams;
 use kube::{Api, Resource};
 
-pub(crate) use lease::renew_for_ever;
+pub(crate) use lease::{SignOfLife, renew_for_ever};
 use observe::Observed;
 
 use crate::context::Context;
@@ -87,6 +87,7 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
     if host.status.as_ref() == Some(&status) {
         return Ok(());
     }
+    ctx.sign_of_life.is_given(ctx).await?;
     let changed = Host { status: Some(status.clone()), ..host.clone() };
     let written = api.replace_status(ctx.host(), &post(), &changed).await;
     let answer = written.map_err(Error::api("write the Host's status"))?;

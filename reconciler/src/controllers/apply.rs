@@ -1,8 +1,10 @@
 //! The only writer of the controllers: each write stands for itself, carries the resourceVersion that was read, and
 //! its answer goes into the world at once, so that the next decision already knows of it.
 
-use berth_api::{Binding, CONTROLLER_MANAGER, Disk, DiskState, DiskStatus, Readiness, Reason};
-use k8s_openapi::{NamespaceResourceScope, jiff::Timestamp};
+use berth_api::{
+    Binding, CONTROLLER_MANAGER, Disk, DiskState, DiskStatus, Readiness, Reason, SYSTEM_NAMESPACE,
+};
+use k8s_openapi::{NamespaceResourceScope, api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -105,6 +107,23 @@ with_status! {
 }
 
 impl Writer {
+    /// Whether the host is silent, by its Lease as it is now: a watch that lags must not have us call unknown, again
+    /// and again, what a living agent reports.
+    pub(super) async fn confirms_silence(
+        &self,
+        world: &mut World,
+        host: &str,
+        touched: &mut Vec<Key>,
+    ) -> Result<bool, WriteError> {
+        let api: Api<Lease> = Api::namespaced(self.client.0.clone(), SYSTEM_NAMESPACE);
+        let key = Key::namespaced(Kind::Lease, SYSTEM_NAMESPACE, host);
+        let read = api.get_opt(host).await.map_err(|source| WriteError::new(&key, source))?;
+        if let Some(lease) = read {
+            touched.extend(world.put(lease, Instant::now()));
+        }
+        Ok(!world.is_alive(host))
+    }
+
     pub(super) fn new(client: Client, config: Config) -> Self {
         let seed = u64::from_str_radix(&config.identities.hex(16), 16).unwrap_or_default();
         Self { client: PrintableClient(client), config, jitter: Mutex::new(StdRng::seed_from_u64(seed)) }

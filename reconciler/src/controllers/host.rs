@@ -16,9 +16,18 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(host) = world.hosts.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&host, world.is_alive(&key.name), writer.now());
+    let mut alive = world.is_alive(&key.name);
+    if !alive && !is_called_unknown(&host) {
+        alive = !writer.confirms_silence(world, &key.name, touched).await?;
+    }
+    let status = status(&host, alive, writer.now());
     writer.status(world, host.as_ref(), status, touched).await?;
     Ok(Outcome::Settled)
+}
+
+fn is_called_unknown(host: &Host) -> bool {
+    let conditions = host.status.as_ref().map(|s| &s.conditions);
+    conditions.and_then(|c| condition::find(c, "Ready")).is_some_and(|ready| ready.status == "Unknown")
 }
 
 fn status(host: &Host, alive: bool, now: Timestamp) -> HostStatus {

@@ -75,7 +75,13 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let observed = observe(world, &vm, writer.identities());
+    let mut observed = observe(world, &vm, writer.identities());
+    if observed.host_silent
+        && let Some(status) = vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown))
+        && let Some(binding) = &status.binding
+    {
+        observed.host_silent = writer.confirms_silence(world, &binding.host, touched).await?;
+    }
     let plan = plan(&vm, &observed);
     writer.apply(world, &plan.steps, touched).await?;
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };

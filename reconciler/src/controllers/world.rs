@@ -218,9 +218,13 @@ impl World {
         let taken = match object {
             Object::Host(object) => self.hosts.put(*object).is_some(),
             Object::Lease(object) => {
-                self.renewed.insert(object.name_any(), now);
-                keys = self.silence_changes(now);
-                self.leases.put(*object).is_some()
+                let host = object.name_any();
+                let taken = self.leases.put(*object).is_some();
+                if taken {
+                    self.renewed.insert(host, now);
+                    keys = self.silence_changes(now);
+                }
+                taken
             }
             Object::StoragePool(object) => self.storage_pools.put(*object).is_some(),
             Object::IPPool(object) => self.ip_pools.put(*object).is_some(),

@@ -1,6 +1,6 @@
 //! Growing a qcow2 file nobody has open, where that takes a change of the header only.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -25,13 +25,14 @@ pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     if size == 0 || !size.is_multiple_of(SECTOR) || size > MAX_VIRTUAL_SIZE {
         return Err(ImageError::Size { size });
     }
-    let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-    lock(&file).map_err(|errno| match errno {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+    let file = Locked::new(file).map_err(|errno| match errno {
         Errno::EAGAIN | Errno::EACCES => ImageError::InUse { path: path.to_owned() },
         other => failed(other.into()),
     })?;
+    let file = &file.0;
     let header =
-        Header::read(&mut file).map_err(|source| ImageError::Inspect { path: path.to_owned(), source })?;
+        Header::read(&mut &*file).map_err(|source| ImageError::Inspect { path: path.to_owned(), source })?;
     if size < header.size {
         return Err(ImageError::Shrink { path: path.to_owned(), from: header.size, to: size });
     }
@@ -65,10 +66,26 @@ pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     file.write_all_at(&fields, 24).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// Lasts as long as the file is open.
-fn lock(file: &std::fs::File) -> Result<(), Errno> {
+/// A file under QEMU's image lock.
+struct Locked(File);
+
+impl Locked {
+    fn new(file: File) -> Result<Self, Errno> {
+        set_lock(&file, libc::F_WRLCK)?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Locked {
+    /// Closing alone would not do: a process forked by another thread holds the lock too until its `exec`.
+    fn drop(&mut self) {
+        let _ = set_lock(&self.0, libc::F_UNLCK);
+    }
+}
+
+fn set_lock(file: &File, kind: libc::c_int) -> Result<(), Errno> {
     let lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
+        l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: LOCK_START,
         l_len: LOCK_LENGTH,

@@ -188,10 +188,14 @@ fn a_file_that_is_locked_as_qemu_locks_is_not_grown() {
     create(&file, 64 * MIB).expect("created");
     let holder = std::fs::File::open(&file).expect("there");
     // QEMU holds shared locks on one byte for each permission.
-    let lock = libc::flock { l_type: libc::F_RDLCK as _, l_whence: 0, l_start: 101, l_len: 1, l_pid: 0 };
-    nix::fcntl::fcntl(&holder, nix::fcntl::FcntlArg::F_OFD_SETLK(&lock)).expect("locked");
+    let set = |kind: libc::c_int| {
+        let lock = libc::flock { l_type: kind as _, l_whence: 0, l_start: 101, l_len: 1, l_pid: 0 };
+        nix::fcntl::fcntl(&holder, nix::fcntl::FcntlArg::F_OFD_SETLK(&lock)).expect("set");
+    };
+    set(libc::F_RDLCK);
     assert!(matches!(grow(&file, 128 * MIB), Err(ImageError::InUse { .. })));
-    drop(holder);
+    // Not by closing: a process another test is forking would hold the lock a moment longer.
+    set(libc::F_UNLCK);
     grow(&file, 128 * MIB).expect("free again");
 }
 
