@@ -30,6 +30,8 @@ pub enum ConditionType {
     GuestReady,
     /// A running VM has the size its class declares.
     ClassSynced,
+    /// A running VM has the network interfaces its spec declares.
+    InterfacesSynced,
     /// An attachment's disk is attached to the running VM.
     Attached,
     /// A host can use hardware acceleration.
@@ -49,6 +51,7 @@ impl ConditionType {
             Self::Running => "Running",
             Self::GuestReady => "GuestReady",
             Self::ClassSynced => "ClassSynced",
+            Self::InterfacesSynced => "InterfacesSynced",
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",
             Self::Forwarding => "Forwarding",

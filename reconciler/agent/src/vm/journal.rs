@@ -72,6 +72,9 @@ pub(crate) struct Run {
     pub(crate) firmware: String,
     /// The volume it booted from: it cannot be taken out while it runs.
     pub(crate) boot_volume: String,
+    /// The network interfaces it was started with, as `name/MAC`; `None` if that is not known.
+    #[serde(default)]
+    pub(crate) interfaces: Option<Vec<String>>,
     /// The spec's `restartToken` when it was started.
     #[serde(default)]
     pub(crate) token: Option<String>,
@@ -209,6 +212,7 @@ mod tests {
             memory_bytes: 1,
             firmware: "UEFI".into(),
             boot_volume: "v-1".into(),
+            interfaces: None,
             token: None,
             process: None,
             started_at: Some(Timestamp::UNIX_EPOCH),

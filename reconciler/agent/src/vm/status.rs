@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::Observed;
 use super::journal::Run;
-use super::plan::is_synced;
+use super::plan::{is_synced, unsynced_interfaces};
 use crate::hotswap_disk_attachment::device;
 
 pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
@@ -19,6 +19,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_running(&mut status, observed, readiness, generation, now);
     write_guest_ready(&mut status, observed, generation, now);
     write_class_synced(&mut status, vm, observed, generation, now);
+    write_interfaces_synced(&mut status, vm, observed, generation, now);
     status.state = Some(state(vm, observed, readiness));
     status.hardware = hardware(observed).or(status.hardware.take());
     status.disks = disks(observed);
@@ -95,6 +96,28 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
         (Reason::PowerCycleNeeded, format!("{has}: stop and start it for the class to take effect"))
     };
     set_bool(conditions, ConditionType::ClassSynced, synced, reason, &text, generation, now);
+}
+
+fn write_interfaces_synced(
+    status: &mut VMStatus,
+    vm: &VM,
+    observed: &Observed,
+    generation: i64,
+    now: Timestamp,
+) {
+    let (Some(_), Some(run)) = (&observed.process, &observed.journal.run) else {
+        remove(&mut status.conditions, ConditionType::InterfacesSynced);
+        return;
+    };
+    let differing = unsynced_interfaces(run, vm, &observed.journal);
+    let (reason, text) = if differing.is_empty() {
+        (Reason::Synced, String::new())
+    } else {
+        let names = differing.join(", ");
+        (Reason::PowerCycleNeeded, format!("stop and start the VM for the change of {names} to take effect"))
+    };
+    let (kind, synced) = (ConditionType::InterfacesSynced, differing.is_empty());
+    set_bool(&mut status.conditions, kind, synced, reason, &text, generation, now);
 }
 
 fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {

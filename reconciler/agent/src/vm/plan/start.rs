@@ -172,6 +172,7 @@ fn launch(
         memory_bytes: memory,
         firmware: firmware_name(class.spec.firmware).to_owned(),
         boot_volume: boot.unwrap_or_default(),
+        interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),
         process: None,
         started_at: None,
@@ -298,11 +299,31 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         memory_bytes: memory,
         firmware: class.map_or("", |c| firmware_name(c.spec.firmware)).to_owned(),
         boot_volume: boot.unwrap_or_default(),
+        interfaces: None,
         token: vm.spec.restart_token.clone(),
         process: None,
         started_at: None,
         ended: None,
     }
+}
+
+fn interface_names(vm: &VM, journal: &Journal) -> Vec<String> {
+    let name = |(interface, _): (&berth_api::vm::InterfaceStatus, u8)| {
+        format!("{}/{}", interface.name, interface.mac_address)
+    };
+    interfaces(vm, journal).map(name).collect()
+}
+
+/// The interfaces that differ between the running machine and what it would be started with now, by name.
+pub(in crate::vm) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<String> {
+    let Some(has) = &run.interfaces else { return Vec::new() };
+    let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
+    let wanted = interface_names(vm, &journal.clone().with_slots(names));
+    let differing =
+        has.iter().filter(|i| !wanted.contains(i)).chain(wanted.iter().filter(|i| !has.contains(i)));
+    let names: std::collections::BTreeSet<&str> =
+        differing.map(|i| i.split('/').next().unwrap_or_default()).collect();
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// Whether the machine has the size its class declares now.

@@ -126,11 +126,41 @@ fn run() -> Run {
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
         boot_volume: "v-root".into(),
+        interfaces: None,
         token: None,
         process: Some(identity()),
         started_at: Some(at(NOW - 100)),
         ended: None,
     }
+}
+
+#[test]
+fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
+    let started = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
+    let steps = plan(&started, &ready_to_start()).steps;
+    let journal = steps.iter().find_map(|step| match step {
+        Step::Note(journal) if journal.run.is_some() => Some((**journal).clone()),
+        _ => None,
+    });
+    let journal = journal.expect("a start is noted");
+    let run = journal.run.clone().expect("just looked");
+    assert_eq!(run.interfaces, Some(vec!["nic0/52:54:00:00:00:02".to_owned()]));
+    assert!(unsynced_interfaces(&run, &started, &journal).is_empty());
+    let mut more = vm(json!({"networkInterfaces": [{"name": "nic0"}, {"name": "nic1"}]}));
+    let interfaces = &mut more.status.as_mut().expect("bound").interfaces;
+    let second = berth_api::vm::InterfaceStatus {
+        name: "nic1".into(),
+        mac_address: "52:54:00:00:00:03".into(),
+        ..interfaces[0].clone()
+    };
+    interfaces.push(second);
+    assert_eq!(unsynced_interfaces(&run, &more, &journal), ["nic1"]);
+    assert_eq!(unsynced_interfaces(&run, &vm(json!({"networkInterfaces": []})), &journal), ["nic0"]);
+    let old = Run { interfaces: None, ..run };
+    assert!(
+        unsynced_interfaces(&old, &more, &journal).is_empty(),
+        "what an older agent started is not known"
+    );
 }
 
 fn plugged(id: &str) -> ObservedDisk {
