@@ -24,8 +24,10 @@ pub enum Command {
     Up(UpOptions),
     /// The controllers, on a Kubernetes control plane.
     Controllers(ControllersOptions),
-    /// The host agent of this machine, on a Kubernetes control plane.
+    /// The host agent of this machine; or, with a subcommand, what an administrator does with hosts.
     Host(HostOptions),
+    /// Lets hosts join, and ends their access.
+    Token(TokenOptions),
     /// Prints the definitions, admission policies and roles to apply to a Kubernetes control plane, as YAML.
     Crds(CrdsOptions),
     /// Prints a kubeconfig for this machine's `berth up`.
@@ -85,6 +87,9 @@ pub struct UpOptions {
     /// The range of the IPPool `default`, when it is made.
     #[arg(long, default_value = "198.18.100.0/24")]
     pub public_cidr: Ipv4Net,
+    /// No VMs on this machine: control plane and controllers only.
+    #[arg(long)]
+    pub no_agent: bool,
     /// The user who may read the kubeconfig, so that terraform need not run as root.
     #[arg(long)]
     pub kubeconfig_owner: Option<String>,
@@ -119,6 +124,10 @@ pub struct ControllersOptions {
 /// `berth host`
 #[derive(Args, Debug)]
 pub struct HostOptions {
+    /// The join string that `berth token create HOST` printed, or @FILE that holds it. Needed once: the host's own
+    /// credential is kept in the state directory and renewed from then on.
+    #[arg(long, env = "BERTH_JOIN", hide_env_values = true)]
+    pub join: Option<String>,
     #[command(flatten)]
     pub connection: Connection,
     #[command(flatten)]
@@ -126,6 +135,49 @@ pub struct HostOptions {
     #[command(flatten)]
     pub agent: AgentOptions,
 }
+
+/// `berth token`
+#[derive(Args, Debug)]
+pub struct TokenOptions {
+    #[command(subcommand)]
+    pub action: TokenAction,
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// What is to be done with hosts' tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenAction {
+    /// Prints one line with which the host of that name may join. Whoever has the line is that host.
+    Create(TokenCreate),
+    /// Lists the hosts that have tokens.
+    List,
+    /// Ends all tokens of a host at once.
+    Revoke {
+        /// The host's name.
+        host: String,
+    },
+}
+
+/// `berth token create`
+#[derive(Args, Debug)]
+pub struct TokenCreate {
+    /// The name of the host that is to join.
+    pub host: String,
+    /// How long the host may take to join. Its own token, which it gets when it joins, is renewed by itself.
+    #[arg(long, default_value = "24h", value_parser = crate::commands::token_life)]
+    pub expires: Life,
+    /// The control plane as the host reaches it: `https://ADDRESS:PORT`. Default: the server of the kubeconfig; if
+    /// that is a loopback address, this machine's own.
+    #[arg(long)]
+    pub server: Option<String>,
+}
+
+/// A length of time, at least ten minutes.
+#[derive(Clone, Copy, Debug)]
+pub struct Life(pub std::time::Duration);
 
 /// `berth crds`
 #[derive(Args, Debug)]

@@ -1,11 +1,13 @@
 //! What each command does: thin edges around the libraries.
 
+mod addresses;
 mod connect;
 mod controllers;
 mod crds;
 mod host;
 mod kubeconfig;
 mod signals;
+mod token;
 mod undelete;
 mod up;
 
@@ -23,8 +25,14 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Up(options) => runtime()?.block_on(Box::pin(up::run(options))),
         Command::Controllers(options) => runtime()?.block_on(Box::pin(controllers::run(options))),
         Command::Host(options) => runtime()?.block_on(Box::pin(host::run(options))),
+        Command::Token(options) => runtime()?.block_on(Box::pin(token::run(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
+}
+
+/// The life of a token, as it is written on the command line.
+pub(crate) fn token_life(text: &str) -> Result<crate::cli::Life, String> {
+    token::life(text).map(crate::cli::Life)
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

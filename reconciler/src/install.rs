@@ -26,16 +26,24 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     if applied.as_ref() == Some(&digest) {
         return Ok(());
     }
-    for object in &objects {
+    apply(client, &objects).await?;
+    let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
+    let params = PatchParams::apply(MANAGER).force();
+    marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
+    Ok(())
+}
+
+/// Applies objects in their order, as ours.
+///
+/// *Errors:* the control plane refused one, or does not answer.
+pub async fn apply(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
+    for object in objects {
         let (api, name) = api_of(client, object)?;
         let params = PatchParams::apply(MANAGER).force();
         let applied = api.patch(&name, &params, &Patch::Apply(object)).await;
         applied
             .with_context(|| format!("applying {} {name}", object["kind"].as_str().unwrap_or_default()))?;
     }
-    let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
-    let params = PatchParams::apply(MANAGER).force();
-    marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
     Ok(())
 }
 

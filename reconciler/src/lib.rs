@@ -7,6 +7,8 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod controllers;
+pub mod credential;
 pub mod install;
+pub mod join;
 pub mod leader;
 pub mod log;

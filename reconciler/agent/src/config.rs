@@ -11,6 +11,9 @@ use crate::error::AgentError;
 pub struct AgentConfig {
     /// The name of the Host object; a DNS label or several joined by dots.
     pub host_name: String,
+    /// What tells this agent from any other that calls itself the same host: kept where its machines are kept. Empty:
+    /// the host's name.
+    pub identity: String,
     /// Labels the Host gets when it is made. `kubernetes.io/hostname` is added.
     pub labels: BTreeMap<String, String>,
     /// Virtual CPUs offered for each real one. Default 4: guests are idle most of the time, and a busy host slows
@@ -31,6 +34,7 @@ impl AgentConfig {
     pub fn new(host_name: impl Into<String>) -> Self {
         Self {
             host_name: host_name.into(),
+            identity: String::new(),
             labels: BTreeMap::new(),
             cpu_overcommit: 4,
             reserved_memory: 512 << 20,
@@ -38,6 +42,11 @@ impl AgentConfig {
             clock: Arc::new(SystemClock),
             seed: None,
         }
+    }
+
+    /// Who holds the host's Lease.
+    pub(crate) fn identity(&self) -> &str {
+        if self.identity.is_empty() { &self.host_name } else { &self.identity }
     }
 
     /// What VMs may use of this much memory.

@@ -16,6 +16,19 @@ pub enum AgentError {
         "{name:?} is no host name: it must be DNS labels (lower-case letters, digits and '-') joined by dots"
     )]
     HostName { name: String },
+    /// Another agent is this host, and lives.
+    #[error(
+        "another machine is host {host} (its agent {holder} renews the Lease {host} in berth-system): two machines \
+         cannot be one host. Give this one a name of its own (--host-name, and a join string for that name), or stop \
+         the other agent; one that is gone for good loses the name after 40 seconds"
+    )]
+    Taken { host: String, holder: String },
+    /// The control plane does not know the credential any more.
+    #[error(
+        "the control plane no longer accepts the credential of host {host}: it was revoked or has run out. Its VMs go \
+         on running. To join again: `berth token create {host}`, then `berth host --join STRING`"
+    )]
+    Unauthorized { host: String },
 }
 
 /// Why one reconcile failed. Named by what was attempted.
@@ -25,6 +38,12 @@ pub(crate) enum Error {
     System(#[from] SystemError),
     #[error("cannot {attempt}")]
     Api { attempt: &'static str, source: Box<kube::Error> },
+    /// Another agent is this host, and lives.
+    #[error("another agent is this host: {holder}")]
+    Taken { holder: String },
+    /// Another agent was this host; whether it lives is not known yet.
+    #[error("another agent has the Lease: {holder}")]
+    Waiting { holder: String },
     /// Somebody else wrote the object since it was read.
     #[error("the object was changed meanwhile")]
     Conflict,
@@ -58,6 +77,11 @@ impl Error {
 
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(s) if s.code == 404))
+    }
+
+    /// The control plane does not know who we are.
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(s) if s.code == 401))
     }
 
     /// What conditions, events and metrics call it.

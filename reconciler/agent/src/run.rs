@@ -26,10 +26,10 @@ const TAKE_STOCK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Runs the agent of one host until `stop` is cancelled or the future is dropped; both leave the VMs running.
 ///
-/// *Expected flow:* finds what runs on the host, waits until it knows what is bound to it, then brings every object
+/// *Expected flow:* waits until it is the one agent of this host, finds what runs on the host, waits until it knows what is bound to it, then brings every object
 /// to where it should be and keeps it there. A control plane that cannot be reached is waited for.
 ///
-/// *Assumptions:* it is the only agent of this host. Works on a current-thread runtime with paused time: it starts
+/// *Assumptions:* works on a current-thread runtime with paused time: it starts
 /// no thread, and everything it spawns ends with it.
 ///
 /// *Errors:* only what trying again cannot mend, see [`AgentError`].
@@ -46,7 +46,7 @@ pub async fn run(
         biased;
         () = stop.cancelled() => {}
         () = recorder::publish(client, events) => {}
-        () = host::renew_for_ever(ctx.clone()) => {}
+        error = host::renew_for_ever(ctx.clone()) => return Err(error),
         () = watch_all(&ctx) => {}
         () = work(&ctx) => {}
     }
@@ -62,6 +62,7 @@ async fn watch_all(ctx: &Arc<Context>) {
 }
 
 async fn work(ctx: &Arc<Context>) {
+    ctx.sign_of_life.is_ours().await;
     while let Err(error) = host::take_stock(ctx).await {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");
         tokio::time::sleep(TAKE_STOCK_AGAIN).await;

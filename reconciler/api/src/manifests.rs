@@ -1,6 +1,8 @@
 //! Everything a control plane needs to serve berth's kinds, as objects to apply: `berth crds` prints them, `berth up`
 //! applies them to its own control plane. The same on both.
 
+pub mod access;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
@@ -115,46 +117,37 @@ pub fn roles() -> Vec<Value> {
         "vms",
     ];
     let all = ["*"];
-    let role = |name: &str, labels: Value, rules: Value| {
+    let role = |name: &str, label: Option<&str>, rules: Value| {
+        let mut metadata = json!({"name": name});
+        if let Some(label) = label {
+            metadata["labels"] = json!({label: "true"});
+        }
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": name, "labels": labels}, "rules": rules})
+            "metadata": metadata, "rules": rules})
     };
     let read = ["get", "list", "watch"];
     let write = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
     vec![
         role(
             "berth-viewer",
-            json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"}),
+            Some("rbac.authorization.k8s.io/aggregate-to-view"),
             json!([{"apiGroups": [GROUP], "resources": all, "verbs": read}]),
         ),
         role(
             "berth-editor",
-            json!({"rbac.authorization.k8s.io/aggregate-to-edit": "true"}),
+            Some("rbac.authorization.k8s.io/aggregate-to-edit"),
             json!([{"apiGroups": [GROUP], "resources": users, "verbs": write}]),
         ),
         role(
             "berth-operator",
-            json!({}),
+            None,
             json!([
                 {"apiGroups": [GROUP], "resources": all, "verbs": write},
                 {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": write},
             ]),
         ),
-        role(
-            "berth-host",
-            json!({}),
-            json!([
-                {"apiGroups": [GROUP], "resources": all, "verbs": read},
-                {"apiGroups": [GROUP], "resources": ["hosts"], "verbs": ["create", "patch", "update"]},
-                {"apiGroups": [GROUP], "resources": ["vms", "disks", "images", "hotswapdiskattachments"], "verbs": ["patch", "update"]},
-                {"apiGroups": [GROUP], "resources": ["vms/status", "disks/status", "images/status", "hotswapdiskattachments/status", "hosts/status"],
-                    "verbs": ["get", "patch", "update"]},
-                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
-                {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch"]},
-            ]),
-        ),
+        access::cluster_role(),
     ]
 }
 

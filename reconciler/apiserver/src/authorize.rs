@@ -2,6 +2,7 @@
 //!
 //! Members of `system:masters` may do everything; everybody else only what a binding of theirs allows.
 
+mod escalation;
 mod grants;
 
 use std::sync::Arc;
@@ -9,12 +10,14 @@ use std::sync::Arc;
 use http::HeaderMap;
 use serde_json::Value;
 
+pub(crate) use escalation::check as check_escalation;
 pub(crate) use grants::{Grants, GrantsCache};
 
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
 use crate::request::{Options, Target};
+use crate::service_account;
 
 /// What somebody wants to do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,15 +48,25 @@ pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> R
         }
         return Ok(who);
     };
-    let groups: Vec<String> = all("impersonate-group").map(str::to_owned).collect();
-    let users = std::iter::once(("users", user));
-    for (resource, name) in users.chain(groups.iter().map(|group| ("groups", group.as_str()))) {
-        let wanted = Attributes { verb: "impersonate", resource, name, ..Attributes::default() };
+    let mut groups: Vec<String> = all("impersonate-group").map(str::to_owned).collect();
+    let subject = match service_account::of_user(user) {
+        Some((namespace, name)) => ("serviceaccounts", namespace, name),
+        None => ("users", "", user),
+    };
+    let asked = groups.iter().map(|group| ("groups", "", group.as_str()));
+    for (resource, namespace, name) in std::iter::once(subject).chain(asked) {
+        let wanted = Attributes { verb: "impersonate", resource, namespace, name, ..Attributes::default() };
         if !allows(core, &who, &wanted) {
             let why =
                 format!("User {:?} cannot impersonate resource {resource:?} at the cluster scope", who.user);
             return Err(ApiError::forbidden(Subject { group: "", kind: resource, name }, &why));
         }
+    }
+    // A ServiceAccount brings its groups along, unless others were asked for.
+    if let Some((namespace, _)) = service_account::of_user(user)
+        && groups.is_empty()
+    {
+        groups = service_account::groups(namespace).into();
     }
     Ok(Identity::new(user, groups))
 }

@@ -15,6 +15,7 @@ use crate::clock::{Clock, Ids};
 use crate::error::{ApiError, Result};
 use crate::event;
 use crate::resource::Resource;
+use crate::service_account::SigningKey;
 use crate::store::{Encoded, Entry, Key, Store, Write, WriteError};
 
 /// Bytes one stored object may have, as etcd's default.
@@ -30,6 +31,9 @@ pub(crate) struct Core {
     /// Cancelled when the server shuts down: watches end.
     pub(crate) stopping: CancellationToken,
     pub(crate) namespaces: Arc<str>,
+    pub(crate) service_accounts: Arc<str>,
+    pub(crate) secrets: Arc<str>,
+    pub(crate) signing: SigningKey,
     pub(crate) grants: GrantsCache,
     policies: Mutex<Option<(u64, u64, Arc<Policies>)>>,
     policy_storage: Arc<str>,
@@ -37,7 +41,13 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(store: Arc<Store>, clock: Arc<dyn Clock>, ids: Ids, event_ttl: Duration) -> Self {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        event_ttl: Duration,
+        signing: SigningKey,
+    ) -> Self {
         Self {
             catalog: Catalog::new(&store),
             store,
@@ -46,6 +56,9 @@ impl Core {
             event_ttl,
             stopping: CancellationToken::new(),
             namespaces: "/namespaces".into(),
+            service_accounts: "/serviceaccounts".into(),
+            secrets: "/secrets".into(),
+            signing,
             grants: GrantsCache::default(),
             policies: Mutex::default(),
             policy_storage: format!("{ADMISSION}/validatingadmissionpolicies").into(),

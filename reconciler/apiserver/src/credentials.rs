@@ -62,10 +62,19 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
 
 /// Reads a file, or makes it.
 fn read_or_make(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
-    match fs::read_to_string(path) {
+    let bytes = read_or_make_bytes(path, || make().map(String::into_bytes))?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// Reads a file, or makes it.
+pub(crate) fn read_or_make_bytes(
+    path: &Path,
+    make: impl FnOnce() -> io::Result<Vec<u8>>,
+) -> io::Result<Vec<u8>> {
+    match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let content = make()?;
-            write_private(path, content.as_bytes())?;
+            write_private(path, &content)?;
             Ok(content)
         }
         other => other,

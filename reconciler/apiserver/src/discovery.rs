@@ -187,6 +187,13 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
         finalize["verbs"] = json!(["update"]);
         list.push(finalize);
     }
+    if resource.is("", "serviceaccounts") {
+        let mut token = side("token", "TokenRequest");
+        token["verbs"] = json!(["create"]);
+        token["group"] = "authentication.k8s.io".into();
+        token["version"] = "v1".into();
+        list.push(token);
+    }
     list
 }
 
@@ -259,6 +266,10 @@ fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> V
     if resource.is("", "namespaces") {
         sides
             .push(json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]}));
+    }
+    if resource.is("", "serviceaccounts") {
+        sides.push(json!({"subresource": "token", "verbs": ["create"],
+            "responseKind": {"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}}));
     }
     if !sides.is_empty() {
         entry["subresources"] = json!(sides);

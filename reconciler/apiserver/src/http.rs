@@ -152,6 +152,9 @@ impl Front {
             "get" => call.get(),
             "create" => {
                 let object = body::object(request).await?;
+                if call.target.sub == Sub::Token {
+                    return call.create_token(object);
+                }
                 call.create(object).await
             }
             "update" => {
@@ -192,6 +195,8 @@ async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<
 fn verb(method: &Method, target: &Target, options: &Options) -> Result<&'static str> {
     let single = !target.name.is_empty();
     let verb = match *method {
+        Method::POST if target.sub == Sub::Token => return Ok("create"),
+        _ if target.sub == Sub::Token => return Err(ApiError::method_not_allowed()),
         Method::GET | Method::HEAD if options.watch && target.sub == Sub::None => "watch",
         Method::GET | Method::HEAD if single => "get",
         Method::GET | Method::HEAD => "list",

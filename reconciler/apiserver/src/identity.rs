@@ -7,6 +7,8 @@ pub struct Identity {
     pub user: String,
     /// The groups, `system:authenticated` among them.
     pub groups: Vec<String>,
+    /// What tells users of one name apart, empty if nothing does; for a ServiceAccount its uid.
+    pub uid: String,
 }
 
 /// Members may do everything.
@@ -19,7 +21,7 @@ impl Identity {
         if !groups.iter().any(|group| group == "system:authenticated") {
             groups.push("system:authenticated".into());
         }
-        Self { user: user.into(), groups }
+        Self { user: user.into(), groups, uid: String::new() }
     }
 
     /// The administrator: a member of `system:masters`, to whom no access rule applies.

@@ -36,6 +36,7 @@ mod review;
 mod schema;
 mod selector;
 mod server;
+mod service_account;
 mod store;
 mod table;
 mod verbs;

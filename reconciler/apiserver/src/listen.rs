@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::credentials::{Credentials, of_certificate};
 use crate::http::{Front, bearer, from_socket};
 use crate::identity::Identity;
+use crate::service_account;
 
 /// Connections open at once.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -129,7 +130,10 @@ async fn answer(
 ) -> Result<http::Response<Body>, Infallible> {
     // A wrong token is not overlooked because the certificate would do.
     let who = match bearer(&request) {
-        Some(token) => door.credentials.as_ref().and_then(|credentials| credentials.of_token(token)),
+        Some(token) => {
+            let known = door.credentials.as_ref().and_then(|credentials| credentials.of_token(token));
+            known.or_else(|| service_account::authenticate(&door.front.core, token))
+        }
         None => by_certificate,
     };
     from_socket(&mut request);

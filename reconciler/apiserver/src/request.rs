@@ -19,6 +19,8 @@ pub(crate) enum Sub {
     Scale,
     /// Namespaces only: the last step of their deletion.
     Finalize,
+    /// ServiceAccounts only: asking for a token.
+    Token,
 }
 
 impl Sub {
@@ -28,6 +30,7 @@ impl Sub {
             Self::Status => "status",
             Self::Scale => "scale",
             Self::Finalize => "finalize",
+            Self::Token => "token",
         }
     }
 }
@@ -98,6 +101,7 @@ impl ResourcePath {
             "status" if definition.has_status => Sub::Status,
             "scale" if definition.scale.is_some() => Sub::Scale,
             "finalize" if resource.is("", "namespaces") => Sub::Finalize,
+            "token" if resource.is("", "serviceaccounts") => Sub::Token,
             _ => return Err(ApiError::no_such_path()),
         };
         let misplaced = if resource.namespaced {

@@ -48,7 +48,11 @@ pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value)
         review["metadata"] = json!({"creationTimestamp": null});
     }
     review["status"] = if kind == WHO {
-        json!({"userInfo": {"username": who.user, "groups": who.groups}})
+        let mut user = json!({"username": who.user, "groups": who.groups});
+        if !who.uid.is_empty() {
+            user["uid"] = who.uid.as_str().into();
+        }
+        json!({"userInfo": user})
     } else if kind == MAY {
         let allowed = authorize::allows(core, who, &attributes(&spec));
         if allowed {

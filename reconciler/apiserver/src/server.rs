@@ -27,6 +27,7 @@ use crate::credentials::{Credentials, write_private};
 use crate::http::Front;
 use crate::identity::Identity;
 use crate::listen::{self, Door};
+use crate::service_account::{self, SigningKey};
 use crate::store::{OpenError, Store};
 use crate::{bootstrap, housekeeping};
 
@@ -85,14 +86,16 @@ impl Server {
     /// See [`OpenError`]; a database that is refused has not been changed.
     pub async fn open(config: ServerConfig) -> Result<Self, OpenError> {
         let store = Store::open(&config.storage, config.writer)?;
-        let credentials = match &config.storage {
-            Storage::Memory => None,
+        let failed = |error: io::Error| OpenError::Credentials(error.to_string());
+        let (credentials, signing) = match &config.storage {
+            Storage::Memory => (None, SigningKey::ephemeral().map_err(failed)?),
             Storage::Directory(directory) => {
-                let opened = Credentials::open(directory);
-                Some(Arc::new(opened.map_err(|error| OpenError::Credentials(error.to_string()))?))
+                let opened = Credentials::open(directory).map_err(failed)?;
+                (Some(Arc::new(opened)), SigningKey::open(directory).map_err(failed)?)
             }
         };
-        let core = Arc::new(Core::new(store, config.clock, Ids::new(config.seed), config.event_ttl));
+        let ids = Ids::new(config.seed);
+        let core = Arc::new(Core::new(store, config.clock, ids, config.event_ttl, signing));
         bootstrap::ensure(&core).await.map_err(OpenError::Content)?;
         let background = TaskTracker::new();
         background.spawn(housekeeping::run(Arc::clone(&core), config.history));
@@ -109,6 +112,11 @@ impl Server {
     /// The API as a tower service, as somebody.
     pub fn service_as(&self, identity: Identity) -> ApiService {
         ApiService { front: Arc::clone(&self.inner.front), identity, _server: self.clone() }
+    }
+
+    /// The API as a tower service, as whoever holds a ServiceAccount's token; `None` if nobody does (any more).
+    pub fn service_with_token(&self, token: &str) -> Option<ApiService> {
+        service_account::authenticate(&self.inner.core, token).map(|identity| self.service_as(identity))
     }
 
     /// Serves until `stop` is cancelled or the server shuts down, then lets running requests end.

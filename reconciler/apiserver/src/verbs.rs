@@ -12,6 +12,7 @@ mod list;
 mod patch;
 mod scale;
 mod strategic;
+mod token;
 mod update;
 mod watch;
 

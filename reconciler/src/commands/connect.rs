@@ -1,5 +1,7 @@
 //! A client of a control plane.
 
+use std::path::Path;
+
 use anyhow::Context;
 use kube::{
     Client, Config,
@@ -12,17 +14,39 @@ use crate::cli::Connection;
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn client(connection: &Connection) -> anyhow::Result<Client> {
+    Client::try_from(config(connection).await?).context("making a client")
+}
+
+/// The configuration the options name.
+///
+/// *Errors:* no usable kubeconfig.
+pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
     let options = KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
-    let config = match &connection.kubeconfig {
+    match &connection.kubeconfig {
         Some(path) => {
             let kubeconfig = Kubeconfig::read_from(path)
                 .with_context(|| format!("reading kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the kubeconfig")?
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the kubeconfig")
         }
         None if connection.context.is_some() => {
-            Config::from_kubeconfig(&options).await.context("using the kubeconfig")?
+            Config::from_kubeconfig(&options).await.context("using the kubeconfig")
         }
-        None => Config::infer().await.context("finding a control plane: set --kubeconfig")?,
-    };
-    Client::try_from(config).context("making a client")
+        None => Config::infer().await.context("finding a control plane: set --kubeconfig"),
+    }
+}
+
+/// The configuration of an administrator: the one the options name, else that of this machine's `berth up`.
+///
+/// *Errors:* no usable kubeconfig.
+pub(super) async fn admin(connection: &Connection, state_dir: &Path) -> anyhow::Result<Config> {
+    let local = state_dir.join(super::up::KUBECONFIG);
+    if !is_named(connection) && local.exists() {
+        return config(&Connection { kubeconfig: Some(local), context: None }).await;
+    }
+    config(connection).await
+}
+
+/// Whether the options say which control plane, rather than leave it to be found.
+pub(super) fn is_named(connection: &Connection) -> bool {
+    connection.kubeconfig.is_some() || connection.context.is_some()
 }

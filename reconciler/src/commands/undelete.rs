@@ -7,13 +7,14 @@ use kube::{
     api::{ListParams, PostParams},
 };
 
-use crate::cli::{Connection, UndeleteOptions};
+use crate::cli::UndeleteOptions;
 
 use super::connect;
 
 pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let (namespace, name) = options.disk.split_once('/').unwrap_or(("default", &options.disk));
-    let client = client(&options).await?;
+    let config = connect::admin(&options.connection, &options.state.state_dir).await?;
+    let client = Client::try_from(config).context("making a client")?;
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
     let spec = DiskSpec {
         size: Some(Quantity(volume.size.clone())),
@@ -32,16 +33,6 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
         volume.size, volume.deleted_at
     );
     Ok(())
-}
-
-async fn client(options: &UndeleteOptions) -> anyhow::Result<Client> {
-    let local = options.state.state_dir.join(super::up::KUBECONFIG);
-    let named = options.connection.kubeconfig.is_some() || options.connection.context.is_some();
-    if !named && local.exists() {
-        let connection = Connection { kubeconfig: Some(local), context: None };
-        return connect::client(&connection).await;
-    }
-    connect::client(&options.connection).await
 }
 
 /// The newest file of a disk of that name in any host's trash, or the one asked for.

@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +15,7 @@ use tracing::info;
 
 use crate::{cli::UpOptions, controllers, install};
 
-use super::{host, signals};
+use super::{addresses, host, signals};
 
 /// The administrator's kubeconfig, in the state directory.
 pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
@@ -26,7 +25,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let begun = Instant::now();
     let cancel = signals::cancel_on_signal()?;
-    let state_dir = prepare(&options.state.state_dir)?;
+    let state_dir = host::prepare(&options.state.state_dir)?;
     let server = open(&options, &state_dir).await?;
     let listener = TcpListener::bind(options.listen).await.with_context(|| {
         format!("listening on {} (is another program using it? choose another with --listen)", options.listen)
@@ -37,8 +36,13 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string()).await?;
     let kubeconfig = write_kubeconfig(&server, &state_dir, address, options.kubeconfig_owner.as_deref())?;
 
-    let system = Arc::new(host::system(&state_dir).await?);
-    let agent_config = host::agent_config(&options.agent)?;
+    let agent = match options.no_agent {
+        true => None,
+        false => {
+            let system = Arc::new(host::system(&state_dir).await?);
+            Some((host::agent_config(&options.agent, &state_dir)?, system))
+        }
+    };
     // Controllers and agent stop first, so that their last writes still find a control plane.
     let serving = tokio_util::sync::CancellationToken::new();
     let mut parts = JoinSet::new();
@@ -49,7 +53,7 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
             anyhow::Ok(())
         });
     }
-    {
+    if let Some((agent_config, system)) = agent {
         let (client, cancel) = (client.clone(), cancel.clone());
         parts.spawn(async move {
             berth_agent::run(agent_config, client, system, cancel).await.context("the host agent")
@@ -90,18 +94,12 @@ async fn wait(
     }
 }
 
-/// Makes the state directory. QEMU's user must be able to pass through it, but not to list it.
-fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
-    let what = || format!("making the state directory {}", state_dir.display());
-    std::fs::create_dir_all(state_dir).with_context(what)?;
-    std::fs::set_permissions(state_dir, std::fs::Permissions::from_mode(0o711)).with_context(what)?;
-    state_dir.canonicalize().with_context(what)
-}
-
 async fn open(options: &UpOptions, state_dir: &Path) -> anyhow::Result<Server> {
     let mut config = ServerConfig::in_directory(state_dir.join("control-plane"));
     config.subject_alt_names.clone_from(&options.tls_san);
-    if !options.listen.ip().is_unspecified() {
+    if options.listen.ip().is_unspecified() {
+        config.subject_alt_names.extend(addresses::own().iter().map(ToString::to_string));
+    } else {
         config.subject_alt_names.push(options.listen.ip().to_string());
     }
     Server::open(config)

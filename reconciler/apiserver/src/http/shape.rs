@@ -33,8 +33,9 @@ impl Shape {
         options: &Options,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self> {
-        // A Scale is not an object of the resource; it has one shape.
-        let wanted = if target.sub == Sub::Scale { Wanted::Plain } else { wanted };
+        // A Scale and a TokenRequest are no objects of the resource; they have one shape.
+        let plain = matches!(target.sub, Sub::Scale | Sub::Token);
+        let wanted = if plain { Wanted::Plain } else { wanted };
         let include = IncludeObject::parse(&options.include_object)
             .ok_or_else(|| ApiError::bad_request("includeObject: must be None, Metadata or Object"))?;
         let resource = Arc::clone(&target.resource);

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{ApiError, Call, Result};
 use crate::admission::{self, Operation};
+use crate::authorize;
 use crate::fields;
 use crate::request::Sub;
 
@@ -15,6 +16,9 @@ impl Call {
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<()> {
+        if let Some(object) = object {
+            authorize::check_escalation(&self.core, &self.who, self.resource(), object, old)?;
+        }
         let policies = self.core.policies();
         if policies.is_empty() {
             return Ok(());
@@ -23,6 +27,7 @@ impl Call {
         let resource = self.resource();
         let user = admission::UserInfo {
             username: self.who.user.clone(),
+            uid: self.who.uid.clone(),
             groups: self.who.groups.clone(),
             ..admission::UserInfo::default()
         };

@@ -137,7 +137,7 @@ impl Call {
         match self.target.sub {
             Sub::Status => new = status_of(live, new),
             Sub::Finalize => new = finalizers_of(live, &new),
-            Sub::None | Sub::Scale => {}
+            Sub::None | Sub::Scale | Sub::Token => {}
         }
         if self.target.sub == Sub::None && self.version().has_status {
             copy_member(&mut new, live, "status");

@@ -1,0 +1,93 @@
+//! What a host may do: its account, and the roles that say so. The same objects on both control planes.
+//!
+//! A host is the ServiceAccount `host-<name>` in `berth-system`. It reads every kind of ours, and writes only what
+//! [`host_policies`] leave it: the status of what is bound to it, and its own Host, Lease and token. It reads a Secret
+//! only where [`secrets`] names it: the controllers keep these roles as VMs come and go.
+
+use serde_json::{Value, json};
+
+use crate::{GROUP, SYSTEM_NAMESPACE};
+
+/// On everything that belongs to one host's access: the host's name.
+pub const HOST_LABEL: &str = "berth.dev/host";
+/// The ClusterRole of every host.
+pub const CLUSTER_ROLE: &str = "berth-host";
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// The ServiceAccount of a host.
+pub fn account_name(host: &str) -> String {
+    format!("host-{host}")
+}
+
+/// The user a host is.
+pub fn user_name(host: &str) -> String {
+    format!("system:serviceaccount:{SYSTEM_NAMESPACE}:{}", account_name(host))
+}
+
+/// The name of every role and binding of a host.
+pub fn role_name(host: &str) -> String {
+    format!("berth-host-{host}")
+}
+
+/// A host's account and what it may do without any VM: in the order in which they are applied.
+pub fn host(host: &str) -> Vec<Value> {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": account_name(host), "namespace": SYSTEM_NAMESPACE, "labels": labels(host)},
+    });
+    let cluster = json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRoleBinding",
+        "metadata": {"name": role_name(host), "labels": labels(host)},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": CLUSTER_ROLE},
+        "subjects": [subject(host)],
+    });
+    let rules = json!([
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [host],
+            "verbs": ["get", "update", "patch"]},
+        {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [account_name(host)],
+            "verbs": ["create"]},
+    ]);
+    let [role, binding] = role(host, SYSTEM_NAMESPACE, &rules);
+    vec![account, cluster, role, binding]
+}
+
+fn labels(host: &str) -> Value {
+    json!({HOST_LABEL: host})
+}
+
+fn subject(host: &str) -> Value {
+    json!({"kind": "ServiceAccount", "name": account_name(host), "namespace": SYSTEM_NAMESPACE})
+}
+
+/// A role of a host in a namespace, and its binding.
+fn role(host: &str, namespace: &str, rules: &Value) -> [Value; 2] {
+    let metadata = json!({"name": role_name(host), "namespace": namespace, "labels": labels(host)});
+    let role = json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": metadata, "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": role_name(host)},
+        "subjects": [subject(host)],
+    });
+    [role, binding]
+}
+
+/// What every host may do, whatever is bound to it. Whose object it writes is for [`host_policies`] to judge.
+pub(super) fn cluster_role() -> Value {
+    let read = ["get", "list", "watch"];
+    let write = ["patch", "update"];
+    json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": CLUSTER_ROLE},
+        "rules": [
+            {"apiGroups": [GROUP], "resources": ["*"], "verbs": read},
+            {"apiGroups": [GROUP], "resources": ["hosts"], "verbs": ["create"]},
+            {"apiGroups": [GROUP], "resources": ["vms", "disks", "hotswapdiskattachments"], "verbs": write},
+            {"apiGroups": [GROUP], "resources": ["vms/status", "disks/status", "images/status",
+                "hotswapdiskattachments/status", "hosts/status"], "verbs": write},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+            {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        ],
+    })
+}

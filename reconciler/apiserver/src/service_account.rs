@@ -1,0 +1,259 @@
+//! ServiceAccounts as users: tokens (JSON web tokens, ES256) signed with a key of this server.
+//!
+//! A token is good while it has not run out *and* the very account it was made for is there (and the Secret it is
+//! bound to, if it is bound to one): deleting the account ends all its tokens at once.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::core::Core;
+use crate::credentials::read_or_make_bytes;
+use crate::identity::Identity;
+use crate::store::Key;
+
+/// Who signs, and for whom, where a request names nobody else.
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// The file of the key, in the server's directory.
+const KEY_FILE: &str = "service-account.key";
+/// Tokens whose signature is remembered as good.
+const REMEMBERED: usize = 4096;
+/// Bytes of a token that are looked at.
+const MAX_TOKEN: usize = 8 * 1024;
+/// Clocks of those who sign and those who read may differ by this many seconds.
+const LEEWAY: i64 = 60;
+
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// Name and uid of the Secret it lives with.
+    pub(crate) secret: Option<(String, String)>,
+    pub(crate) audiences: Vec<String>,
+    /// Seconds since 1970.
+    pub(crate) issued: i64,
+    pub(crate) expires: i64,
+    pub(crate) id: String,
+}
+
+/// The user a ServiceAccount is.
+pub(crate) fn user_name(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
+}
+
+/// The groups every ServiceAccount of a namespace is in.
+pub(crate) fn groups(namespace: &str) -> [String; 2] {
+    ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
+}
+
+/// Namespace and name of the ServiceAccount a user is.
+pub(crate) fn of_user(user: &str) -> Option<(&str, &str)> {
+    user.strip_prefix("system:serviceaccount:")?.split_once(':')
+}
+
+impl Claims {
+    fn to_json(&self) -> Value {
+        let mut private = json!({
+            "namespace": self.namespace,
+            "serviceaccount": {"name": self.name, "uid": self.uid},
+        });
+        if let Some((name, uid)) = &self.secret {
+            private["secret"] = json!({"name": name, "uid": uid});
+        }
+        json!({
+            "aud": self.audiences, "exp": self.expires, "iat": self.issued, "iss": ISSUER, "jti": self.id,
+            "kubernetes.io": private, "nbf": self.issued, "sub": user_name(&self.namespace, &self.name),
+        })
+    }
+
+    fn from_json(claims: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let private = &claims["kubernetes.io"];
+        let secret = match &private["secret"] {
+            Value::Null => None,
+            secret => Some((text(&secret["name"])?, text(&secret["uid"])?)),
+        };
+        (claims["iss"] == ISSUER).then_some(())?;
+        Some(Self {
+            namespace: text(&private["namespace"])?,
+            name: text(&private["serviceaccount"]["name"])?,
+            uid: text(&private["serviceaccount"]["uid"])?,
+            secret,
+            audiences: claims["aud"].as_array()?.iter().filter_map(&text).collect(),
+            issued: claims["iat"].as_i64()?,
+            expires: claims["exp"].as_i64()?,
+            id: text(&claims["jti"])?,
+        })
+    }
+}
+
+/// The key tokens are signed with, and what it has signed before.
+pub(crate) struct SigningKey {
+    pair: EcdsaKeyPair,
+    id: String,
+    /// By SHA-256 of the token: a signature is checked once.
+    good: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
+}
+
+/// Without the secret.
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SigningKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SigningKey {
+    /// The key kept in the directory, made there if it is missing.
+    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
+        let path = directory.join(KEY_FILE);
+        let bytes = read_or_make_bytes(&path, new_key)?;
+        Self::of(&bytes).map_err(|error| io::Error::other(format!("reading {KEY_FILE}: {error}")))
+    }
+
+    /// A key that ends with the server.
+    pub(crate) fn ephemeral() -> io::Result<Self> {
+        Self::of(&new_key()?)
+    }
+
+    fn of(pkcs8: &[u8]) -> io::Result<Self> {
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8).map_err(io::Error::other)?;
+        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(pair.public_key().as_ref()));
+        Ok(Self { pair, id, good: Mutex::default() })
+    }
+
+    /// The claims as a token.
+    pub(crate) fn sign(&self, claims: &Claims) -> io::Result<String> {
+        let header = json!({"alg": "ES256", "kid": self.id}).to_string();
+        let body = claims.to_json().to_string();
+        let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(body));
+        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes());
+        let signature = signature.map_err(|_| io::Error::other("signing a token"))?;
+        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
+    }
+
+    /// What a token of this key says. Whether it still counts is another question.
+    fn read(&self, token: &str) -> Option<Arc<Claims>> {
+        if token.len() > MAX_TOKEN {
+            return None;
+        }
+        let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(claims) = good.get(&hash) {
+            return Some(Arc::clone(claims));
+        }
+        let claims = Arc::new(self.verify(token)?);
+        if good.len() >= REMEMBERED {
+            good.clear();
+        }
+        good.insert(hash, Arc::clone(&claims));
+        Some(claims)
+    }
+
+    fn verify(&self, token: &str) -> Option<Claims> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, body) = signed.split_once('.')?;
+        let json = |part: &str| -> Option<Value> {
+            serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+        };
+        // The algorithm is ours to choose, never the token's.
+        (json(header)?["alg"] == "ES256").then_some(())?;
+        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref());
+        public.verify(signed.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
+        Claims::from_json(&json(body)?)
+    }
+}
+
+fn new_key() -> io::Result<Vec<u8>> {
+    let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
+    Ok(made.map_err(|_| io::Error::other("making a signing key"))?.as_ref().to_vec())
+}
+
+/// Who holds this token now; `None` if it is not ours, has run out or was revoked.
+pub(crate) fn authenticate(core: &Core, token: &str) -> Option<Identity> {
+    let claims = core.signing.read(token)?;
+    let now = core.clock.now().as_second();
+    let in_time = claims.issued <= now + LEEWAY && now < claims.expires;
+    let for_us = claims.audiences.iter().any(|audience| audience == ISSUER);
+    let lives = |storage: &Arc<str>, name: &str, uid: &str| {
+        let found = core.store.get(&Key::new(storage, &claims.namespace, name));
+        found.is_some_and(|entry| {
+            &*entry.facts.uid == uid && entry.value()["metadata"]["deletionTimestamp"].is_null()
+        })
+    };
+    let bound = claims.secret.as_ref().is_none_or(|(name, uid)| lives(&core.secrets, name, uid));
+    if !(in_time && for_us && bound && lives(&core.service_accounts, &claims.name, &claims.uid)) {
+        return None;
+    }
+    let mut identity = Identity::new(user_name(&claims.namespace, &claims.name), groups(&claims.namespace));
+    identity.uid.clone_from(&claims.uid);
+    Some(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims() -> Claims {
+        Claims {
+            namespace: "ns".into(),
+            name: "robot".into(),
+            uid: "u".into(),
+            secret: None,
+            audiences: vec![ISSUER.into()],
+            issued: 10,
+            expires: 20,
+            id: "j".into(),
+        }
+    }
+
+    #[test]
+    fn a_token_says_what_was_signed_and_only_its_own_key_believes_it() {
+        let (key, other) = (SigningKey::ephemeral().unwrap(), SigningKey::ephemeral().unwrap());
+        let token = key.sign(&claims()).unwrap();
+        assert_eq!(key.read(&token).as_deref(), Some(&claims()));
+        assert_eq!(key.read(&token).as_deref(), Some(&claims()), "also when it is remembered");
+        assert_eq!(other.read(&token), None);
+    }
+
+    #[test]
+    fn what_was_changed_or_is_signed_otherwise_is_not_believed() {
+        let key = SigningKey::ephemeral().unwrap();
+        let token = key.sign(&claims()).unwrap();
+        let parts: Vec<&str> = token.split('.').collect();
+        let longer = URL_SAFE_NO_PAD.encode(Claims { expires: 99, ..claims() }.to_json().to_string());
+        let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+        for forged in [
+            format!("{}.{longer}.{}", parts[0], parts[2]),
+            format!("{none}.{}.", parts[1]),
+            format!("{none}.{}.{}", parts[1], parts[2]),
+            parts[..2].join("."),
+            "x".into(),
+            String::new(),
+            "a".repeat(MAX_TOKEN + 1),
+        ] {
+            assert_eq!(key.read(&forged), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn the_key_is_made_once_and_only_its_owner_reads_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let token = SigningKey::open(directory.path()).unwrap().sign(&claims()).unwrap();
+        assert!(SigningKey::open(directory.path()).unwrap().read(&token).is_some());
+        let mode = std::fs::metadata(directory.path().join(KEY_FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,118 @@
+//! `serviceaccounts/NAME/token`: making a token for a ServiceAccount. Nothing is stored of it.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{Answer, ApiError, Call, Result};
+use crate::clock::seconds;
+use crate::error::Subject;
+use crate::meta;
+use crate::schema::{ErrorKind, FieldError};
+use crate::service_account::{Claims, ISSUER};
+
+/// Seconds, as in Kubernetes.
+const DEFAULT_LIFE: i64 = 3600;
+const SHORTEST_LIFE: i64 = 600;
+const LONGEST_LIFE: i64 = 1 << 32;
+/// Audiences one token may be for.
+const MAX_AUDIENCES: usize = 16;
+
+impl Call {
+    /// Answers a `TokenRequest`.
+    pub(crate) fn create_token(&mut self, mut request: Value) -> Result<Answer> {
+        let wrong = |member: &str, wanted: &str| {
+            let sent = request[member].as_str().unwrap_or_default();
+            !sent.is_empty() && sent != wanted
+        };
+        if wrong("kind", "TokenRequest") || wrong("apiVersion", "authentication.k8s.io/v1") {
+            return Err(ApiError::bad_request("the body must be an authentication.k8s.io/v1 TokenRequest"));
+        }
+        let account = self.existing()?;
+        let now = self.core.clock.now();
+        let life = life(&request["spec"]["expirationSeconds"]).map_err(|e| self.unfit(&[e]))?;
+        let audiences = self.audiences(&request["spec"]["audiences"])?;
+        let claims = Claims {
+            namespace: self.target.namespace.clone(),
+            name: self.target.name.clone(),
+            uid: account.facts.uid.to_string(),
+            secret: self.bound(&request["spec"]["boundObjectRef"])?,
+            audiences,
+            issued: now.as_second(),
+            expires: now.as_second() + life,
+            id: self.core.ids.uid(),
+        };
+        let expires = jiff::Timestamp::from_second(claims.expires).map_err(ApiError::internal)?;
+        let token = if self.options.dry_run {
+            String::new()
+        } else {
+            self.core.signing.sign(&claims).map_err(ApiError::internal)?
+        };
+        request["kind"] = "TokenRequest".into();
+        request["apiVersion"] = "authentication.k8s.io/v1".into();
+        request["metadata"] = json!({
+            "name": claims.name, "namespace": claims.namespace, "creationTimestamp": seconds(now),
+        });
+        if !request["spec"].is_object() {
+            request["spec"] = json!({});
+        }
+        request["spec"]["expirationSeconds"] = life.into();
+        request["spec"]["audiences"] = json!(claims.audiences);
+        request["status"] = json!({"token": token, "expirationTimestamp": seconds(expires)});
+        Ok(Answer { is_object: false, ..Answer::of_value(StatusCode::CREATED, &request) })
+    }
+
+    fn unfit(&self, errors: &[FieldError]) -> ApiError {
+        let group = "authentication.k8s.io";
+        ApiError::invalid(Subject { group, kind: "TokenRequest", name: &self.target.name }, errors)
+    }
+
+    fn audiences(&self, sent: &Value) -> Result<Vec<String>> {
+        let list = sent.as_array().map(Vec::as_slice).unwrap_or_default();
+        if list.is_empty() {
+            return Ok(vec![ISSUER.to_owned()]);
+        }
+        let audiences: Option<Vec<String>> = list.iter().map(|a| a.as_str().map(str::to_owned)).collect();
+        audiences.filter(|a| a.len() <= MAX_AUDIENCES).ok_or_else(|| {
+            let why = format!("must be at most {MAX_AUDIENCES} texts");
+            self.unfit(&[meta::invalid("spec.audiences", sent, &why)])
+        })
+    }
+
+    /// Name and uid of the Secret the token is to live with.
+    fn bound(&self, reference: &Value) -> Result<Option<(String, String)>> {
+        if reference.is_null() {
+            return Ok(None);
+        }
+        let text = |member: &str| reference[member].as_str().unwrap_or_default();
+        if text("kind") != "Secret" || text("apiVersion") != "v1" {
+            let why = format!("cannot bind token for serviceaccount to object of kind {:?}", text("kind"));
+            return Err(ApiError::bad_request(why));
+        }
+        let subject = Subject { group: "", kind: "secrets", name: text("name") };
+        let key = crate::store::Key::new(&self.core.secrets, &self.target.namespace, text("name"));
+        let secret = self.core.store.get(&key).ok_or_else(|| ApiError::not_found(subject))?;
+        let uid = secret.facts.uid.to_string();
+        if !text("uid").is_empty() && text("uid") != uid {
+            let why = format!("the UID in the bound object reference ({}) does not match", text("uid"));
+            return Err(ApiError::conflict(subject, &why));
+        }
+        Ok(Some((text("name").to_owned(), uid)))
+    }
+}
+
+fn life(sent: &Value) -> Result<i64, FieldError> {
+    let field = "spec.expirationSeconds";
+    if sent.is_null() {
+        return Ok(DEFAULT_LIFE);
+    }
+    let Some(seconds) = sent.as_i64() else {
+        return Err(meta::field_error(ErrorKind::TypeInvalid, field, "Invalid value: must be an integer"));
+    };
+    if seconds < SHORTEST_LIFE {
+        return Err(meta::invalid(field, sent, "may not specify a duration less than 10 minutes"));
+    }
+    if seconds > LONGEST_LIFE {
+        return Err(meta::invalid(field, sent, "may not specify a duration larger than 2^32 seconds"));
+    }
+    Ok(seconds)
+}
