@@ -40,7 +40,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct StateDir {
     /// The directory of everything berth keeps on this machine.
-    #[arg(long, env = "BERTH_STATE_DIR", default_value = "/var/lib/berth")]
+    #[arg(long, global = true, env = "BERTH_STATE_DIR", default_value = "/var/lib/berth")]
     pub state_dir: PathBuf,
 }
 
@@ -101,10 +101,10 @@ pub struct UpOptions {
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
     /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the service account inside a cluster.
-    #[arg(long, env = "BERTH_KUBECONFIG")]
+    #[arg(long, global = true, env = "BERTH_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// The kubeconfig's context. Default: its current one.
-    #[arg(long, env = "BERTH_CONTEXT")]
+    #[arg(long, global = true, env = "BERTH_CONTEXT")]
     pub context: Option<String>,
 }
 
@@ -139,6 +139,7 @@ pub struct HostOptions {
 /// `berth token`
 #[derive(Args, Debug)]
 pub struct TokenOptions {
+    /// What is to be done.
     #[command(subcommand)]
     pub action: TokenAction,
     #[command(flatten)]

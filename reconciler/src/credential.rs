@@ -69,7 +69,10 @@ impl Credential {
             bail!(
                 "{} belongs to host {}, and the join string is for host {}: a state directory is one host's; \
                  choose another with --state-dir, or ask for a join string for {}",
-                directory.display(), known.host, join.host, known.host
+                directory.display(),
+                known.host,
+                join.host,
+                known.host
             );
         }
         let client = Client::try_from(config_of(join).await?).context("making a client")?;

@@ -2,6 +2,7 @@
 //! applies them to its own control plane. The same on both.
 
 pub mod access;
+mod host_policies;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -71,14 +72,11 @@ pub fn defaults(private_cidr: &str, public_cidr: &str) -> Vec<Value> {
     ]
 }
 
-/// Deleting what is in use is refused at admission; the finalizer is only the backstop.
+/// Deleting what is in use is refused at admission (the finalizer is only the backstop), and a host may write only what
+/// is its own.
 pub fn admission_policies() -> Vec<Value> {
     let in_use = |name: &str, plural: &str, message: &str| {
-        let policy = json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": name},
-            "spec": {
+        let spec = json!({
                 "failurePolicy": "Fail",
                 "matchConstraints": {"resourceRules": [{
                     "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["DELETE"], "resources": [plural],
@@ -89,19 +87,24 @@ pub fn admission_policies() -> Vec<Value> {
                     "message": format!("{message} is in use: delete or detach its users first"),
                     "reason": "Forbidden",
                 }],
-            },
         });
-        let binding = json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
-        });
-        [policy, binding]
+        policy(name, spec)
     };
     let disks = in_use("berth-disk-in-use", "disks", "Disk");
     let addresses = in_use("berth-publicip-in-use", "publicips", "PublicIP");
-    disks.into_iter().chain(addresses).collect()
+    disks.into_iter().chain(addresses).chain(host_policies::all()).collect()
+}
+
+/// A policy that denies, and its binding.
+fn policy(name: &str, spec: Value) -> [Value; 2] {
+    let api_version = "admissionregistration.k8s.io/v1";
+    [
+        json!({"apiVersion": api_version, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec}),
+        json!({
+            "apiVersion": api_version, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        }),
+    ]
 }
 
 /// Roles to bind people and programs to. `berth-editor` and `berth-viewer` add to Kubernetes' own `edit` and `view`.

@@ -128,7 +128,8 @@ impl SigningKey {
     }
 
     fn of(pkcs8: &[u8]) -> io::Result<Self> {
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8).map_err(io::Error::other)?;
+        let pair =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8).map_err(io::Error::other)?;
         let id = URL_SAFE_NO_PAD.encode(Sha256::digest(pair.public_key().as_ref()));
         Ok(Self { pair, id, good: Mutex::default() })
     }

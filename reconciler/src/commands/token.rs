@@ -52,7 +52,9 @@ async fn make(config: &Config, client: &Client, options: &TokenCreate) -> anyhow
 
 fn check_name(host: &str) -> anyhow::Result<()> {
     if host.len() > 200 || !host.split('.').all(ResourceName::is_dns_label) {
-        bail!("{host:?} is no host name: it must be DNS labels (lower-case letters, digits and '-') joined by dots");
+        bail!(
+            "{host:?} is no host name: it must be DNS labels (lower-case letters, digits and '-') joined by dots"
+        );
     }
     Ok(())
 }
@@ -62,8 +64,11 @@ fn ca(config: &Config) -> Option<String> {
     let certificates = config.root_cert.as_ref()?;
     let pem = |der: &Vec<u8>| {
         let text = general_purpose::STANDARD.encode(der);
-        let lines: Vec<&str> =
-            text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64 is ASCII")).collect();
+        let lines: Vec<&str> = text
+            .as_bytes()
+            .chunks(64)
+            .map(|line| std::str::from_utf8(line).expect("base64 is ASCII"))
+            .collect();
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
     };
     Some(certificates.iter().map(pem).collect())
@@ -114,7 +119,8 @@ async fn list(client: &Client) -> anyhow::Result<()> {
         let Some(host) = account.labels().get(access::HOST_LABEL) else { continue };
         let created = account.creation_timestamp().map(|at| at.0.to_string()).unwrap_or_default();
         let joined = hosts.items.iter().any(|h| h.name_any() == *host);
-        writeln!(out, "{host:<32} {created:<22} {}", if joined { "yes" } else { "no" }).context("printing")?;
+        writeln!(out, "{host:<32} {created:<22} {}", if joined { "yes" } else { "no" })
+            .context("printing")?;
     }
     Ok(())
 }

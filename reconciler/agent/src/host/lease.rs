@@ -196,7 +196,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn another_agents_lease_is_taken_only_when_it_has_run_out() {
-        let look = |state: &mut State, version: &str| has_run_out(state, "h_other".into(), Some(version.into()));
+        let look =
+            |state: &mut State, version: &str| has_run_out(state, "h_other".into(), Some(version.into()));
         let mut state = State::default();
         assert!(matches!(look(&mut state, "1"), Err(Error::Waiting { .. })));
         tokio::time::advance(Duration::from_secs(39)).await;

@@ -47,8 +47,20 @@ pub fn host(host: &str) -> Vec<Value> {
         {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [account_name(host)],
             "verbs": ["create"]},
     ]);
-    let [role, binding] = role(host, SYSTEM_NAMESPACE, &rules);
+    let [role, binding] = role(host, &role_name(host), SYSTEM_NAMESPACE, &rules);
     vec![account, cluster, role, binding]
+}
+
+/// The name of the role, and its binding, by which a host reads Secrets in a namespace.
+pub fn secrets_role_name(host: &str) -> String {
+    format!("berth-host-{host}-secrets")
+}
+
+/// Lets a host read these Secrets of a namespace and no other.
+pub fn secrets(host: &str, namespace: &str, names: &[&str]) -> [Value; 2] {
+    let rules =
+        json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]}]);
+    role(host, &secrets_role_name(host), namespace, &rules)
 }
 
 fn labels(host: &str) -> Value {
@@ -60,14 +72,14 @@ fn subject(host: &str) -> Value {
 }
 
 /// A role of a host in a namespace, and its binding.
-fn role(host: &str, namespace: &str, rules: &Value) -> [Value; 2] {
-    let metadata = json!({"name": role_name(host), "namespace": namespace, "labels": labels(host)});
+fn role(host: &str, name: &str, namespace: &str, rules: &Value) -> [Value; 2] {
+    let metadata = json!({"name": name, "namespace": namespace, "labels": labels(host)});
     let role = json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": metadata, "rules": rules,
     });
     let binding = json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding", "metadata": metadata,
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": role_name(host)},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
         "subjects": [subject(host)],
     });
     [role, binding]

@@ -149,11 +149,12 @@ mod tests {
 
     #[test]
     fn a_star_is_held_only_by_who_has_it_and_a_name_by_who_has_all() {
-        let rule = |verbs: &[&str], resources: &[&str], names: &[&str]| {
-            json!({"verbs": verbs, "apiGroups": ["x"], "resources": resources, "resourceNames": names})
-        };
+        let rule = |verbs: &[&str], resources: &[&str], names: &[&str]| json!({"verbs": verbs, "apiGroups": ["x"], "resources": resources, "resourceNames": names});
         assert!(covers(&rule(&["*"], &["*"], &[]), &rule(&["*"], &["*"], &[])));
-        assert!(covers(&rule(&["get", "list"], &["a", "a/status"], &[]), &rule(&["get"], &["a/status"], &["n"])));
+        assert!(covers(
+            &rule(&["get", "list"], &["a", "a/status"], &[]),
+            &rule(&["get"], &["a/status"], &["n"])
+        ));
         assert!(!covers(&rule(&["get"], &["*"], &[]), &rule(&["*"], &["a"], &[])));
         assert!(!covers(&rule(&["get"], &["a"], &[]), &rule(&["get"], &["*"], &[])));
         assert!(!covers(&rule(&["get"], &["a"], &["n"]), &rule(&["get"], &["a"], &[])));

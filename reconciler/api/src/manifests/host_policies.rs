@@ -1,0 +1,159 @@
+//! Admission policies that limit what a host may write. Roles say which kinds; these say whose objects, and what of
+//! them.
+
+use serde_json::{Value, json};
+
+use super::policy;
+use crate::{GROUP, HOST_FINALIZER, SYSTEM_NAMESPACE};
+
+/// What the user of every host begins with; its name follows.
+fn prefix() -> String {
+    format!("system:serviceaccount:{SYSTEM_NAMESPACE}:host-")
+}
+
+/// The policies and their bindings.
+pub(super) fn all() -> Vec<Value> {
+    [bound(), own_host(), lease(), event()].into_iter().flatten().collect()
+}
+
+/// A policy about requests of hosts only.
+fn of_hosts(name: &str, rule: Value, variables: Value, validations: Value) -> [Value; 2] {
+    let spec = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "is-a-host", "expression": format!("request.userInfo.username.startsWith('{}')", prefix())}],
+        "variables": variables,
+        "validations": validations,
+    });
+    policy(name, spec)
+}
+
+fn rule(group: &str, operations: &[&str], resources: &[&str]) -> Value {
+    json!({"apiGroups": [group], "apiVersions": ["*"], "operations": operations, "resources": resources})
+}
+
+fn validation(expression: &str, message: &str) -> Value {
+    json!({"expression": expression, "message": message, "reason": "Forbidden"})
+}
+
+/// Objects that are bound to hosts: their status, and our finalizer when it has let go.
+fn bound() -> [Value; 2] {
+    let resources = ["vms", "disks", "images", "hotswapdiskattachments"];
+    let with_status: Vec<String> = resources.iter().map(|r| format!("{r}/status")).collect();
+    let resources: Vec<&str> = resources.into_iter().chain(with_status.iter().map(String::as_str)).collect();
+    let or_empty = |path: &str, empty: &str| format!("has({path}) ? {path} : {empty}");
+    let same = |field: &str, empty: &str| {
+        let (new, old) = (format!("object.metadata.{field}"), format!("oldObject.metadata.{field}"));
+        format!("({}) == ({})", or_empty(&new, empty), or_empty(&old, empty))
+    };
+    let identity = |field: &str| {
+        let (new, old) = (format!("object.status.{field}"), format!("oldObject.status.{field}"));
+        format!("({}) == ({})", or_empty(&new, "''"), or_empty(&old, "''"))
+    };
+    let finalizers = format!(
+        "variables.after.all(f, f in variables.before) && variables.before.all(f, f in variables.after || \
+         (f == '{HOST_FINALIZER}' && has(oldObject.metadata.deletionTimestamp)))"
+    );
+    of_hosts(
+        "berth-host-bound",
+        rule(GROUP, &["CREATE", "UPDATE", "DELETE"], &resources),
+        json!([
+            {"name": "bound", "expression": "request.operation == 'UPDATE' && has(oldObject.status) && has(oldObject.status.binding)"},
+            {"name": "before", "expression": "request.operation == 'UPDATE' && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []"},
+            {"name": "after", "expression": "request.operation == 'UPDATE' && has(object.metadata.finalizers) ? object.metadata.finalizers : []"},
+        ]),
+        json!([
+            validation(
+                &format!(
+                    "variables.bound && '{}' + oldObject.status.binding.host == request.userInfo.username",
+                    prefix()
+                ),
+                "a host writes only what is bound to it",
+            ),
+            validation(
+                "!variables.bound || (has(object.status) && has(object.status.binding) && object.status.binding == oldObject.status.binding)",
+                "a host does not change what is bound where",
+            ),
+            validation(
+                &format!(
+                    "!variables.bound || !has(object.status) || (({}) && ({}))",
+                    identity("instanceID"),
+                    identity("volumeID")
+                ),
+                "a host does not change identities",
+            ),
+            validation(
+                "!variables.bound || object.spec == oldObject.spec",
+                "a host does not change what is declared"
+            ),
+            validation(
+                &format!(
+                    "!variables.bound || (({}) && ({}) && ({}))",
+                    same("labels", "{}"),
+                    same("annotations", "{}"),
+                    same("ownerReferences", "[]")
+                ),
+                "a host does not change labels, annotations or owners",
+            ),
+            validation(
+                &finalizers,
+                "a host removes its own finalizer from what is being deleted, and no other"
+            ),
+        ]),
+    )
+}
+
+/// Its own Host: made once, then only its status.
+fn own_host() -> [Value; 2] {
+    of_hosts(
+        "berth-host-self",
+        rule(GROUP, &["CREATE", "UPDATE", "DELETE"], &["hosts", "hosts/status"]),
+        json!([]),
+        json!([
+            validation(
+                &format!(
+                    "request.operation != 'DELETE' && '{}' + object.metadata.name == request.userInfo.username",
+                    prefix()
+                ),
+                "a host writes only its own Host",
+            ),
+            validation(
+                "request.operation != 'UPDATE' || object.spec == oldObject.spec",
+                "a host does not change what is declared of it",
+            ),
+        ]),
+    )
+}
+
+/// Its own Lease.
+fn lease() -> [Value; 2] {
+    of_hosts(
+        "berth-host-lease",
+        rule("coordination.k8s.io", &["CREATE", "UPDATE", "DELETE"], &["leases"]),
+        json!([]),
+        json!([validation(
+            &format!(
+                "request.operation != 'DELETE' && request.namespace == '{SYSTEM_NAMESPACE}' && \
+                 '{}' + object.metadata.name == request.userInfo.username",
+                prefix()
+            ),
+            "a host writes only its own Lease",
+        )]),
+    )
+}
+
+/// Events in its own name.
+fn event() -> [Value; 2] {
+    of_hosts(
+        "berth-host-event",
+        rule("events.k8s.io", &["CREATE", "UPDATE"], &["events"]),
+        json!([]),
+        json!([validation(
+            &format!(
+                "has(object.reportingInstance) && '{}' + object.reportingInstance == request.userInfo.username",
+                prefix()
+            ),
+            "a host reports in its own name",
+        )]),
+    )
+}
