@@ -12,6 +12,7 @@ pub mod http;
 pub mod image_server;
 pub mod kubectl;
 pub mod lanes;
+pub mod measure;
 pub mod namespace;
 pub mod platform;
 pub mod prerequisites;

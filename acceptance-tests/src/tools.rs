@@ -78,7 +78,7 @@ fn go() -> Result<PathBuf> {
 }
 
 /// Builds the package of one of the modules below `go/`; `stamp` is a linker flag to which the version is appended.
-fn go_build(
+pub fn go_build(
     cache: &Cache,
     module: &str,
     package: &str,

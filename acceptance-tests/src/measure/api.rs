@@ -1,0 +1,257 @@
+//! A client of berth's API that adds nothing to what is measured: one connection, no process to start, no discovery.
+//!
+//! Its sockets are made inside a namespace and used from any thread.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+use crate::namespace::Namespace;
+
+/// No answer is longer.
+const LONGEST: u64 = 256 << 20;
+/// Between two events of a watch that is waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// berth's group and version.
+const GROUP: &str = "/apis/berth.dev/v1alpha1";
+
+/// Where an API is and how one is let in.
+#[derive(Debug, Clone)]
+pub struct Access {
+    address: String,
+    token: String,
+    tls: Arc<ClientConfig>,
+    namespace: Arc<Namespace>,
+}
+
+impl Access {
+    /// As the kubeconfig that `berth up` writes says.
+    pub fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
+        let text = std::fs::read_to_string(kubeconfig)
+            .with_context(|| format!("reading {}", kubeconfig.display()))?;
+        let field = |name: &str| {
+            let found = text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(name));
+            found
+                .map(|value| value.trim().trim_matches('"').to_owned())
+                .with_context(|| format!("no {name} in the kubeconfig"))
+        };
+        let mut roots = RootCertStore::empty();
+        let authority = STANDARD.decode(field("certificate-authority-data:")?)?;
+        roots.add(CertificateDer::from_pem_slice(&authority)?)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let server = field("server:")?;
+        let address = server.strip_prefix("https://").context("the server has no TLS")?.to_owned();
+        Ok(Self { address, token: field("token:")?, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
+    }
+
+    /// Opens a connection.
+    pub fn connect(&self) -> Result<Api> {
+        let address = self.address.clone();
+        let socket = self.namespace.inside(move || Ok(TcpStream::connect(&address)?))?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        let name = ServerName::try_from(host.to_owned())?;
+        let tls = ClientConnection::new(Arc::clone(&self.tls), name)?;
+        let stream = BufReader::new(StreamOwned::new(tls, socket));
+        Ok(Api { stream, address: self.address.clone(), token: self.token.clone() })
+    }
+}
+
+/// A connection to the API.
+#[derive(Debug)]
+pub struct Api {
+    stream: BufReader<StreamOwned<ClientConnection, TcpStream>>,
+    address: String,
+    token: String,
+}
+
+enum Length {
+    Known(u64),
+    Chunked,
+}
+
+impl Api {
+    /// Reads a path.
+    pub fn get(&mut self, path: &str) -> Result<String> {
+        self.ask("GET", path, "")
+    }
+
+    /// Reads an object or a list.
+    pub fn read(&mut self, path: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.get(path)?)?)
+    }
+
+    /// Makes an object of a kind, in `default` when the kind is namespaced.
+    pub fn create(&mut self, kind: Kind, name: &str, spec: &Value) -> Result<Value> {
+        let object = serde_json::json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": kind.kind, "metadata": {"name": name}, "spec": spec,
+        });
+        Ok(serde_json::from_str(&self.ask("POST", &kind.path(), &object.to_string())?)?)
+    }
+
+    /// Deletes an object.
+    pub fn delete(&mut self, kind: Kind, name: &str) -> Result<()> {
+        self.ask("DELETE", &format!("{}/{name}", kind.path()), "").map(drop)
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<String> {
+        self.send(method, path, body)?;
+        let (status, length) = self.head()?;
+        let mut text = Vec::new();
+        match length {
+            Length::Known(length) => {
+                ensure!(length <= LONGEST, "{path} answers with {length} bytes");
+                (&mut self.stream).take(length).read_to_end(&mut text)?;
+            }
+            Length::Chunked => while self.chunk(&mut text)? {},
+        }
+        let text = String::from_utf8(text)?;
+        ensure!((200..300).contains(&status), "{method} {path}: {status}: {text}");
+        Ok(text)
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.address,
+            self.token,
+            body.len()
+        );
+        let stream = self.stream.get_mut();
+        stream.write_all(request.as_bytes())?;
+        stream.flush()?;
+        Ok(())
+    }
+
+    fn head(&mut self) -> Result<(u16, Length)> {
+        let first = self.line()?;
+        let status = first.split(' ').nth(1).and_then(|word| word.parse().ok()).context("no status line")?;
+        let mut length = Length::Known(0);
+        loop {
+            let line = self.line()?.to_lowercase();
+            match line.split_once(':') {
+                _ if line.is_empty() => return Ok((status, length)),
+                Some(("content-length", value)) => length = Length::Known(value.trim().parse()?),
+                Some(("transfer-encoding", value)) if value.trim() == "chunked" => length = Length::Chunked,
+                _ => {}
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        ensure!((&mut self.stream).take(64 << 10).read_line(&mut line)? > 0, "the connection was closed");
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Appends one chunk; false after the last.
+    fn chunk(&mut self, to: &mut Vec<u8>) -> Result<bool> {
+        let length = u64::from_str_radix(self.line()?.split(';').next().unwrap_or_default(), 16)?;
+        ensure!(length + to.len() as u64 <= LONGEST, "an answer without end");
+        (&mut self.stream).take(length).read_to_end(to)?;
+        self.line()?;
+        Ok(length > 0)
+    }
+
+    /// Follows all objects of a kind, beginning with what there is.
+    pub fn watch(mut self, kind: Kind) -> Result<Watch> {
+        self.send("GET", &format!("{}?watch=true&resourceVersion=0", kind.path()), "")?;
+        match self.head()? {
+            (200, Length::Chunked) => Ok(Watch { api: self, read: Vec::new() }),
+            (status, _) => bail!("watching {}: {status}", kind.kind),
+        }
+    }
+}
+
+/// Objects as they change.
+#[derive(Debug)]
+pub struct Watch {
+    api: Api,
+    read: Vec<u8>,
+}
+
+impl Watch {
+    /// The next object that came or changed, and when that was seen here.
+    pub fn next_change(&mut self) -> Result<(Instant, Value)> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let seen = Instant::now();
+                let rest = self.read.split_off(end + 1);
+                let line = std::mem::replace(&mut self.read, rest);
+                let mut event: Value = serde_json::from_slice(&line)?;
+                match event["type"].as_str() {
+                    Some("ADDED" | "MODIFIED") => return Ok((seen, event["object"].take())),
+                    Some("ERROR") => bail!("the watch ended: {}", event["object"]),
+                    _ => continue,
+                }
+            }
+            ensure!(self.api.chunk(&mut self.read)?, "the watch ended");
+        }
+    }
+
+    /// Waits until `done` says so of an object.
+    pub fn until(&mut self, mut done: impl FnMut(&Value) -> bool) -> Result<(Instant, Value)> {
+        loop {
+            let (seen, object) = self.next_change()?;
+            if done(&object) {
+                return Ok((seen, object));
+            }
+        }
+    }
+}
+
+/// A kind of berth's.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    kind: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+}
+
+/// `VM`.
+pub const VM: Kind = Kind { kind: "VM", plural: "vms", namespaced: true };
+/// `VMClass`.
+pub const VM_CLASS: Kind = Kind { kind: "VMClass", plural: "vmclasses", namespaced: true };
+/// `Image`.
+pub const IMAGE: Kind = Kind { kind: "Image", plural: "images", namespaced: true };
+/// `Disk`.
+pub const DISK: Kind = Kind { kind: "Disk", plural: "disks", namespaced: true };
+/// `HotswapDiskAttachment`.
+pub const ATTACHMENT: Kind =
+    Kind { kind: "HotswapDiskAttachment", plural: "hotswapdiskattachments", namespaced: true };
+/// `Host`.
+pub const HOST: Kind = Kind { kind: "Host", plural: "hosts", namespaced: false };
+
+impl Kind {
+    /// The path of its objects.
+    pub fn path(self) -> String {
+        let namespace = if self.namespaced { "/namespaces/default" } else { "" };
+        format!("{GROUP}{namespace}/{}", self.plural)
+    }
+}
+
+/// Whether a condition of an object is True.
+pub fn is_true(object: &Value, condition: &str) -> bool {
+    crate::kubectl::condition_of(object, condition).is_some_and(|found| found["status"] == "True")
+}
+
+/// An object's name.
+pub fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}

@@ -1,0 +1,31 @@
+//! The providers that users of Kubernetes and libvirt have, built from source at pinned versions.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::cache::Cache;
+use crate::tools;
+
+/// Their programs.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    /// hashicorp/kubernetes.
+    pub kubernetes: PathBuf,
+    /// dmacvicar/libvirt.
+    pub libvirt: PathBuf,
+}
+
+impl Peers {
+    /// Finds or builds them.
+    pub fn get(cache: &Cache) -> Result<Self> {
+        let build = |name: &str, package: &str| tools::go_build(cache, name, package, name, None);
+        Ok(Self {
+            kubernetes: build(
+                "terraform-provider-kubernetes",
+                "github.com/hashicorp/terraform-provider-kubernetes",
+            )?,
+            libvirt: build("terraform-provider-libvirt", "github.com/dmacvicar/terraform-provider-libvirt")?,
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! A machine that is measured: a network namespace and a folder with one `berth up`, and a client of its API.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::api::{self, Access, Api};
+use crate::berth::Berth;
+use crate::namespace::{self, Namespace};
+use crate::process::{self, Daemon};
+use crate::undo::Undo;
+
+/// Where public addresses come from; nothing here asks for one.
+const PUBLIC: &str = "198.51.100.0/28";
+/// Between two looks at a berth that starts.
+const GLANCE: Duration = Duration::from_millis(1);
+/// More is not a start, but a failure.
+const START: Duration = Duration::from_secs(60);
+
+/// How long after the start of the process something was there.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// The API answered `/readyz`.
+    pub api: Duration,
+    /// The machine's Host said that it is ready.
+    pub host: Duration,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Site {
+    // Fields drop in this order: first what runs, then where it ran, then its files.
+    daemon: Option<Daemon>,
+    namespace: Arc<Namespace>,
+    berth: Berth,
+    gate: PathBuf,
+    log: PathBuf,
+    folder: TempDir,
+    _undo: Undo,
+}
+
+impl Site {
+    /// Nothing runs yet.
+    pub fn new(program: &Path, log: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{}{}-", namespace::PREFIX, std::process::id()))
+            .tempdir()?;
+        // As /var/lib: QEMU runs as another user and must get through.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let doomed = folder.path().to_owned();
+        let undo = Undo::later(move || {
+            let _ = fs::remove_dir_all(doomed);
+        });
+        let namespace = Namespace::new()?;
+        let gate = folder.path().join("gate");
+        process::run(Command::new("mkfifo").arg(&gate), Duration::from_secs(10))?.success()?;
+        // What prepares the namespace must not count as berth's start: berth is started by a word through the gate.
+        let script = folder.path().join("start");
+        let text =
+            format!("#!/bin/sh\nread -r _ <'{}'\nexec '{}' \"$@\"\n", gate.display(), program.display());
+        fs::write(&script, text)?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        let berth = Berth::new(&script, &namespace, &folder.path().join("state"), PUBLIC, log);
+        Ok(Self { daemon: None, namespace, berth, gate, log: log.to_owned(), folder, _undo: undo })
+    }
+
+    /// Starts `berth up` with these further options and waits until it is ready.
+    pub fn start(&mut self, options: &[&str]) -> Result<Start> {
+        let mut command = self.berth.up_command();
+        command.args(options);
+        let mut daemon = Daemon::spawn("berth up", &mut command, &self.log)?;
+        // Opening it for writing waits until the script reads.
+        let mut gate = fs::File::options().write(true).open(&self.gate)?;
+        let began = Instant::now();
+        std::io::Write::write_all(&mut gate, b"go\n")?;
+        drop(gate);
+        let kubeconfig = self.kubeconfig();
+        while !kubeconfig.exists() {
+            daemon.must_run()?;
+            anyhow::ensure!(began.elapsed() < START, "berth up wrote no kubeconfig\n{}", daemon.log_tail());
+            std::thread::sleep(GLANCE);
+        }
+        let access = self.access()?;
+        let api = loop {
+            // Until it listens, and until it is ready.
+            match access.connect().and_then(|mut api| api.get("/readyz").map(|_| api)) {
+                Ok(api) => break api,
+                Err(error) if began.elapsed() > START => return Err(error.context("the API does not answer")),
+                Err(_) => std::thread::sleep(GLANCE),
+            }
+            daemon.must_run()?;
+        };
+        let answered = began.elapsed();
+        let (ready, _) = api.watch(api::HOST)?.until(|host| api::is_true(host, "Ready"))?;
+        let start = Start { api: answered, host: ready - began };
+        daemon.must_run()?;
+        self.daemon = Some(daemon);
+        Ok(start)
+    }
+
+    /// Asks it to end and waits.
+    pub fn stop(&mut self) -> Result<()> {
+        let status =
+            self.daemon.take().context("berth is not running")?.terminate(Duration::from_secs(30))?;
+        if !status.success() {
+            bail!("berth ended on SIGTERM with {status}");
+        }
+        Ok(())
+    }
+
+    /// Removes all that berth has kept, so that the next start is the first one.
+    pub fn forget(&self) -> Result<()> {
+        fs::remove_dir_all(self.berth.state()).context("removing the state directory")
+    }
+
+    /// How to reach its API.
+    pub fn access(&self) -> Result<Access> {
+        Access::read(&self.kubeconfig(), &self.namespace)
+    }
+
+    /// A connection to its API.
+    pub fn api(&self) -> Result<Api> {
+        self.access()?.connect()
+    }
+
+    /// berth's process id.
+    pub fn pid(&self) -> Result<i32> {
+        let pid = self.daemon.as_ref().context("berth is not running")?.pid();
+        Ok(i32::try_from(pid)?)
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.berth.kubeconfig()
+    }
+
+    /// Its network namespace.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+
+    /// A folder for a measurement's own files, gone with the site.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its state directory.
+    pub fn state(&self) -> &Path {
+        self.berth.state()
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        self.daemon.as_ref().map(Daemon::log_tail).unwrap_or_default()
+    }
+}
