@@ -48,6 +48,9 @@ impl Condition {
             Reason::NoFreeAddress,
             Reason::AddressUnavailable,
             Reason::GuestBusy,
+            Reason::GroupTooLarge,
+            Reason::NoHostLargeEnough,
+            Reason::NoSuchHost,
         ];
         reasons.iter().any(|reason| reason.as_str() == self.reason)
     }

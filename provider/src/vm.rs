@@ -42,6 +42,7 @@ fn placement() -> Field {
         Field::spec("group", Shape::Text(Form::Name)).effect(Effect::Replace),
         Field::spec("host", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
         Field::spec("host_selector", Shape::TextMap).effect(Effect::PowerCycle),
+        Field::spec("preferred_host_selector", Shape::TextMap),
     ];
     Field::spec("placement", Shape::Object(fields))
 }

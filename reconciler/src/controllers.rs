@@ -12,8 +12,10 @@
 //!
 //! It must not know QEMU, files or networks: those are the agent's.
 
+mod addresses;
 mod apply;
 mod disk;
+mod fleet;
 mod host;
 mod hotswap_disk_attachment;
 mod image;
@@ -40,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
 pub use key::{Key, Kind};
+pub use scheduler::Filling;
 pub use world::World;
 
 use crate::clock::{Clock, Identities};
@@ -56,6 +59,8 @@ pub struct Config {
     pub identities: Identities,
     /// How long a host may be silent before what runs there is called unknown.
     pub host_silence: Duration,
+    /// Which of several hosts that can take a VM it goes to.
+    pub filling: Filling,
 }
 
 impl Config {
@@ -65,6 +70,7 @@ impl Config {
             clock: Arc::new(crate::clock::SystemClock),
             identities: Identities::random(),
             host_silence: Duration::from_secs(40),
+            filling: Filling::Balance,
         }
     }
 }
@@ -79,6 +85,8 @@ impl Default for Config {
 const HOST_CHECK: Duration = Duration::from_secs(5);
 /// How many events are taken before the next reconcile gets its turn.
 const EVENT_BURST: usize = 256;
+/// How many of those who wait for room are looked at each time hosts are.
+const WAITING_BURST: usize = 64;
 
 /// Runs all controllers until cancelled. Never returns because of the control plane: watches and writes are retried.
 pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
@@ -95,6 +103,13 @@ pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
                 Some(None) | None => break,
             }
         }
+        let news = world.index.fleet.take_news();
+        if news.hosts {
+            queue.hosts_changed();
+        }
+        if news.freed {
+            queue.room_freed();
+        }
         if world.is_synced()
             && let Some(key) = queue.next_ready(tokio::time::Instant::now())
         {
@@ -108,7 +123,12 @@ pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => return,
             change = events.next() => if let Some(change) = change { take(&mut world, &mut queue, change) },
-            _ = host_check.tick() => for key in world.silence_changes(tokio::time::Instant::now()) { queue.add(key) },
+            _ = host_check.tick() => {
+                for key in world.silence_changes(tokio::time::Instant::now()) {
+                    queue.changed(key);
+                }
+                queue.look_at_waiting(WAITING_BURST);
+            }
             () = sleep_until(wake), if world.is_synced() && wake.is_some() => {}
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Conditions;
 
-/// A rule that spreads its member VMs over hosts (or zones).
+/// A rule that keeps its member VMs apart, or together, over hosts (or zones).
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -19,23 +19,27 @@ use crate::Conditions;
     status = "PlacementGroupStatus",
     derive = "PartialEq",
     category = "berth",
-    doc = "How VMs are spread over hosts.",
+    doc = "How VMs are placed beside each other.",
     printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.strategy"),
     printcolumn(name = "Enforcement", type_ = "string", json_path = ".spec.enforcement"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Placed", type_ = "integer", json_path = ".status.placed"),
+    printcolumn(name = "Total", type_ = "integer", json_path = ".status.total"),
     printcolumn(name = "Members", type_ = "string", json_path = ".status.members[*].vm"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementGroupSpec {
-    /// `spread`: no two members share a `topologyKey` value. The only strategy.
+    /// `spread` (default): no two members share a `topologyKey` value. `pack`: all members share one. A change does not
+    /// move a VM that is placed.
     #[serde(default)]
     pub strategy: Strategy,
-    /// `required` (default): a member that cannot be spread stays unscheduled. `preferred`: it is placed anyway.
+    /// `required` (default): a member that cannot be placed as the strategy says stays unscheduled. `preferred`: it is
+    /// placed anyway, as near to it as possible. A change does not move a VM that is placed.
     #[serde(default)]
     pub enforcement: Enforcement,
-    /// The Host label that must differ. Default `kubernetes.io/hostname`: the host itself.
+    /// The Host label that must differ (`spread`) or be the same (`pack`). Default `kubernetes.io/hostname`: the host itself.
     #[serde(default = "default_topology_key")]
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: String,
@@ -49,15 +53,20 @@ fn default_topology_key() -> String {
 }
 
 /// How members are placed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
     #[default]
     Spread,
+    Pack,
 }
 
 /// Whether a rule may be broken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
     #[default]
@@ -76,6 +85,12 @@ pub struct PlacementGroupStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
+    /// How many members have a host.
+    #[serde(default)]
+    pub placed: i64,
+    /// How many members there are.
+    #[serde(default)]
+    pub total: i64,
     /// The VMs that name this group, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<GroupMember>,
@@ -90,4 +105,7 @@ pub struct GroupMember {
     /// The host it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The value of `topologyKey` there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
 }

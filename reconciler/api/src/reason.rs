@@ -48,6 +48,8 @@ reasons! {
     Bound,
     /// No host can take it now; the message says why for each rule that failed.
     Unschedulable,
+    /// The host it was bound to refused it; the message says why. It is placed anew.
+    Refused,
     /// The VMClass does not exist yet.
     WaitingForClass,
     /// A Disk does not exist yet or has no file yet.
@@ -128,6 +130,14 @@ reasons! {
     InvalidSpec,
     /// The host has no space left for the file.
     NoSpace,
+    /// No host is large enough for the VM, however empty; the message names the largest.
+    NoHostLargeEnough,
+    /// No host has the name or the labels the VM asks for.
+    NoSuchHost,
+    /// The placement group has more members than hosts, or zones, to keep them apart.
+    GroupTooLarge,
+    /// Members of the placement group are placed against its rule.
+    GroupRuleBroken,
 
     // Hosts.
     /// The host agent reports.

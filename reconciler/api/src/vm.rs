@@ -139,13 +139,17 @@ pub struct Placement {
     /// Name of a PlacementGroup in the VM's namespace. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<ResourceName>,
-    /// Name of the one Host it may run on.
+    /// Name of the one Host it may run on. Read when the VM is placed: a change does not move a VM that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub host: Option<String>,
-    /// Labels a Host must have.
+    /// Labels a Host must have. Read when the VM is placed: a change does not move a VM that is.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub host_selector: std::collections::BTreeMap<String, String>,
+    /// Labels a Host should have: of the Hosts that can take the VM, one with most of them is taken. Read when the VM
+    /// is placed: a change does not move a VM that is.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub preferred_host_selector: std::collections::BTreeMap<String, String>,
 }
 
 /// What the guest gets at its first boot.

@@ -15,7 +15,7 @@ use serde_json::json;
 use std::{fmt::Debug, sync::Mutex};
 use tokio::time::Instant;
 
-use super::{Config, Key, Kind, World, key::Watched, plan::Step, watches::Object};
+use super::{Config, Filling, Key, Kind, World, key::Watched, plan::Step, watches::Object};
 use crate::clock::Identities;
 
 /// A write that failed.
@@ -135,6 +135,10 @@ impl Writer {
 
     pub(super) fn identities(&self) -> &Identities {
         &self.config.identities
+    }
+
+    pub(super) fn filling(&self) -> Filling {
+        self.config.filling
     }
 
     /// A number from 0 to 1 that spreads retries.

@@ -43,7 +43,7 @@ fn observe(world: &World, image: &Image) -> Observed {
     let binding = image.status.as_ref().and_then(|s| s.binding.as_ref());
     // The host with the fewest VMs, then by name: verifying costs it a download.
     let hosts = world.hosts.all().map(|h| h.name_any()).filter(|name| alive(name));
-    let host = hosts.min_by_key(|name| (world.index.usage(name).vms, name.clone()));
+    let host = hosts.min_by_key(|name| (world.index.fleet.usage(name).vms, name.clone()));
     Observed { host, lost: binding.is_some_and(|b| !alive(&b.host)) }
 }
 
@@ -56,7 +56,7 @@ fn plan(image: &Image, observed: &Observed) -> Plan<Decision> {
     }
     match &observed.host {
         Some(host) => Plan::settled(Decision::Bind(host.clone())),
-        None => Plan::blocked(Decision::Wait, vec![Need::Capacity]),
+        None => Plan::blocked(Decision::Wait, vec![Need::Hosts]),
     }
 }
 
@@ -103,6 +103,6 @@ mod tests {
     #[test]
     fn without_a_host_it_waits_for_one() {
         let plan = plan(&image(json!(null)), &Observed { host: None, lost: false });
-        assert_eq!(plan.outcome, Outcome::Blocked(vec![Need::Capacity]));
+        assert_eq!(plan.outcome, Outcome::Blocked(vec![Need::Hosts]));
     }
 }

@@ -5,20 +5,59 @@ use std::{
     net::Ipv4Addr,
 };
 
-use berth_api::{HotswapDiskAttachment, PublicIP, VM};
+use berth_api::{ConditionType, HotswapDiskAttachment, PublicIP, VM, condition};
 use kube::ResourceExt;
 
-use super::{Key, Kind};
+use super::{Key, Kind, fleet::Fleet, scheduler::Members};
 
-/// What the VMs bound to a host take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    /// Virtual CPUs.
-    pub(super) cpus: i64,
-    /// Bytes of guest memory, without overhead.
-    pub(super) memory: u64,
-    /// VMs.
-    pub(super) vms: u64,
+/// The addresses of a network that are given out.
+#[derive(Debug, Default)]
+struct Taken {
+    addresses: BTreeSet<Ipv4Addr>,
+    /// The first address that is free after the lowest one that is not.
+    gap: u32,
+}
+
+impl Taken {
+    fn insert(&mut self, address: Ipv4Addr) {
+        let lowest = self.addresses.first().copied();
+        if !self.addresses.insert(address) {
+            return;
+        }
+        let number = u32::from(address);
+        match lowest {
+            Some(lowest) if number + 1 == u32::from(lowest) => {}
+            Some(lowest) if address > lowest && number != self.gap => {}
+            _ => self.close_gap(number + 1),
+        }
+    }
+
+    fn remove(&mut self, address: Ipv4Addr) {
+        let was_lowest = self.addresses.first() == Some(&address);
+        if !self.addresses.remove(&address) {
+            return;
+        }
+        let number = u32::from(address);
+        match self.addresses.first() {
+            Some(lowest) if was_lowest && number + 1 >= self.gap => self.close_gap(u32::from(*lowest) + 1),
+            _ if was_lowest => {}
+            _ => self.gap = self.gap.min(number),
+        }
+    }
+
+    fn close_gap(&mut self, from: u32) {
+        self.gap = from;
+        while self.addresses.contains(&Ipv4Addr::from(self.gap)) {
+            self.gap += 1;
+        }
+    }
+
+    fn lowest_free(&self, from: Ipv4Addr) -> Ipv4Addr {
+        if self.addresses.contains(&from) && self.addresses.first() == Some(&from) {
+            return self.gap.into();
+        }
+        from
+    }
 }
 
 /// What one VM adds to the index.
@@ -28,6 +67,8 @@ struct VmEntry {
     cpus: i64,
     memory: u64,
     group: Option<Key>,
+    /// Why it has no host, as its group reports it.
+    unplaced: Option<String>,
     disks: Vec<Key>,
     public_ips: Vec<Key>,
     addresses: Vec<(String, Ipv4Addr)>,
@@ -37,13 +78,15 @@ struct VmEntry {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Index {
+    /// The hosts, and what VMs take of them.
+    pub(super) fleet: Fleet,
     vm_entries: HashMap<Key, VmEntry>,
-    usage: HashMap<String, Usage>,
     by_host: HashMap<String, BTreeSet<Key>>,
     by_group: HashMap<Key, BTreeSet<Key>>,
+    group_hosts: HashMap<Key, Members>,
     by_disk: HashMap<Key, BTreeSet<Key>>,
     by_public_ip: HashMap<Key, BTreeSet<Key>>,
-    addresses: HashMap<String, BTreeSet<Ipv4Addr>>,
+    addresses: HashMap<String, Taken>,
     macs: BTreeSet<String>,
     public_addresses: BTreeMap<Ipv4Addr, Key>,
     public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
@@ -76,6 +119,7 @@ fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
     let host = status.and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
     let interfaces = status.map(|s| s.interfaces.as_slice()).unwrap_or_default();
     let address = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.address.parse().ok()?));
+    let scheduled = status.and_then(|s| condition::find(&s.conditions, ConditionType::Scheduled.as_str()));
     VmEntry {
         host,
         cpus,
@@ -86,6 +130,7 @@ fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
             .as_ref()
             .and_then(|p| p.group.as_ref())
             .map(|g| named(Kind::PlacementGroup, g.as_str())),
+        unplaced: scheduled.filter(|c| c.status == "False").map(|c| c.message.clone()),
         disks: vm.spec.disks.iter().map(|d| named(Kind::Disk, d.name.as_str())).collect(),
         public_ips: vm
             .spec
@@ -99,23 +144,42 @@ fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
     }
 }
 
+/// Whether a VM takes less of its host, or of its networks, than it did.
+fn gives_back(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
+    let Some(old) = old else { return false };
+    let Some(new) = new else { return true };
+    let leaves = old.host.is_some() && old.host != new.host;
+    let shrinks = new.cpus < old.cpus || new.memory < old.memory;
+    leaves || (old.host.is_some() && shrinks) || old.addresses.iter().any(|a| !new.addresses.contains(a))
+}
+
 impl Index {
     /// Notes a VM as it is now (`None`: gone); returns the keys its change concerns: its group, public addresses,
     /// attachments and disks, those of before included.
     pub(super) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, cpus: i64, memory: u64) -> Vec<Key> {
         let new = vm.map(|vm| entry_of(vm, cpus, memory));
         let old = self.vm_entries.remove(key);
-        if let Some(old) = &old {
-            self.subtract(key, old);
-        }
-        if let Some(new) = &new {
-            self.add(key, new);
-            self.vm_entries.insert(key.clone(), new.clone());
-        }
         let mut concerned = BTreeSet::new();
         for entry in old.iter().chain(&new) {
-            concerned.extend(entry.group.clone());
             concerned.extend(entry.public_ips.iter().cloned());
+            // A group has many members: it is told only what it reports of them.
+            if old != new {
+                concerned.extend(entry.group.clone());
+            }
+        }
+        if old != new {
+            if gives_back(old.as_ref(), new.as_ref()) {
+                self.fleet.freed();
+            }
+            if let Some(old) = &old {
+                self.subtract(key, old);
+            }
+            if let Some(new) = &new {
+                self.add(key, new);
+            }
+        }
+        if let Some(new) = new {
+            self.vm_entries.insert(key.clone(), new);
         }
         concerned.extend(keys(&self.attachments_by_vm, key));
         concerned.into_iter().collect()
@@ -124,13 +188,14 @@ impl Index {
     fn add(&mut self, key: &Key, entry: &VmEntry) {
         if let Some(host) = &entry.host {
             insert(&mut self.by_host, host.clone(), key);
-            let usage = self.usage.entry(host.clone()).or_default();
-            usage.cpus += entry.cpus;
-            usage.memory += entry.memory;
-            usage.vms += 1;
+            self.fleet.take(host, entry.cpus, entry.memory);
         }
         if let Some(group) = &entry.group {
             insert(&mut self.by_group, group.clone(), key);
+            if let Some(host) = &entry.host {
+                let hosts = self.group_hosts.entry(group.clone()).or_default();
+                *hosts.entry(host.clone()).or_default() += 1;
+            }
         }
         for disk in &entry.disks {
             insert(&mut self.by_disk, disk.clone(), key);
@@ -147,14 +212,13 @@ impl Index {
     fn subtract(&mut self, key: &Key, entry: &VmEntry) {
         if let Some(host) = &entry.host {
             take(&mut self.by_host, host, key);
-            if let Some(usage) = self.usage.get_mut(host) {
-                usage.cpus -= entry.cpus;
-                usage.memory -= entry.memory;
-                usage.vms -= 1;
-            }
+            self.fleet.give_back(host, entry.cpus, entry.memory);
         }
         if let Some(group) = &entry.group {
             take(&mut self.by_group, group, key);
+            if let Some(host) = &entry.host {
+                self.leave_group(group, host);
+            }
         }
         for disk in &entry.disks {
             take(&mut self.by_disk, disk, key);
@@ -164,11 +228,24 @@ impl Index {
         }
         for (network, address) in &entry.addresses {
             if let Some(set) = self.addresses.get_mut(network) {
-                set.remove(address);
+                set.remove(*address);
             }
         }
         for mac in &entry.macs {
             self.macs.remove(mac);
+        }
+    }
+
+    fn leave_group(&mut self, group: &Key, host: &str) {
+        let Some(hosts) = self.group_hosts.get_mut(group) else { return };
+        if let Some(members) = hosts.get_mut(host) {
+            *members -= 1;
+            if *members == 0 {
+                hosts.remove(host);
+            }
+        }
+        if hosts.is_empty() {
+            self.group_hosts.remove(group);
         }
     }
 
@@ -211,16 +288,17 @@ impl Index {
         Vec::new()
     }
 
-    pub(super) fn usage(&self, host: &str) -> Usage {
-        self.usage.get(host).copied().unwrap_or_default()
-    }
-
     pub(super) fn vms_on(&self, host: &str) -> Vec<Key> {
         keys(&self.by_host, &host.to_owned())
     }
 
     pub(super) fn members(&self, group: &Key) -> Vec<Key> {
         keys(&self.by_group, group)
+    }
+
+    /// How many members of the group each host has.
+    pub(super) fn group_hosts(&self, group: &Key) -> Members {
+        self.group_hosts.get(group).cloned().unwrap_or_default()
     }
 
     pub(super) fn vms_with_disk(&self, disk: &Key) -> Vec<Key> {
@@ -236,7 +314,12 @@ impl Index {
     }
 
     pub(super) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {
-        self.addresses.get(network).is_some_and(|set| set.contains(&address))
+        self.addresses.get(network).is_some_and(|taken| taken.addresses.contains(&address))
+    }
+
+    /// Where to begin to look for a free address of a network whose lowest is `from`.
+    pub(super) fn lowest_free(&self, network: &str, from: Ipv4Addr) -> Ipv4Addr {
+        self.addresses.get(network).map_or(from, |taken| taken.lowest_free(from))
     }
 
     pub(super) fn is_mac_used(&self, mac: &str) -> bool {
@@ -250,5 +333,31 @@ impl Index {
     /// How many addresses of the pool are given out.
     pub(super) fn allocated_in(&self, pool: &Key) -> usize {
         self.public_address_of.values().filter(|(_, of)| of == pool).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_lowest_free_address_is_the_one_a_search_finds(changes in prop::collection::vec((0u32..12, any::<bool>()), 0..60)) {
+            let mut taken = Taken::default();
+            for (address, insert) in changes {
+                let address = Ipv4Addr::from(address + 100);
+                if insert { taken.insert(address) } else { taken.remove(address) }
+                for from in [100u32, 103] {
+                    let search = (from..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
+                    let begin: u32 = taken.lowest_free(from.into()).into();
+                    let found = (begin..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
+                    prop_assert_eq!(found, search);
+                    if taken.addresses.first() == Some(&from.into()) {
+                        prop_assert_eq!(Some(Ipv4Addr::from(begin)), search, "without a search");
+                    }
+                }
+            }
+        }
     }
 }

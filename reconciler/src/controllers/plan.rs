@@ -1,8 +1,9 @@
 //! What a reconcile decided, as data.
 
 use berth_api::{ObjectUse, Readiness};
+use k8s_openapi::jiff::Timestamp;
 
-use super::Key;
+use super::{Key, scheduler::Request};
 
 /// A write that makes a decision true. Each is idempotent: applied twice, the second does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +21,22 @@ pub(super) enum Step {
 pub(super) enum Need {
     /// Any change of that object, its appearance included.
     Object(Key),
-    /// Room on a host: any change of a host, or a VM that goes.
-    Capacity,
+    /// A host that comes, goes, or is another than it was.
+    Hosts,
+    /// Room on a host.
+    Room(Box<Place>),
+    /// A private address of a network.
+    PrivateAddress,
     /// An address of a pool.
     Address,
+}
+
+/// A place in the line of those who ask for the same room: where one does not fit, none of them does.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place {
+    pub(super) line: Request,
+    /// When the VM was made: the oldest comes first.
+    pub(super) since: Option<Timestamp>,
 }
 
 /// What becomes of the key after a reconcile.

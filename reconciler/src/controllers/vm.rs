@@ -1,20 +1,21 @@
 //! VM: chosen a host, with its disks, addresses and identity, in one decision. After that it is its agent's.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, Disk, HOST_FINALIZER, Network, ObjectUse, PlacementGroup, Readiness, Reason,
     UseKind, VM, VMState, VMStatus, condition, vm::InterfaceStatus,
 };
-use ipnet::Ipv4Net;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
     Key, Kind, World,
+    addresses::{self, Fresh as FreshInterface},
     apply::{WriteError, Writer},
-    plan::{Need, Outcome, Plan, Step},
-    scheduler::{self, Candidate, Group, Request},
+    fleet::Fleet,
+    plan::{Need, Outcome, Place, Plan, Step},
+    scheduler::{self, Filling, Group, Members, Request},
 };
 use crate::clock::Identities;
 
@@ -24,11 +25,13 @@ struct Observed {
     /// `None`: its class does not exist.
     size: Option<(i64, u64)>,
     disks: Vec<DiskSeen>,
-    /// The group it names, if that exists, with the hosts of its other members.
-    group: Option<(Arc<PlacementGroup>, Vec<String>)>,
+    /// The group it names, if that exists.
+    group: Option<Arc<PlacementGroup>>,
+    /// How many other members of the group each host has.
+    members: Members,
     /// The network of each interface, if it exists.
     networks: Vec<Option<Arc<Network>>>,
-    candidates: Vec<Candidate>,
+    filling: Filling,
     /// Its host, when it is bound, is silent.
     host_silent: bool,
     fresh: Fresh,
@@ -50,7 +53,7 @@ struct Fresh {
     /// One for each disk.
     volume_ids: Vec<String>,
     /// One for each interface; the text says why there is none.
-    interfaces: Vec<Result<(String, String), String>>,
+    interfaces: Vec<FreshInterface>,
 }
 
 /// What the VM's status is to say.
@@ -75,14 +78,14 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let mut observed = observe(world, &vm, writer.identities());
+    let mut observed = observe(world, &vm, writer.identities(), writer.filling());
     if observed.host_silent
         && let Some(status) = vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown))
         && let Some(binding) = &status.binding
     {
         observed.host_silent = writer.confirms_silence(world, &binding.host, touched).await?;
     }
-    let plan = plan(&vm, &observed);
+    let plan = plan(&vm, &observed, &world.index.fleet);
     writer.apply(world, &plan.steps, touched).await?;
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
     let status = status(&vm, &plan.decision, writer.now());
@@ -90,7 +93,7 @@ pub(super) async fn reconcile(
     Ok(plan.outcome)
 }
 
-fn observe(world: &World, vm: &VM, identities: &Identities) -> Observed {
+fn observe(world: &World, vm: &VM, identities: &Identities, filling: Filling) -> Observed {
     let namespace = vm.namespace().unwrap_or_default();
     let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
     let networks: Vec<Option<Arc<Network>>> = vm
@@ -99,14 +102,15 @@ fn observe(world: &World, vm: &VM, identities: &Identities) -> Observed {
         .iter()
         .map(|i| world.networks.lookup(&namespace, i.network.as_str()).cloned())
         .collect();
-    let interfaces = fresh_interfaces(world, vm, &networks, identities);
+    let interfaces = addresses::fresh(world, vm, &networks, identities);
     if let Some(binding) = binding {
         return Observed {
             size: None,
             disks: Vec::new(),
             group: None,
+            members: Members::new(),
             networks,
-            candidates: Vec::new(),
+            filling,
             host_silent: !world.is_alive(&binding.host) && world.hosts.cluster(&binding.host).is_some(),
             fresh: Fresh { interfaces, ..Fresh::default() },
         };
@@ -122,16 +126,10 @@ fn observe(world: &World, vm: &VM, identities: &Identities) -> Observed {
             DiskSeen { key, object, user }
         })
         .collect();
-    let group = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref()).and_then(|name| {
-        let group = world.placement_groups.named(&namespace, name.as_str())?.clone();
-        let hosts = world
-            .index
-            .members(&Key::of(group.as_ref()))
-            .iter()
-            .filter_map(|key| host_of(world, key))
-            .collect();
-        Some((group, hosts))
-    });
+    let name = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
+    let group = name.and_then(|name| world.placement_groups.named(&namespace, name.as_str()).cloned());
+    // It has no host itself: whoever counts is another.
+    let members = group.as_ref().map(|group| world.index.group_hosts(&Key::of(group.as_ref())));
     let fresh = Fresh {
         instance_id: format!("i-{}", identities.hex(12)),
         volume_ids: disks.iter().map(|_| format!("v-{}", identities.hex(16))).collect(),
@@ -141,8 +139,9 @@ fn observe(world: &World, vm: &VM, identities: &Identities) -> Observed {
         size: world.vm_size(vm),
         disks,
         group,
+        members: members.unwrap_or_default(),
         networks,
-        candidates: candidates(world),
+        filling,
         host_silent: false,
         fresh,
     }
@@ -163,99 +162,7 @@ fn other_user(world: &World, key: &Key, disk: Option<&Disk>, vm: &VM) -> Option<
     world.index.vms_with_disk(key).into_iter().find(is_other).map(|other| other.name)
 }
 
-fn fresh_interfaces(
-    world: &World,
-    vm: &VM,
-    networks: &[Option<Arc<Network>>],
-    identities: &Identities,
-) -> Vec<Result<(String, String), String>> {
-    let mut taken = BTreeSet::new();
-    let mut macs = BTreeSet::new();
-    let mut out = Vec::new();
-    for (interface, network) in vm.spec.network_interfaces.iter().zip(networks) {
-        let Some(network) = network else {
-            out.push(Err(String::new()));
-            continue;
-        };
-        let name = network_name(network);
-        let is_free =
-            |a: Ipv4Addr| !world.index.is_address_used(&name, a) && !taken.contains(&(name.clone(), a));
-        let address = pick_address(network, interface.address.as_deref(), is_free);
-        let mac = match &interface.mac_address {
-            Some(mac) => mac.to_lowercase(),
-            None => fresh_mac(identities, |mac| world.index.is_mac_used(mac) || macs.contains(mac)),
-        };
-        if let Ok(address) = &address {
-            taken.insert((name.clone(), *address));
-        }
-        macs.insert(mac.clone());
-        out.push(address.map(|address| (mac, address.to_string())));
-    }
-    out
-}
-
-fn network_name(network: &Network) -> String {
-    format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any())
-}
-
-/// The address wanted, or the lowest free one. The first address is the gateway's.
-fn pick_address(
-    network: &Network,
-    wanted: Option<&str>,
-    is_free: impl Fn(Ipv4Addr) -> bool,
-) -> Result<Ipv4Addr, String> {
-    let name = network_name(network);
-    let range: Ipv4Net =
-        network.spec.cidr.parse().map_err(|_| format!("network {name} has no valid range"))?;
-    let gateway = range.hosts().next();
-    let Some(wanted) = wanted else {
-        let free = range.hosts().skip(1).find(|a| is_free(*a));
-        return free.ok_or_else(|| format!("network {name} ({range}) has no free address"));
-    };
-    let address: Ipv4Addr = wanted.parse().map_err(|_| format!("{wanted} is not an IPv4 address"))?;
-    let is_host = address != range.network() && address != range.broadcast() && Some(address) != gateway;
-    if !range.contains(&address) || !is_host {
-        return Err(format!("{address} is not an address for VMs of network {name} ({range})"));
-    }
-    if is_free(address) { Ok(address) } else { Err(format!("{address} is taken in network {name}")) }
-}
-
-fn fresh_mac(identities: &Identities, is_used: impl Fn(&str) -> bool) -> String {
-    loop {
-        let hex = identities.hex(8);
-        // 52:54 is the prefix QEMU uses: locally administered, not a group address.
-        let mac = format!("52:54:{}:{}:{}:{}", &hex[0..2], &hex[2..4], &hex[4..6], &hex[6..8]);
-        if !is_used(&mac) {
-            return mac;
-        }
-    }
-}
-
-/// Every host, as the scheduler sees it.
-fn candidates(world: &World) -> Vec<Candidate> {
-    let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().unwrap_or_default();
-    let candidate = |host: &Arc<berth_api::Host>| {
-        let name = host.name_any();
-        let status = host.status.clone().unwrap_or_default();
-        let usage = world.index.usage(&name);
-        let overhead = status.vm_overhead.as_deref().map(bytes).unwrap_or_default();
-        let allocatable = status.allocatable.unwrap_or_default();
-        Candidate {
-            labels: host.labels().clone(),
-            alive: world.is_alive(&name) && condition::is_true(&status.conditions, ConditionType::Ready),
-            cordoned: host.spec.cordoned,
-            allocatable_cpus: allocatable.cpus,
-            allocatable_memory: bytes(&allocatable.memory),
-            used_cpus: usage.cpus,
-            used_memory: usage.memory + usage.vms * overhead,
-            overhead,
-            name,
-        }
-    };
-    world.hosts.all().map(candidate).collect()
-}
-
-fn plan(vm: &VM, observed: &Observed) -> Plan<Decision> {
+fn plan(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
     if let Some(binding) = vm.status.as_ref().and_then(|s| s.binding.as_ref()) {
         return match observed.host_silent {
             true => Plan::settled(Decision::Unknown(binding.host.clone())),
@@ -270,21 +177,53 @@ fn plan(vm: &VM, observed: &Observed) -> Plan<Decision> {
     }
     match requirements(vm, observed) {
         Err((state, readiness, needs)) => Plan::blocked(Decision::Wait(state, readiness), needs),
-        Ok(request) => match scheduler::choose(&request, &observed.candidates) {
-            Err(why) => Plan::blocked(
-                Decision::Wait(VMState::Unschedulable, Readiness::Reconciling(Reason::Unschedulable, why)),
-                vec![Need::Capacity],
-            ),
-            Ok(host) => bind(vm, observed, host),
-        },
+        Ok(request) => {
+            match scheduler::choose(&request, &observed.members, fleet.hosts(), observed.filling) {
+                Ok(host) => bind(vm, observed, host.to_owned()),
+                Err(why) => {
+                    let readiness = why.readiness(&tied_by(observed));
+                    let needs = room(vm, request);
+                    Plan::blocked(Decision::Wait(VMState::Unschedulable, readiness), needs)
+                }
+            }
+        }
     }
+}
+
+/// What a VM without a host waits for: room, and whatever decides where it may go.
+fn room(vm: &VM, request: Request) -> Vec<Need> {
+    let tied = request.disk_hosts.iter().chain(&request.host);
+    let mut needs: Vec<Need> = tied.map(|host| Need::Object(Key::cluster(Kind::Host, host))).collect();
+    if let Some(group) = &request.group {
+        let key = Key::namespaced(Kind::PlacementGroup, &group.namespace, &group.name);
+        needs.push(Need::Object(key));
+    }
+    let namespace = vm.namespace().unwrap_or_default();
+    needs.extend(in_namespace_or_shared(Kind::VMClass, &namespace, vm.spec.class.as_str()));
+    let since = vm.creation_timestamp().map(|time| time.0);
+    needs.push(Need::Room(Box::new(Place { line: request, since })));
+    needs
+}
+
+/// The disks that leave it no choice of host.
+fn tied_by(observed: &Observed) -> String {
+    let tied = observed.disks.iter().filter_map(|disk| {
+        let host = &bound(disk.object.as_ref()?)?.host;
+        Some(format!("Disk {} is on host {host}", disk.key.name))
+    });
+    let tied: Vec<String> = tied.collect();
+    if tied.is_empty() { String::new() } else { format!("{}: ", tied.join(", ")) }
+}
+
+fn in_namespace_or_shared(kind: Kind, namespace: &str, name: &str) -> Vec<Need> {
+    [namespace, berth_api::SHARED_NAMESPACE].map(|ns| Need::Object(Key::namespaced(kind, ns, name))).into()
 }
 
 /// What a bound VM's status has to say of its interfaces: each keeps what it was given; a new one is given an address;
 /// one that the spec no longer has keeps its address while the VM runs with it.
 fn plan_interfaces(vm: &VM, observed: &Observed) -> Plan<Decision> {
     let status = vm.status.clone().unwrap_or_default();
-    let wanted = decide_interfaces(vm, observed, &status.interfaces);
+    let wanted = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let is_wanted =
         |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
     let leftover = status.interfaces.iter().filter(|i| !is_wanted(i) && status.process.is_some()).cloned();
@@ -295,38 +234,13 @@ fn plan_interfaces(vm: &VM, observed: &Observed) -> Plan<Decision> {
     Plan::settled(Decision::Interfaces(interfaces))
 }
 
-/// One entry for each interface of the spec whose network exists: the one it was given, else a fresh one.
-fn decide_interfaces(vm: &VM, observed: &Observed, given: &[InterfaceStatus]) -> Vec<InterfaceStatus> {
-    let mut decided = Vec::new();
-    let fresh = observed.networks.iter().zip(&observed.fresh.interfaces);
-    for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(fresh) {
-        if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
-            decided.push(given.clone());
-        } else if let (Some(network), Ok((mac_address, address))) = (network, fresh) {
-            decided.push(InterfaceStatus {
-                name: interface.name.0.clone(),
-                network: network_name(network),
-                mac_address: mac_address.clone(),
-                address: address.clone(),
-                public_address: None,
-            });
-        }
-    }
-    decided
-}
-
 type Blocked = (VMState, Readiness, Vec<Need>);
 
 /// What the VM asks of a host, or what it waits for first.
 fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     let namespace = vm.namespace().unwrap_or_default();
     let wait = |reason, text: String, needs| (VMState::Pending, Readiness::Reconciling(reason, text), needs);
-    let shared = |kind, name: &str| {
-        vec![
-            Need::Object(Key::namespaced(kind, &namespace, name)),
-            Need::Object(Key::namespaced(kind, berth_api::SHARED_NAMESPACE, name)),
-        ]
-    };
+    let shared = |kind, name: &str| in_namespace_or_shared(kind, &namespace, name);
     let class = vm.spec.class.as_str();
     let Some((cpus, memory)) = observed.size else {
         let text = format!("VMClass {class} does not exist in namespace {namespace} or berth-shared");
@@ -344,7 +258,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     }
     if let Some(Err(why)) = observed.fresh.interfaces.iter().find(|i| i.is_err()) {
         let readiness = Readiness::Stalled(Reason::AddressUnavailable, why.clone());
-        return Err((VMState::Pending, readiness, vec![Need::Capacity]));
+        return Err((VMState::Pending, readiness, vec![Need::PrivateAddress]));
     }
     let placement = vm.spec.placement.clone().unwrap_or_default();
     let group = match (&placement.group, &observed.group) {
@@ -354,16 +268,26 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             let text = format!("PlacementGroup {name} does not exist");
             return Err(wait(Reason::WaitingForGroup, text, vec![Need::Object(key)]));
         }
-        (Some(name), Some((group, member_hosts))) => Some(Group {
+        (Some(name), Some(group)) => Some(Group {
+            namespace: namespace.clone(),
             name: name.0.clone(),
+            strategy: group.spec.strategy,
             enforcement: group.spec.enforcement,
             topology_key: group.spec.topology_key.clone(),
-            member_hosts: member_hosts.clone(),
         }),
     };
     let disk_hosts =
         observed.disks.iter().filter_map(|d| Some(bound(d.object.as_ref()?)?.host.clone())).collect();
-    Ok(Request { cpus, memory, host: placement.host, selector: placement.host_selector, disk_hosts, group })
+    Ok(Request {
+        cpus,
+        memory,
+        host: placement.host,
+        selector: placement.host_selector,
+        preferred: placement.preferred_host_selector,
+        disk_hosts,
+        refused_by: None,
+        group,
+    })
 }
 
 fn bound(disk: &Disk) -> Option<&Binding> {
@@ -408,7 +332,7 @@ fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
             steps.extend(bind_disk(&disk.key, &host, volume_id, vec![usage.clone()]));
         }
     }
-    let interfaces = decide_interfaces(vm, observed, &[]);
+    let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let instance_id = observed.fresh.instance_id.clone();
     Plan { steps, decision: Decision::Bind { host, instance_id, interfaces }, outcome: Outcome::Settled }
 }
@@ -486,6 +410,7 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controllers::scheduler::Candidate;
     use berth_api::NetworkSpec;
     use serde_json::json;
 
@@ -520,14 +445,19 @@ mod tests {
             "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
     }
 
-    fn observed(disk: Option<Arc<Disk>>) -> Observed {
-        let candidate = Candidate {
+    fn fleet() -> Fleet {
+        let mut fleet = Fleet::default();
+        fleet.set_host(Candidate {
             name: "h1".into(),
-            alive: true,
+            ready: true,
             allocatable_cpus: 4,
             allocatable_memory: 1 << 40,
             ..Candidate::default()
-        };
+        });
+        fleet
+    }
+
+    fn observed(disk: Option<Arc<Disk>>) -> Observed {
         Observed {
             size: Some((1, 1 << 29)),
             disks: vec![DiskSeen {
@@ -536,8 +466,9 @@ mod tests {
                 user: None,
             }],
             group: None,
+            members: Members::new(),
             networks: vec![Some(network())],
-            candidates: vec![candidate],
+            filling: Filling::Balance,
             host_silent: false,
             fresh: Fresh {
                 instance_id: "i-1".into(),
@@ -548,7 +479,7 @@ mod tests {
     }
 
     fn waits_for(vm: &VM, observed: &Observed) -> Reason {
-        match plan(vm, observed).decision {
+        match plan(vm, observed, &fleet()).decision {
             Decision::Wait(_, readiness) => readiness.reason(),
             other => panic!("expected it to wait, got {other:?}"),
         }
@@ -556,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_vm_and_its_unbound_disk_are_bound_in_one_decision() {
-        insta::assert_debug_snapshot!(plan(&vm(json!(null)), &observed(Some(disk(ready_disk())))).steps, @r#"
+        insta::assert_debug_snapshot!(plan(&vm(json!(null)), &observed(Some(disk(ready_disk()))), &fleet()).steps, @r#"
         [
             AddFinalizer(
                 Key {
@@ -618,31 +549,37 @@ mod tests {
         seen.disks[0].user = Some("other".into());
         assert_eq!(waits_for(&vm, &seen), Reason::DiskInUse);
         seen = observed(Some(disk(ready_disk())));
-        seen.candidates.clear();
-        assert_eq!(waits_for(&vm, &seen), Reason::Unschedulable);
+        let nowhere = plan(&vm, &seen, &Fleet::default());
+        assert!(
+            matches!(nowhere.decision, Decision::Wait(VMState::Unschedulable, r) if r.reason() == Reason::Unschedulable)
+        );
+    }
+
+    #[test]
+    fn a_vm_whose_disk_is_on_a_host_that_is_full_says_which_disk_which_host_and_how_full() {
+        let mut status = ready_disk();
+        status["binding"] = json!({"host": "h1", "epoch": 1});
+        let seen = observed(Some(disk(status)));
+        let mut fleet = fleet();
+        fleet.take("h1", 4, 0);
+        let plan = plan(&vm(json!(null)), &seen, &fleet);
+        let Decision::Wait(VMState::Unschedulable, readiness) = plan.decision else { panic!("it waits") };
+        insta::assert_snapshot!(readiness.message(), @"Disk root is on host h1: host h1 has 0 of 4 CPUs free and it needs 1");
+        let Outcome::Blocked(needs) = plan.outcome else { panic!("it is blocked") };
+        assert!(
+            needs.contains(&Need::Object(Key::cluster(Kind::Host, "h1"))),
+            "whatever becomes of h1 concerns it"
+        );
     }
 
     #[test]
     fn a_new_interface_of_a_bound_vm_is_given_an_address_and_an_old_one_keeps_its_own() {
         let given = json!({"name": "nic9", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:09", "address": "10.0.0.6"});
         let bound = json!({"binding": {"host": "h1", "epoch": 1}, "interfaces": [given], "process": {"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}});
-        let Decision::Interfaces(interfaces) = plan(&vm(bound), &observed(None)).decision else {
+        let Decision::Interfaces(interfaces) = plan(&vm(bound), &observed(None), &fleet()).decision else {
             panic!("its interfaces differ")
         };
         let names: Vec<_> = interfaces.iter().map(|i| (i.name.as_str(), i.address.as_str())).collect();
         assert_eq!(names, [("nic0", "10.0.0.2"), ("nic9", "10.0.0.6")]);
-    }
-
-    #[test]
-    fn addresses_are_given_out_from_the_second_on_until_there_is_none() {
-        let network = network();
-        let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
-        assert_eq!(pick_address(&network, None, |_| true), Ok(address("10.0.0.2")));
-        assert_eq!(pick_address(&network, None, |a| a > address("10.0.0.4")), Ok(address("10.0.0.5")));
-        assert!(pick_address(&network, None, |_| false).unwrap_err().contains("no free address"));
-        for wrong in ["10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.2", "x"] {
-            assert!(pick_address(&network, Some(wrong), |_| true).is_err(), "{wrong}");
-        }
-        assert!(pick_address(&network, Some("10.0.0.3"), |_| false).unwrap_err().contains("taken"));
     }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use berth_api::{
-    Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP, SHARED_NAMESPACE,
-    StoragePool, VM, VMClass,
+    ConditionType, Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
+    SHARED_NAMESPACE, StoragePool, VM, VMClass, condition,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
@@ -18,6 +18,7 @@ use super::{
     Key, Kind,
     index::Index,
     key::Watched,
+    scheduler::Candidate,
     watches::{Change, Object},
 };
 
@@ -216,7 +217,13 @@ impl World {
         let key = key_of(&object);
         let mut keys = vec![key.clone()];
         let taken = match object {
-            Object::Host(object) => self.hosts.put(*object).is_some(),
+            Object::Host(object) => {
+                let taken = self.hosts.put(*object).is_some();
+                if taken {
+                    self.fleet_host(&key.name);
+                }
+                taken
+            }
             Object::Lease(object) => {
                 let host = object.name_any();
                 let taken = self.leases.put(*object).is_some();
@@ -268,8 +275,10 @@ impl World {
             Kind::VM => keys.extend(self.index.set_vm(key, None, 0, 0)),
             Kind::PublicIP => keys.extend(self.index.set_public_ip(key, None)),
             Kind::HotswapDiskAttachment => keys.extend(self.index.set_attachment(key, None)),
+            Kind::Host => self.index.fleet.remove_host(&key.name),
             Kind::Lease => {
                 self.renewed.remove(&key.name);
+                self.fleet_host(&key.name);
             }
             _ => {}
         }
@@ -280,6 +289,26 @@ impl World {
         let Some(vm) = self.vms.get(key).cloned() else { return Vec::new() };
         let (cpus, memory) = self.vm_size(&vm).unwrap_or((0, 0));
         self.index.set_vm(key, Some(&vm), cpus, memory)
+    }
+
+    /// Tells the fleet how a host is now.
+    fn fleet_host(&mut self, name: &str) {
+        let Some(host) = self.hosts.cluster(name) else { return };
+        let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().unwrap_or_default();
+        let status = host.status.as_ref();
+        let ready = status.is_some_and(|s| condition::is_true(&s.conditions, ConditionType::Ready));
+        let allocatable = status.and_then(|s| s.allocatable.as_ref());
+        let candidate = Candidate {
+            name: name.to_owned(),
+            labels: host.labels().clone(),
+            ready: ready && self.is_alive(name),
+            cordoned: host.spec.cordoned,
+            allocatable_cpus: allocatable.map_or(0, |a| a.cpus),
+            allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory)),
+            overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes),
+            ..Candidate::default()
+        };
+        self.index.fleet.set_host(candidate);
     }
 
     /// CPUs and bytes of guest memory a VM takes: those it has while it runs, else those its class declares.
@@ -311,6 +340,9 @@ impl World {
             .collect();
         let changed: Vec<String> = silent.symmetric_difference(&self.silent).cloned().collect();
         self.silent = silent;
+        for host in &changed {
+            self.fleet_host(host);
+        }
         let mut keys: Vec<Key> = changed.iter().map(|name| Key::cluster(Kind::Host, name)).collect();
         keys.extend(changed.iter().flat_map(|host| self.index.vms_on(host)));
         keys
