@@ -134,6 +134,10 @@ pub struct HostOptions {
     pub state: StateDir,
     #[command(flatten)]
     pub agent: AgentOptions,
+    /// For measuring a control plane: instead of this machine's agent, the agents of this many hosts that do not
+    /// exist (`sim-0001`, …), each with 8 CPUs, 32 GiB of memory and 1 TiB of disk. VMs bound to them never run.
+    #[arg(long, value_name = "HOSTS", value_parser = clap::value_parser!(u16).range(1..=9999), conflicts_with_all = ["host_name", "join"])]
+    pub simulate: Option<u16>,
 }
 
 /// `berth token`

@@ -95,6 +95,11 @@ impl FakeSystem {
         self.state().sources.insert(url.to_owned(), source);
     }
 
+    /// From now on an image of this virtual size is at every other address, with whatever checksum is asked for.
+    pub fn serve_any_image(&self, virtual_size: u64) {
+        self.state().any_image = Some(virtual_size);
+    }
+
     /// Nothing is at this address any more.
     pub fn remove_source(&self, url: &str) {
         self.state().sources.remove(url);

@@ -51,19 +51,24 @@ impl Front {
 
     /// Answers one request. `who` is `None` for somebody who did not say who they are.
     pub(crate) async fn answer(&self, request: Request<Body>, who: Option<Identity>) -> Response<Body> {
-        let method = request.method().clone();
+        let mut what = metrics::What::other(request.method());
         let compress = request.extensions().get::<respond::MayCompress>().is_some()
             && respond::takes_gzip(request.headers());
-        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who)).await {
+        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut what)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => respond::failure(&error, &[]),
             Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),
         };
-        self.metrics.count(&method, response.status());
+        self.metrics.count(what, response.status());
         if compress { respond::compressed(response).await } else { response }
     }
 
-    async fn route(&self, request: Request<Body>, who: Option<Identity>) -> Result<Response<Body>> {
+    async fn route(
+        &self,
+        request: Request<Body>,
+        who: Option<Identity>,
+        what: &mut metrics::What,
+    ) -> Result<Response<Body>> {
         let path = request.uri().path().to_owned();
         if matches!(path.as_str(), "/healthz" | "/livez" | "/readyz") {
             return Ok(respond::text("ok"));
@@ -98,18 +103,21 @@ impl Front {
         }
         let resource_path = ResourcePath::parse(&path).ok_or_else(ApiError::no_such_path)?;
         let target = resource_path.resolve(&self.core.catalog.served())?;
-        self.resource(request, target, who, &accept).await
+        let options = Options::parse(request.uri())?;
+        let verb = verb(request.method(), &target, &options)?;
+        *what = metrics::What::new(verb, &target);
+        self.resource(request, verb, target, options, who, &accept).await
     }
 
     async fn resource(
         &self,
         request: Request<Body>,
+        verb: &'static str,
         target: Target,
+        options: Options,
         who: Identity,
         accept: &negotiate::Accept,
     ) -> Result<Response<Body>> {
-        let options = Options::parse(request.uri())?;
-        let verb = verb(request.method(), &target, &options)?;
         authorize::resource(&self.core, &who, verb, &target, &options)?;
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());

@@ -1,26 +1,55 @@
 //! A few Prometheus metrics; no label names an object.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::{Method, StatusCode};
 
 use crate::http::Front;
+use crate::request::{Sub, Target};
 
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
-const KINDS: [&str; 2] = ["read", "write"];
 
-/// Requests answered, by kind and class of status.
+/// What a request was for. Resources are those the server serves, so there are only so many.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct What {
+    verb: &'static str,
+    /// `vms`, `vms/status`.
+    resource: String,
+}
+
+impl What {
+    pub(crate) fn new(verb: &'static str, target: &Target) -> Self {
+        let plural = &target.resource.plural;
+        let resource = match target.sub {
+            Sub::None => plural.clone(),
+            sub => format!("{plural}/{}", sub.name()),
+        };
+        Self { verb, resource }
+    }
+
+    /// Of a request that came to no resource: documents, reviews, nonsense.
+    pub(crate) fn other(method: &Method) -> Self {
+        Self { verb: if method.is_safe() { "get" } else { "create" }, resource: String::new() }
+    }
+}
+
+/// Requests answered, by what they were for and class of status. A watch counts when it begins.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    counts: [[AtomicU64; 4]; 2],
+    counts: Mutex<BTreeMap<What, [u64; CLASSES.len()]>>,
 }
 
 impl Requests {
-    pub(crate) fn count(&self, method: &Method, status: StatusCode) {
-        let kind = usize::from(!method.is_safe());
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<What, [u64; CLASSES.len()]>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count(&self, what: What, status: StatusCode) {
         let class = usize::from(status.as_u16() / 100).clamp(2, 5) - 2;
-        self.counts[kind][class].fetch_add(1, Ordering::Relaxed);
+        self.counts().entry(what).or_default()[class] += 1;
     }
 }
 
@@ -36,14 +65,16 @@ pub(crate) fn render(front: &Front) -> String {
         }
     };
     let of = |counter: &AtomicU64| vec![(String::new(), counter.load(Ordering::Relaxed))];
-    let requests: Vec<_> = KINDS
+    let labelled = |what: &What, class: &str| {
+        format!("{{verb=\"{}\",resource=\"{}\",code=\"{class}\"}}", what.verb, what.resource)
+    };
+    let requests: Vec<_> = front
+        .metrics
+        .counts()
         .iter()
-        .zip(&front.metrics.counts)
-        .flat_map(|(kind, counts)| {
-            CLASSES.iter().zip(counts).map(move |(class, count)| {
-                (format!("{{kind=\"{kind}\",code=\"{class}\"}}"), count.load(Ordering::Relaxed))
-            })
-        })
+        .flat_map(|(what, counts)| CLASSES.iter().zip(counts).map(move |(class, count)| (what, class, *count)))
+        .filter(|(_, _, count)| *count > 0)
+        .map(|(what, class, count)| (labelled(what, class), count))
         .collect();
     metric("berth_apiserver_requests_total", "counter", "Requests answered.", &requests);
     metric("berth_apiserver_writes_total", "counter", "Objects written.", &of(&counters.writes));

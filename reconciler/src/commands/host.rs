@@ -21,7 +21,7 @@ use crate::{
     join::Join,
 };
 
-use super::{connect, signals};
+use super::{connect, signals, simulate};
 
 /// What tells this machine's agent from any other of the same name, in the state directory.
 const IDENTITY: &str = "agent-id";
@@ -30,6 +30,9 @@ const MAX_JOIN: u64 = 1 << 20;
 
 pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
     let cancel = signals::cancel_on_signal()?;
+    if let Some(count) = options.simulate {
+        return simulate::run(&options, count, cancel).await;
+    }
     let state_dir = prepare(&options.state.state_dir)?;
     let credential = credential(&options, &state_dir).await?;
     let host_name = match &credential {

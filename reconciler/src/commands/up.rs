@@ -15,7 +15,7 @@ use tracing::info;
 
 use crate::{cli::UpOptions, controllers, install};
 
-use super::{addresses, host, signals};
+use super::{addresses, descriptors, host, signals};
 
 /// The administrator's kubeconfig, in the state directory.
 pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
@@ -25,6 +25,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let begun = Instant::now();
     let cancel = signals::cancel_on_signal()?;
+    descriptors::raise_limit();
     let state_dir = host::prepare(&options.state.state_dir)?;
     let server = open(&options, &state_dir).await?;
     let listener = TcpListener::bind(options.listen).await.with_context(|| {

@@ -15,6 +15,8 @@ use crate::system::{
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) sources: BTreeMap<String, FakeSource>,
+    /// The virtual size of what is at every other address, if anything is.
+    pub(super) any_image: Option<u64>,
     pub(super) images: BTreeMap<String, ImageFacts>,
     pub(super) pulls: u64,
     pub(super) volumes: BTreeMap<String, Volume>,
@@ -40,6 +42,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             sources: BTreeMap::new(),
+            any_image: None,
             images: BTreeMap::new(),
             pulls: 0,
             volumes: BTreeMap::new(),

@@ -14,7 +14,7 @@ use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
 
 use super::state::{Volume, image_path, instance_path, volume_path};
-use super::{FakeSystem, FaultAction, When};
+use super::{FakeSource, FakeSystem, FaultAction, When};
 use crate::system::{
     Firewall, FirmwareKind, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, LaunchConfig,
     LeaseTaken, NetworkConfig, NewVolume, ProcessFacts, Progress, Stranger, StrangerKind, System,
@@ -114,7 +114,14 @@ impl FakeSystem {
         let found = {
             let mut state = self.state();
             state.pulls += 1;
-            state.sources.get(&url).cloned()
+            let any = |virtual_size| FakeSource {
+                sha256: source.sha256.clone(),
+                format: source.format,
+                virtual_size,
+                bytes: virtual_size / 8,
+                refused: None,
+            };
+            state.sources.get(&url).cloned().or_else(|| state.any_image.map(any))
         };
         let Some(found) = found else {
             return Err(SystemError::ImageNotFound { url, detail: "404 Not Found".to_owned() });

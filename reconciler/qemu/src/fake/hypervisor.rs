@@ -13,7 +13,8 @@ use crate::machine::{MachinePaths, MachineSpec, command_line, instance_of, name_
 use crate::process::{LaunchError, ProcessError};
 use crate::qmp::{Events, Qmp, QmpError};
 
-const DUPLEX: usize = 64 << 10;
+/// Each way; both ends read all the time. Tens of thousands of machines may be in one process.
+const DUPLEX: usize = 4 << 10;
 
 #[async_trait]
 impl Hypervisor for FakeHypervisor {

@@ -13,7 +13,7 @@ use crate::hypervisor::ProcessIdentity;
 use crate::machine::{Format, MachineSpec};
 
 /// Lines a connection that does not read may lag behind; real QEMU buffers without bound.
-const EVENT_BUFFER: usize = 1024;
+const EVENT_BUFFER: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Machine {

@@ -1,0 +1,116 @@
+//! `berth host --simulate N`: the agents of N hosts that do not exist, to measure a control plane with.
+//!
+//! The agents are the real ones, one connection each as real hosts have; what they do, they do to a host in memory:
+//! machines that speak QMP and run nothing. Nobody may take such a host for a real one: they are labelled, say so in
+//! their status, and are refused a control plane that has real hosts, whose VMs would be bound to them.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, ensure};
+use berth_agent::{AgentConfig, fake::FakeSystem, system::KvmFacts};
+use berth_api::Host;
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::cli::HostOptions;
+
+use super::{connect, descriptors};
+
+/// Label of a Host that does not exist.
+const SIMULATED: &str = "berth.dev/simulated";
+/// Hosts of a data centre do not renew their leases all in the same moment.
+const STARTED_WITHIN: Duration = Duration::from_secs(10);
+/// At most this long between one and the next.
+const APART: Duration = Duration::from_millis(20);
+/// The virtual size of every image they download.
+const IMAGE_SIZE: u64 = 2 << 30;
+
+pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationToken) -> anyhow::Result<()> {
+    descriptors::raise_limit();
+    let config = connect::config(&options.connection).await?;
+    let client = Client::try_from(config.clone()).context("making a client")?;
+    refuse_real_hosts(&client).await?;
+    warn!(count, "SIMULATION: these hosts do not exist, and VMs bound to them never run");
+    let mut agents = JoinSet::new();
+    let apart = APART.min(STARTED_WITHIN / u32::from(count));
+    for number in 1..=count {
+        let client = Client::try_from(config.clone()).context("making a client")?;
+        let agent = agent(options, number);
+        let system = Arc::new(system(&agent));
+        let stop = cancel.clone();
+        agents.spawn(async move { berth_agent::run(agent, client, system, stop).await });
+        tokio::select! {
+            () = tokio::time::sleep(apart) => {}
+            () = cancel.cancelled() => break,
+        }
+    }
+    info!(count, "all simulated hosts are started");
+    while let Some(ended) = agents.join_next().await {
+        ended.context("a simulated host ended")?.context("a simulated host")?;
+    }
+    Ok(())
+}
+
+/// *Errors:* the control plane has a host that is not simulated: its users' VMs would be bound to nothing.
+async fn refuse_real_hosts(client: &Client) -> anyhow::Result<()> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let real = ListParams::default().labels(&format!("!{SIMULATED}")).limit(1);
+    let real = hosts.list(&real).await.context("listing the hosts there are")?;
+    let name = real.items.first().map(ResourceExt::name_any);
+    ensure!(
+        name.is_none(),
+        "this control plane has a real host ({}): VMs would be bound to hosts that do not exist. \
+         Simulate on one of its own, for instance `berth up --no-agent`",
+        name.unwrap_or_default()
+    );
+    Ok(())
+}
+
+fn agent(options: &HostOptions, number: u16) -> AgentConfig {
+    let mut agent = AgentConfig::new(format!("sim-{number:04}"));
+    agent.labels = options.agent.labels();
+    agent.labels.insert(SIMULATED.to_owned(), "true".to_owned());
+    agent.cpu_overcommit = options.agent.cpu_overcommit;
+    agent
+}
+
+/// A host that has every image there is.
+fn system(agent: &AgentConfig) -> FakeSystem {
+    let system = FakeSystem::new(agent.clock.clone());
+    system.serve_any_image(IMAGE_SIZE);
+    system.change_facts(|facts| {
+        let reason = "simulated: this host does not exist, and nothing runs on it".to_owned();
+        facts.kvm = KvmFacts { usable: false, reason, mips: None };
+        if let Ok(qemu) = &mut facts.qemu {
+            qemu.version = "simulated".to_owned();
+        }
+    });
+    system
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn a_simulated_host_says_so_in_its_name_and_labels() {
+        let cli = Cli::parse_from(["berth", "host", "--simulate", "7", "--label", "zone=a"]);
+        let Command::Host(options) = cli.command else { panic!("berth host was asked for") };
+        let agent = agent(&options, 7);
+        assert_eq!(agent.host_name, "sim-0007");
+        assert_eq!(agent.labels[SIMULATED], "true");
+        assert_eq!(agent.labels["zone"], "a");
+    }
+
+    #[test]
+    fn none_and_more_than_four_digits_of_hosts_are_refused() {
+        for count in ["0", "10000", "some"] {
+            assert!(Cli::try_parse_from(["berth", "host", "--simulate", count]).is_err(), "{count}");
+        }
+    }
+}
