@@ -1,6 +1,10 @@
 //! The command line.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::Ipv4Net;
@@ -56,6 +60,14 @@ pub struct AgentOptions {
     /// Virtual CPUs offered for each real one.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpu_overcommit: u32,
+    /// The address other hosts reach this one at: networks that are on several hosts go between such addresses (VXLAN,
+    /// UDP port 4789). Default: the one the default route leaves from, or else the connection to the control plane.
+    #[arg(long, env = "BERTH_ADDRESS")]
+    pub address: Option<Ipv4Addr>,
+    /// The interface the addresses of `l2` pools are announced on. Default: that of the default route, or else the one
+    /// with --address.
+    #[arg(long, env = "BERTH_PUBLIC_INTERFACE")]
+    pub public_interface: Option<String>,
 }
 
 impl AgentOptions {

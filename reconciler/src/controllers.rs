@@ -29,6 +29,7 @@ mod public_ip;
 mod queue;
 mod scheduler;
 mod storage_pool;
+mod underlay;
 mod vm;
 mod vm_class;
 mod watches;

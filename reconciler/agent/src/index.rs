@@ -185,6 +185,12 @@ pub(crate) trait Indexed: ResourceExt + Clone + Sized {
 
     /// What has to be looked at when an object is like this.
     fn concerns(name: &ObjectName, object: &Self, tables: &Tables) -> Vec<Key>;
+
+    /// What has to be looked at when an object has changed: whatever one or the other concerns.
+    fn change_concerns(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+        let both = [&change.old, &change.new];
+        both.into_iter().flatten().flat_map(|object| Self::concerns(&change.name, object, tables)).collect()
+    }
 }
 
 impl Index {
@@ -194,9 +200,7 @@ impl Index {
         let changes = K::table(&mut tables).take(event);
         let mut keys = Vec::new();
         for change in changes {
-            for object in [&change.old, &change.new].into_iter().flatten() {
-                keys.extend(K::concerns(&change.name, object, &tables));
-            }
+            keys.extend(K::change_concerns(&change, &tables));
         }
         keys.sort();
         keys.dedup();
@@ -318,6 +322,18 @@ impl Indexed for Network {
             .vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name));
         keys.push(Key::Network);
         keys
+    }
+
+    /// That a network came to another host or left one is no VM's business, and happens often where hosts are many.
+    fn change_concerns(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+        if let (Some(old), Some(new)) = (&change.old, &change.new)
+            && old.spec == new.spec
+            && crate::network::mtu_of(old) == crate::network::mtu_of(new)
+        {
+            return vec![Key::Network];
+        }
+        let both = [&change.old, &change.new];
+        both.into_iter().flatten().flat_map(|object| Self::concerns(&change.name, object, tables)).collect()
     }
 }
 

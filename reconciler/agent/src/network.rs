@@ -14,7 +14,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-pub(crate) use observe::{hostname, public_address};
+pub(crate) use observe::{hostname, mtu_of, public_address};
 
 use crate::context::Context;
 use crate::error::Error;

@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use data::{
     Firewall, FirmwareKind, Forward, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, KvmFacts,
     LaunchConfig, Lease, LeaseTaken, Nat, NetworkConfig, NewVolume, ProcessFacts, QemuFacts, Seed, Stranger,
-    StrangerKind, TapConfig, TrashedVolume, VolumeFacts, VolumeOwner,
+    StrangerKind, TapConfig, TrashedVolume, Tunnel, VolumeFacts, VolumeOwner,
 };
 pub use error::{Retry, SystemError};
 
@@ -94,7 +94,8 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
 
     // Networks.
 
-    /// Makes a private network real: its bridge with the gateway's address, DHCP with exactly these leases, DNS.
+    /// Makes a private network real: its bridge with the gateway's address, DHCP with exactly these leases, DNS, and
+    /// its tunnel to other hosts, or none.
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()>;
 
     /// Removes a bridge with its DHCP server. The taps on it are the caller's to remove first.

@@ -38,6 +38,12 @@ pub enum ConditionType {
     Accelerated,
     /// Packets between guests and the outside are forwarded.
     Forwarding,
+    /// A network's declared MTU fits between its hosts. Present only while it does not.
+    MTUFits,
+    /// A host can make the public addresses of its VMs reachable. Present only while it cannot.
+    PublicAddresses,
+    /// A pool holds addresses of hosts. Present only while true.
+    HostAddresses,
 }
 
 impl ConditionType {
@@ -55,6 +61,9 @@ impl ConditionType {
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",
             Self::Forwarding => "Forwarding",
+            Self::MTUFits => "MTUFits",
+            Self::PublicAddresses => "PublicAddresses",
+            Self::HostAddresses => "HostAddresses",
         }
     }
 }

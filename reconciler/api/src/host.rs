@@ -44,16 +44,19 @@ pub struct HostStatus {
     /// The generation these conditions were computed from; -1 before anybody looked.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Accelerated`, `Forwarding`.
+    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses`, only while it is `False`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
     /// The agent's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The host's own address, for people.
+    /// The address other hosts reach it at: networks' packets between hosts go from one such address to another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The largest packet, in bytes, of the interface with that address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<i64>,
     /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qemu_version: Option<String>,

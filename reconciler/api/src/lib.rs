@@ -39,7 +39,7 @@ pub use hotswap_disk_attachment::{
 pub use image::{Image, ImageFormat, ImageSpec, ImageState, ImageStatus};
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use name::ResourceName;
-pub use network::{Network, NetworkSpec, NetworkStatus};
+pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};

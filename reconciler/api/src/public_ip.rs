@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ObjectUse, ResourceName};
+use crate::{Binding, Conditions, IPPoolMode, ObjectUse, ResourceName};
 
 /// An address from an IPPool. A VM's network interface names it; it is kept while the VM is stopped or replaced.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -72,6 +72,9 @@ pub struct PublicIPStatus {
     /// The address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// How it is made reachable, as its IPPool says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<IPPoolMode>,
     /// The host of the VM that uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,

@@ -138,6 +138,12 @@ reasons! {
     GroupTooLarge,
     /// Members of the placement group are placed against its rule.
     GroupRuleBroken,
+    /// The declared MTU does not fit through the tunnels between hosts; a smaller one is used.
+    MTUTooLarge,
+    /// An address that was to be a VM's is a host's own.
+    HostAddress,
+    /// There is no interface to announce public addresses on, or it is not set up for it.
+    NoPublicInterface,
 
     // Hosts.
     /// The host agent reports.

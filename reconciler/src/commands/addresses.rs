@@ -1,8 +1,11 @@
 //! The addresses of this machine.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
+use anyhow::Context;
 use nix::ifaddrs::getifaddrs;
+
+use crate::cli::AgentOptions;
 
 /// Every address of this machine but loopback and link-local ones, in a fixed order.
 pub(super) fn own() -> Vec<IpAddr> {
@@ -24,14 +27,40 @@ pub(super) fn own() -> Vec<IpAddr> {
 
 /// The address other machines most likely reach this one at: that of the default route, else the first there is.
 pub(super) fn outward() -> Option<IpAddr> {
-    let routed = || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        // An address for documentation: nothing is sent, only the routing table is asked.
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-        let address = socket.local_addr().ok()?.ip();
-        (!address.is_unspecified() && !address.is_loopback()).then_some(address)
-    };
-    routed().or_else(|| own().into_iter().next())
+    leaves_from(ANYWHERE).map(IpAddr::V4).or_else(|| own().into_iter().next())
+}
+
+/// An address for documentation: nobody's, so only a default route leads there.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
+
+/// The address packets to there leave from. Nothing is sent, only the routing table is asked.
+fn leaves_from(to: SocketAddr) -> Option<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(to).ok()?;
+    match socket.local_addr().ok()?.ip() {
+        IpAddr::V4(address) if !address.is_unspecified() && !address.is_loopback() => Some(address),
+        _ => None,
+    }
+}
+
+/// The address other hosts reach this one at; None where the default route tells.
+///
+/// *Errors:* the one that was given is not this machine's.
+pub(super) fn of_this_machine(
+    options: &AgentOptions,
+    control_plane: Option<SocketAddr>,
+) -> anyhow::Result<Option<Ipv4Addr>> {
+    if let Some(address) = options.address {
+        // Only an address of this machine can be bound.
+        UdpSocket::bind((address, 0)).with_context(|| {
+            format!("no interface of this machine has {address} (--address): give one that has, or none")
+        })?;
+        return Ok(Some(address));
+    }
+    Ok(match leaves_from(ANYWHERE) {
+        Some(_) => None,
+        None => control_plane.and_then(leaves_from),
+    })
 }
 
 #[cfg(test)]
@@ -41,5 +70,24 @@ mod tests {
     #[test]
     fn loopback_is_no_address_others_reach() {
         assert!(own().iter().chain(&outward()).all(|ip| !ip.is_loopback()));
+    }
+
+    fn options(address: Option<Ipv4Addr>) -> AgentOptions {
+        AgentOptions {
+            host_name: None,
+            labels: Vec::new(),
+            cpu_overcommit: 4,
+            address,
+            public_interface: None,
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_not_this_machines_is_refused() {
+        let mine = Ipv4Addr::LOCALHOST;
+        assert_eq!(of_this_machine(&options(Some(mine)), None).expect("mine"), Some(mine));
+        let error =
+            of_this_machine(&options(Some(Ipv4Addr::new(203, 0, 113, 77))), None).expect_err("nobody's");
+        assert!(format!("{error:#}").contains("--address"), "{error:#}");
     }
 }

@@ -1,6 +1,6 @@
 //! A client of a control plane.
 
-use std::path::Path;
+use std::{net::SocketAddr, path::Path};
 
 use anyhow::Context;
 use kube::{
@@ -15,6 +15,14 @@ use crate::cli::Connection;
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn client(connection: &Connection) -> anyhow::Result<Client> {
     Client::try_from(config(connection).await?).context("making a client")
+}
+
+/// Where the control plane of a configuration is, if its name can be looked up.
+pub(super) async fn address(config: &Config) -> Option<SocketAddr> {
+    let url = &config.cluster_url;
+    let host = url.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let mut found = tokio::net::lookup_host((host, url.port_u16().unwrap_or(443))).await.ok()?;
+    found.find(SocketAddr::is_ipv4)
 }
 
 /// The configuration the options name.

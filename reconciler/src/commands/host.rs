@@ -2,6 +2,7 @@
 
 use std::{
     io::Read,
+    net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -21,7 +22,7 @@ use crate::{
     join::Join,
 };
 
-use super::{connect, signals, simulate};
+use super::{addresses, connect, signals, simulate};
 
 /// What tells this machine's agent from any other of the same name, in the state directory.
 const IDENTITY: &str = "agent-id";
@@ -41,15 +42,16 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
     };
     let agent = AgentOptions { host_name, ..options.agent.clone() };
     let config = agent_config(&agent, &state_dir)?;
-    let client = match &credential {
-        Some(credential) => {
-            let client = Client::try_from(credential.config().await?).context("making a client")?;
-            credential.check(&client).await?;
-            client
-        }
-        None => connect::client(&options.connection).await?,
+    let connection = match &credential {
+        Some(credential) => credential.config().await?,
+        None => connect::config(&options.connection).await?,
     };
-    let system = Arc::new(system(&state_dir).await?);
+    let control_plane = connect::address(&connection).await;
+    let client = Client::try_from(connection).context("making a client")?;
+    if let Some(credential) = &credential {
+        credential.check(&client).await?;
+    }
+    let system = Arc::new(system(&state_dir, &agent, control_plane).await?);
     let running = berth_agent::run(config, client.clone(), system, cancel);
     match credential {
         Some(credential) => tokio::select! {
@@ -112,11 +114,18 @@ pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
     state_dir.canonicalize().with_context(what)
 }
 
-/// This machine, with its files under the state directory.
+/// This machine, with its files under the state directory. Where there is no default route, other hosts reach it at
+/// the address it reaches the control plane from.
 ///
-/// *Errors:* the directory cannot be used.
-pub(super) async fn system(state_dir: &Path) -> anyhow::Result<LinuxSystem> {
-    let config = LinuxConfig::new(state_dir);
+/// *Errors:* the directory cannot be used; --address is not this machine's.
+pub(super) async fn system(
+    state_dir: &Path,
+    options: &AgentOptions,
+    control_plane: Option<SocketAddr>,
+) -> anyhow::Result<LinuxSystem> {
+    let mut config = LinuxConfig::new(state_dir);
+    config.address = addresses::of_this_machine(options, control_plane)?;
+    config.public_interface.clone_from(&options.public_interface);
     let opened = tokio::task::spawn_blocking(move || LinuxSystem::open(config))
         .await
         .context("preparing this host")?;

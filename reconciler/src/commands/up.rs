@@ -40,7 +40,7 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let agent = match options.no_agent {
         true => None,
         false => {
-            let system = Arc::new(host::system(&state_dir).await?);
+            let system = Arc::new(host::system(&state_dir, &options.agent, Some(options.listen)).await?);
             Some((host::agent_config(&options.agent, &state_dir)?, system))
         }
     };

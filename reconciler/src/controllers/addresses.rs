@@ -6,7 +6,7 @@ use berth_api::{Network, VM, vm::InterfaceStatus};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
-use super::{World, index::Index};
+use super::{World, index::Index, network::is_accepted};
 use crate::clock::Identities;
 
 /// A MAC and an address for one interface; the text says why there is none.
@@ -48,14 +48,16 @@ pub(super) fn fresh(
     out
 }
 
-/// One entry for each interface of the spec whose network exists: the one it was given, else the fresh one.
+/// One entry for each interface of the spec whose network exists and is not refused: the one it was given, else the fresh one.
 pub(super) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]) -> Vec<InterfaceStatus> {
     let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
     let mut decided = Vec::new();
     for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(networks.iter().zip(fresh)) {
         if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
             decided.push(given.clone());
-        } else if let (Some(network), Ok((mac_address, address))) = (network, fresh) {
+        } else if let (Some(network), Ok((mac_address, address))) = (network, fresh)
+            && is_accepted(network)
+        {
             decided.push(InterfaceStatus {
                 name: interface.name.0.clone(),
                 network: network_name(network),

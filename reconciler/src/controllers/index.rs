@@ -88,6 +88,8 @@ pub(super) struct Index {
     by_public_ip: HashMap<Key, BTreeSet<Key>>,
     addresses: HashMap<String, Taken>,
     macs: BTreeSet<String>,
+    /// Network (`namespace/name`) → host → how many of its VMs have an interface on it.
+    hosts_of_network: HashMap<String, BTreeMap<String, usize>>,
     public_addresses: BTreeMap<Ipv4Addr, Key>,
     public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
     attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
@@ -155,11 +157,11 @@ fn gives_back(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
 
 impl Index {
     /// Notes a VM as it is now (`None`: gone); returns the keys its change concerns: its group, public addresses,
-    /// attachments and disks, those of before included.
+    /// attachments and disks, those of before included, and networks that came to a host or left one with it.
     pub(super) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, cpus: i64, memory: u64) -> Vec<Key> {
         let new = vm.map(|vm| entry_of(vm, cpus, memory));
         let old = self.vm_entries.remove(key);
-        let mut concerned = BTreeSet::new();
+        let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
         for entry in old.iter().chain(&new) {
             concerned.extend(entry.public_ips.iter().cloned());
             // A group has many members: it is told only what it reports of them.
@@ -183,6 +185,42 @@ impl Index {
         }
         concerned.extend(keys(&self.attachments_by_vm, key));
         concerned.into_iter().collect()
+    }
+
+    /// Counts a VM's networks where it is now instead of where it was; returns those whose hosts are others now.
+    fn move_networks(&mut self, old: Option<&VmEntry>, new: Option<&VmEntry>) -> BTreeSet<Key> {
+        let places = |entry: Option<&VmEntry>| -> BTreeSet<(String, String)> {
+            let host = entry.and_then(|e| e.host.clone());
+            let networks = entry.into_iter().flat_map(|e| &e.addresses);
+            networks.filter_map(|(network, _)| Some((network.clone(), host.clone()?))).collect()
+        };
+        let (before, after) = (places(old), places(new));
+        let mut changed = BTreeSet::new();
+        for (network, host) in after.difference(&before) {
+            let count =
+                self.hosts_of_network.entry(network.clone()).or_default().entry(host.clone()).or_default();
+            *count += 1;
+            if *count == 1 {
+                changed.insert(network.clone());
+            }
+        }
+        for (network, host) in before.difference(&after) {
+            let Some(hosts) = self.hosts_of_network.get_mut(network) else { continue };
+            let Some(count) = hosts.get_mut(host) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(host);
+                changed.insert(network.clone());
+            }
+            if hosts.is_empty() {
+                self.hosts_of_network.remove(network);
+            }
+        }
+        let key = |name: &String| {
+            let (namespace, name) = name.split_once('/')?;
+            Some(Key::namespaced(Kind::Network, namespace, name))
+        };
+        changed.iter().filter_map(key).collect()
     }
 
     fn add(&mut self, key: &Key, entry: &VmEntry) {
@@ -290,6 +328,18 @@ impl Index {
 
     pub(super) fn vms_on(&self, host: &str) -> Vec<Key> {
         keys(&self.by_host, &host.to_owned())
+    }
+
+    /// The hosts with VMs on this network (`namespace/name`), in order.
+    pub(super) fn hosts_of(&self, network: &str) -> impl Iterator<Item = &str> {
+        self.hosts_of_network.get(network).into_iter().flat_map(BTreeMap::keys).map(String::as_str)
+    }
+
+    /// The networks with VMs on this host.
+    pub(super) fn networks_on(&self, host: &str) -> Vec<Key> {
+        let on_it = self.hosts_of_network.iter().filter(|(_, hosts)| hosts.contains_key(host));
+        let named = on_it.filter_map(|(network, _)| network.split_once('/'));
+        named.map(|(namespace, name)| Key::namespaced(Kind::Network, namespace, name)).collect()
     }
 
     pub(super) fn members(&self, group: &Key) -> Vec<Key> {

@@ -3,8 +3,8 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use berth_api::{
-    ADDRESS_FINALIZER, Binding, IPPool, ObjectUse, PublicIP, PublicIPState, PublicIPStatus, Readiness,
-    Reason, UseKind,
+    ADDRESS_FINALIZER, Binding, IPPool, IPPoolMode, ObjectUse, PublicIP, PublicIPState, PublicIPStatus,
+    Readiness, Reason, UseKind,
 };
 use ipnet::Ipv4Net;
 use k8s_openapi::jiff::Timestamp;
@@ -20,6 +20,8 @@ use super::{
 struct Observed {
     /// The address it gets, or why none.
     address: Result<Ipv4Addr, (Reason, String)>,
+    /// How its pool makes addresses reachable.
+    mode: Option<IPPoolMode>,
     /// The VM that has it, with the VM's host.
     user: Option<(ObjectUse, Option<String>)>,
 }
@@ -28,7 +30,12 @@ struct Observed {
 enum Decision {
     Gone,
     Wait(Readiness),
-    Allocated { address: Ipv4Addr, user: Option<(ObjectUse, Option<String>)>, terminating: bool },
+    Allocated {
+        address: Ipv4Addr,
+        mode: Option<IPPoolMode>,
+        user: Option<(ObjectUse, Option<String>)>,
+        terminating: bool,
+    },
 }
 
 pub(super) async fn reconcile(
@@ -50,13 +57,17 @@ fn observe(world: &World, ip: &PublicIP) -> Observed {
     let pool = world.ip_pools.cluster(ip.spec.pool.as_str());
     let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
     let key = Key::of(ip);
-    let is_free = |address: Ipv4Addr| world.index.public_ip_with(address).is_none_or(|holder| *holder == key);
+    let is_free = |address: Ipv4Addr| {
+        let free = world.index.public_ip_with(address).is_none_or(|holder| *holder == key);
+        // A host whose own address led to a VM would be cut off.
+        free && world.underlay.host_with(address).is_none()
+    };
     let address = match (mine, pool) {
         (Some(mine), _) => Ok(mine),
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
-    Observed { address, user: user(world, ip) }
+    Observed { address, mode: pool.map(|pool| pool.spec.mode), user: user(world, ip) }
 }
 
 fn pick(
@@ -121,7 +132,12 @@ fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
         Ok(address) => Plan {
             // An object that goes can get no new finalizer.
             steps: if terminating { Vec::new() } else { vec![Step::AddFinalizer(key, ADDRESS_FINALIZER)] },
-            decision: Decision::Allocated { address: *address, user: observed.user.clone(), terminating },
+            decision: Decision::Allocated {
+                address: *address,
+                mode: observed.mode,
+                user: observed.user.clone(),
+                terminating,
+            },
             outcome: Outcome::Settled,
         },
         Err((reason, text)) => {
@@ -148,8 +164,10 @@ fn status(ip: &PublicIP, decision: &Decision, now: Timestamp) -> PublicIPStatus 
                 PublicIPState::Pending
             });
         }
-        Decision::Allocated { address, user, terminating } => {
+        Decision::Allocated { address, mode, user, terminating } => {
             status.address = Some(address.to_string());
+            // Of a pool that is gone, what it said last holds.
+            status.mode = mode.or(status.mode);
             status.used_by = user.iter().map(|(usage, _)| usage.clone()).collect();
             let host = user.as_ref().and_then(|(_, host)| host.clone());
             status.binding = host.map(|host| Binding { host, epoch: 1 });

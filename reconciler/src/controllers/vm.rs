@@ -250,9 +250,12 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         check_disk(disk)?;
     }
     for (interface, network) in vm.spec.network_interfaces.iter().zip(&observed.networks) {
-        if network.is_none() {
-            let name = interface.network.as_str();
+        let name = interface.network.as_str();
+        let Some(network) = network else {
             let text = format!("Network {name} does not exist in namespace {namespace} or berth-shared");
+            return Err(wait(Reason::WaitingForNetwork, text, shared(Kind::Network, name)));
+        };
+        if let Some(text) = super::network::why_not(network) {
             return Err(wait(Reason::WaitingForNetwork, text, shared(Kind::Network, name)));
         }
     }
@@ -418,6 +421,7 @@ mod tests {
         let mut network =
             Network::new("default", NetworkSpec { cidr: "10.0.0.0/29".into(), ..NetworkSpec::default() });
         network.metadata.namespace = Some("berth-shared".into());
+        network.status = Some(berth_api::NetworkStatus { vni: Some(7), ..Default::default() });
         Arc::new(network)
     }
 

@@ -19,6 +19,7 @@ use super::{
     index::Index,
     key::Watched,
     scheduler::Candidate,
+    underlay::Underlay,
     watches::{Change, Object},
 };
 
@@ -98,6 +99,7 @@ pub struct World {
     pub(super) vms: Cache<VM>,
     pub(super) attachments: Cache<HotswapDiskAttachment>,
     pub(super) index: Index,
+    pub(super) underlay: Underlay,
     host_silence: Duration,
     /// When each host's Lease was last seen to change. By our own clock, so that a host's clock may be wrong.
     renewed: HashMap<String, Instant>,
@@ -175,6 +177,7 @@ impl World {
             vms: Cache::default(),
             attachments: Cache::default(),
             index: Index::default(),
+            underlay: Underlay::default(),
             host_silence,
             renewed: HashMap::new(),
             silent: BTreeSet::new(),
@@ -221,6 +224,7 @@ impl World {
                 let taken = self.hosts.put(*object).is_some();
                 if taken {
                     self.fleet_host(&key.name);
+                    keys.extend(self.index_host(&key));
                 }
                 taken
             }
@@ -275,12 +279,31 @@ impl World {
             Kind::VM => keys.extend(self.index.set_vm(key, None, 0, 0)),
             Kind::PublicIP => keys.extend(self.index.set_public_ip(key, None)),
             Kind::HotswapDiskAttachment => keys.extend(self.index.set_attachment(key, None)),
-            Kind::Host => self.index.fleet.remove_host(&key.name),
+            Kind::Host => {
+                self.index.fleet.remove_host(&key.name);
+                keys.extend(self.index_host(key));
+            }
             Kind::Lease => {
                 self.renewed.remove(&key.name);
                 self.fleet_host(&key.name);
             }
             _ => {}
+        }
+        keys
+    }
+
+    /// Notes where a host is reached; returns the keys that concerns: networks on it, pools that may hold its address.
+    fn index_host(&mut self, key: &Key) -> Vec<Key> {
+        let host = self.hosts.get(key).cloned();
+        let changed = self.underlay.set(&key.name, host.as_deref());
+        let mut keys = Vec::new();
+        if changed.fits {
+            keys.extend(self.networks.all().map(|network| Key::of(network.as_ref())));
+        } else if changed.address {
+            keys.extend(self.index.networks_on(&key.name));
+        }
+        if changed.address {
+            keys.extend(self.ip_pools.all().map(|pool| Key::of(pool.as_ref())));
         }
         keys
     }

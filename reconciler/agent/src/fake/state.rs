@@ -74,6 +74,7 @@ fn facts() -> HostFacts {
         kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },
         address: None,
+        mtu: None,
         overhead_bytes: 80 << 20,
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     );
     status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
     status.address = facts.address.map(|address| address.to_string());
+    status.mtu = facts.mtu.map(i64::from);
     status.qemu_version = facts.qemu.as_ref().ok().map(|qemu| qemu.version.clone());
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {

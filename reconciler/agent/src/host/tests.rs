@@ -46,6 +46,7 @@ fn observed() -> Observed {
             kvm: KvmFacts { usable: false, reason: "emulates every instruction".into(), mips: Some(1) },
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
             address: None,
+            mtu: None,
             overhead_bytes: 82 << 20,
         },
         forwarding: Forwarding { ok: true, message: String::new() },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use berth_api::{Network, VM};
+use berth_api::{Network, NetworkHost, VM};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
 use crate::queue::ObjectName;
-use crate::system::{Firewall, Forward, Lease, Nat, NetworkConfig};
+use crate::system::{Firewall, Forward, Lease, Nat, NetworkConfig, Tunnel};
 
 const DEFAULT_MTU: u16 = 1500;
 
@@ -40,7 +40,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         tap_owners.extend(ctx.system.instances().await?.iter().map(|i| tap_prefix(&i.instance)));
     }
     // Read after the host: a VM that came meanwhile is in it.
-    let (wanted, firewall, left_alone) = wanted(&ctx.index.read());
+    let (wanted, firewall, left_alone) = wanted(&ctx.index.read(), ctx.host());
     let tables = ctx.index.read();
     tap_owners.extend(tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix));
     let real = ctx.network.real().clone();
@@ -62,7 +62,7 @@ impl Observed {
 }
 
 /// What the objects say. Pure.
-pub(super) fn wanted(tables: &Tables) -> (Vec<NetworkConfig>, Firewall, BTreeSet<String>) {
+pub(super) fn wanted(tables: &Tables, host: &str) -> (Vec<NetworkConfig>, Firewall, BTreeSet<String>) {
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
     let mut firewall = Firewall::default();
     let mut left_alone = BTreeSet::new();
@@ -73,7 +73,7 @@ pub(super) fn wanted(tables: &Tables) -> (Vec<NetworkConfig>, Firewall, BTreeSet
                 .network
                 .split_once('/')
                 .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
-            let config = found.as_deref().and_then(|network| config(network, &bridge));
+            let config = found.as_deref().and_then(|network| config(network, &bridge, host));
             let (Some(config), Ok(address)) = (config, interface.address.parse::<Ipv4Addr>()) else {
                 left_alone.insert(bridge);
                 continue;
@@ -89,23 +89,49 @@ pub(super) fn wanted(tables: &Tables) -> (Vec<NetworkConfig>, Firewall, BTreeSet
     let mut wanted: Vec<NetworkConfig> = networks.into_values().collect();
     for network in &mut wanted {
         network.leases.sort();
-        firewall.nat.push(Nat { bridge: network.bridge.clone(), cidr: network.cidr });
+        firewall.nat.push(Nat {
+            bridge: network.bridge.clone(),
+            cidr: network.cidr,
+            gateway: network.gateway,
+            tunnel: network.tunnel.clone(),
+        });
     }
     firewall.forwards.sort();
     firewall.nat.sort();
     (wanted, firewall, left_alone)
 }
 
-fn config(network: &Network, bridge: &str) -> Option<NetworkConfig> {
+fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
     let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
     Some(NetworkConfig {
         bridge: bridge.to_owned(),
         cidr,
         gateway: cidr.hosts().next()?,
-        mtu: network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(DEFAULT_MTU),
+        mtu: mtu_of(network),
         dns: network.spec.dns.iter().filter_map(|server| server.parse().ok()).collect(),
         leases: Vec::new(),
+        tunnel: tunnel(network, host),
     })
+}
+
+/// The largest packet that guests of a network are told: what the controllers found to fit, which is the same on all
+/// hosts.
+pub(crate) fn mtu_of(network: &Network) -> u16 {
+    let fits = network.status.as_ref().and_then(|s| s.mtu).or(network.spec.mtu);
+    fits.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(DEFAULT_MTU)
+}
+
+/// The way to the network's other hosts, once there are any and this host is known to be one of them.
+fn tunnel(network: &Network, host: &str) -> Option<Tunnel> {
+    let status = network.status.as_ref()?;
+    let vni = u32::try_from(status.vni?).ok()?;
+    let address = |of: &NetworkHost| of.address.parse::<Ipv4Addr>().ok();
+    let local = status.hosts.iter().find(|h| h.name == host).and_then(address)?;
+    let others = status.hosts.iter().filter(|h| h.name != host).filter_map(address);
+    let mut peers: Vec<Ipv4Addr> = others.filter(|peer| *peer != local).collect();
+    peers.sort();
+    peers.dedup();
+    if peers.is_empty() { None } else { Some(Tunnel { vni, local, peers }) }
 }
 
 /// The name a guest is told.

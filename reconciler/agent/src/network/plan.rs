@@ -4,8 +4,12 @@ use super::{Observed, Step};
 
 pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let mut steps = Vec::new();
-    steps.extend(observed.wanted.iter().cloned().map(Step::EnsureNetwork));
+    // No tunnel is ever there without the rules that guard it.
+    let (tunnelled, alone): (Vec<_>, Vec<_>) =
+        observed.wanted.iter().cloned().partition(|network| network.tunnel.is_some());
+    steps.extend(alone.into_iter().map(Step::EnsureNetwork));
     steps.push(Step::ApplyFirewall(observed.firewall.clone()));
+    steps.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
     steps.retain(|step| observed.make_sure || !observed.is_so(step));
     let owned = |tap: &&String| observed.tap_owners.iter().any(|owner| tap.starts_with(owner.as_str()));
     steps.extend(observed.taps.iter().filter(|tap| !owned(tap)).map(|tap| Step::RemoveTap(tap.clone())));
@@ -57,7 +61,7 @@ mod tests {
     }
 
     fn seen(index: &Index, real: Real, bridges: &[String], taps: &[&str]) -> Observed {
-        let (wanted, firewall, left_alone) = wanted(&index.read());
+        let (wanted, firewall, left_alone) = wanted(&index.read(), "h1");
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
         let tap_owners = vec!["btt01234567n".to_owned()];
         Observed {
@@ -105,6 +109,7 @@ mod tests {
                             hostname: "web",
                         },
                     ],
+                    tunnel: None,
                 },
             ),
             ApplyFirewall(
@@ -113,6 +118,8 @@ mod tests {
                         Nat {
                             bridge: "bth-6a60db49",
                             cidr: 10.77.0.0/16,
+                            gateway: 10.77.0.1,
+                            tunnel: None,
                         },
                     ],
                     forwards: [
@@ -159,5 +166,53 @@ mod tests {
         assert!(steps.contains(&Step::RemoveTap("bttffffffffn0".to_owned())), "{steps:?}");
         let steps = plan(&seen(&world(false, false), Real::default(), &[bridge], &[]));
         assert!(!steps.iter().any(|s| matches!(s, Step::RemoveNetwork(_))), "{steps:?}");
+    }
+
+    fn spread(index: &Index, hosts: &[(&str, &str)]) {
+        let hosts: Vec<_> =
+            hosts.iter().map(|(name, address)| json!({"name": name, "address": address})).collect();
+        let network = json!({
+            "metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "2"},
+            "spec": {"cidr": "10.77.0.0/16"},
+            "status": {"observedGeneration": 1, "vni": 77, "mtu": 1450, "hosts": hosts},
+        });
+        index.take::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+    }
+
+    fn tunnel(index: &Index) -> Option<(u32, String, Vec<String>)> {
+        let steps = plan(&seen(index, Real::default(), &[], &[]));
+        let networks = steps.iter().filter_map(|step| match step {
+            Step::EnsureNetwork(network) => Some(network),
+            _ => None,
+        });
+        let tunnel = networks.last().expect("a network").tunnel.clone()?;
+        Some((tunnel.vni, tunnel.local.to_string(), tunnel.peers.iter().map(ToString::to_string).collect()))
+    }
+
+    #[test]
+    fn a_tunnel_leads_to_the_hosts_the_network_is_on_and_to_no_others() {
+        let index = world(false, true);
+        spread(&index, &[("h1", "192.0.2.1")]);
+        assert_eq!(tunnel(&index), None, "this host alone");
+        spread(&index, &[("h2", "192.0.2.2")]);
+        assert_eq!(tunnel(&index), None, "not known to be on this host yet");
+        spread(&index, &[("h1", "192.0.2.1"), ("h2", "192.0.2.3"), ("h3", "192.0.2.2")]);
+        let peers = vec!["192.0.2.2".to_owned(), "192.0.2.3".to_owned()];
+        assert_eq!(tunnel(&index), Some((77, "192.0.2.1".to_owned(), peers)));
+    }
+
+    #[test]
+    fn the_rules_that_guard_a_tunnel_come_before_it_and_go_after_it() {
+        let index = world(false, true);
+        spread(&index, &[("h1", "192.0.2.1"), ("h2", "192.0.2.2")]);
+        let steps = plan(&seen(&index, Real::default(), &[], &[]));
+        assert!(
+            matches!(&steps[..], [Step::ApplyFirewall(f), Step::EnsureNetwork(n)]
+            if f.nat[0].tunnel == n.tunnel && n.tunnel.is_some() && n.mtu == 1450),
+            "{steps:?}"
+        );
+        spread(&index, &[("h1", "192.0.2.1")]);
+        let steps = plan(&seen(&index, Real::default(), &[], &[]));
+        assert!(matches!(&steps[..], [Step::EnsureNetwork(_), Step::ApplyFirewall(_)]), "{steps:?}");
     }
 }

@@ -90,6 +90,19 @@ pub struct NetworkConfig {
     pub dns: Vec<Ipv4Addr>,
     /// Who gets which address. Nobody else gets any.
     pub leases: Vec<Lease>,
+    /// The way to its part on other hosts; None while it is on this host only.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// How a private network reaches its part on other hosts: VXLAN, each packet for all sent to each of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tunnel {
+    /// What tells this network from others, 1 to 16,777,215.
+    pub vni: u32,
+    /// This host's address, from which it sends.
+    pub local: Ipv4Addr,
+    /// The other hosts' addresses, in order. Nobody else is listened to.
+    pub peers: Vec<Ipv4Addr>,
 }
 
 /// An address reserved for a MAC.
@@ -132,6 +145,9 @@ pub struct Firewall {
 pub struct Nat {
     pub bridge: String,
     pub cidr: Ipv4Net,
+    /// The host's own address in it, the same on every host.
+    pub gateway: Ipv4Addr,
+    pub tunnel: Option<Tunnel>,
 }
 
 /// A public address that leads to a private one, and under which the private one reaches the world.
@@ -238,8 +254,10 @@ pub struct HostFacts {
     pub kvm: KvmFacts,
     /// What machines are started with.
     pub accelerator: Accelerator,
-    /// The address other machines reach the host by, if it has a default route.
+    /// The address other machines reach the host by: as told, or else where its default route leaves from.
     pub address: Option<Ipv4Addr>,
+    /// The largest packet of the interface with that address.
+    pub mtu: Option<u16>,
     /// Measured memory of a QEMU process above its guest's, with this accelerator.
     pub overhead_bytes: u64,
 }

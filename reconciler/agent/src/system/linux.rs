@@ -20,6 +20,7 @@ mod program;
 mod seed;
 mod volumes;
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +57,10 @@ pub struct LinuxConfig {
     pub run_as: Option<RunAs>,
     /// The largest image that is downloaded, in bytes. Default 256 GiB.
     pub max_image_bytes: u64,
+    /// The address other hosts reach this one at. None: where the default route leaves from.
+    pub address: Option<Ipv4Addr>,
+    /// The interface public addresses are announced on. None: that of the default route, or else that of the address.
+    pub public_interface: Option<String>,
 }
 
 /// A user and group nobody else has: outside what Debian and systemd give out.
@@ -68,7 +73,13 @@ impl LinuxConfig {
         let nobody = User::from_name("nobody").ok().flatten().map(|u| u.uid.as_raw());
         let run_as = RunAs::default_user().filter(|user| Some(user.uid) != nobody);
         let run_as = run_as.or_else(|| Uid::effective().is_root().then_some(QEMU_ALONE));
-        Self { state_dir: state_dir.into(), run_as, max_image_bytes: 256 << 30 }
+        Self {
+            state_dir: state_dir.into(),
+            run_as,
+            max_image_bytes: 256 << 30,
+            address: None,
+            public_interface: None,
+        }
     }
 }
 
@@ -102,7 +113,7 @@ impl LinuxSystem {
             volumes: Volumes::new(layout.clone(), config.run_as.clone()),
             networks: Networks::new(layout.clone()),
             machines: Machines::open(layout.clone(), config.run_as)?,
-            host: Host::default(),
+            host: Host::new(config.address),
             bases: RwLock::default(),
             layout,
         })
@@ -312,7 +323,11 @@ impl System for LinuxSystem {
     }
 
     async fn facts(&self) -> Result<HostFacts> {
-        self.host.facts(self.layout.root()).await
+        let mut facts = self.host.facts(self.layout.root()).await?;
+        if let Some(address) = facts.address {
+            facts.mtu = self.networks.mtu_at(address).await?;
+        }
+        Ok(facts)
     }
 
     async fn strangers(&self) -> Result<Vec<Stranger>> {

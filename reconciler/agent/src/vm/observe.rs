@@ -17,7 +17,7 @@ use crate::disk::volume_of;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
 use crate::machine::{GuestFacts, Look, Machine};
-use crate::network::{bridge_of, tap_prefix};
+use crate::network::{bridge_of, mtu_of, tap_prefix};
 use crate::queue::{Key, ObjectName};
 use crate::system::{HostFacts, ProcessFacts, VolumeFacts};
 
@@ -138,8 +138,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
             .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
         match network {
             Some(network) => {
-                let mtu = network.spec.mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(1500);
-                mtus.insert(interface.network.clone(), mtu);
+                mtus.insert(interface.network.clone(), mtu_of(&network));
             }
             None => missing_networks.push(interface.network.clone()),
         }

@@ -24,6 +24,8 @@ const OVERHEAD_TCG: u64 = 90 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Host {
+    /// The address other hosts reach it at, if that was told.
+    address: Option<Ipv4Addr>,
     /// Measured once: it does not change while we run.
     kvm: OnceCell<KvmProbe>,
     installed: Mutex<Option<Installed>>,
@@ -38,6 +40,10 @@ struct Installed {
 }
 
 impl Host {
+    pub(super) fn new(address: Option<Ipv4Addr>) -> Self {
+        Self { address, ..Self::default() }
+    }
+
     pub(super) async fn installation(&self) -> std::result::Result<Installation, LaunchError> {
         let binary = find_binary()?;
         let modified = fs::metadata(&binary).and_then(|m| m.modified()).ok();
@@ -80,7 +86,9 @@ impl Host {
                 mips: kvm.mips.map(|m| m as u64),
             },
             accelerator,
-            address: address(),
+            address: self.address.or_else(address),
+            // Asked where the interfaces are known.
+            mtu: None,
             overhead_bytes,
         })
     }

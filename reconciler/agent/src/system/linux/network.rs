@@ -1,6 +1,7 @@
-//! Private networks: a bridge each, with the gateway's address, a DHCP and DNS server on it, and taps joined to it.
+//! Private networks: a bridge each, with the gateway's address, a DHCP and DNS server on it, taps joined to it, and a
+//! tunnel to other hosts.
 //!
-//! What is ours is told by its name (`bth-…`, `btt…`) and kind; nothing else is touched. Works in the network
+//! What is ours is told by its name (`bth-…`, `btx-…`, `btt…`) and kind; nothing else is touched. Works in the network
 //! namespace the process is in.
 
 mod dnsmasq;
@@ -9,6 +10,7 @@ mod foreign;
 mod netlink;
 mod ruleset;
 mod tap;
+mod tunnel;
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -26,6 +28,7 @@ type Result<T> = std::result::Result<T, SystemError>;
 
 pub(super) const BRIDGE_PREFIX: &str = "bth-";
 pub(super) const TAP_PREFIX: &str = "btt";
+const TUNNEL_PREFIX: &str = "btx-";
 /// Carries the public addresses: a bridge without ports, for a kernel that has bridges may still lack dummies.
 const PUBLIC_LINK: &str = "berth-public";
 
@@ -49,11 +52,17 @@ impl Networks {
         }
         sysctl("net/ipv4/ip_forward", "1").await?;
         let netlink = Netlink::open()?;
-        self.ensure_bridge(&netlink, network).await?;
+        let bridge = self.ensure_bridge(&netlink, network).await?;
+        tunnel::ensure(&netlink, &bridge, network).await?;
+        // A port that joins may have changed it.
+        let bridge = netlink.expect(&network.bridge).await?;
+        if bridge.mtu != u32::from(network.mtu) {
+            netlink.set_mtu(&bridge, network.mtu.into()).await?;
+        }
         dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
     }
 
-    async fn ensure_bridge(&self, netlink: &Netlink, network: &NetworkConfig) -> Result<()> {
+    async fn ensure_bridge(&self, netlink: &Netlink, network: &NetworkConfig) -> Result<Link> {
         let name = &network.bridge;
         let bridge = match netlink.link(name).await? {
             Some(link) => link,
@@ -72,7 +81,10 @@ impl Networks {
         let address =
             Ipv4Net::new(network.gateway, network.cidr.prefix_len()).expect("a prefix of a network");
         netlink.exact_addresses(&bridge, &[address]).await?;
-        if bridge.up { Ok(()) } else { netlink.set_up(&bridge).await }
+        if !bridge.up {
+            netlink.set_up(&bridge).await?;
+        }
+        Ok(bridge)
     }
 
     pub(super) async fn remove(&self, bridge: &str) -> Result<()> {
@@ -80,6 +92,7 @@ impl Networks {
         let folder = self.layout.network(bridge);
         dnsmasq::remove(&folder).await?;
         let netlink = Netlink::open()?;
+        tunnel::remove(&netlink, bridge).await?;
         if let Some(link) = netlink.link(bridge).await? {
             link.must_be(Kind::Bridge)?;
             netlink.remove(&link).await?;
@@ -89,10 +102,17 @@ impl Networks {
         blocking(move || remove_folder(&folder)).await
     }
 
-    /// Bridges, and what a reboot left of networks: their folders.
+    /// The largest packet of the interface with this address.
+    pub(super) async fn mtu_at(&self, address: Ipv4Addr) -> Result<Option<u16>> {
+        let link = Netlink::open()?.link_with(address).await?;
+        Ok(link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX)))
+    }
+
+    /// Bridges and tunnels, and what a reboot left of networks: their folders.
     pub(super) async fn networks(&self) -> Result<Vec<String>> {
         let links = Netlink::open()?.links().await?;
         let mut names = ours(&links, BRIDGE_PREFIX, Kind::Bridge);
+        names.extend(ours(&links, TUNNEL_PREFIX, Kind::Vxlan).iter().map(|name| tunnel::bridge_of(name)));
         let folder = self.layout.networks();
         let left = blocking(move || files::names(&folder)).await?;
         names.extend(left.into_iter().filter(|n| check_link("bridge", n, BRIDGE_PREFIX).is_ok()));
@@ -116,8 +136,9 @@ impl Networks {
             }
         };
         link.must_be(Kind::Tap)?;
-        if link.mtu != u32::from(tap.mtu) {
-            netlink.set_mtu(&link, tap.mtu.into()).await?;
+        let mtu = u32::from(tap.mtu.max(tunnel::LEAST_MTU));
+        if link.mtu != mtu {
+            netlink.set_mtu(&link, mtu).await?;
         }
         if link.controller != Some(bridge.index) {
             netlink.join(&link, &bridge).await?;
@@ -214,10 +235,15 @@ fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
 }
 
 /// A bridge without one takes its ports' lowest: guests would see their gateway's address change.
+/// And on every host it is the same, as the gateway's address is.
 fn stable_mac(name: &str) -> [u8; 6] {
     use sha2::{Digest, Sha256};
     let hash = Sha256::digest(name.as_bytes());
     [0x52, 0x54, 0x00, hash[0], hash[1], hash[2]]
+}
+
+fn hardware_address(bytes: [u8; 6]) -> String {
+    bytes.map(|b| format!("{b:02x}")).join(":")
 }
 
 fn remove_folder(folder: &Path) -> Result<()> {

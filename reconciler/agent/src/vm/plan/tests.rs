@@ -82,6 +82,7 @@ fn host() -> HostFacts {
         kvm: KvmFacts { usable: false, reason: String::new(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },
         address: None,
+        mtu: None,
         overhead_bytes: 80 << 20,
     }
 }

@@ -199,8 +199,15 @@ fn a_machine_is_wired_to_its_network() {
         let cidr = "10.77.0.0/24".parse().expect("range");
         let gateway = "10.77.0.1".parse().expect("address");
         let leases = Vec::new();
-        let network =
-            NetworkConfig { bridge: bridge.clone(), cidr, gateway, mtu: 1500, dns: Vec::new(), leases };
+        let network = NetworkConfig {
+            bridge: bridge.clone(),
+            cidr,
+            gateway,
+            mtu: 1500,
+            dns: Vec::new(),
+            leases,
+            tunnel: None,
+        };
         system.ensure_network(&network).await.expect("a network");
         let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
         system.ensure_tap(&wanted).await.expect("a tap");

@@ -1,8 +1,8 @@
-//! The table `inet berth`: written when it is not what it should be, and looked at before that.
+//! The tables `inet berth` and `bridge berth`: written when they are not what they should be, and looked at before that.
 //!
 //! nftables shows rules in its own words, so what was asked for cannot be compared with what is there. Instead,
 //! what it showed after we wrote is kept beside what we had asked for: as long as both are the same, nothing is
-//! to be done, and whoever changed our table in between is found out.
+//! to be done, and whoever changed our tables in between is found out.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,7 @@ use super::super::files::{self, blocking};
 use super::super::program::Program;
 use super::{Result, ruleset};
 use crate::system::{Firewall, SystemError};
+use ruleset::Table;
 
 pub(super) const NFT: Program = Program {
     name: "nft",
@@ -45,9 +46,10 @@ impl Rules {
         let there = listing().await;
         if firewall.nat.is_empty() && firewall.forwards.is_empty() {
             match there {
-                Ok(Some(_)) => submit(&ruleset::remove()).await?,
+                Ok(there) if there.is_empty() => {}
+                Ok(there) => submit(&ruleset::remove(&tables(&there))).await?,
                 // Without nftables there are no rules of ours either.
-                Ok(None) | Err(SystemError::ProgramMissing { .. }) => {}
+                Err(SystemError::ProgramMissing { .. }) => {}
                 Err(error) => return Err(error),
             }
             *written = None;
@@ -55,17 +57,17 @@ impl Rules {
             return blocking(move || files::remove_if_there(&file).map_err(files::failed("remove", &file)))
                 .await;
         }
-        let wanted = ruleset::replace(firewall);
-        let asked = checksum(&wanted);
+        let asked = checksum(&ruleset::replace(firewall, &[]));
         if written.is_none() {
             *written = self.remembered().await;
         }
-        let shown = there?.map(|table| checksum(&table));
-        if written.as_ref().is_some_and(|w| w.asked == asked && Some(&w.shown) == shown.as_ref()) {
+        let there = there?;
+        let shown = checksum_of(&there);
+        if written.as_ref().is_some_and(|w| w.asked == asked && w.shown == shown) {
             return Ok(());
         }
-        submit(&wanted).await?;
-        let shown = listing().await?.map(|table| checksum(&table)).unwrap_or_default();
+        submit(&ruleset::replace(firewall, &tables(&there))).await?;
+        let shown = checksum_of(&listing().await?);
         let now = Written { asked, shown };
         let (file, record) = (self.file.clone(), now.clone());
         *written = Some(now);
@@ -88,17 +90,34 @@ impl Rules {
     }
 }
 
-/// Our table as nftables shows it; None if there is none.
-async fn listing() -> Result<Option<Value>> {
-    let output = NFT.run(&["-j", "list", "table", "inet", ruleset::TABLE], Vec::new()).await?;
-    if !output.ok {
-        if output.stderr.contains("No such file or directory") {
-            return Ok(None);
+/// Our tables as nftables shows them, those there are.
+async fn listing() -> Result<Vec<(Table, Value)>> {
+    let mut there = Vec::new();
+    for table in ruleset::TABLES {
+        let output = NFT.run(&["-j", "list", "table", table.family, table.name], Vec::new()).await?;
+        if output.ok {
+            let listing = serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))?;
+            there.push((table, ruleset::canonical(listing)));
+        } else if !output.stderr.contains("No such file or directory")
+            && !is_unsupported(table, &output.stderr)
+        {
+            return Err(NFT.failed(output.stderr));
         }
-        return Err(NFT.failed(output.stderr));
     }
-    let listing = serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))?;
-    Ok(Some(ruleset::canonical(listing)))
+    Ok(there)
+}
+
+/// A kernel without rules for bridges has no such table; only whoever needs one is told.
+fn is_unsupported(table: Table, stderr: &str) -> bool {
+    table.family == "bridge" && (stderr.contains("not supported") || stderr.contains("Address family"))
+}
+
+fn tables(there: &[(Table, Value)]) -> Vec<Table> {
+    there.iter().map(|(table, _)| *table).collect()
+}
+
+fn checksum_of(there: &[(Table, Value)]) -> String {
+    checksum(&there.iter().map(|(_, listing)| listing.clone()).collect())
 }
 
 async fn submit(transaction: &Value) -> Result<()> {

@@ -1,15 +1,22 @@
 //! Links and addresses of the host, by rtnetlink.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use ipnet::Ipv4Net;
-use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridgePort, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
+    LinkMessage,
 };
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVxlan};
 
 use super::Result;
 use crate::system::SystemError;
@@ -19,6 +26,15 @@ use crate::system::SystemError;
 pub(super) enum Kind {
     Bridge,
     Tap,
+    Vxlan,
+}
+
+/// What a VXLAN device was made with and cannot change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Vxlan {
+    pub(super) vni: u32,
+    pub(super) local: Option<Ipv4Addr>,
+    pub(super) port: u16,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +48,7 @@ pub(super) struct Link {
     pub(super) controller: Option<u32>,
     /// As a port of a bridge: whether frames may leave where they came in.
     pub(super) hairpin: bool,
+    pub(super) vxlan: Option<Vxlan>,
 }
 
 impl Link {
@@ -81,6 +98,14 @@ impl Netlink {
     pub(super) async fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<()> {
         let message = LinkBridge::new(name).address(mac.to_vec()).build();
         self.add(name, message).await
+    }
+
+    pub(super) async fn add_vxlan(&self, name: &str, vxlan: Vxlan) -> Result<()> {
+        let mut message = LinkVxlan::new(name, vxlan.vni).port(vxlan.port);
+        if let Some(local) = vxlan.local {
+            message = message.local(local);
+        }
+        self.add(name, message.build()).await
     }
 
     /// One that came into being meanwhile is as good.
@@ -151,12 +176,87 @@ impl Netlink {
         Ok(())
     }
 
+    /// Where a VXLAN device sends to: hardware address, host, and the entry itself.
+    pub(super) async fn destinations(
+        &self,
+        link: &Link,
+    ) -> Result<Vec<([u8; 6], Ipv4Addr, NeighbourMessage)>> {
+        let request = self.handle.neighbours().get().set_address_family(AddressFamily::Bridge);
+        let all: Vec<NeighbourMessage> =
+            request.execute().try_collect().await.map_err(on("list where to send from", &link.name))?;
+        // The kernel lists those of all devices.
+        let of_link = all.into_iter().filter(|message| message.header.ifindex == link.index);
+        Ok(of_link.filter_map(|message| destination(&message).map(|(mac, to)| (mac, to, message))).collect())
+    }
+
+    /// One more host that a frame for this hardware address is sent to.
+    pub(super) async fn add_destination(&self, link: &Link, mac: [u8; 6], to: Ipv4Addr) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = link.index;
+        message.header.state = NeighbourState::Permanent;
+        message.header.flags = NeighbourFlags::Own;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(to)));
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewNeighbour(message));
+        // Appended: the crate's own request can only replace, and there is one entry for each host.
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND;
+        let mut handle = self.handle.clone();
+        let mut answers = handle.request(request).map_err(on("add a host to", &link.name))?;
+        while let Some(answer) = answers.next().await {
+            if let NetlinkPayload::Error(error) = answer.payload
+                && error.raw_code() != 0
+                && error.raw_code().abs() != libc::EEXIST
+            {
+                return Err(on("add a host to", &link.name)(rtnetlink::Error::NetlinkError(error)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove_destination(&self, link: &Link, entry: NeighbourMessage) -> Result<()> {
+        match self.handle.neighbours().del(entry).execute().await {
+            Err(error) if errno(&error) != Some(libc::ENOENT) => {
+                Err(on("take a host from", &link.name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The link that has this address, whatever its prefix.
+    pub(super) async fn link_with(&self, address: Ipv4Addr) -> Result<Option<Link>> {
+        let request = self.handle.address().get().set_address_filter(IpAddr::V4(address));
+        let all: Vec<AddressMessage> =
+            request.execute().try_collect().await.map_err(on("list", "the host's addresses"))?;
+        let has_it = |m: &&AddressMessage| ipv4(m).is_some_and(|found| found.addr() == address);
+        let Some(index) = all.iter().find(has_it).map(|m| m.header.index) else {
+            return Ok(None);
+        };
+        Ok(self.links().await?.into_iter().find(|link| link.index == index))
+    }
+
     async fn addresses(&self, link: &Link) -> Result<Vec<(Ipv4Net, AddressMessage)>> {
         let request = self.handle.address().get().set_link_index_filter(link.index);
         let all: Vec<AddressMessage> =
             request.execute().try_collect().await.map_err(on("list the addresses of", &link.name))?;
         Ok(all.into_iter().filter_map(|m| Some((ipv4(&m)?, m))).collect())
     }
+}
+
+fn destination(message: &NeighbourMessage) -> Option<([u8; 6], Ipv4Addr)> {
+    let mut found = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::LinkLayerAddress(mac) => found.0 = mac.as_slice().try_into().ok(),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => found.1 = Some(*to),
+            // What family it has is not part of a bridge's entry.
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
+                found.1 = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from);
+            }
+            _ => {}
+        }
+    }
+    found.0.zip(found.1)
 }
 
 fn ipv4(message: &AddressMessage) -> Option<Ipv4Net> {
@@ -179,6 +279,7 @@ fn link(message: LinkMessage) -> Option<Link> {
         up: message.header.flags.contains(LinkFlags::Up),
         controller: None,
         hairpin: false,
+        vxlan: None,
     };
     for attribute in message.attributes {
         match attribute {
@@ -188,6 +289,7 @@ fn link(message: LinkMessage) -> Option<Link> {
             LinkAttribute::LinkInfo(infos) => {
                 link.kind = infos.iter().find_map(kind);
                 link.hairpin = infos.iter().any(hairpin);
+                link.vxlan = infos.iter().find_map(vxlan);
             }
             _ => {}
         }
@@ -199,8 +301,23 @@ fn kind(info: &LinkInfo) -> Option<Kind> {
     match info {
         LinkInfo::Kind(InfoKind::Bridge) => Some(Kind::Bridge),
         LinkInfo::Kind(InfoKind::Tun) => Some(Kind::Tap),
+        LinkInfo::Kind(InfoKind::Vxlan) => Some(Kind::Vxlan),
         _ => None,
     }
+}
+
+fn vxlan(info: &LinkInfo) -> Option<Vxlan> {
+    let LinkInfo::Data(InfoData::Vxlan(attributes)) = info else { return None };
+    let mut vxlan = Vxlan::default();
+    for attribute in attributes {
+        match attribute {
+            InfoVxlan::Id(vni) => vxlan.vni = *vni,
+            InfoVxlan::Local(local) => vxlan.local = Some(*local),
+            InfoVxlan::Port(port) => vxlan.port = *port,
+            _ => {}
+        }
+    }
+    Some(vxlan)
 }
 
 fn hairpin(info: &LinkInfo) -> bool {

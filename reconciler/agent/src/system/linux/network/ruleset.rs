@@ -4,66 +4,107 @@
 //!  to a public address, from outside or from the host ── map `forwards` ──▶ the private one
 //!  from a private range to anywhere else ── masquerade ──▶ the host's address
 //!  into a private network: answers, and what was sent to a public address; nothing else, other networks included
+//!  from a private network to the host itself: not to another network's gateway
 //! ```
 //!
 //! Guests with a public address leave under the host's address too: the addresses of a `local` pool lead nowhere
 //! outside of this host, so answers to them would not come back.
+
+mod tunnels;
 
 use serde_json::{Value, json};
 
 use crate::system::{Firewall, Forward, Nat};
 
 pub(super) const TABLE: &str = "berth";
-const FAMILY: &str = "inet";
+/// What nftables keeps together. Ours have the same name in each family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    pub(super) family: &'static str,
+    pub(super) name: &'static str,
+}
+
+const ROUTED: Table = Table { family: "inet", name: TABLE };
+/// Every table that may be ours.
+pub(super) const TABLES: [Table; 2] = [ROUTED, tunnels::BRIDGED];
 const FORWARDS: &str = "forwards";
 const BRIDGES: &str = "bridges";
+const GATEWAYS: &str = "gateways";
 
-/// One transaction that makes the table be this, whatever it was.
-pub(super) fn replace(firewall: &Firewall) -> Value {
-    let table = || json!({"table": {"family": FAMILY, "name": TABLE}});
-    // To delete what may not be there is an error in nftables: so it is made first.
-    let mut commands = vec![json!({"add": table()}), json!({"delete": table()}), json!({"add": table()})];
+impl Table {
+    fn id(self) -> Value {
+        json!({"table": {"family": self.family, "name": self.name}})
+    }
+
+    fn add(self) -> Value {
+        json!({"add": self.id()})
+    }
+
+    fn chain(self, name: &str, kind: &str, hook: &str, priority: i32) -> Value {
+        json!({"add": {"chain": {"family": self.family, "table": self.name, "name": name, "type": kind, "hook": hook,
+                                 "prio": priority, "policy": "accept"}}})
+    }
+
+    fn rule(self, chain: &str, expressions: Vec<Value>) -> Value {
+        json!({"add": {"rule": {"family": self.family, "table": self.name, "chain": chain, "expr": expressions}}})
+    }
+}
+
+/// One transaction that makes our tables be this, whatever they were; `there` says which there are.
+pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
+    let mut commands = deletions(there);
     let mut nat = firewall.nat.clone();
     let mut forwards = firewall.forwards.clone();
     nat.sort();
     nat.dedup();
     forwards.sort();
     forwards.dedup_by_key(|f| f.public);
+    commands.push(ROUTED.add());
     commands.extend(sets(&nat, &forwards));
     commands.extend(chains());
     commands.extend(rules(&nat));
+    if nat.iter().any(|network| network.tunnel.is_some()) {
+        commands.extend(tunnels::between(&nat));
+    }
     json!({"nftables": commands})
 }
 
 /// One transaction that leaves nothing.
-pub(super) fn remove() -> Value {
-    json!({"nftables": [{"delete": {"table": {"family": FAMILY, "name": TABLE}}}]})
+pub(super) fn remove(there: &[Table]) -> Value {
+    json!({"nftables": deletions(there)})
+}
+
+/// To delete what may not be there is an error in nftables: so each is made first, in case somebody removed it since
+/// we looked.
+fn deletions(there: &[Table]) -> Vec<Value> {
+    there.iter().flat_map(|table| [table.add(), json!({"delete": table.id()})]).collect()
 }
 
 fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
-    let mut map =
-        json!({"family": FAMILY, "table": TABLE, "name": FORWARDS, "type": "ipv4_addr", "map": "ipv4_addr"});
+    let mut map = json!({"family": ROUTED.family, "table": TABLE, "name": FORWARDS, "type": "ipv4_addr", "map": "ipv4_addr"});
     if !forwards.is_empty() {
         map["elem"] = forwards.iter().map(|f| json!([f.public, f.private])).collect();
     }
-    let mut set = json!({"family": FAMILY, "table": TABLE, "name": BRIDGES, "type": "ifname"});
-    if !nat.is_empty() {
-        set["elem"] = nat.iter().map(|n| json!(n.bridge)).collect();
-    }
-    vec![json!({"add": {"map": map}}), json!({"add": {"set": set}})]
+    let set = |name: &str, kind: &str, elements: Vec<Value>| {
+        let mut set = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind});
+        if !elements.is_empty() {
+            set["elem"] = elements.into();
+        }
+        json!({"add": {"set": set}})
+    };
+    let bridges = nat.iter().map(|n| json!(n.bridge)).collect();
+    let gateways = nat.iter().map(|n| json!(n.gateway)).collect();
+    vec![json!({"add": {"map": map}}), set(BRIDGES, "ifname", bridges), set(GATEWAYS, "ipv4_addr", gateways)]
 }
 
 fn chains() -> Vec<Value> {
-    let chain = |name, kind, hook, priority| {
-        json!({"add": {"chain": {"family": FAMILY, "table": TABLE, "name": name, "type": kind, "hook": hook,
-                                 "prio": priority, "policy": "accept"}}})
-    };
     vec![
-        chain("prerouting", "nat", "prerouting", -100),
-        chain("output", "nat", "output", -100),
-        chain("postrouting", "nat", "postrouting", 100),
-        chain("forward", "filter", "forward", 0),
-        chain("redirects", "filter", "output", 0),
+        ROUTED.chain("prerouting", "nat", "prerouting", -100),
+        ROUTED.chain("output", "nat", "output", -100),
+        ROUTED.chain("postrouting", "nat", "postrouting", 100),
+        ROUTED.chain("forward", "filter", "forward", 0),
+        ROUTED.chain("input", "filter", "input", 0),
+        ROUTED.chain("redirects", "filter", "output", 0),
     ]
 }
 
@@ -76,13 +117,11 @@ fn rules(nat: &[Nat]) -> Vec<Value> {
     let was_forwarded = || json!({"match": {"op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}});
     let answer =
         json!({"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}});
-    let mut rules = vec![
-        rule("prerouting", vec![to_private()]),
-        rule("output", vec![to_private()]),
-        rule("forward", vec![answer, accept()]),
-        rule("forward", vec![was_forwarded(), accept()]),
-    ];
-    for Nat { bridge, cidr } in nat {
+    let mut rules = vec![rule("prerouting", vec![to_private()]), rule("output", vec![to_private()])];
+    rules.extend(tunnels::past_tunnels(nat).into_iter().map(|expressions| rule("forward", expressions)));
+    rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
+    rules.extend([rule("forward", vec![answer, accept()]), rule("forward", vec![was_forwarded(), accept()])]);
+    for Nat { bridge, cidr, gateway, .. } in nat {
         let range = json!({"prefix": {"addr": cidr.network(), "len": cidr.prefix_len()}});
         let masquerade = || json!({"masquerade": null});
         let from = || compare("==", field("saddr"), range.clone());
@@ -100,18 +139,30 @@ fn rules(nat: &[Nat]) -> Vec<Value> {
             accept(),
         ];
         rules.push(rule("forward", within));
+        // Its name server knows that network's guests, and the host would take a packet for it from anywhere.
+        let to_others = vec![
+            compare("==", meta("iifname"), json!(bridge)),
+            compare("!=", field("daddr"), json!(gateway)),
+            compare("==", field("daddr"), json!(format!("@{GATEWAYS}"))),
+            drop(),
+        ];
+        rules.push(rule("input", to_others));
     }
     let into_any = compare("==", meta("oifname"), json!(format!("@{BRIDGES}")));
-    rules.push(rule("forward", vec![into_any.clone(), json!({"drop": null})]));
+    rules.push(rule("forward", vec![into_any.clone(), drop()]));
     // A guest that reaches a neighbour by its public address must not be told that there is a shorter way.
     let redirect =
         compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
-    rules.push(rule("redirects", vec![into_any, redirect, json!({"drop": null})]));
+    rules.push(rule("redirects", vec![into_any, redirect, drop()]));
     rules
 }
 
 fn rule(chain: &str, expressions: Vec<Value>) -> Value {
-    json!({"add": {"rule": {"family": FAMILY, "table": TABLE, "chain": chain, "expr": expressions}}})
+    ROUTED.rule(chain, expressions)
+}
+
+fn drop() -> Value {
+    json!({"drop": null})
 }
 
 fn compare(operator: &str, left: Value, right: Value) -> Value {

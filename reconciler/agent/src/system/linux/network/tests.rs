@@ -2,6 +2,8 @@
 
 mod dhcp;
 mod guest;
+mod host;
+mod hosts;
 
 use std::future::Future;
 use std::process::Command;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::system::{Forward, Lease, Nat};
+use crate::system::{Forward, Lease, Nat, Tunnel};
 use guest::Guest;
 
 const BRIDGE: &str = "bth-0a1b2c3d";
@@ -91,7 +93,19 @@ impl Fixture {
 fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
     let cidr: Ipv4Net = cidr.parse().expect("range");
     let gateway = cidr.hosts().next().expect("hosts");
-    NetworkConfig { bridge: bridge.to_owned(), cidr, gateway, mtu: 1450, dns: Vec::new(), leases }
+    NetworkConfig {
+        bridge: bridge.to_owned(),
+        cidr,
+        gateway,
+        mtu: 1450,
+        dns: Vec::new(),
+        leases,
+        tunnel: None,
+    }
+}
+
+fn tunnelled(config: NetworkConfig, tunnel: Tunnel) -> NetworkConfig {
+    NetworkConfig { tunnel: Some(tunnel), ..config }
 }
 
 fn lease(last: u8) -> Lease {
@@ -102,13 +116,15 @@ fn lease(last: u8) -> Lease {
     }
 }
 
+fn nat(bridge: &str, cidr: &str, tunnel: Option<Tunnel>) -> Nat {
+    let cidr: Ipv4Net = cidr.parse().expect("range");
+    Nat { bridge: bridge.to_owned(), cidr, gateway: cidr.hosts().next().expect("hosts"), tunnel }
+}
+
 fn firewall(forwards: &[(&str, &str)]) -> Firewall {
     let address = |text: &str| text.parse().expect("address");
     Firewall {
-        nat: vec![
-            Nat { bridge: BRIDGE.to_owned(), cidr: "10.77.0.0/24".parse().expect("range") },
-            Nat { bridge: OTHER.to_owned(), cidr: "10.78.0.0/24".parse().expect("range") },
-        ],
+        nat: vec![nat(BRIDGE, "10.77.0.0/24", None), nat(OTHER, "10.78.0.0/24", None)],
         forwards: forwards
             .iter()
             .map(|(public, private)| Forward { public: address(public), private: address(private) })
@@ -180,7 +196,7 @@ fn a_tap_joins_its_bridge_and_goes_again() {
         let link = ip(&format!("-d -o link show dev {}", tap.name));
         let hairpin = if filters_bridged() { "hairpin on" } else { "hairpin off" };
         for part in
-            ["mtu 1450", hairpin, &format!("master {BRIDGE}"), "persist on", "vnet_hdr on", "pi off", "UP"]
+            ["mtu 1500", hairpin, &format!("master {BRIDGE}"), "persist on", "vnet_hdr on", "pi off", "UP"]
         {
             assert!(link.contains(part), "{part} in {link}");
         }

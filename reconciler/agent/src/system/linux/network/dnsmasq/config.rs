@@ -121,6 +121,7 @@ mod tests {
             mtu: 1450,
             dns: Vec::new(),
             leases: Vec::new(),
+            tunnel: None,
         }
     }
 

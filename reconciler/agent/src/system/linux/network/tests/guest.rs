@@ -1,7 +1,7 @@
 //! Machines of the network tests: a thread in a network namespace, wired to a bridge or straight to the host.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Guest {
     }
 
     /// Runs something inside and waits for it.
-    fn on<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(super) fn on<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = channel();
         let work = move || tell.send(work()).expect("somebody waits");
         self.work.send(Box::new(work)).expect("the thread lives as long as the guest");
@@ -100,21 +100,74 @@ impl Guest {
 
     /// Answers each connection with the address it came from.
     pub(super) fn serve(&self, port: u16) {
-        let listener = self.on(move || TcpListener::bind(("0.0.0.0", port)).expect("a free port"));
-        // A socket stays in the namespace it was made in.
+        self.on(move || serve_here(port));
+    }
+
+    /// Takes in whatever is sent to this port; the lengths of it.
+    pub(super) fn listen(&self, port: u16) -> Receiver<usize> {
+        let socket = self.on(move || UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
+        let (tell, told) = channel();
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.expect("connection");
-                let peer = stream.peer_addr().expect("peer").ip().to_string();
-                // A peer that went away is its own problem.
-                let _ = stream.write_all(peer.as_bytes());
+            let mut packet = [0; 9000];
+            while let Ok(length) = socket.recv(&mut packet) {
+                if tell.send(length).is_err() {
+                    return;
+                }
             }
         });
+        told
+    }
+
+    /// Sends a packet of this many bytes in all, which nobody on the way may take apart if `whole`.
+    pub(super) fn send(
+        &self,
+        address: &'static str,
+        port: u16,
+        bytes: usize,
+        whole: bool,
+    ) -> std::io::Result<()> {
+        self.on(move || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            let discover = if whole { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
+            set_discovery(&socket, discover)?;
+            // The headers of IPv4 and UDP take 28.
+            socket.send_to(&vec![0x55; bytes - 28], (address, port)).map(|_| ())
+        })
     }
 
     pub(super) fn fetch(&self, address: &'static str, port: u16) -> Option<String> {
         self.on(move || fetch(address, port))
     }
+}
+
+/// The same in the namespace of whoever calls.
+pub(super) fn serve_here(port: u16) {
+    let listener = TcpListener::bind(("0.0.0.0", port)).expect("a free port");
+    // A socket stays in the namespace it was made in.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("connection");
+            let peer = stream.peer_addr().expect("peer").ip().to_string();
+            // A peer that went away is its own problem.
+            let _ = stream.write_all(peer.as_bytes());
+        }
+    });
+}
+
+#[allow(unsafe_code, reason = "nix has no name for this option")]
+fn set_discovery(socket: &UdpSocket, value: libc::c_int) -> std::io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("four");
+    // SAFETY: the kernel reads one integer, which lives until the call returns.
+    let result = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(socket),
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            (&raw const value).cast(),
+            size,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// What the server there answers; None if nothing does.

@@ -1,0 +1,197 @@
+//! Networks that are on several hosts.
+
+use std::net::Ipv4Addr;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use super::guest::Guest;
+use super::host::{Host, segment};
+use super::*;
+
+const SOON: Duration = Duration::from_secs(3);
+const TENANTS: [(&str, &str, u32); 2] = [(BRIDGE, "10.77.0.0/24", 77), (OTHER, "10.78.0.0/24", 78)];
+
+/// Makes both tenants' networks on a host, with tunnels to the others.
+fn make(host: &Host, others: &[&Host], mtu: u16) {
+    let peers: Vec<Ipv4Addr> = others.iter().map(|other| other.address).collect();
+    let tunnel = |vni| {
+        let peers = peers.clone();
+        (!peers.is_empty()).then_some(Tunnel { vni, local: host.address, peers })
+    };
+    let configs = TENANTS.map(|(bridge, cidr, vni)| NetworkConfig {
+        mtu,
+        tunnel: tunnel(vni),
+        ..network(bridge, cidr, Vec::new())
+    });
+    let nat = TENANTS.map(|(bridge, cidr, vni)| nat(bridge, cidr, tunnel(vni))).to_vec();
+    host.run(move |f| {
+        Box::pin(async move {
+            f.networks.apply_firewall(&Firewall { nat, forwards: Vec::new() }).await.expect("rules");
+            for config in &configs {
+                f.networks.ensure(config).await.expect("made");
+            }
+        })
+    });
+}
+
+fn clear(hosts: &[&Host]) {
+    for host in hosts {
+        host.run(|f| {
+            Box::pin(async move {
+                for bridge in [BRIDGE, OTHER] {
+                    f.networks.remove(bridge).await.expect("removed");
+                }
+                f.networks.apply_firewall(&Firewall::default()).await.expect("removed");
+            })
+        });
+        let links = host.ip("-o link");
+        assert!(!links.contains("bth-") && !links.contains("btx-"), "{links}");
+        assert_eq!(host.on(|_, _| run("nft", "list ruleset")), "");
+    }
+}
+
+fn arrives(inbox: &Receiver<usize>, bytes: usize) -> bool {
+    inbox.recv_timeout(SOON).is_ok_and(|length| length == bytes - 28)
+}
+
+#[test]
+fn guests_of_one_network_reach_each_other_on_whichever_host_and_those_of_another_never() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b, c) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500), Host::on_segment(13, 1500));
+        make(&a, &[&b, &c], 1450);
+        make(&b, &[&a, &c], 1450);
+        make(&c, &[&a, &b], 1450);
+        let ours = [
+            a.guest(BRIDGE, "10.77.0.5/24", "10.77.0.1"),
+            b.guest(BRIDGE, "10.77.0.6/24", "10.77.0.1"),
+            c.guest(BRIDGE, "10.77.0.7/24", "10.77.0.1"),
+        ];
+        let theirs =
+            [a.guest(OTHER, "10.78.0.5/24", "10.78.0.1"), b.guest(OTHER, "10.78.0.6/24", "10.78.0.1")];
+        ours.iter().chain(&theirs).for_each(|guest| guest.serve(80));
+        assert_eq!(ours[0].fetch("10.77.0.6", 80).as_deref(), Some("10.77.0.5"), "not translated");
+        assert_eq!(ours[1].fetch("10.77.0.7", 80).as_deref(), Some("10.77.0.6"));
+        assert_eq!(ours[2].fetch("10.77.0.5", 80).as_deref(), Some("10.77.0.7"));
+        assert_eq!(theirs[0].fetch("10.78.0.6", 80).as_deref(), Some("10.78.0.5"));
+        for address in ["10.78.0.5", "10.78.0.6"] {
+            assert_eq!(ours[0].fetch(address, 80), None, "{address} is another tenant's");
+        }
+        // Each host answers its own guests at the gateway's address.
+        a.on(|_, _| guest::serve_here(8080));
+        assert!(ours[0].fetch("10.77.0.1", 8080).is_some());
+        assert_eq!(ours[1].fetch("10.77.0.1", 8080), None, "that is another host's service");
+        assert_eq!(ours[0].fetch("10.78.0.1", 8080), None, "that is another network's gateway");
+        // The agent starts again: nothing is made anew.
+        let before = a.ip("-o link show type vxlan");
+        make(&a, &[&b, &c], 1450);
+        assert_eq!(a.ip("-o link show type vxlan"), before);
+        // A host leaves, and comes back under another address.
+        make(&a, &[&b], 1450);
+        assert_eq!(ours[0].fetch("10.77.0.7", 80), None, "no way to a host that is not one of its");
+        assert!(ours[0].fetch("10.77.0.6", 80).is_some());
+        let flood = a.on(|_, _| run("bridge", "fdb show dev btx-0a1b2c3d"));
+        assert!(flood.contains("192.0.2.12") && !flood.contains("192.0.2.13"), "{flood}");
+        make(&a, &[], 1450);
+        assert!(!a.ip("-o link").contains("btx-"), "a host alone has no tunnels");
+        assert!(!a.on(|_, _| run("nft", "list tables")).contains("bridge"));
+        clear(&[&a, &b, &c]);
+    });
+}
+
+#[test]
+fn dhcp_is_answered_by_the_guests_own_host_only() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&a, &[&b], 1450);
+        make(&b, &[&a], 1450);
+        let near = a.on(|_, _| Guest::join(BRIDGE, 5));
+        let far = b.on(|_, _| Guest::join(BRIDGE, 6));
+        // Host a knows both, host b neither.
+        let peers = vec![b.address];
+        let tunnel = Tunnel { vni: 77, local: a.address, peers };
+        let config = tunnelled(network(BRIDGE, "10.77.0.0/24", vec![lease(5), lease(6)]), tunnel);
+        a.run(move |f| Box::pin(async move { f.networks.ensure(&config).await.expect("told") }));
+        let (offer, none) = blocking(move || (near.dhcp(), far.dhcp())).await;
+        assert_eq!(offer.map(|o| (o.address, o.mtu)), Some((Ipv4Addr::new(10, 77, 0, 5), Some(1450))));
+        assert_eq!(none, None, "a host that knows it, but over the tunnel");
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn what_guests_are_told_fits_and_larger_packets_of_older_guests_arrive_too() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&a, &[&b], 1450);
+        make(&b, &[&a], 1450);
+        let from = a.guest(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        let to = b.guest(BRIDGE, "10.77.0.6/24", "10.77.0.1");
+        let inbox = to.listen(9000);
+        from.send("10.77.0.6", 9000, 1450, true).expect("sent");
+        assert!(arrives(&inbox, 1450), "the largest that guests are told");
+        from.send("10.77.0.6", 9000, 1500, false).expect("sent");
+        assert!(arrives(&inbox, 1500), "from a guest that was told more before there were other hosts");
+        // One that must stay whole does not fit: its sender is told how much does.
+        let told = (0..20).any(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            from.send("10.77.0.6", 9000, 1500, true).is_err()
+        });
+        assert!(told, "the sender hears of the smaller size");
+        from.send("10.77.0.6", 9000, 1450, true).expect("sent");
+        assert!(arrives(&inbox, 1450));
+        clear(&[&a, &b]);
+    });
+}
+
+/// A frame in VXLAN: a UDP packet to everybody on port 9000.
+fn smuggled(vni: u32) -> Vec<u8> {
+    let mut packet = vec![0x08, 0, 0, 0];
+    packet.extend_from_slice(&(vni << 8).to_be_bytes());
+    packet.extend([0xff; 6]);
+    packet.extend([0x52, 0x54, 0, 0x66, 0x66, 0x66, 0x08, 0]);
+    let mut header = [0x45, 0, 0, 32, 0, 1, 0, 0, 64, 17, 0, 0, 10, 78, 0, 99, 255, 255, 255, 255];
+    let sum: u32 = header.chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).expect("one carry at most");
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(header);
+    packet.extend([0x23, 0x28, 0x23, 0x28, 0, 12, 0, 0]);
+    packet.extend(b"evil");
+    packet
+}
+
+fn smuggle(to: &'static str) {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    socket.send_to(&smuggled(78), (to, 4789)).expect("sent");
+}
+
+#[test]
+fn nobody_puts_frames_into_a_network_but_its_own_hosts() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&a, &[&b], 1450);
+        make(&b, &[&a], 1450);
+        let attacker = a.guest(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        let victims =
+            [a.guest(OTHER, "10.78.0.5/24", "10.78.0.1"), b.guest(OTHER, "10.78.0.6/24", "10.78.0.1")];
+        let inboxes = victims.each_ref().map(|victim| victim.listen(9000));
+        a.on(|_, _| smuggle("192.0.2.12"));
+        assert!(arrives(&inboxes[1], 32), "what its hosts send comes through");
+        let outsider = host::outsider("192.0.2.99/24");
+        for to in ["192.0.2.11", "192.0.2.12"] {
+            outsider.on(move || smuggle(to));
+            attacker.on(move || smuggle(to));
+        }
+        attacker.on(|| smuggle("10.77.0.1"));
+        for inbox in &inboxes {
+            assert!(
+                inbox.recv_timeout(Duration::from_millis(700)).is_err(),
+                "a stranger's frame came through"
+            );
+        }
+        clear(&[&a, &b]);
+    });
+}
