@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::kubectl::{Kubectl, condition_of};
+use crate::machine::Machine;
 use crate::namespace::Namespace;
 use crate::process::{self, Daemon, Finished};
 use crate::wait;
 
-/// Where `berth up` listens: it has the namespace's loopback to itself.
+/// Where `berth up` listens unless told otherwise: it has its machine's loopback to itself.
 const LISTEN: &str = "127.0.0.1:7443";
 /// Private addresses of guests.
 const PRIVATE: &str = "10.77.0.0/16";
@@ -25,47 +26,72 @@ const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end when asked.
 const END: Duration = Duration::from_secs(30);
 
-/// The program, and the host (namespace and state directory) it runs on.
+/// The program, and the machine and state directory it has.
 #[derive(Debug)]
 pub struct Berth {
     program: PathBuf,
-    namespace: Arc<Namespace>,
+    machine: Arc<Machine>,
     state: PathBuf,
     log: PathBuf,
     public: String,
+    listen: String,
+    name: Option<String>,
     daemon: Option<Daemon>,
 }
 
 impl Berth {
     /// Nothing is started yet. `public` is the range public addresses come from.
-    pub fn new(program: &Path, namespace: &Arc<Namespace>, state: &Path, public: &str, log: &Path) -> Self {
+    pub fn new(program: &Path, machine: &Arc<Machine>, state: &Path, public: &str, log: &Path) -> Self {
         Self {
             program: program.to_owned(),
-            namespace: Arc::clone(namespace),
+            machine: Arc::clone(machine),
             state: state.to_owned(),
             log: log.to_owned(),
             public: public.to_owned(),
+            listen: LISTEN.to_owned(),
+            name: None,
             daemon: None,
         }
     }
 
+    /// With a name for its host.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: Some(name.to_owned()), ..self }
+    }
+
+    /// With another address for `berth up` to listen on.
+    #[must_use]
+    pub fn listening_on(self, address: &str) -> Self {
+        Self { listen: address.to_owned(), ..self }
+    }
+
     /// `berth up`, as a command.
     pub fn up_command(&self) -> Command {
-        let mut command = self.namespace.command_on_machine(&self.program);
+        let mut command = self.command("up");
+        command.args(["--listen", &self.listen, "--private-cidr", PRIVATE, "--public-cidr", &self.public]);
+        self.on_this_host(&mut command);
         command
-            .args([
-                "up",
-                "--listen",
-                LISTEN,
-                "--private-cidr",
-                PRIVATE,
-                "--public-cidr",
-                &self.public,
-                "--state-dir",
-            ])
-            .arg(&self.state);
-        command.env("PATH", self.search_path());
+    }
+
+    /// `berth host`, as a command.
+    pub fn host_command(&self) -> Command {
+        let mut command = self.command("host");
+        self.on_this_host(&mut command);
         command
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = self.machine.command(&self.program);
+        command.arg(name);
+        command
+    }
+
+    fn on_this_host(&self, command: &mut Command) {
+        command.env("PATH", self.search_path()).arg("--state-dir").arg(&self.state);
+        if let Some(name) = &self.name {
+            command.args(["--host-name", name]);
+        }
     }
 
     /// A folder that comes first in berth's PATH: a test may put a program of its own there.
@@ -89,27 +115,40 @@ impl Berth {
 
     /// Starts `berth up` without waiting.
     pub fn spawn_up(&mut self) -> Result<()> {
-        let mut command = self.up_command();
-        self.daemon = Some(Daemon::spawn("berth up", &mut command, &self.log)?);
-        Ok(())
+        let command = self.up_command();
+        self.spawn("berth up", command)
     }
 
     /// Starts `berth controllers` on another control plane.
     pub fn spawn_controllers(&mut self, kubeconfig: &Path) -> Result<()> {
-        let mut command = self.namespace.command_on_machine(&self.program);
-        command.arg("controllers").arg("--kubeconfig").arg(kubeconfig);
+        let mut command = self.command("controllers");
+        command.arg("--kubeconfig").arg(kubeconfig);
         command.args(["--private-cidr", PRIVATE, "--public-cidr", &self.public]);
-        self.daemon = Some(Daemon::spawn("berth controllers", &mut command, &self.log)?);
-        Ok(())
+        self.spawn("berth controllers", command)
     }
 
-    /// Starts `berth host`, the agent, on another control plane.
+    /// Starts `berth host`, the agent, with the credentials of a kubeconfig.
     pub fn spawn_host(&mut self, name: &str, kubeconfig: &Path) -> Result<()> {
-        let mut command = self.namespace.command_on_machine(&self.program);
-        command.args(["host", "--name", name, "--kubeconfig"]).arg(kubeconfig);
-        command.env("PATH", self.search_path());
-        command.arg("--state-dir").arg(&self.state);
-        self.daemon = Some(Daemon::spawn("berth host", &mut command, &self.log)?);
+        let mut command = self.host_command();
+        command.args(["--name", name, "--kubeconfig"]).arg(kubeconfig);
+        self.spawn("berth host", command)
+    }
+
+    /// Starts `berth host` on a machine that joins, or with the credentials it got when it joined.
+    pub fn spawn_joined(&mut self, join: Option<&str>, labels: &[&str]) -> Result<()> {
+        let mut command = self.host_command();
+        if let Some(join) = join {
+            // On the command line every user of the machine would see it.
+            command.env("BERTH_JOIN", join);
+        }
+        for label in labels {
+            command.args(["--label", label]);
+        }
+        self.spawn("berth host", command)
+    }
+
+    fn spawn(&mut self, name: &str, command: Command) -> Result<()> {
+        self.daemon = Some(self.machine.spawn(name, command, &self.log)?);
         Ok(())
     }
 
@@ -127,6 +166,13 @@ impl Berth {
         self.daemon.as_mut().context("berth was not started")?.must_run()
     }
 
+    /// Waits for it to end by itself: its exit code, and what it said.
+    pub fn ended(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
+        let daemon = self.daemon.take().context("berth is not running")?;
+        let status = daemon.ended(limit)?;
+        Ok((status.code(), std::fs::read_to_string(&self.log).unwrap_or_default()))
+    }
+
     /// Kills it as a crash would.
     pub fn crash(&mut self) -> Result<()> {
         self.daemon.take().context("berth is not running")?.crash()
@@ -137,6 +183,11 @@ impl Berth {
         let status = self.daemon.take().context("berth is not running")?.terminate(END)?;
         anyhow::ensure!(status.success(), "berth ended on SIGTERM with {status}");
         Ok(())
+    }
+
+    /// Whether it was started and not stopped since.
+    pub fn is_started(&self) -> bool {
+        self.daemon.is_some()
     }
 
     /// Its process id.
@@ -159,16 +210,71 @@ impl Berth {
         &self.log
     }
 
+    /// The program.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The machine it has.
+    pub fn machine(&self) -> &Arc<Machine> {
+        &self.machine
+    }
+
     /// Runs `berth undelete DISK`.
     pub fn undelete(&self, disk: &str) -> Result<Finished> {
-        let mut command = self.namespace.command_on_machine(&self.program);
-        command.args(["undelete", disk, "--state-dir"]).arg(&self.state);
+        let mut command = self.command("undelete");
+        command.arg(disk).arg("--state-dir").arg(&self.state);
         process::run(&mut command, END)
     }
 
     /// What `berth crds` prints.
     pub fn crds(&self) -> Result<String> {
         process::run(Command::new(&self.program).arg("crds"), END)?.success()
+    }
+}
+
+/// `berth` as its administrator's tool: `host drain`, `token create` and the like.
+#[derive(Debug, Clone)]
+pub struct Administrator {
+    program: PathBuf,
+    namespace: Arc<Namespace>,
+    kubeconfig: PathBuf,
+}
+
+impl Administrator {
+    /// Somebody with this kubeconfig on some machine.
+    pub fn new(program: &Path, namespace: &Arc<Namespace>, kubeconfig: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            namespace: Arc::clone(namespace),
+            kubeconfig: kubeconfig.to_owned(),
+        }
+    }
+
+    /// Runs `berth ARGUMENTS…` with that kubeconfig.
+    pub fn run(&self, arguments: &[&str]) -> Result<Finished> {
+        let mut command = self.namespace.command(&self.program);
+        command.args(arguments).env(KUBECONFIG_VARIABLE, &self.kubeconfig);
+        // A drain waits for guests to shut down.
+        process::run(&mut command, Duration::from_secs(180))
+    }
+
+    /// What a host needs to join.
+    pub fn token(&self, host: &str) -> Result<String> {
+        let printed = self.run(&["token", "create", host])?.success()?;
+        let lines: Vec<&str> = printed.lines().collect();
+        anyhow::ensure!(lines.len() == 1, "not one line: {printed:?}");
+        Ok(lines[0].to_owned())
+    }
+
+    /// Ends what a host joined with.
+    pub fn revoke(&self, host: &str) -> Result<()> {
+        self.run(&["token", "revoke", host])?.success().map(drop)
+    }
+
+    /// `berth host WHAT HOST`
+    pub fn host(&self, what: &str, host: &str) -> Result<Finished> {
+        self.run(&["host", what, host])
     }
 }
 

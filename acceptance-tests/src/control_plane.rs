@@ -19,7 +19,7 @@ use crate::process::Daemon;
 use crate::{tools, wait};
 
 const ETCD: &str = "http://127.0.0.1:2379";
-const SERVER: &str = "https://127.0.0.1:6443";
+const PORT: u16 = 6443;
 /// Under emulation-loaded processors kube-apiserver takes a while to fill its caches.
 const START: Duration = Duration::from_secs(180);
 
@@ -61,7 +61,7 @@ impl KubernetesControlPlane {
         kubectl: &Path,
     ) -> Result<Self> {
         fs::create_dir_all(folder)?;
-        let credentials = Credentials::make(folder)?;
+        let credentials = Credentials::make(folder, address)?;
         let mut etcd = namespace.command(&programs.etcd);
         etcd.arg("--data-dir").arg(folder.join("etcd"));
         etcd.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
@@ -75,7 +75,7 @@ impl KubernetesControlPlane {
             api_server: None,
             _etcd: etcd,
         };
-        credentials.write_kubeconfig(&plane.kubeconfig())?;
+        credentials.write_kubeconfig(&plane.kubeconfig(), &format!("https://{address}:{PORT}"))?;
         plane.start_api_server(address)?;
         let asks = Kubectl::new(kubectl, &plane.kubeconfig(), folder, namespace);
         wait::until("kube-apiserver to serve", START, || {
@@ -92,9 +92,9 @@ impl KubernetesControlPlane {
         let mut command = self.namespace.command(&self.programs.kube_apiserver);
         command.args([
             &format!("--etcd-servers={ETCD}"),
-            "--bind-address=127.0.0.1",
-            "--secure-port=6443",
-            // It has no interface with a default route to guess from.
+            &format!("--bind-address={address}"),
+            &format!("--secure-port={PORT}"),
+            // It may have no interface with a default route to guess from.
             &format!("--advertise-address={address}"),
             "--endpoint-reconciler-type=none",
             "--authorization-mode=RBAC",
@@ -134,7 +134,7 @@ struct Credentials {
 }
 
 impl Credentials {
-    fn make(folder: &Path) -> Result<Self> {
+    fn make(folder: &Path, address: &str) -> Result<Self> {
         let authority_key = KeyPair::generate()?;
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -142,7 +142,7 @@ impl Credentials {
         let authority_certificate = authority.self_signed(&authority_key)?;
         let issuer = Issuer::new(authority, authority_key);
         let server_key = KeyPair::generate()?;
-        let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"].map(String::from);
+        let names = [address, "localhost", "kubernetes", "kubernetes.default.svc"].map(String::from);
         let server = CertificateParams::new(names)?.signed_by(&server_key, &issuer)?;
         let accounts = KeyPair::generate()?;
         let token: String = STANDARD.encode(rand_bytes()?);
@@ -158,13 +158,13 @@ impl Credentials {
         Ok(Self { authority: authority_certificate.pem(), token })
     }
 
-    fn write_kubeconfig(&self, to: &Path) -> Result<()> {
+    fn write_kubeconfig(&self, to: &Path, server: &str) -> Result<()> {
         let authority = STANDARD.encode(&self.authority);
         let text = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": SERVER, "certificate-authority-data": authority}}],
+            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority-data": authority}}],
             "users": [{"name": "test", "user": {"token": self.token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::process;
 
 /// What was found at one moment, one line a thing.
@@ -34,12 +34,11 @@ impl Footprint {
     pub fn of_this_machine() -> Result<Self> {
         let mut seen = Self::default();
         seen.network(&|program| Command::new(program))?;
-        seen.things.extend(
-            folders_named("/sys/fs/cgroup", "berth", 4).into_iter().map(|path| format!("cgroup {path}")),
-        );
+        seen.things.extend(idle_groups().into_iter().map(|path| format!("cgroup {path}")));
         let temporary = std::env::temp_dir().display().to_string();
+        let folders = folders_named(&temporary, "berth-", 1);
         seen.things
-            .extend(folders_named(&temporary, "berth-", 1).into_iter().map(|path| format!("folder {path}")));
+            .extend(folders.iter().filter(|path| !is_anothers(path)).map(|path| format!("folder {path}")));
         seen.things
             .extend(folders_named("/run", "berth", 1).into_iter().map(|path| format!("folder {path}")));
         Ok(seen)
@@ -100,6 +99,31 @@ pub fn files(folder: &Path) -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// berth's control groups, in any hierarchy, that hold no process: one that does belongs to a VM that runs.
+fn idle_groups() -> BTreeSet<String> {
+    let mut idle = BTreeSet::new();
+    for ours in folders_named("/sys/fs/cgroup", "berth", 2) {
+        let groups = folders_named(&ours, "", 1);
+        let holds_none = |group: &&String| {
+            fs::read_to_string(Path::new(group).join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
+        };
+        idle.extend(groups.iter().filter(holds_none).cloned());
+        if groups.is_empty() {
+            idle.insert(ours);
+        }
+    }
+    idle
+}
+
+/// Whether a temporary folder is that of another run of these tests, which is still going on.
+fn is_anothers(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let owner = name.strip_prefix(namespace::PREFIX).and_then(|rest| rest.split('-').next());
+    owner.is_some_and(|owner| {
+        owner != std::process::id().to_string() && Path::new("/proc").join(owner).exists()
+    })
 }
 
 /// Folders whose name starts with `prefix`, at most `depth` below `root`; what is inside a found one is not looked at.

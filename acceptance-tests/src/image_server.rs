@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,19 +35,20 @@ struct Shelf {
     closed: AtomicBool,
 }
 
-/// A server inside a namespace, on its loopback interface.
+/// A server inside a namespace.
 #[derive(Debug)]
 pub struct ImageServer {
     shelf: Arc<Shelf>,
-    port: u16,
+    address: SocketAddr,
     namespace: Arc<Namespace>,
 }
 
 impl ImageServer {
-    /// Starts one.
-    pub fn start(namespace: &Arc<Namespace>) -> Result<Self> {
-        let listener = namespace.inside(|| Ok(TcpListener::bind("127.0.0.1:0")?))?;
-        let port = listener.local_addr()?.port();
+    /// Starts one on one of the namespace's addresses.
+    pub fn start(namespace: &Arc<Namespace>, address: &str) -> Result<Self> {
+        let place = format!("{address}:0");
+        let listener = namespace.inside(move || Ok(TcpListener::bind(place)?))?;
+        let address = listener.local_addr()?;
         let shelf = Arc::new(Shelf::default());
         let served = Arc::clone(&shelf);
         std::thread::spawn(move || {
@@ -62,7 +63,7 @@ impl ImageServer {
                 });
             }
         });
-        Ok(Self { shelf, port, namespace: Arc::clone(namespace) })
+        Ok(Self { shelf, address, namespace: Arc::clone(namespace) })
     }
 
     /// Puts something at `/name` and tells its URL.
@@ -73,7 +74,7 @@ impl ImageServer {
 
     /// The URL of `/name`.
     pub fn url(&self, name: &str) -> String {
-        format!("http://127.0.0.1:{}/{name}", self.port)
+        format!("http://{}/{name}", self.address)
     }
 
     /// How many requests for `/name` came in.
@@ -91,8 +92,8 @@ impl Drop for ImageServer {
     fn drop(&mut self) {
         self.shelf.closed.store(true, Ordering::SeqCst);
         // The listener sleeps in accept: knock once.
-        let port = self.port;
-        let _ = self.namespace.inside(move || Ok(TcpStream::connect(("127.0.0.1", port))?));
+        let address = self.address;
+        let _ = self.namespace.inside(move || Ok(TcpStream::connect(address)?));
     }
 }
 

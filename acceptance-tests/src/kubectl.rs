@@ -21,6 +21,7 @@ pub struct Kubectl {
     kubeconfig: PathBuf,
     home: PathBuf,
     namespace: Arc<Namespace>,
+    within: Option<String>,
 }
 
 impl Kubectl {
@@ -31,13 +32,24 @@ impl Kubectl {
             kubeconfig: kubeconfig.to_owned(),
             home: home.to_owned(),
             namespace: Arc::clone(namespace),
+            within: None,
         }
+    }
+
+    /// The same, speaking of another namespace than `default`.
+    #[must_use]
+    pub fn within(&self, namespace: &str) -> Self {
+        Self { within: Some(namespace.to_owned()), ..self.clone() }
     }
 
     /// The command, to be started some other way than by the methods here.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.namespace.command(&self.program);
-        command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        if let Some(namespace) = &self.within {
+            command.args(["--namespace", namespace]);
+        }
+        command.args(arguments);
         command.env("HOME", &self.home).env("KUBECACHEDIR", self.home.join("cache")).env_remove("KUBECONFIG");
         command
     }

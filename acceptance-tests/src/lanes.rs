@@ -2,15 +2,18 @@
 
 pub mod cargo_tests;
 pub mod debian;
+pub mod hosts;
 pub mod inputs;
 pub mod kubectl;
 pub mod kubernetes;
 pub mod manifests;
+pub mod modern;
+pub mod rules;
 pub mod story;
 pub mod terraform;
+pub mod tofu;
 
 use std::cell::OnceCell;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,6 +23,7 @@ use crate::control_plane::Programs;
 use crate::guests::{self, GuestImage};
 use crate::platform::Parts;
 use crate::report::Report;
+use crate::tools::TerraformCli;
 use crate::workspace::{self, Binaries, Source};
 use crate::{prerequisites, tools};
 
@@ -67,10 +71,24 @@ pub const ALL: &[Lane] = &[
     },
     Lane {
         name: "terraform",
-        about: "Terraform and a small guest: apply, change, drift, import, destroy, bad input",
-        limit: minutes(30),
+        about: "Terraform and a small guest: apply, change, drift, import, destroy, Terraform's rules, bad input",
+        limit: minutes(35),
         obstacle: needs_root,
         run: terraform::run,
+    },
+    Lane {
+        name: "tofu",
+        about: "the same with OpenTofu",
+        limit: minutes(60),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: tofu::run,
+    },
+    Lane {
+        name: "terraform-new",
+        about: "a newer Terraform: write-only user data, import by identity",
+        limit: minutes(45),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: modern::run,
     },
     Lane {
         name: "debian",
@@ -97,7 +115,7 @@ fn needs_root() -> Option<String> {
 pub struct Kit {
     cache: Cache,
     source: Source,
-    parts: OnceCell<Parts>,
+    binaries: OnceCell<Binaries>,
     small: OnceCell<GuestImage>,
     debian: OnceCell<GuestImage>,
 }
@@ -116,7 +134,7 @@ impl Kit {
         Ok(Self {
             cache: Cache::open()?,
             source,
-            parts: OnceCell::new(),
+            binaries: OnceCell::new(),
             small: OnceCell::new(),
             debian: OnceCell::new(),
         })
@@ -124,20 +142,29 @@ impl Kit {
 
     /// Programs and where a lane's logs go.
     pub fn parts(&self, lane: &str) -> Result<Parts> {
-        let parts = once(&self.parts, || {
+        self.parts_with(lane, tools::terraform)
+    }
+
+    /// As [`Self::parts`], with the Terraform that `terraform` finds or builds.
+    pub fn parts_with(
+        &self,
+        lane: &str,
+        terraform: impl FnOnce(&Cache) -> Result<TerraformCli>,
+    ) -> Result<Parts> {
+        let binaries = once(&self.binaries, || {
             prerequisites::ensure_installed()?;
-            Ok(Parts {
-                binaries: Binaries::get(&self.source)?,
-                kubectl: tools::kubectl(&self.cache)?,
-                terraform: tools::terraform(&self.cache)?,
-                logs: PathBuf::new(),
-            })
+            Binaries::get(&self.source)
         })?;
         let logs = workspace::artifacts().join(lane);
         if logs.exists() {
             std::fs::remove_dir_all(&logs)?;
         }
-        Ok(Parts { logs, ..parts })
+        Ok(Parts {
+            binaries,
+            kubectl: tools::kubectl(&self.cache)?,
+            terraform: terraform(&self.cache)?,
+            logs,
+        })
     }
 
     /// The small guest.
@@ -154,6 +181,11 @@ impl Kit {
             prerequisites::ensure_installed()?;
             guests::debian::image(&self.cache)
         })
+    }
+
+    /// OpenTofu and the newer Terraform.
+    pub fn other_terraforms(&self) -> Result<[TerraformCli; 2]> {
+        Ok([tools::opentofu(&self.cache)?, tools::newer_terraform(&self.cache)?])
     }
 
     /// etcd and kube-apiserver.

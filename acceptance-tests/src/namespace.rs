@@ -3,6 +3,7 @@
 //! Everything a test starts for a host runs in one, so that bridges, taps, nftables and listening ports can neither meet those
 //! of this machine nor outlive the test.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::undo::Undo;
 const FOLDER: &str = "/run/netns";
 /// What ours are called, before our pid; our temporary folders too.
 pub const PREFIX: &str = "berth-test-";
-/// Where berth makes control groups for VMs, in every hierarchy.
+/// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -60,16 +61,6 @@ impl Namespace {
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", path_of(&self.name).display())).arg("--").arg(program);
-        command
-    }
-
-    /// As [`Self::command`], with a `/sys` that shows this namespace's interfaces, as on a machine of its own.
-    pub fn command_on_machine(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        // Mounting sysfs hides the control groups below it: they are carried over.
-        const MOUNTS: &str = "set -e; kept=$(mktemp -d); mount --rbind /sys/fs/cgroup \"$kept\"; mount -t sysfs sysfs /sys; \
-                              mount --rbind \"$kept\" /sys/fs/cgroup; umount -l \"$kept\"; rmdir \"$kept\"; exec \"$@\"";
-        let mut command = self.command("unshare");
-        command.args(["--mount", "--", "sh", "-c", MOUNTS, "sh"]).arg(program);
         command
     }
 
@@ -138,16 +129,25 @@ fn orphans(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Removes the control groups of VMs that were killed. One that holds a process cannot be removed and stays.
-fn remove_empty_groups() {
-    let Ok(hierarchies) = fs::read_dir(GROUPS) else { return };
-    let hierarchies = hierarchies.flatten().map(|entry| entry.path());
-    for ours in hierarchies.chain([PathBuf::from(GROUPS)]).map(|hierarchy| hierarchy.join("berth")) {
-        for group in fs::read_dir(&ours).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir())
-        {
-            let _ = fs::remove_dir(group.path());
+/// The control groups berth made for a process, in every hierarchy.
+fn groups_of(pid: i32) -> Vec<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let names: Vec<&str> =
+        text.lines().filter_map(|line| line.splitn(3, ':').nth(2)?.strip_prefix("/berth/")).collect();
+    let hierarchies = fs::read_dir(GROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let roots = hierarchies.chain([PathBuf::from(GROUPS)]).map(|hierarchy| hierarchy.join("berth"));
+    roots.flat_map(|root| names.iter().map(move |name| root.join(name)).collect::<Vec<_>>()).collect()
+}
+
+/// Removes control groups whose process we have killed: with no berth left, nobody else does. Those berth itself forgot stay, to be
+/// found.
+fn remove_groups(groups: &BTreeSet<PathBuf>) {
+    for group in groups {
+        // Not every hierarchy has it, and one that holds a process stays.
+        let _ = fs::remove_dir(group);
+        if let Some(ours) = group.parent() {
+            let _ = fs::remove_dir(ours);
         }
-        let _ = fs::remove_dir(&ours);
     }
 }
 
@@ -177,6 +177,7 @@ fn processes_in(name: &str) -> Result<Vec<(i32, String)>> {
 }
 
 fn dismantle(name: &str) -> Result<()> {
+    let mut emptied = BTreeSet::new();
     // What is being started while we look is found in the next round.
     for _ in 0..50 {
         let running = processes_in(name)?;
@@ -184,11 +185,12 @@ fn dismantle(name: &str) -> Result<()> {
             break;
         }
         for (pid, _) in running {
+            emptied.extend(groups_of(pid));
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    remove_empty_groups();
+    remove_groups(&emptied);
     // Not through `process::run`: it refuses to start anything once we were interrupted.
     let status = Command::new("ip").args(["netns", "delete", name]).status().context("starting ip")?;
     anyhow::ensure!(status.success(), "ip netns delete {name}: {status}");

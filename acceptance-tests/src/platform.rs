@@ -3,24 +3,23 @@
 //! The same stories run on either control plane: the embedded one of `berth up`, or a real kube-apiserver with etcd.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
 
 use crate::berth::{self, Berth};
 use crate::control_plane::{KubernetesControlPlane, Programs};
 use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::Kubectl;
-use crate::namespace::{self, Namespace};
+use crate::machine::Machine;
+use crate::namespace::Namespace;
 use crate::process;
+use crate::scratch::Scratch;
 use crate::terraform::{Installation, Project};
 use crate::tools::TerraformCli;
-use crate::undo::Undo;
 use crate::wait;
 use crate::workspace::Binaries;
 
@@ -63,13 +62,11 @@ pub struct Platform {
     kubeconfig: PathBuf,
     logs: PathBuf,
     projects: std::cell::Cell<u32>,
-    folder: TempDir,
-    _undo: Undo,
+    folder: Scratch,
 }
 
 struct Ground {
-    folder: TempDir,
-    undo: Undo,
+    folder: Scratch,
     namespace: Arc<Namespace>,
     neighbour: Arc<Namespace>,
     images: ImageServer,
@@ -79,25 +76,16 @@ struct Ground {
 impl Ground {
     fn lay(parts: &Parts) -> Result<Self> {
         fs::create_dir_all(&parts.logs)?;
-        let folder = tempfile::Builder::new()
-            .prefix(&format!("{}{}-", namespace::PREFIX, std::process::id()))
-            .tempdir()?;
-        // As /var/lib: QEMU runs as another user and must get through.
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-        let doomed = folder.path().to_owned();
-        // A signal runs no destructors.
-        let undo = Undo::later(move || {
-            let _ = fs::remove_dir_all(doomed);
-        });
+        let folder = Scratch::new()?;
         let namespace = Namespace::new()?;
         let neighbour = Namespace::new()?;
         namespace.connect(&format!("{HOST}/24"), &neighbour, "192.0.2.2/24")?;
         neighbour.ip(&["route", "add", PUBLIC, "via", HOST])?;
-        let images = ImageServer::start(&namespace)?;
+        let images = ImageServer::start(&namespace, "127.0.0.1")?;
         let home = folder.path().join("home");
         fs::create_dir_all(&home)?;
         let installation = Installation::make(&parts.terraform, &parts.binaries.provider, &home)?;
-        Ok(Self { folder, undo, namespace, neighbour, images, installation })
+        Ok(Self { folder, namespace, neighbour, images, installation })
     }
 
     fn finish(self, running: Running, kubeconfig: PathBuf, kubectl: Kubectl, logs: PathBuf) -> Platform {
@@ -112,7 +100,6 @@ impl Ground {
             logs,
             projects: std::cell::Cell::new(0),
             folder: self.folder,
-            _undo: self.undo,
         }
     }
 
@@ -122,7 +109,13 @@ impl Ground {
 
     fn berth(&self, parts: &Parts, log: &str) -> Berth {
         let state = self.folder.path().join("state");
-        Berth::new(&parts.binaries.berth, &self.namespace, &state, PUBLIC, &parts.logs.join(log))
+        Berth::new(
+            &parts.binaries.berth,
+            &Machine::plain(&self.namespace),
+            &state,
+            PUBLIC,
+            &parts.logs.join(log),
+        )
     }
 }
 
@@ -356,6 +349,6 @@ fn is_log(file: &str) -> bool {
 }
 
 /// What must go with a VM and its disks. The trash keeps deleted disks for a day, and the images they are overlays of.
-fn belongs_to_a_vm(file: &str) -> bool {
+pub fn belongs_to_a_vm(file: &str) -> bool {
     file.starts_with("instances/") || (file.starts_with("pools/") && !file.contains("/trash/"))
 }

@@ -27,8 +27,22 @@ pub fn terraform(cache: &Cache) -> Result<TerraformCli> {
             return Ok(TerraformCli { program, name });
         }
     }
-    let program = go_build(cache, "opentofu", "github.com/opentofu/opentofu/cmd/tofu", "tofu", None)?;
+    opentofu(cache)
+}
+
+/// OpenTofu at the pinned version, built here.
+pub fn opentofu(cache: &Cache) -> Result<TerraformCli> {
+    let release = Stamp::Fixed("-X github.com/opentofu/opentofu/version.dev=no");
+    let program =
+        go_build(cache, "opentofu", "github.com/opentofu/opentofu/cmd/tofu", "tofu", Some(release))?;
     Ok(TerraformCli { program, name: "tofu" })
+}
+
+/// Terraform at the pinned version, newer than what a machine may have, built here.
+pub fn newer_terraform(cache: &Cache) -> Result<TerraformCli> {
+    let release = Stamp::Fixed("-X github.com/hashicorp/terraform/version.dev=no");
+    let program = go_build(cache, "terraform", "github.com/hashicorp/terraform", "terraform", Some(release))?;
+    Ok(TerraformCli { program, name: "terraform" })
 }
 
 /// kubectl: any that speaks server-side apply.
@@ -44,11 +58,20 @@ pub fn etcd(cache: &Cache) -> Result<PathBuf> {
 /// A real kube-apiserver.
 pub fn kube_apiserver(cache: &Cache) -> Result<PathBuf> {
     // Without it the server would call itself v0.0.0.
-    let version = "-X k8s.io/component-base/version.gitVersion=";
+    let version = Stamp::Version("-X k8s.io/component-base/version.gitVersion=");
     go_build(cache, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", Some(version))
 }
 
-/// Why kube-apiserver cannot be had here, if it cannot.
+/// A linker flag by which a program is told what it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Stamp {
+    /// As it stands.
+    Fixed(&'static str),
+    /// The version is appended.
+    Version(&'static str),
+}
+
+/// Why nothing can be built from Go sources here, if so.
 pub fn cannot_build_go() -> Option<String> {
     go().err().map(|error| format!("{error:#}"))
 }
@@ -73,23 +96,24 @@ fn go() -> Result<PathBuf> {
     prerequisites::command("go")
         .or_else(|| Some(PathBuf::from("/usr/local/go/bin/go")).filter(|program| program.is_file()))
         .context(
-            "no Go toolchain in PATH or /usr/local/go (kube-apiserver and OpenTofu are built from source)",
+            "no Go toolchain in PATH or /usr/local/go (kube-apiserver, OpenTofu and a newer Terraform are built from source)",
         )
 }
 
-/// Builds the package of one of the modules below `go/`; `stamp` is a linker flag to which the version is appended.
+/// Builds the package of one of the modules below `go/`.
 pub fn go_build(
     cache: &Cache,
     module: &str,
     package: &str,
     program: &str,
-    stamp: Option<&str>,
+    stamp: Option<Stamp>,
 ) -> Result<PathBuf> {
     let go = go()?;
     let folder = workspace::root().join("acceptance-tests/go").join(module);
     let pins = fs::read_to_string(folder.join("go.mod"))?;
     let stamp = match stamp {
-        Some(flag) => format!("{flag}{}", pinned(&pins, package)?),
+        Some(Stamp::Fixed(flag)) => flag.to_owned(),
+        Some(Stamp::Version(flag)) => format!("{flag}{}", pinned(&pins, package)?),
         None => String::new(),
     };
     let flags = format!("-ldflags=-s -w {stamp}");

@@ -7,6 +7,7 @@ mod crds;
 mod descriptors;
 mod host;
 mod kubeconfig;
+mod machine;
 mod signals;
 mod simulate;
 mod token;

@@ -15,6 +15,9 @@ use clap::Parser;
 /// After a lane's limit its cases get this long to notice before all is torn down.
 const GRACE: Duration = Duration::from_secs(60);
 
+/// What is left after this is left for good.
+const SETTLED: Duration = Duration::from_secs(5);
+
 /// Runs the acceptance tests: the real programs, real guests.
 #[derive(Debug, Parser)]
 #[command(name = "cargo acceptance")]
@@ -56,7 +59,7 @@ fn run(arguments: &Arguments) -> Result<Count> {
         for lane in &chosen {
             let obstacle =
                 (lane.obstacle)().map(|reason| format!(" (not here: {reason})")).unwrap_or_default();
-            note(&format!("{:11} {}{obstacle}", lane.name, lane.about));
+            note(&format!("{:13} {}{obstacle}", lane.name, lane.about));
         }
         return Ok(Count::default());
     }
@@ -110,6 +113,9 @@ fn prepare(kit: &Kit) -> Result<Count> {
     note(&format!("small guest: {}", kit.small_guest()?.path.display()));
     note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
+    for cli in kit.other_terraforms()? {
+        note(&format!("{}: {}", cli.name, cli.program.display()));
+    }
     note(&format!("ready after {}", spoken(started.elapsed())));
     Ok(Count::default())
 }
@@ -132,7 +138,11 @@ fn run_lane(lane: &Lane, kit: &Kit, all: bool, before: Count) -> Report {
     let outcome = (lane.run)(kit, &mut report);
     if prerequisites::is_root() {
         report.case("the lane leaves nothing on this machine", || {
-            Footprint::of_this_machine()?.must_not_exceed(&before?)
+            // Another berth on this machine may just be starting a VM.
+            let before = before?;
+            wait::until("this machine to be as it was", SETTLED, || {
+                Footprint::of_this_machine()?.must_not_exceed(&before)
+            })
         });
     }
     watchdog.forget();

@@ -23,6 +23,7 @@ const PAGES: &[(&str, &str)] = &[
     ("write", include_str!("small/write.cgi")),
     ("sum", include_str!("small/sum.cgi")),
     ("network", include_str!("small/network.cgi")),
+    ("reach", include_str!("small/reach.cgi")),
 ];
 /// Without the console's chatter and with the checks a virtual machine need not make.
 const COMMAND_LINE: &str = "console=ttyS0,115200 quiet loglevel=3 rdinit=/init mitigations=off panic=5";

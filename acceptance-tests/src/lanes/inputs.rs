@@ -342,7 +342,8 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn through_terraform(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
+/// What Terraform is told of it.
+pub fn through_terraform(report: &mut Report, platform: &mut Platform, guest: &GuestImage) {
     report.case("Terraform shows a wrong checksum as an error, and the right one heals it", || {
         let project = story::quickstart(platform, guest, "#!/bin/sh\n")?;
         let variables = project.read("terraform.tfvars.json")?;

@@ -66,6 +66,11 @@ pub fn public_ip(name: &str, pool: &str) -> Value {
     object("PublicIP", name, &json!({"pool": pool}))
 }
 
+/// A Network.
+pub fn network(name: &str, cidr: &str) -> Value {
+    object("Network", name, &json!({"cidr": cidr}))
+}
+
 /// An IPPool.
 pub fn pool(name: &str, cidr: &str) -> Value {
     object("IPPool", name, &json!({"cidrs": [cidr]}))

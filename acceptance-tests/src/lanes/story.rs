@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(45);
 /// What the guest runs at its first boot.
 const USER_DATA: &str = "#!/bin/sh\necho \"user data ran on $(hostname)\"\n";
 /// Every resource of the quickstart, and what `terraform import` calls it.
-const RESOURCES: &[(&str, &str)] = &[
+pub const RESOURCES: &[(&str, &str)] = &[
     ("berth_vm_class.small", "default/small"),
     ("berth_image.debian", "default/debian-12"),
     ("berth_disk.root", "default/web-root"),

@@ -1,8 +1,8 @@
-//! Terraform and the small guest on `berth up`: the story, then bad input.
+//! Terraform and the small guest on `berth up`: the story, Terraform's rules, then bad input.
 
 use anyhow::Result;
 
-use super::{Kit, inputs, story};
+use super::{Kit, inputs, rules, story};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -12,5 +12,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     story::tell(report, &mut platform, &guest)?;
+    rules::run(report, &platform, &guest);
     inputs::run(report, &mut platform, &guest)
 }

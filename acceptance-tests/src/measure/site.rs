@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::api::{self, Access, Api};
 use crate::berth::Berth;
+use crate::machine::Machine;
 use crate::namespace::{self, Namespace};
 use crate::process::{self, Daemon};
 use crate::undo::Undo;
@@ -66,7 +67,8 @@ impl Site {
             format!("#!/bin/sh\nread -r _ <'{}'\nexec '{}' \"$@\"\n", gate.display(), program.display());
         fs::write(&script, text)?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-        let berth = Berth::new(&script, &namespace, &folder.path().join("state"), PUBLIC, log);
+        let berth =
+            Berth::new(&script, &Machine::plain(&namespace), &folder.path().join("state"), PUBLIC, log);
         Ok(Self { daemon: None, namespace, berth, gate, log: log.to_owned(), folder, _undo: undo })
     }
 

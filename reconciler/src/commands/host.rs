@@ -22,7 +22,7 @@ use crate::{
     join::Join,
 };
 
-use super::{addresses, connect, signals, simulate};
+use super::{addresses, connect, machine, signals, simulate};
 
 /// What tells this machine's agent from any other of the same name, in the state directory.
 const IDENTITY: &str = "agent-id";
@@ -117,12 +117,13 @@ pub(super) fn prepare(state_dir: &Path) -> anyhow::Result<PathBuf> {
 /// This machine, with its files under the state directory. Where there is no default route, other hosts reach it at
 /// the address it reaches the control plane from.
 ///
-/// *Errors:* the directory cannot be used; --address is not this machine's.
+/// *Errors:* the directory cannot be used; another agent manages this machine; --address is not this machine's.
 pub(super) async fn system(
     state_dir: &Path,
     options: &AgentOptions,
     control_plane: Option<SocketAddr>,
 ) -> anyhow::Result<LinuxSystem> {
+    machine::claim()?;
     let mut config = LinuxConfig::new(state_dir);
     config.address = addresses::of_this_machine(options, control_plane)?;
     config.public_interface.clone_from(&options.public_interface);

@@ -39,6 +39,8 @@ fi
 	echo "kernel=$(uname -r)"
 	[ -d /sys/firmware/efi ] && echo "firmware=uefi" || echo "firmware=bios"
 } >/www/index.html
+# More than any packet holds.
+head -c 300000 /dev/zero >/www/big
 httpd -p 80 -h /www
 
 if [ -f /www/user-data ] && [ "$(head -c 2 /www/user-data)" = '#!' ]; then

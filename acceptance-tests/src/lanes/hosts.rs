@@ -1,0 +1,105 @@
+//! Several hosts: joining, a spread group on a network between them, tenants that do not see each other, hosts that are drained,
+//! silent or gone. The same on `berth up` and on a real Kubernetes control plane.
+
+pub mod faults;
+pub mod joining;
+pub mod spread;
+pub mod tenants;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Kit;
+use crate::fleet::Fleet;
+use crate::guests::GuestImage;
+use crate::http::{self, field};
+use crate::report::{Report, note};
+use crate::terraform::Project;
+
+/// A guest that boots with others beside it on two emulating processors.
+const ANSWER: Duration = Duration::from_secs(180);
+const SOON: Duration = Duration::from_secs(60);
+/// A Lease must run out first.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// On `berth up`.
+pub fn embedded(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("hosts"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let mut fleet =
+        report.step("berth up serves its segment, and its own host is ready", || Fleet::embedded(&parts))?;
+    report.step("two machines join it by token", || {
+        fleet.join(2, &["topology.kubernetes.io/zone=b"])?;
+        fleet.join(3, &["topology.kubernetes.io/zone=c"])
+    })?;
+    told(report, &mut fleet, &guest)
+}
+
+/// On etcd and kube-apiserver.
+pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("hosts-kubernetes"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let programs = report.step("kube-apiserver is built from source", || kit.kubernetes())?;
+    let mut fleet = report.step("kube-apiserver serves the segment, with berth's definitions", || {
+        Fleet::kubernetes(&parts, &programs)
+    })?;
+    report.step("three machines join it by token", || {
+        fleet.join(1, &[])?;
+        fleet.join(2, &["topology.kubernetes.io/zone=b"])?;
+        fleet.join(3, &["topology.kubernetes.io/zone=c"])
+    })?;
+    told(report, &mut fleet, &guest)
+}
+
+fn told(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
+    let before = report.step("the empty hosts are looked at", || fleet.footprints())?;
+    let outcome = chapters(report, fleet, guest);
+    if outcome.is_err() || report.count().failed > 0 {
+        note(&fleet.keep_evidence());
+    }
+    outcome?;
+    report.case("no host has anything left of a VM", || fleet.nothing_beyond(&before, SOON));
+    report.case("SIGTERM ends every agent and the control plane", || fleet.stop());
+    Ok(())
+}
+
+fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
+    joining::run(report, fleet);
+    let group = spread::run(report, fleet, guest)?;
+    faults::run(report, fleet, &group);
+    spread::destroy(report, fleet, group)?;
+    tenants::run(report, fleet, guest);
+    joining::forget(report, fleet);
+    Ok(())
+}
+
+/// An output that is a map of texts.
+fn map(project: &Project, output: &str) -> Result<BTreeMap<String, String>> {
+    let text = project.run(&["output", "-json", "-no-color", output])?.success()?;
+    serde_json::from_str(&text).with_context(|| format!("output {output}"))
+}
+
+/// A page of a guest, asked from a machine on the segment that is no host.
+fn page(fleet: &Fleet, address: &str, path: &str) -> Result<String> {
+    http::get_within(fleet.outside(), address, path, ANSWER)
+}
+
+/// Whether one guest, asked on its public address, gets everything from another on its private one.
+fn reaches(fleet: &Fleet, from: &str, private: &str, name: &str) -> Result<()> {
+    let text = http::get(fleet.outside(), from, &format!("/cgi-bin/reach?to={private}"), SOON)?;
+    ensure!(field(&text, "ping")? == "yes", "no ping: {text}");
+    ensure!(field(&text, "hostname")? == name, "{text}");
+    ensure!(field(&text, "bytes")? == "300000", "a large page did not come whole: {text}");
+    Ok(())
+}
+
+/// The message of a condition.
+fn message<'a>(object: &'a Value, condition: &str) -> Result<&'a str> {
+    let found = crate::kubectl::condition_of(object, condition);
+    found
+        .and_then(|found| found["message"].as_str())
+        .with_context(|| format!("no {condition} in {:#}", object["status"]))
+}

@@ -1,0 +1,259 @@
+//! The provider's rules, as Terraform shows them: labels, restarts that were allowed, timeouts, fields that somebody else
+//! declares, objects that are there already. The guest boots by BIOS here.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::kubectl::says;
+use super::manifests;
+use crate::guests::GuestImage;
+use crate::http::{self, field};
+use crate::image_server::Content;
+use crate::platform::Platform;
+use crate::report::{Report, note};
+use crate::terraform::{Project, unwrapped};
+
+const ANSWER: Duration = Duration::from_secs(120);
+const SOON: Duration = Duration::from_secs(45);
+
+const HEAD: &str = r#"
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}
+"#;
+
+const GUEST: &str = r#"
+variable "image_url" { type = string }
+variable "image_sha256" { type = string }
+
+resource "berth_vm_class" "small" {
+  name     = "rules-small"
+  cpus     = 1
+  memory   = "256Mi"
+  firmware = "BIOS"
+}
+
+resource "berth_vm_class" "large" {
+  name     = "rules-large"
+  cpus     = 2
+  memory   = "256Mi"
+  firmware = "BIOS"
+}
+
+resource "berth_image" "guest" {
+  name   = "rules"
+  source = { url = var.image_url, sha256 = var.image_sha256 }
+}
+
+resource "berth_disk" "root" {
+  name  = "rules"
+  image = berth_image.guest.name
+  size  = "64Mi"
+}
+
+resource "berth_public_ip" "rules" {
+  name = "rules"
+}
+
+resource "berth_vm" "rules" {
+  name               = "rules"
+  class              = berth_vm_class.small.name
+  disks              = [{ name = berth_disk.root.name, boot = true }]
+  network_interfaces = [{ public_ip = berth_public_ip.rules.name }]
+  labels             = { team = "red" }
+  allow_reboot       = false
+  wait_for           = "guest"
+}
+
+output "address" {
+  value = berth_public_ip.rules.address
+}
+"#;
+
+const CLASS: &str = r#"
+resource "berth_vm_class" "contested" {
+  name            = "contested"
+  cpus            = 1
+  memory          = "128Mi"
+  force_conflicts = false
+}
+"#;
+
+const LATE: &str = r#"
+resource "berth_disk" "late" {
+  name = "late"
+  size = "64Mi"
+}
+
+resource "berth_vm" "late" {
+  name       = "late"
+  class      = "no-such-class"
+  disks      = [{ name = berth_disk.late.name, boot = true }]
+  on_timeout = "warn"
+  timeouts {
+    create = "5s"
+  }
+}
+"#;
+
+/// Runs the cases; each cleans up after itself.
+pub fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    let failed = report.count().failed;
+    // What failed has been counted, and what follows it cannot be told.
+    let _ = living(report, platform, guest);
+    timeouts(report, platform);
+    declared_elsewhere(report, platform);
+    adoption(report, platform);
+    if report.count().failed > failed {
+        note(&platform.keep_evidence());
+    }
+}
+
+fn project(platform: &Platform, configuration: &str) -> Result<Project> {
+    let project = platform.project()?;
+    project.write("main.tf", &format!("{HEAD}{configuration}"))?;
+    Ok(project)
+}
+
+fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let (project, address) = report.step("a small guest boots by BIOS", || {
+        let project = project(platform, GUEST)?;
+        let url = platform.images().put("guest.qcow2", Content::File(guest.path.clone()));
+        let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+        project.write("terraform.tfvars.json", &variables.to_string())?;
+        project.init()?;
+        project.apply()?;
+        let address = project.output("address")?;
+        let text = http::get_within(platform.neighbour(), &address, "/", ANSWER)?;
+        ensure!(field(&text, "firmware")? == "bios", "{text}");
+        project.plan_is_empty()?;
+        Ok((project, address))
+    })?;
+    report.case("labels are the object's, and those of others are left alone", || {
+        kubectl.ok(&["label", "vm", "rules", "theirs=kept"])?;
+        project.plan_is_empty()?;
+        project.edit("main.tf", r#"{ team = "red" }"#, r#"{ team = "blue", tier = "web" }"#)?;
+        project.apply()?;
+        let labels = kubectl.object("vm", "rules")?["metadata"]["labels"].clone();
+        ensure!(labels == json!({"team": "blue", "tier": "web", "theirs": "kept"}), "{labels}");
+        project.edit("main.tf", r#"  labels             = { team = "blue", tier = "web" }"#, "")?;
+        project.apply()?;
+        let labels = kubectl.object("vm", "rules")?["metadata"]["labels"].clone();
+        ensure!(labels == json!({"theirs": "kept"}), "{labels}");
+        project.plan_is_empty()
+    });
+    report.case(
+        "with allow_reboot another class restarts the VM in the same apply, and the plan says so",
+        || {
+            let boot = boot_of(platform, &address)?;
+            project.edit(
+                "main.tf",
+                "class              = berth_vm_class.small",
+                "class              = berth_vm_class.large",
+            )?;
+            let waits = project.plan()?;
+            says(&unwrapped(&waits.text), &["next power cycle"])?;
+            project.edit("main.tf", "allow_reboot       = false", "allow_reboot       = true")?;
+            let plan = project.plan()?;
+            says(&unwrapped(&plan.text), &["The VM will be restarted"])?;
+            ensure!(plan.changes() == ["berth_vm.rules: update"], "{:?}", plan.changes());
+            project.apply()?;
+            let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+            ensure!(field(&text, "cpus")? == "2", "{text}");
+            ensure!(field(&text, "boot_id")? != boot, "the same boot: {text}");
+            kubectl.condition("vm", "rules", "ClassSynced", "True", None, SOON)?;
+            project.plan_is_empty()
+        },
+    );
+    report.case("destroy takes it away", || project.destroy().map(drop));
+    Ok(())
+}
+
+fn boot_of(platform: &Platform, address: &str) -> Result<String> {
+    let text = http::get_within(platform.neighbour(), address, "/cgi-bin/uptime", ANSWER)?;
+    Ok(field(&text, "boot_id")?.to_owned())
+}
+
+fn timeouts(report: &mut Report, platform: &Platform) {
+    report.case("a timeout is a warning that keeps the state and says what is waited for", || {
+        let project = project(platform, LATE)?;
+        project.init()?;
+        let told = unwrapped(&project.apply()?);
+        says(&told, &["Warning", "late", "not ready yet", "no-such-class"])?;
+        ensure!(project.resources()?.iter().any(|address| address == "berth_vm.late"), "not in the state");
+        project.destroy().map(drop)
+    });
+    report.case("with on_timeout = \"fail\" it is an error, and nothing is lost track of", || {
+        let project = project(platform, &LATE.replace("\"warn\"", "\"fail\""))?;
+        project.init()?;
+        let told = unwrapped(&project.apply_refused()?);
+        says(&told, &["Error", "late", "not ready yet", "no-such-class"])?;
+        ensure!(project.resources()?.iter().any(|address| address == "berth_vm.late"), "not in the state");
+        project.destroy()?;
+        platform.kubectl().refused(&["get", "vm", "late"]).map(drop)
+    });
+}
+
+fn declared_elsewhere(report: &mut Report, platform: &Platform) {
+    report.case("force_conflicts takes over what another program declares", || {
+        let kubectl = platform.kubectl();
+        let project = project(platform, CLASS)?;
+        project.init()?;
+        project.apply()?;
+        let theirs = manifests::class("contested", 4, "128Mi").to_string();
+        let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-"];
+        kubectl.with_input(&apply, &theirs)?.success()?;
+        says(&unwrapped(&project.apply_refused()?), &["gitops", "cpus", "force_conflicts"])?;
+        project.edit("main.tf", "force_conflicts = false", "force_conflicts = true")?;
+        project.apply()?;
+        let class = kubectl.object("vmclass", "contested")?;
+        ensure!(class["spec"]["cpus"] == 1, "{:#}", class["spec"]);
+        project.plan_is_empty()?;
+        project.destroy().map(drop)
+    });
+}
+
+fn adoption(report: &mut Report, platform: &Platform) {
+    let uid = |platform: &Platform| -> Result<Value> {
+        Ok(platform.kubectl().object("vmclass", "contested")?["metadata"]["uid"].clone())
+    };
+    report.case("what this configuration made is adopted when its state was lost", || {
+        let project = project(platform, CLASS)?;
+        project.init()?;
+        project.apply()?;
+        let made = uid(platform)?;
+        project.run(&["state", "rm", "berth_vm_class.contested"])?.success()?;
+        project.apply()?;
+        ensure!(uid(platform)? == made, "another object");
+        project.plan_is_empty()?;
+        project.run(&["state", "rm", "berth_vm_class.contested"])?.success()?;
+        project.edit("main.tf", "cpus            = 1", "cpus            = 2")?;
+        let told = unwrapped(&project.apply_refused()?);
+        says(&told, &["contested", "exists already", "differs", "import"])?;
+        project.edit("main.tf", "cpus            = 2", "cpus            = 1")?;
+        project.apply()?;
+        project.destroy().map(drop)
+    });
+    report.case("what another owner made is not, and the error says how to import it", || {
+        let ours = project(platform, CLASS)?;
+        ours.init()?;
+        ours.apply()?;
+        let theirs = project(platform, CLASS)?;
+        theirs.edit("main.tf", r#"provider "berth" {}"#, "provider \"berth\" {\n  owner = \"other\"\n}")?;
+        theirs.init()?;
+        let told = unwrapped(&theirs.apply_refused()?);
+        says(&told, &["exists already", "owner", "import berth_vm_class", "default/contested"])?;
+        let arguments = ["get", "vmclass", "contested", "-o", "yaml", "--show-managed-fields"];
+        let object = platform.kubectl().ok(&arguments)?;
+        says(&object, &["manager: terraform:default"])?;
+        ensure!(!object.contains("terraform:other"), "{object}");
+        ours.destroy().map(drop)
+    });
+}

@@ -1,0 +1,108 @@
+//! A simulated machine: where programs of a host run.
+//!
+//! The plain one is a network namespace and nothing else. The whole one also has processes, mounts and a host name of its
+//! own, so that several hosts on this machine can neither see nor reach each other's QEMU.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::namespace::Namespace;
+use crate::process::Daemon;
+use crate::wait;
+
+/// The first process of a whole machine: takes its name, tells that it is up, and buries what others leave behind.
+const INIT: &str =
+    "printf %s \"$1\" >/proc/sys/kernel/hostname; echo up; while :; do sleep 3600 & wait; done";
+
+/// The machine. Dropping it ends all that runs on it.
+#[derive(Debug)]
+pub struct Machine {
+    // Ended before its network goes.
+    first: Option<Daemon>,
+    namespace: Arc<Namespace>,
+}
+
+impl Machine {
+    /// One that differs from this machine in its network only.
+    pub fn plain(namespace: &Arc<Namespace>) -> Arc<Self> {
+        Arc::new(Self { first: None, namespace: Arc::clone(namespace) })
+    }
+
+    /// One with processes, mounts and a name of its own.
+    pub fn whole(name: &str, namespace: &Arc<Namespace>, log: &Path) -> Result<Arc<Self>> {
+        let mut unshare = namespace.command("unshare");
+        unshare.args(["--mount", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+        unshare.args(["sh", "-c", INIT, "init", name]);
+        let mut first = Daemon::spawn(&format!("machine {name}"), &mut unshare, log)?;
+        wait::until(&format!("machine {name} to be up"), Duration::from_secs(20), || {
+            first.must_run()?;
+            anyhow::ensure!(first.log_tail().contains("up"), "it has not said so");
+            Ok(())
+        })?;
+        Ok(Arc::new(Self { first: Some(first), namespace: Arc::clone(namespace) }))
+    }
+
+    /// Its network.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+
+    /// A command that will run on it. On a whole machine only [`Self::spawn`] makes it one of its processes too.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let Some(first) = &self.first else { return self.namespace.command(program) };
+        let mut command = Command::new("nsenter");
+        for (option, kind) in [("net", "net"), ("mount", "mnt"), ("uts", "uts")] {
+            command.arg(format!("--{option}={}", space(first.pid(), kind).display()));
+        }
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// Starts such a command as one of the machine's processes.
+    pub fn spawn(&self, name: &str, mut command: Command, log: &Path) -> Result<Daemon> {
+        let Some(first) = &self.first else { return Daemon::spawn(name, &mut command, log) };
+        let processes = space(first.pid(), "pid_for_children");
+        let (name, log) = (name.to_owned(), log.to_owned());
+        // What a thread is told of process namespaces counts for its children only, and for ever: a thread of its own.
+        std::thread::spawn(move || {
+            let file = File::open(&processes).with_context(|| format!("opening {}", processes.display()))?;
+            setns(file, CloneFlags::CLONE_NEWPID).context("entering a process namespace")?;
+            Daemon::spawn(&name, &mut command, &log)
+        })
+        .join()
+        .map_err(|_| anyhow!("a thread on the machine panicked"))?
+    }
+
+    /// Stops every process on it, as a machine that hangs; [`Self::resume`] lets it go on.
+    pub fn freeze(&self) -> Result<()> {
+        self.signal_all(Signal::SIGSTOP)
+    }
+
+    /// Ends [`Self::freeze`].
+    pub fn resume(&self) -> Result<()> {
+        self.signal_all(Signal::SIGCONT)
+    }
+
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        for (pid, line) in self.namespace.processes()? {
+            match kill(Pid::from_raw(pid), signal) {
+                // It may have ended since we looked.
+                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+                Err(error) => return Err(error).with_context(|| format!("{signal} to {pid} ({line})")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn space(pid: u32, kind: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/ns/{kind}"))
+}
