@@ -17,7 +17,7 @@ use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
 
 use crate::clock::Clock;
-use crate::system::{Firewall, HostFacts};
+use crate::system::{Firewall, HostFacts, NetworkConfig, Uplink};
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;
@@ -132,6 +132,16 @@ impl FakeSystem {
         if let Some(volume) = self.state().volumes.remove(id) {
             self.files.remove(&volume.facts.path);
         }
+    }
+
+    /// Changes where public addresses can be made known.
+    pub fn change_uplink(&self, change: impl FnOnce(&mut Uplink)) {
+        change(&mut self.state().uplink);
+    }
+
+    /// The private networks as they were made last.
+    pub fn networks_now(&self) -> Vec<NetworkConfig> {
+        self.state().networks.values().cloned().collect()
     }
 
     /// What the host's firewall was made to be last.

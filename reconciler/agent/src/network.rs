@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use berth_api::Reason;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -43,13 +44,33 @@ pub(crate) struct Applied {
 pub(crate) struct Real {
     pub(crate) networks: BTreeMap<String, NetworkConfig>,
     pub(crate) firewall: Option<Firewall>,
+    /// Public addresses of VMs here that lead to none, and why.
+    refused: BTreeMap<Ipv4Addr, Refused>,
     /// When everything was last made sure of.
     made_sure: Option<Instant>,
+}
+
+/// Why a public address does not lead to its VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) reason: Reason,
+    /// For people: what stands in the way and what to do.
+    pub(crate) text: String,
 }
 
 impl Applied {
     pub(crate) fn real(&self) -> MutexGuard<'_, Real> {
         self.real.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why this public address cannot lead to its VM.
+    pub(crate) fn refused(&self, public: Ipv4Addr) -> Option<Refused> {
+        self.real().refused.get(&public).cloned()
+    }
+
+    /// Every public address that cannot, in order.
+    pub(crate) fn all_refused(&self) -> Vec<Refused> {
+        self.real().refused.values().cloned().collect()
     }
 
     /// Whether this public address leads to this private one now.
@@ -62,6 +83,8 @@ impl Applied {
 
 /// What may break without anybody telling (a DHCP server that died) is made sure of this often.
 const MAKE_SURE_EVERY: Duration = Duration::from_secs(300);
+/// While a public address waits for a person to change something about the host's interfaces.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Makes the host's networks what the objects say. With `make_sure` also those that were made so already.
 pub(crate) async fn reconcile(ctx: &Context, make_sure: bool) -> Result<Again, Error> {
@@ -80,7 +103,14 @@ pub(crate) async fn reconcile(ctx: &Context, make_sure: bool) -> Result<Again, E
     if due {
         ctx.network.real().made_sure = Some(Instant::now());
     }
-    Ok(Again::After(MAKE_SURE_EVERY))
+    let refused = observed.wanted.refused;
+    let again = if refused.is_empty() { MAKE_SURE_EVERY } else { LOOK_AGAIN };
+    let before = std::mem::replace(&mut ctx.network.real().refused, refused.clone());
+    if before != refused {
+        wake_public(ctx);
+        ctx.concern(Key::Host);
+    }
+    Ok(Again::After(again))
 }
 
 async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {

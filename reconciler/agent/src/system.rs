@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use data::{
     Firewall, FirmwareKind, Forward, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, KvmFacts,
     LaunchConfig, Lease, LeaseTaken, Nat, NetworkConfig, NewVolume, ProcessFacts, QemuFacts, Seed, Stranger,
-    StrangerKind, TapConfig, TrashedVolume, Tunnel, VolumeFacts, VolumeOwner,
+    StrangerKind, TapConfig, TrashedVolume, Tunnel, Uplink, VolumeFacts, VolumeOwner,
 };
 pub use error::{Retry, SystemError};
 
@@ -118,6 +118,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
 
     /// What guests of this network asked for and got by DHCP.
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
+
+    /// Where public addresses can be made known.
+    async fn uplink(&self) -> Result<Uplink>;
 
     /// Whether packets of guests get through this host, as far as can be read.
     async fn forwarding(&self) -> Result<Forwarding>;

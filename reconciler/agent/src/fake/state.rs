@@ -1,6 +1,6 @@
 //! What is on the fake host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use berth_qemu::machine::Accelerator;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::FakeSource;
 use crate::system::{
-    Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, VolumeFacts,
+    Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink, VolumeFacts,
 };
 
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(super) struct State {
     /// When the process with this number was started.
     pub(super) started: BTreeMap<i32, Timestamp>,
     pub(super) facts: HostFacts,
+    pub(super) uplink: Uplink,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -53,6 +54,7 @@ impl Default for State {
             journals: BTreeMap::new(),
             started: BTreeMap::new(),
             facts: facts(),
+            uplink: Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new() },
             violations: Vec::new(),
             calls: BTreeMap::new(),
         }

@@ -18,7 +18,7 @@ use super::{FakeSource, FakeSystem, FaultAction, When};
 use crate::system::{
     Firewall, FirmwareKind, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, LaunchConfig,
     LeaseTaken, NetworkConfig, NewVolume, ProcessFacts, Progress, Stranger, StrangerKind, System,
-    SystemError, TapConfig, TrashedVolume, VolumeFacts, VolumeOwner,
+    SystemError, TapConfig, TrashedVolume, Uplink, VolumeFacts, VolumeOwner,
 };
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -434,6 +434,10 @@ impl System for FakeSystem {
 
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
+    }
+
+    async fn uplink(&self) -> Result<Uplink> {
+        self.call("uplink", async { Ok(self.state().uplink.clone()) }).await
     }
 
     async fn forwarding(&self) -> Result<Forwarding> {

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::disk::volume_of;
 use crate::error::Error;
 use crate::index::Tables;
+use crate::network::Refused;
 use crate::queue::ObjectName;
 use crate::system::{Forwarding, HostFacts, InstanceFacts, Stranger, TrashedVolume, VolumeFacts};
 use crate::vm::Journal;
@@ -22,6 +23,8 @@ pub(crate) struct Observed {
     pub(super) now: Timestamp,
     pub(super) facts: HostFacts,
     pub(super) forwarding: Forwarding,
+    /// Public addresses of VMs here that lead to none, and why.
+    pub(super) refused: Vec<Refused>,
     pub(super) strangers: Vec<Stranger>,
     pub(super) images: Vec<String>,
     /// Images that an object, a volume or the trash refers to, or that are being downloaded.
@@ -73,6 +76,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         now: ctx.now(),
         facts,
         forwarding,
+        refused: ctx.network.all_refused(),
         strangers,
         images,
         images_in_use,

@@ -1,6 +1,6 @@
 //! What is reported of this host. Pure. Amounts that move all the time are rounded, so that an idle host is silent.
 
-use berth_api::condition::set_bool;
+use berth_api::condition::{self, set_bool};
 use berth_api::host::{KvmStatus, Orphan, Resources, TrashedVolume};
 use berth_api::{ConditionType, Host, HostStatus, Quantity, Readiness, Reason};
 use berth_qemu::machine::Accelerator;
@@ -36,6 +36,14 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         generation,
         now,
     );
+    match observed.refused.first() {
+        None => condition::remove(conditions, ConditionType::PublicAddresses),
+        Some(first) => {
+            let texts: Vec<&str> = observed.refused.iter().take(8).map(|r| r.text.as_str()).collect();
+            let (kind, text) = (ConditionType::PublicAddresses, texts.join("; "));
+            set_bool(conditions, kind, false, first.reason, &text, generation, now);
+        }
+    }
     status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.map(i64::from);

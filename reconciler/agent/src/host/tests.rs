@@ -50,6 +50,7 @@ fn observed() -> Observed {
             overhead_bytes: 82 << 20,
         },
         forwarding: Forwarding { ok: true, message: String::new() },
+        refused: Vec::new(),
         strangers: Vec::new(),
         images: Vec::new(),
         images_in_use: Default::default(),

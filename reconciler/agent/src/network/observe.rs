@@ -3,26 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use berth_api::{Network, NetworkHost, VM};
+use berth_api::{IPPoolMode, Network, NetworkHost, Reason, VM};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
-use super::{Real, Step, bridge_of, tap_prefix};
+use super::{Real, Refused, Step, bridge_of, tap_prefix};
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
 use crate::queue::ObjectName;
-use crate::system::{Firewall, Forward, Lease, Nat, NetworkConfig, Tunnel};
+use crate::system::{Firewall, Forward, Lease, Nat, NetworkConfig, Tunnel, Uplink};
 
 const DEFAULT_MTU: u16 = 1500;
+
+/// What the objects say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(super) networks: Vec<NetworkConfig>,
+    pub(super) firewall: Firewall,
+    /// Bridges somebody is on whose Network cannot be read: left as they are.
+    pub(super) left_alone: BTreeSet<String>,
+    /// Public addresses that cannot lead anywhere, and why.
+    pub(super) refused: BTreeMap<Ipv4Addr, Refused>,
+}
 
 /// Everything a plan for the networks is made from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
-    pub(super) wanted: Vec<NetworkConfig>,
-    pub(super) firewall: Firewall,
-    /// Bridges somebody is on whose Network cannot be read: left as they are.
-    pub(super) left_alone: BTreeSet<String>,
+    pub(super) wanted: Wanted,
     pub(super) bridges: Vec<String>,
     pub(super) taps: Vec<String>,
     /// What the names of taps start with that some instance may use.
@@ -39,12 +47,14 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     if !taps.is_empty() {
         tap_owners.extend(ctx.system.instances().await?.iter().map(|i| tap_prefix(&i.instance)));
     }
+    let any_public = ctx.index.read().public_ips.all().next().is_some();
+    let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
     // Read after the host: a VM that came meanwhile is in it.
-    let (wanted, firewall, left_alone) = wanted(&ctx.index.read(), ctx.host());
+    let wanted = wanted(&ctx.index.read(), ctx.host(), uplink.as_ref());
     let tables = ctx.index.read();
     tap_owners.extend(tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix));
     let real = ctx.network.real().clone();
-    Ok(Observed { wanted, firewall, left_alone, bridges, taps, tap_owners, real, make_sure: false })
+    Ok(Observed { wanted, bridges, taps, tap_owners, real, make_sure: false })
 }
 
 impl Observed {
@@ -62,10 +72,9 @@ impl Observed {
 }
 
 /// What the objects say. Pure.
-pub(super) fn wanted(tables: &Tables, host: &str) -> (Vec<NetworkConfig>, Firewall, BTreeSet<String>) {
+pub(super) fn wanted(tables: &Tables, host: &str, uplink: Option<&Uplink>) -> Wanted {
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
-    let mut firewall = Firewall::default();
-    let mut left_alone = BTreeSet::new();
+    let mut wanted = Wanted::default();
     for (name, vm) in tables.vms.all() {
         for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
             let bridge = bridge_of(&interface.network);
@@ -75,30 +84,60 @@ pub(super) fn wanted(tables: &Tables, host: &str) -> (Vec<NetworkConfig>, Firewa
                 .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
             let config = found.as_deref().and_then(|network| config(network, &bridge, host));
             let (Some(config), Ok(address)) = (config, interface.address.parse::<Ipv4Addr>()) else {
-                left_alone.insert(bridge);
+                wanted.left_alone.insert(bridge);
                 continue;
             };
             let network = networks.entry(bridge).or_insert(config);
             let hostname = hostname(vm);
             network.leases.push(Lease { mac: interface.mac_address.to_ascii_lowercase(), address, hostname });
-            if let Some(public) = public_address(tables, name, vm, &interface.name) {
-                firewall.forwards.push(Forward { public, private: address });
+            if let Some((public, mode)) = public(tables, name, vm, &interface.name) {
+                match announced_on(public, mode, uplink) {
+                    Ok(announced_on) => {
+                        wanted.firewall.forwards.push(Forward { public, private: address, announced_on });
+                    }
+                    Err(refused) => {
+                        wanted.refused.insert(public, refused);
+                    }
+                }
             }
         }
     }
-    let mut wanted: Vec<NetworkConfig> = networks.into_values().collect();
-    for network in &mut wanted {
+    wanted.networks = networks.into_values().collect();
+    for network in &mut wanted.networks {
         network.leases.sort();
-        firewall.nat.push(Nat {
+        wanted.firewall.nat.push(Nat {
             bridge: network.bridge.clone(),
             cidr: network.cidr,
             gateway: network.gateway,
             tunnel: network.tunnel.clone(),
         });
     }
-    firewall.forwards.sort();
-    firewall.nat.sort();
-    (wanted, firewall, left_alone)
+    wanted.firewall.forwards.sort();
+    wanted.firewall.nat.sort();
+    wanted
+}
+
+/// The interface a public address is announced on, if it is; or why it cannot be a VM's here.
+fn announced_on(
+    public: Ipv4Addr,
+    mode: IPPoolMode,
+    uplink: Option<&Uplink>,
+) -> Result<Option<String>, Refused> {
+    let Some(uplink) = uplink else { return Ok(None) };
+    if uplink.own.contains(&public) {
+        let text = format!(
+            "{public} is this host's own address, so that it leads to no VM: take it out of its IPPool's ranges"
+        );
+        return Err(Refused { reason: Reason::HostAddress, text });
+    }
+    match (mode, &uplink.interface) {
+        (IPPoolMode::Local, _) => Ok(None),
+        (IPPoolMode::L2, Ok(interface)) => Ok(Some(interface.clone())),
+        (IPPoolMode::L2, Err(why)) => Err(Refused {
+            reason: Reason::NoPublicInterface,
+            text: format!("{public} is not announced: {why}"),
+        }),
+    }
 }
 
 fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
@@ -147,6 +186,10 @@ pub(crate) fn public_address(
     vm: &VM,
     interface: &str,
 ) -> Option<Ipv4Addr> {
+    public(tables, vm_name, vm, interface).map(|(address, _)| address)
+}
+
+fn public(tables: &Tables, vm_name: &ObjectName, vm: &VM, interface: &str) -> Option<(Ipv4Addr, IPPoolMode)> {
     if vm.metadata.deletion_timestamp.is_some() {
         return None;
     }
@@ -154,5 +197,6 @@ pub(crate) fn public_address(
     let public = tables.public_ips.get(&vm_name.beside(spec.public_ip.as_ref()?.as_str()))?;
     let status = public.status.as_ref()?;
     let ours = status.used_by.iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref());
-    if ours { status.address.as_ref()?.parse().ok() } else { None }
+    let address = status.address.as_ref()?.parse().ok()?;
+    ours.then_some((address, status.mode.unwrap_or_default()))
 }

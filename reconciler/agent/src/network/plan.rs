@@ -6,16 +6,16 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     let mut steps = Vec::new();
     // No tunnel is ever there without the rules that guard it.
     let (tunnelled, alone): (Vec<_>, Vec<_>) =
-        observed.wanted.iter().cloned().partition(|network| network.tunnel.is_some());
+        observed.wanted.networks.iter().cloned().partition(|network| network.tunnel.is_some());
     steps.extend(alone.into_iter().map(Step::EnsureNetwork));
-    steps.push(Step::ApplyFirewall(observed.firewall.clone()));
+    steps.push(Step::ApplyFirewall(observed.wanted.firewall.clone()));
     steps.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
     steps.retain(|step| observed.make_sure || !observed.is_so(step));
     let owned = |tap: &&String| observed.tap_owners.iter().any(|owner| tap.starts_with(owner.as_str()));
     steps.extend(observed.taps.iter().filter(|tap| !owned(tap)).map(|tap| Step::RemoveTap(tap.clone())));
     let used = |bridge: &String| {
-        observed.wanted.iter().any(|network| network.bridge == *bridge)
-            || observed.left_alone.contains(bridge)
+        observed.wanted.networks.iter().any(|network| network.bridge == *bridge)
+            || observed.wanted.left_alone.contains(bridge)
     };
     let unused = observed.bridges.iter().filter(|bridge| !used(bridge));
     steps.extend(unused.map(|bridge| Step::RemoveNetwork(bridge.clone())));
@@ -24,6 +24,9 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use berth_api::Reason;
     use kube::runtime::watcher::Event;
     use serde_json::json;
 
@@ -31,6 +34,7 @@ mod tests {
     use super::super::{Real, bridge_of};
     use super::*;
     use crate::index::Index;
+    use crate::system::Uplink;
 
     fn world(public: bool, network: bool) -> Index {
         let index = Index::default();
@@ -61,19 +65,11 @@ mod tests {
     }
 
     fn seen(index: &Index, real: Real, bridges: &[String], taps: &[&str]) -> Observed {
-        let (wanted, firewall, left_alone) = wanted(&index.read(), "h1");
+        let uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new() };
+        let wanted = wanted(&index.read(), "h1", Some(&uplink));
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
         let tap_owners = vec!["btt01234567n".to_owned()];
-        Observed {
-            wanted,
-            firewall,
-            left_alone,
-            bridges: bridges.to_vec(),
-            taps,
-            tap_owners,
-            real,
-            make_sure: false,
-        }
+        Observed { wanted, bridges: bridges.to_vec(), taps, tap_owners, real, make_sure: false }
     }
 
     fn made(observed: &Observed) -> Real {
@@ -126,6 +122,7 @@ mod tests {
                         Forward {
                             public: 198.18.100.1,
                             private: 10.77.0.2,
+                            announced_on: None,
                         },
                     ],
                 },
@@ -214,5 +211,39 @@ mod tests {
         spread(&index, &[("h1", "192.0.2.1")]);
         let steps = plan(&seen(&index, Real::default(), &[], &[]));
         assert!(matches!(&steps[..], [Step::EnsureNetwork(_), Step::ApplyFirewall(_)]), "{steps:?}");
+    }
+
+    fn announced(index: &Index) {
+        let ip = json!({
+            "metadata": {"name": "web", "namespace": "ns", "resourceVersion": "2"}, "spec": {"pool": "segment"},
+            "status": {"observedGeneration": 1, "address": "192.0.2.130", "mode": "l2",
+                       "usedBy": [{"use": "Address", "vm": "web", "vmUid": "u1"}]},
+        });
+        index.take::<berth_api::PublicIP>(Event::Apply(serde_json::from_value(ip).expect("a PublicIP")));
+    }
+
+    #[test]
+    fn an_address_of_an_l2_pool_is_announced_where_there_is_an_interface_for_it() {
+        let index = world(true, true);
+        announced(&index);
+        let mut uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new() };
+        let seen = wanted(&index.read(), "h1", Some(&uplink));
+        assert_eq!(seen.firewall.forwards[0].announced_on.as_deref(), Some("eth0"));
+        uplink.interface = Err("there is none".to_owned());
+        let seen = wanted(&index.read(), "h1", Some(&uplink));
+        assert!(seen.firewall.forwards.is_empty());
+        let refused = seen.refused.values().next().expect("said");
+        assert_eq!(refused.reason, Reason::NoPublicInterface);
+        assert_eq!(refused.text, "192.0.2.130 is not announced: there is none");
+    }
+
+    #[test]
+    fn an_address_that_is_the_hosts_own_never_leads_to_a_vm() {
+        let index = world(true, true);
+        let own = ["198.18.100.1".parse().expect("an address")].into();
+        let uplink = Uplink { interface: Ok("eth0".to_owned()), own };
+        let seen = wanted(&index.read(), "h1", Some(&uplink));
+        assert!(seen.firewall.forwards.is_empty(), "the host would be cut off");
+        assert_eq!(seen.refused.values().next().map(|r| r.reason), Some(Reason::HostAddress));
     }
 }

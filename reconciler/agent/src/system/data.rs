@@ -1,5 +1,6 @@
 //! What a [`System`](super::System) takes and tells. Plain data: sizes are bytes, names are those on the host.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -150,11 +151,23 @@ pub struct Nat {
     pub tunnel: Option<Tunnel>,
 }
 
-/// A public address that leads to a private one, and under which the private one reaches the world.
+/// A public address that leads to a private one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Forward {
     pub public: Ipv4Addr,
     pub private: Ipv4Addr,
+    /// The interface on whose segment this host says that the address is here; the private one reaches what is behind
+    /// that interface under it. None: it is on this host and nobody is told.
+    pub announced_on: Option<String>,
+}
+
+/// Where a host can make public addresses known, and which it must not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// The interface whose segment is told; the error is for people: why there is none, and what to do.
+    pub interface: Result<String, String>,
+    /// What the host itself has on interfaces that are not berth's.
+    pub own: BTreeSet<Ipv4Addr>,
 }
 
 /// Whether guests' packets get through.

@@ -38,14 +38,14 @@ use tokio::sync::RwLock;
 use super::{
     Firewall, Forwarding, HostFacts, ImageFacts, ImageSource, InstanceFacts, LaunchConfig, LeaseTaken,
     NetworkConfig, NewVolume, ProcessFacts, Progress, Result, Stranger, System, SystemError, TapConfig,
-    TrashedVolume, VolumeFacts, VolumeOwner,
+    TrashedVolume, Uplink, VolumeFacts, VolumeOwner,
 };
 use files::blocking;
 use host::Host;
 use images::Images;
 use layout::Layout;
 use machines::Machines;
-use network::Networks;
+use network::{Networks, UplinkChoice};
 use volumes::Volumes;
 
 /// How a host is used.
@@ -90,6 +90,7 @@ pub struct LinuxSystem {
     images: Arc<Images>,
     volumes: Volumes,
     networks: Networks,
+    uplink: UplinkChoice,
     machines: Machines,
     host: Host,
     /// Held for writing while an image goes, for reading while a volume is made on one.
@@ -114,6 +115,7 @@ impl LinuxSystem {
             networks: Networks::new(layout.clone()),
             machines: Machines::open(layout.clone(), config.run_as)?,
             host: Host::new(config.address),
+            uplink: UplinkChoice { named: config.public_interface, address: config.address },
             bases: RwLock::default(),
             layout,
         })
@@ -271,6 +273,10 @@ impl System for LinuxSystem {
 
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.networks.leases_taken(bridge).await
+    }
+
+    async fn uplink(&self) -> Result<Uplink> {
+        self.networks.uplink(&self.uplink).await
     }
 
     async fn forwarding(&self) -> Result<Forwarding> {

@@ -86,6 +86,8 @@ pub(crate) struct PublicSeen {
     /// Once allocated and given to this VM.
     pub(crate) address: Option<Ipv4Addr>,
     pub(crate) forwarded: bool,
+    /// Why it cannot lead here, for people.
+    pub(crate) refused: Option<String>,
 }
 
 pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
@@ -199,7 +201,8 @@ fn public(ctx: &Context, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<Pub
                 _ => false,
             };
             let name = public_ip.to_string();
-            PublicSeen { interface: interface.to_owned(), name, address, forwarded }
+            let refused = address.and_then(|a| ctx.network.refused(a)).map(|refused| refused.text);
+            PublicSeen { interface: interface.to_owned(), name, address, forwarded, refused }
         })
         .collect()
 }

@@ -4,6 +4,7 @@
 //! What is ours is told by its name (`bth-…`, `btx-…`, `btt…`) and kind; nothing else is touched. Works in the network
 //! namespace the process is in.
 
+mod announce;
 mod dnsmasq;
 mod firewall;
 mod foreign;
@@ -11,7 +12,9 @@ mod netlink;
 mod ruleset;
 mod tap;
 mod tunnel;
+mod uplink;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -19,29 +22,34 @@ use ipnet::Ipv4Net;
 
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
-use crate::system::{Firewall, Forwarding, LeaseTaken, NetworkConfig, SystemError, TapConfig};
+use crate::system::{Firewall, Forwarding, LeaseTaken, NetworkConfig, SystemError, TapConfig, Uplink};
 
+use announce::Announcer;
 use firewall::Rules;
 use netlink::{Kind, Link, Netlink};
+pub(super) use uplink::Choice as UplinkChoice;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
 pub(super) const BRIDGE_PREFIX: &str = "bth-";
 pub(super) const TAP_PREFIX: &str = "btt";
 const TUNNEL_PREFIX: &str = "btx-";
-/// Carries the public addresses: a bridge without ports, for a kernel that has bridges may still lack dummies.
+/// Carries the public addresses: a bridge without ports, for a kernel that has bridges may still lack dummies. Also
+/// those that are announced: the kernel answers for every address of the host on each of its interfaces, and on one of
+/// our own nobody else's settings are in the way of ours.
 const PUBLIC_LINK: &str = "berth-public";
 
 #[derive(Debug)]
 pub(super) struct Networks {
     layout: Layout,
     rules: Rules,
+    announcer: Announcer,
 }
 
 impl Networks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
-        Self { layout, rules }
+        Self { layout, rules, announcer: Announcer::default() }
     }
 
     pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {
@@ -188,8 +196,10 @@ impl Networks {
                 netlink.set_up(&link).await?;
             }
             self.rules.apply(firewall).await?;
-            return netlink.exact_addresses(&link, &hosts(&public)).await;
+            netlink.exact_addresses(&link, &hosts(&public)).await?;
+            return self.announce(&netlink, firewall).await;
         }
+        self.announcer.only(&[]);
         self.rules.apply(firewall).await?;
         match link {
             Some(link) => {
@@ -198,6 +208,27 @@ impl Networks {
             }
             None => Ok(()),
         }
+    }
+
+    /// Last, when whoever hears of an address finds it here.
+    async fn announce(&self, netlink: &Netlink, firewall: &Firewall) -> Result<()> {
+        let mut by_link: BTreeMap<&str, Vec<Ipv4Addr>> = BTreeMap::new();
+        for forward in &firewall.forwards {
+            if let Some(link) = &forward.announced_on {
+                by_link.entry(link).or_default().push(forward.public);
+            }
+        }
+        let all: Vec<Ipv4Addr> = by_link.values().flatten().copied().collect();
+        self.announcer.only(&all);
+        for (name, addresses) in by_link {
+            let link = netlink.expect(name).await?;
+            self.announcer.announce(&link, &addresses)?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {
+        uplink::find(&Netlink::open()?, choice).await
     }
 
     pub(super) async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
@@ -216,7 +247,8 @@ impl Networks {
                 return Ok(Forwarding { ok: false, message: message.to_owned() });
             }
         }
-        foreign::forwarding().await
+        let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, Kind::Vxlan).is_empty();
+        foreign::forwarding(tunnels).await
     }
 }
 

@@ -107,7 +107,10 @@ fn disks(vm: &VM, observed: &Observed, look: &Look) -> Plan<Step> {
 
 fn addresses(observed: &Observed) -> Option<Readiness> {
     let missing = observed.public.iter().find(|public| !public.forwarded)?;
-    let text = format!("PublicIP {} does not lead here yet", missing.name);
+    let text = match &missing.refused {
+        Some(why) => format!("PublicIP {} cannot lead here: {why}", missing.name),
+        None => format!("PublicIP {} does not lead here yet", missing.name),
+    };
     Some(Readiness::Reconciling(Reason::WaitingForPublicIP, text))
 }
 

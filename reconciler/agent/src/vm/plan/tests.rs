@@ -259,6 +259,7 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
             name: "p".into(),
             address: None,
             forwarded: false,
+            refused: None,
         });
     };
     assert_eq!(stands(&plan_with(public)), (false, Reason::WaitingForPublicIP));

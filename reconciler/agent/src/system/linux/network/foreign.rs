@@ -3,13 +3,14 @@
 use serde_json::Value;
 
 use super::firewall::NFT;
-use super::{BRIDGE_PREFIX, Result, ruleset};
+use super::{BRIDGE_PREFIX, Result, ruleset, tunnel};
 use crate::system::Forwarding;
 
-pub(super) async fn forwarding() -> Result<Forwarding> {
+/// `tunnels`: whether networks of this host reach other hosts.
+pub(super) async fn forwarding(tunnels: bool) -> Result<Forwarding> {
     // Chains alone are few; rules may be tens of thousands, and are read only where they matter.
-    let found = judge(&list("chains").await?);
-    if found.ok { Ok(found) } else { Ok(judge(&list("ruleset").await?)) }
+    let found = judge(&list("chains").await?, tunnels);
+    if found.ok { Ok(found) } else { Ok(judge(&list("ruleset").await?, tunnels)) }
 }
 
 async fn list(what: &str) -> Result<Value> {
@@ -22,37 +23,52 @@ async fn list(what: &str) -> Result<Value> {
 
 /// A chain that drops what nobody accepted, in a table that does not know our bridges, drops guests' packets:
 /// in nftables every chain of a hook has to let a packet pass.
-fn judge(ruleset: &Value) -> Forwarding {
+fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
     let items = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let closed = dropping(items, "forward", BRIDGE_PREFIX);
+    if let Some(first) = closed.first() {
+        let (family, rest) = first.split_once(' ').unwrap_or(("ip", first));
+        let message = format!(
+            "the firewall chain {} drops forwarded packets, guests' too: accept them there (nft insert rule {family} \
+             {rest} iifname \"{BRIDGE_PREFIX}*\" accept; nft insert rule {family} {rest} oifname \"{BRIDGE_PREFIX}*\" accept)",
+            closed.join(", ")
+        );
+        return Forwarding { ok: false, message };
+    }
+    let port = tunnel::PORT.to_string();
+    let closed = if tunnels { dropping(items, "input", &port) } else { Vec::new() };
+    if let Some(first) = closed.first() {
+        let message = format!(
+            "the firewall chain {} drops what other hosts send for networks that are here and there: accept it there \
+             (nft insert rule {first} udp dport {port} accept)",
+            closed.join(", ")
+        );
+        return Forwarding { ok: false, message };
+    }
+    Forwarding { ok: true, message: "nothing on this host drops guests' packets".to_owned() }
+}
+
+/// Foreign chains of this hook that drop what nobody accepted, in tables that do not speak of `known`.
+fn dropping(items: &[Value], hook: &str, known: &str) -> Vec<String> {
     let dropping = items.iter().filter_map(|i| i.get("chain")).filter(|c| {
         let foreign = c["table"] != ruleset::TABLE;
         foreign
-            && c["hook"] == "forward"
+            && c["hook"] == hook
             && c["policy"] == "drop"
             && (c["family"] == "ip" || c["family"] == "inet")
     });
-    let closed: Vec<String> = dropping
-        .filter(|chain| !lets_us_through(items, chain))
+    dropping
+        .filter(|chain| !speaks_of(items, chain, known))
         .map(|c| format!("{} {} {}", text(&c["family"]), text(&c["table"]), text(&c["name"])))
-        .collect();
-    let Some(first) = closed.first() else {
-        return Forwarding { ok: true, message: "nothing on this host drops guests' packets".to_owned() };
-    };
-    let (family, rest) = first.split_once(' ').unwrap_or(("ip", first));
-    let message = format!(
-        "the firewall chain {} drops forwarded packets, guests' too: accept them there (nft insert rule {family} \
-         {rest} iifname \"{BRIDGE_PREFIX}*\" accept; nft insert rule {family} {rest} oifname \"{BRIDGE_PREFIX}*\" accept)",
-        closed.join(", ")
-    );
-    Forwarding { ok: false, message }
+        .collect()
 }
 
-/// Whether a rule of the chain's table names our bridges: whoever wrote it knows of them.
-fn lets_us_through(items: &[Value], chain: &Value) -> bool {
+/// Whether a rule of the chain's table names what is ours: whoever wrote it knows of it.
+fn speaks_of(items: &[Value], chain: &Value, known: &str) -> bool {
     items.iter().filter_map(|i| i.get("rule")).any(|rule| {
         rule["table"] == chain["table"]
             && rule["family"] == chain["family"]
-            && rule["expr"].to_string().contains(BRIDGE_PREFIX)
+            && rule["expr"].to_string().contains(known)
     })
 }
 
@@ -77,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_foreign_chain_that_drops_is_named_with_what_to_do() {
-        let found = judge(&json!({"nftables": docker()}));
+        let found = judge(&json!({"nftables": docker()}), false);
         assert!(!found.ok);
         insta::assert_snapshot!(found.message, @r#"the firewall chain ip filter FORWARD drops forwarded packets, guests' too: accept them there (nft insert rule ip filter FORWARD iifname "bth-*" accept; nft insert rule ip filter FORWARD oifname "bth-*" accept)"#);
     }
@@ -87,7 +103,20 @@ mod tests {
         let mut items = docker();
         items.push(json!({"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "expr":
             [{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-*"}}, {"accept": null}]}}));
-        assert!(judge(&json!({"nftables": items})).ok);
-        assert!(judge(&json!({"nftables": [docker()[1]]})).ok, "our own table is no stranger");
+        assert!(judge(&json!({"nftables": items}), false).ok);
+        assert!(judge(&json!({"nftables": [docker()[1]]}), true).ok, "our own table is no stranger");
+    }
+
+    #[test]
+    fn a_chain_that_drops_what_other_hosts_send_matters_where_there_are_tunnels() {
+        let mut items = vec![docker()[3].clone()];
+        assert!(judge(&json!({"nftables": items}), false).ok);
+        let found = judge(&json!({"nftables": items}), true);
+        let advice = "nft insert rule ip filter INPUT udp dport 4789 accept";
+        assert!(!found.ok && found.message.contains(advice), "{found:?}");
+        let port = json!({"payload": {"protocol": "udp", "field": "dport"}});
+        items.push(json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "expr":
+            [{"match": {"op": "==", "left": port, "right": 4789}}, {"accept": null}]}}));
+        assert!(judge(&json!({"nftables": items}), true).ok);
     }
 }

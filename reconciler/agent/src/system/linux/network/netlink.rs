@@ -10,13 +10,14 @@ use rtnetlink::packet_core::{
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
     InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
-    LinkMessage,
+    LinkLayerType, LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
+use rtnetlink::packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVxlan};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
 use super::Result;
 use crate::system::SystemError;
@@ -49,6 +50,8 @@ pub(super) struct Link {
     /// As a port of a bridge: whether frames may leave where they came in.
     pub(super) hairpin: bool,
     pub(super) vxlan: Option<Vxlan>,
+    /// Its hardware address, where it is Ethernet.
+    pub(super) mac: Option<[u8; 6]>,
 }
 
 impl Link {
@@ -225,13 +228,30 @@ impl Netlink {
 
     /// The link that has this address, whatever its prefix.
     pub(super) async fn link_with(&self, address: Ipv4Addr) -> Result<Option<Link>> {
-        let request = self.handle.address().get().set_address_filter(IpAddr::V4(address));
-        let all: Vec<AddressMessage> =
-            request.execute().try_collect().await.map_err(on("list", "the host's addresses"))?;
-        let has_it = |m: &&AddressMessage| ipv4(m).is_some_and(|found| found.addr() == address);
-        let Some(index) = all.iter().find(has_it).map(|m| m.header.index) else {
-            return Ok(None);
-        };
+        let all = self.all_addresses().await?;
+        let Some((index, _)) = all.into_iter().find(|(_, found)| *found == address) else { return Ok(None) };
+        Ok(self.links().await?.into_iter().find(|link| link.index == index))
+    }
+
+    /// Every IPv4 address of the host, with the number of the link that has it.
+    pub(super) async fn all_addresses(&self) -> Result<Vec<(u32, Ipv4Addr)>> {
+        let all: Vec<AddressMessage> = self
+            .handle
+            .address()
+            .get()
+            .execute()
+            .try_collect()
+            .await
+            .map_err(on("list", "the host's addresses"))?;
+        Ok(all.into_iter().filter_map(|m| Some((m.header.index, ipv4(&m)?.addr()))).collect())
+    }
+
+    /// The link that packets to the world leave by, of several the one the kernel prefers.
+    pub(super) async fn default_link(&self) -> Result<Option<Link>> {
+        let request = self.handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build());
+        let all: Vec<RouteMessage> = request.execute().try_collect().await.map_err(on("list", "routes"))?;
+        let chosen = all.iter().filter_map(default_route).min();
+        let Some((_, index)) = chosen else { return Ok(None) };
         Ok(self.links().await?.into_iter().find(|link| link.index == index))
     }
 
@@ -241,6 +261,23 @@ impl Netlink {
             request.execute().try_collect().await.map_err(on("list the addresses of", &link.name))?;
         Ok(all.into_iter().filter_map(|m| Some((ipv4(&m)?, m))).collect())
     }
+}
+
+/// Preference and link of a route to everywhere.
+fn default_route(message: &RouteMessage) -> Option<(u32, u32)> {
+    let main = message.header.table == RouteHeader::RT_TABLE_MAIN;
+    if message.header.destination_prefix_length != 0 || message.header.kind != RouteType::Unicast || !main {
+        return None;
+    }
+    let mut found = (0, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Priority(priority) => found.0 = *priority,
+            RouteAttribute::Oif(index) => found.1 = Some(*index),
+            _ => {}
+        }
+    }
+    Some((found.0, found.1?))
 }
 
 fn destination(message: &NeighbourMessage) -> Option<([u8; 6], Ipv4Addr)> {
@@ -280,11 +317,15 @@ fn link(message: LinkMessage) -> Option<Link> {
         controller: None,
         hairpin: false,
         vxlan: None,
+        mac: None,
     };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Address(mac) if message.header.link_layer_type == LinkLayerType::Ether => {
+                link.mac = mac.as_slice().try_into().ok();
+            }
             LinkAttribute::Controller(index) => link.controller = (index != 0).then_some(index),
             LinkAttribute::LinkInfo(infos) => {
                 link.kind = infos.iter().find_map(kind);

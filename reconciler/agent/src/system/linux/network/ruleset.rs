@@ -7,8 +7,9 @@
 //!  from a private network to the host itself: not to another network's gateway
 //! ```
 //!
-//! Guests with a public address leave under the host's address too: the addresses of a `local` pool lead nowhere
-//! outside of this host, so answers to them would not come back.
+//! A guest whose public address is announced leaves under it by the interface it is announced on. All others leave
+//! under the host's address: the addresses of a `local` pool lead nowhere outside of this host, so answers to them
+//! would not come back.
 
 mod tunnels;
 
@@ -28,6 +29,7 @@ const ROUTED: Table = Table { family: "inet", name: TABLE };
 /// Every table that may be ours.
 pub(super) const TABLES: [Table; 2] = [ROUTED, tunnels::BRIDGED];
 const FORWARDS: &str = "forwards";
+const SOURCES: &str = "sources";
 const BRIDGES: &str = "bridges";
 const GATEWAYS: &str = "gateways";
 
@@ -62,7 +64,7 @@ pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
     commands.push(ROUTED.add());
     commands.extend(sets(&nat, &forwards));
     commands.extend(chains());
-    commands.extend(rules(&nat));
+    commands.extend(rules(&nat, &forwards));
     if nat.iter().any(|network| network.tunnel.is_some()) {
         commands.extend(tunnels::between(&nat));
     }
@@ -81,10 +83,19 @@ fn deletions(there: &[Table]) -> Vec<Value> {
 }
 
 fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
-    let mut map = json!({"family": ROUTED.family, "table": TABLE, "name": FORWARDS, "type": "ipv4_addr", "map": "ipv4_addr"});
-    if !forwards.is_empty() {
-        map["elem"] = forwards.iter().map(|f| json!([f.public, f.private])).collect();
-    }
+    let map = |name: &str, elements: Vec<Value>| {
+        let kind = "ipv4_addr";
+        let mut map =
+            json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind, "map": kind});
+        if !elements.is_empty() {
+            map["elem"] = elements.into();
+        }
+        json!({"add": {"map": map}})
+    };
+    let mut announced: Vec<&Forward> = forwards.iter().filter(|f| f.announced_on.is_some()).collect();
+    // Of several addresses of one guest, the first is the one it leaves under.
+    announced.sort_by_key(|f| (f.private, f.public));
+    announced.dedup_by_key(|f| f.private);
     let set = |name: &str, kind: &str, elements: Vec<Value>| {
         let mut set = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind});
         if !elements.is_empty() {
@@ -94,7 +105,12 @@ fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
     };
     let bridges = nat.iter().map(|n| json!(n.bridge)).collect();
     let gateways = nat.iter().map(|n| json!(n.gateway)).collect();
-    vec![json!({"add": {"map": map}}), set(BRIDGES, "ifname", bridges), set(GATEWAYS, "ipv4_addr", gateways)]
+    vec![
+        map(FORWARDS, forwards.iter().map(|f| json!([f.public, f.private])).collect()),
+        map(SOURCES, announced.iter().map(|f| json!([f.private, f.public])).collect()),
+        set(BRIDGES, "ifname", bridges),
+        set(GATEWAYS, "ipv4_addr", gateways),
+    ]
 }
 
 fn chains() -> Vec<Value> {
@@ -108,7 +124,7 @@ fn chains() -> Vec<Value> {
     ]
 }
 
-fn rules(nat: &[Nat]) -> Vec<Value> {
+fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
     let to_private = || {
         json!({"dnat": {"family": "ip", "addr":
             {"map": {"key": field("daddr"), "data": format!("@{FORWARDS}")}}}})
@@ -121,14 +137,21 @@ fn rules(nat: &[Nat]) -> Vec<Value> {
     rules.extend(tunnels::past_tunnels(nat).into_iter().map(|expressions| rule("forward", expressions)));
     rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
     rules.extend([rule("forward", vec![answer, accept()]), rule("forward", vec![was_forwarded(), accept()])]);
+    let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();
+    uplinks.sort();
+    uplinks.dedup();
     for Nat { bridge, cidr, gateway, .. } in nat {
         let range = json!({"prefix": {"addr": cidr.network(), "len": cidr.prefix_len()}});
         let masquerade = || json!({"masquerade": null});
         let from = || compare("==", field("saddr"), range.clone());
-        rules.push(rule(
-            "postrouting",
-            vec![from(), compare("!=", field("daddr"), range.clone()), masquerade()],
-        ));
+        let elsewhere = || compare("!=", field("daddr"), range.clone());
+        for uplink in &uplinks {
+            let under_its_own = json!({"snat": {"family": "ip", "addr":
+                {"map": {"key": field("saddr"), "data": format!("@{SOURCES}")}}}});
+            let by_it = compare("==", meta("oifname"), json!(uplink));
+            rules.push(rule("postrouting", vec![from(), elsewhere(), by_it, under_its_own]));
+        }
+        rules.push(rule("postrouting", vec![from(), elsewhere(), masquerade()]));
         // A neighbour reached by its public address would answer directly, under an address nobody asked.
         let neighbour = compare("==", field("daddr"), range.clone());
         rules.push(rule("postrouting", vec![from(), neighbour, was_forwarded(), masquerade()]));

@@ -127,7 +127,11 @@ fn firewall(forwards: &[(&str, &str)]) -> Firewall {
         nat: vec![nat(BRIDGE, "10.77.0.0/24", None), nat(OTHER, "10.78.0.0/24", None)],
         forwards: forwards
             .iter()
-            .map(|(public, private)| Forward { public: address(public), private: address(private) })
+            .map(|(public, private)| Forward {
+                public: address(public),
+                private: address(private),
+                announced_on: None,
+            })
             .collect(),
     }
 }

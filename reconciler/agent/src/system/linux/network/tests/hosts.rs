@@ -192,6 +192,142 @@ fn nobody_puts_frames_into_a_network_but_its_own_hosts() {
                 "a stranger's frame came through"
             );
         }
+        // It is the rules that keep them out.
+        for host in [&a, &b] {
+            host.on(|_, _| {
+                run("nft", "flush chain inet berth input");
+                run("nft", "flush chain inet berth forward");
+            });
+        }
+        attacker.on(|| smuggle("10.77.0.1"));
+        assert!(arrives(&inboxes[0], 32));
+        attacker.on(|| smuggle("192.0.2.12"));
+        assert!(arrives(&inboxes[1], 32));
         clear(&[&a, &b]);
+    });
+}
+
+/// Gives a host these public addresses, on behalf of guests there.
+fn publish(host: &Host, others: &[&Host], forwards: &'static [(&str, &str)]) {
+    let peers: Vec<Ipv4Addr> = others.iter().map(|other| other.address).collect();
+    let address = host.address;
+    host.run(move |f| {
+        Box::pin(async move {
+            let uplink = f.networks.uplink(&UplinkChoice { named: None, address: Some(address) }).await;
+            let interface = uplink.expect("looked").interface.expect("there is one");
+            assert_eq!(interface, "up0");
+            let tunnel = |vni| Some(Tunnel { vni, local: address, peers: peers.clone() });
+            let parse = |text: &str| text.parse().expect("address");
+            let forward = |(public, private): &(&str, &str)| Forward {
+                public: parse(public),
+                private: parse(private),
+                announced_on: Some(interface.clone()),
+            };
+            let nat = TENANTS.map(|(bridge, cidr, vni)| nat(bridge, cidr, tunnel(vni))).to_vec();
+            let firewall = Firewall { nat, forwards: forwards.iter().map(forward).collect() };
+            f.networks.apply_firewall(&firewall).await.expect("written");
+        })
+    });
+}
+
+#[test]
+fn an_announced_address_leads_to_its_guest_from_the_whole_segment_and_from_guests_anywhere() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&a, &[&b], 1450);
+        make(&b, &[&a], 1450);
+        let one = a.guest(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        let two = b.guest(BRIDGE, "10.77.0.6/24", "10.77.0.1");
+        let other_tenant = b.guest(OTHER, "10.78.0.6/24", "10.78.0.1");
+        let outsider = host::outsider("192.0.2.99/24");
+        [&one, &two, &other_tenant, &outsider].into_iter().for_each(|guest| guest.serve(80));
+        publish(&a, &[&b], &[("192.0.2.130", "10.77.0.5")]);
+        publish(&b, &[&a], &[("192.0.2.131", "10.77.0.6"), ("192.0.2.132", "10.78.0.6")]);
+
+        assert_eq!(outsider.fetch("192.0.2.130", 80).as_deref(), Some("192.0.2.99"), "guests see who asks");
+        assert!(outsider.fetch("192.0.2.132", 80).is_some());
+        assert!(b.on(|_, _| guest::fetch("192.0.2.130", 80)).is_some(), "another host");
+        assert!(a.on(|_, _| guest::fetch("192.0.2.130", 80)).is_some(), "its own host");
+        assert_eq!(two.fetch("192.0.2.130", 80).as_deref(), Some("192.0.2.131"), "a guest on another host");
+        assert_eq!(other_tenant.fetch("192.0.2.130", 80).as_deref(), Some("192.0.2.132"), "another tenant");
+        assert!(other_tenant.fetch("192.0.2.131", 80).is_some(), "another tenant, on the same host");
+        assert!(one.fetch("192.0.2.130", 80).is_some(), "the guest itself");
+        assert_eq!(one.fetch("192.0.2.99", 80).as_deref(), Some("192.0.2.130"), "it leaves under its own");
+        let within = one.fetch("10.77.0.6", 80);
+        assert_eq!(within.as_deref(), Some("10.77.0.5"), "but within its network it is itself");
+        assert_eq!(other_tenant.fetch("10.77.0.5", 80), None);
+        let taken = a.ip("-4 -o addr");
+        assert!(taken.contains("192.0.2.130/32") && !taken.contains("192.0.2.131"), "{taken}");
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn an_address_that_moves_to_another_host_is_found_there_at_once() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&a, &[&b], 1450);
+        make(&b, &[&a], 1450);
+        let before = a.guest(BRIDGE, "10.77.0.5/24", "10.77.0.1");
+        let after = b.guest(BRIDGE, "10.77.0.6/24", "10.77.0.1");
+        before.serve(80);
+        after.serve(80);
+        let outsider = host::outsider("192.0.2.99/24");
+        publish(&a, &[&b], &[("192.0.2.130", "10.77.0.5")]);
+        assert_eq!(outsider.fetch("192.0.2.130", 80).as_deref(), Some("192.0.2.99"));
+        publish(&a, &[&b], &[]);
+        assert_eq!(outsider.fetch("192.0.2.130", 80), None, "nobody has it");
+        publish(&b, &[&a], &[("192.0.2.130", "10.77.0.6")]);
+        assert_eq!(outsider.fetch("192.0.2.130", 80).as_deref(), Some("192.0.2.99"));
+        // Somebody believes it to be elsewhere; a new agent tells everybody where it is.
+        let known = || outsider.on(|| ip("neigh show 192.0.2.130"));
+        outsider.on(|| ip("neigh replace 192.0.2.130 lladdr 52:54:00:66:66:66 dev eth0 nud stale"));
+        assert!(known().contains("52:54:00:66:66:66"));
+        b.run(|f| {
+            Box::pin(async move {
+                let restarted = Networks::new(f.layout.clone());
+                let link = Netlink::open().expect("open").expect("up0").await.expect("there");
+                let address = "192.0.2.130".parse().expect("address");
+                restarted.announcer.announce(&link, &[address]).expect("sent");
+            })
+        });
+        let corrected = (0..40).any(|_| {
+            std::thread::sleep(Duration::from_millis(25));
+            !known().contains("52:54:00:66:66:66")
+        });
+        assert!(corrected, "{}", known());
+        clear(&[&a, &b]);
+    });
+}
+
+#[test]
+fn a_host_that_cannot_announce_says_why() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let a = Host::on_segment(11, 1500);
+        let address = a.address;
+        a.run(move |f| {
+            Box::pin(async move {
+                let look = async |named: Option<&str>, address| {
+                    let choice = UplinkChoice { named: named.map(str::to_owned), address };
+                    f.networks.uplink(&choice).await.expect("looked")
+                };
+                let found = look(None, Some(address)).await;
+                assert!(found.own.contains(&address), "{found:?}");
+                assert_eq!(found.interface.as_deref(), Ok("up0"));
+                let none = look(None, None).await.interface.expect_err("no default route");
+                assert!(none.contains("--public-interface"), "{none}");
+                let none = look(Some("eth7"), None).await.interface.expect_err("no such interface");
+                assert!(none.contains("eth7"), "{none}");
+                ip("route add default via 192.0.2.1");
+                assert_eq!(look(None, None).await.interface.as_deref(), Ok("up0"));
+                std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1").expect("set");
+                let none = look(None, None).await.interface.expect_err("it would not answer");
+                assert!(none.contains("arp_ignore=0"), "{none}");
+                assert_eq!(f.networks.mtu_at(address).await.expect("looked"), Some(1500));
+            })
+        });
     });
 }

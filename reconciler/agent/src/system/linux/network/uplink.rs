@@ -1,0 +1,75 @@
+//! The interface that public addresses are announced on, and the addresses that are the host's own.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use super::netlink::{Kind, Link, Netlink};
+use super::{PUBLIC_LINK, Result, blocking};
+use crate::system::Uplink;
+
+/// What was said about which interface it is.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Choice {
+    pub(in super::super) named: Option<String>,
+    /// Where other hosts reach this one.
+    pub(in super::super) address: Option<Ipv4Addr>,
+}
+
+pub(super) async fn find(netlink: &Netlink, choice: &Choice) -> Result<Uplink> {
+    let links = netlink.links().await?;
+    let ours = links.iter().find(|link| link.name == PUBLIC_LINK && link.kind == Some(Kind::Bridge));
+    let ours = ours.map(|link| link.index);
+    let all = netlink.all_addresses().await?;
+    let own: BTreeSet<Ipv4Addr> =
+        all.into_iter().filter(|(index, _)| Some(*index) != ours).map(|(_, address)| address).collect();
+    let interface = match pick(netlink, &links, choice).await? {
+        Ok(link) => answers(&link).await,
+        Err(why) => Err(why),
+    };
+    Ok(Uplink { interface, own })
+}
+
+async fn pick(
+    netlink: &Netlink,
+    links: &[Link],
+    choice: &Choice,
+) -> Result<std::result::Result<Link, String>> {
+    if let Some(name) = &choice.named {
+        let found = links.iter().find(|link| link.name == *name).cloned();
+        return Ok(found.ok_or_else(|| format!("there is no interface {name}: --public-interface names it")));
+    }
+    if let Some(link) = netlink.default_link().await? {
+        return Ok(Ok(link));
+    }
+    let found = match choice.address {
+        Some(address) => netlink.link_with(address).await?,
+        None => None,
+    };
+    let none = "this host has no default route, so that it is not known where to announce public addresses: name the \
+                interface with --public-interface";
+    Ok(found.ok_or_else(|| none.to_owned()))
+}
+
+/// The kernel answers for addresses of other interfaces of the host, ours among them, unless it is told not to.
+async fn answers(link: &Link) -> std::result::Result<String, String> {
+    let name = link.name.clone();
+    if link.mac.is_none() {
+        return Err(format!("interface {name} is no Ethernet: name another with --public-interface"));
+    }
+    blocking(move || {
+        for of in ["all", name.as_str()] {
+            let key = format!("net/ipv4/conf/{of}/arp_ignore");
+            let value = std::fs::read_to_string(format!("/proc/sys/{key}")).unwrap_or_default();
+            if !matches!(value.trim(), "" | "0") {
+                return Err(format!(
+                    "net.ipv4.conf.{of}.arp_ignore is {}, with which this host answers for no public address: set it \
+                     to 0 (sysctl -w net.ipv4.conf.{of}.arp_ignore=0), or name another interface with \
+                     --public-interface",
+                    value.trim()
+                ));
+            }
+        }
+        Ok(name)
+    })
+    .await
+}
