@@ -140,6 +140,9 @@ pub struct HostOptions {
     /// credential is kept in the state directory and renewed from then on.
     #[arg(long, env = "BERTH_JOIN", hide_env_values = true)]
     pub join: Option<String>,
+    /// What an administrator does with hosts. Without one, this machine's agent runs.
+    #[command(subcommand)]
+    pub action: Option<HostAction>,
     #[command(flatten)]
     pub connection: Connection,
     #[command(flatten)]
@@ -150,6 +153,43 @@ pub struct HostOptions {
     /// exist (`sim-0001`, …), each with 8 CPUs, 32 GiB of memory and 1 TiB of disk. VMs bound to them never run.
     #[arg(long, value_name = "HOSTS", value_parser = clap::value_parser!(u16).range(1..=9999), conflicts_with_all = ["host_name", "join"])]
     pub simulate: Option<u16>,
+}
+
+/// What an administrator does with hosts.
+#[derive(Debug, Subcommand)]
+pub enum HostAction {
+    /// Lists the hosts.
+    List,
+    /// The host takes no new VMs; those it has go on.
+    Cordon {
+        /// The host's name.
+        host: String,
+    },
+    /// The host takes VMs again, and starts those that a drain had stopped.
+    Uncordon {
+        /// The host's name.
+        host: String,
+    },
+    /// Cordons the host and shuts down every VM there, whatever power is declared: an uncordon starts them again.
+    Drain {
+        /// The host's name.
+        host: String,
+        /// How long to wait until all are off.
+        #[arg(long, default_value = "15m", value_parser = crate::commands::time)]
+        timeout: Life,
+        /// Do not wait.
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Takes a host out for good: its Host, its access and its Lease. Refused while anything is bound to it.
+    Forget {
+        /// The host's name.
+        host: String,
+        /// The machine is gone with everything on it: its VMs and disks are given up. They stay as objects that say
+        /// so until somebody deletes them, and the Host goes with the last one.
+        #[arg(long)]
+        lost: bool,
+    },
 }
 
 /// `berth token`
@@ -192,7 +232,7 @@ pub struct TokenCreate {
     pub server: Option<String>,
 }
 
-/// A length of time, at least ten minutes.
+/// A length of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Life(pub std::time::Duration);
 

@@ -6,6 +6,7 @@ mod controllers;
 mod crds;
 mod descriptors;
 mod host;
+mod hosts;
 mod kubeconfig;
 mod machine;
 mod signals;
@@ -27,7 +28,10 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Up(options) => runtime()?.block_on(Box::pin(up::run(options))),
         Command::Controllers(options) => runtime()?.block_on(Box::pin(controllers::run(options))),
-        Command::Host(options) => runtime()?.block_on(Box::pin(host::run(options))),
+        Command::Host(options) => match &options.action {
+            Some(action) => runtime()?.block_on(Box::pin(hosts::run(&options, action))),
+            None => runtime()?.block_on(Box::pin(host::run(options))),
+        },
         Command::Token(options) => runtime()?.block_on(Box::pin(token::run(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
@@ -36,6 +40,11 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 /// The life of a token, as it is written on the command line.
 pub(crate) fn token_life(text: &str) -> Result<crate::cli::Life, String> {
     token::life(text).map(crate::cli::Life)
+}
+
+/// A length of time, as it is written on the command line.
+pub(crate) fn time(text: &str) -> Result<crate::cli::Life, String> {
+    token::duration(text).map(crate::cli::Life)
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -12,9 +12,11 @@
 //!
 //! It must not know QEMU, files or networks: those are the agent's.
 
+mod access;
 mod addresses;
 mod apply;
 mod disk;
+mod fenced;
 mod fleet;
 mod host;
 mod hotswap_disk_attachment;
@@ -193,7 +195,8 @@ async fn reconcile_one(
         Kind::IPPool => ip_pool::reconcile(world, writer, key, &mut touched).await?,
         Kind::StoragePool => storage_pool::reconcile(world, writer, key, &mut touched).await?,
         Kind::Host => host::reconcile(world, writer, key, &mut touched).await?,
-        Kind::Lease => Outcome::Settled,
+        Kind::Role => access::reconcile(world, writer, key, &mut touched).await?,
+        Kind::Lease | Kind::ServiceAccount => Outcome::Settled,
     };
     if !touched.is_empty() {
         info!(writes = touched.len(), "reconciled");

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
 use crate::config::AgentConfig;
+use crate::definitions::Definitions;
 use crate::host::SignOfLife;
 use crate::index::Index;
 use crate::machine::Machines;
@@ -29,6 +31,10 @@ pub(crate) struct Context {
     pub(crate) network: Applied,
     pub(crate) recorder: Recorder,
     pub(crate) sign_of_life: SignOfLife,
+    /// Whether the control plane knows all that is reported.
+    pub(crate) definitions: Definitions,
+    /// Whether this host was being emptied when that was last looked at.
+    pub(crate) draining: AtomicBool,
     synced: watch::Sender<bool>,
 }
 
@@ -53,6 +59,8 @@ impl Context {
             network: Applied::default(),
             recorder,
             sign_of_life: SignOfLife::default(),
+            definitions: Definitions::default(),
+            draining: AtomicBool::new(false),
             synced: watch::channel(false).0,
             queue,
             config,

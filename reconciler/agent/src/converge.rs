@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::Indexed;
-use crate::queue::Again;
+use crate::queue::{Again, Key};
 use crate::system::Retry;
 
 /// Far more than any object needs: a plan that never ends is a mistake that must not burn a core.
@@ -186,6 +186,12 @@ where
     match written.map_err(Error::api("write the status")) {
         Ok(mut answer) => {
             answer.meta_mut().managed_fields = None;
+            if ctx.definitions.are_older(&status, answer.status()) {
+                // What the control plane does not know it dropped: were that seen as a difference, it would be
+                // written again and again.
+                *answer.status_mut() = Some(status.clone());
+                ctx.concern(Key::Host);
+            }
             let concerned = ctx.index.written(object, answer);
             for key in concerned {
                 ctx.concern(key);

@@ -23,6 +23,12 @@ pub enum AgentError {
          the other agent; one that is gone for good loses the name after 40 seconds"
     )]
     Taken { host: String, holder: String },
+    /// Somebody declared the host gone for good.
+    #[error(
+        "host {host} was declared gone for good (Host.spec.fenced): what runs here is nobody's any more. Stop it, \
+         then let this machine join under a name of its own with another --state-dir"
+    )]
+    Fenced { host: String },
     /// The control plane does not know the credential any more.
     #[error(
         "the control plane no longer accepts the credential of host {host}: it was revoked or has run out. Its VMs go \

@@ -9,6 +9,7 @@ mod observe;
 mod plan;
 mod status;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use berth_api::Host;
@@ -43,6 +44,7 @@ pub(crate) enum Step {
 
 /// One reconcile of the Host and its housekeeping.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Again, Error> {
+    tell_vms_of_a_drain(ctx);
     let mut observed = observe::observe(ctx).await?;
     let steps = plan::plan(&observed);
     if !steps.is_empty() {
@@ -54,6 +56,19 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Again, Error> {
     }
     report(ctx, &observed).await?;
     Ok(Again::After(LOOK_EVERY))
+}
+
+/// When emptying the host begins or ends, every VM here has to be looked at.
+fn tell_vms_of_a_drain(ctx: &Context) {
+    let tables = ctx.index.read();
+    let draining = tables.hosts.get(&ObjectName::new("", ctx.host())).is_some_and(|host| host.spec.draining);
+    if ctx.draining.swap(draining, Ordering::Relaxed) == draining {
+        return;
+    }
+    tracing::info!(draining, "this host is to be emptied, or no longer");
+    let vms: Vec<Key> = tables.vms.all().map(|(name, _)| Key::Vm(name.clone())).collect();
+    drop(tables);
+    vms.into_iter().for_each(|key| ctx.queue.add(key));
 }
 
 async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
@@ -83,14 +98,19 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
         Some(host) => (*host).clone(),
         None => ensure(ctx, &api).await?,
     };
-    let status = status::status(&host, observed, &ctx.config, ctx.now());
+    let mut status = status::status(&host, observed, &ctx.config, ctx.now());
+    let older = ctx.definitions.were_older();
+    status::write_definitions(&mut status, older, host.metadata.generation.unwrap_or(0), ctx.now());
     if host.status.as_ref() == Some(&status) {
         return Ok(());
     }
     ctx.sign_of_life.is_given(ctx).await?;
     let changed = Host { status: Some(status.clone()), ..host.clone() };
     let written = api.replace_status(ctx.host(), &post(), &changed).await;
-    let answer = written.map_err(Error::api("write the Host's status"))?;
+    let mut answer = written.map_err(Error::api("write the Host's status"))?;
+    if ctx.definitions.are_older(&status, answer.status.as_ref()) {
+        answer.status = Some(status.clone());
+    }
     ctx.index.written(&host, answer);
     let ready = |conditions| find(conditions, "Ready").map(|c| c.reason.clone());
     let before = host.status.as_ref().and_then(|s| ready(&s.conditions));

@@ -18,6 +18,7 @@ pub mod clock;
 pub mod config;
 mod context;
 mod converge;
+mod definitions;
 mod disk;
 mod error;
 #[cfg(feature = "fake")]

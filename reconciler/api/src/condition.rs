@@ -44,6 +44,8 @@ pub enum ConditionType {
     PublicAddresses,
     /// A pool holds addresses of hosts. Present only while true.
     HostAddresses,
+    /// The control plane's definitions know all that the host's agent reports. Only there while they do not.
+    DefinitionsCurrent,
 }
 
 impl ConditionType {
@@ -64,6 +66,7 @@ impl ConditionType {
             Self::MTUFits => "MTUFits",
             Self::PublicAddresses => "PublicAddresses",
             Self::HostAddresses => "HostAddresses",
+            Self::DefinitionsCurrent => "DefinitionsCurrent",
         }
     }
 }

@@ -26,6 +26,8 @@ use crate::Conditions;
     printcolumn(name = "CPUs", type_ = "integer", json_path = ".status.capacity.cpus"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".status.capacity.memory"),
     printcolumn(name = "Free", type_ = "string", json_path = ".status.free.memory"),
+    printcolumn(name = "Cordoned", type_ = "boolean", json_path = ".spec.cordoned", priority = 1),
+    printcolumn(name = "Address", type_ = "string", json_path = ".status.address", priority = 1),
     printcolumn(name = "VMs", type_ = "integer", json_path = ".status.vms"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -35,6 +37,16 @@ pub struct HostSpec {
     /// Whether the host takes no new VMs. Default false.
     #[serde(default)]
     pub cordoned: bool,
+    /// Whether the host is being emptied: it takes no new VMs, and those it has are shut down and held stopped with
+    /// the reason `HostDraining`, whatever their declared power. Default false.
+    #[serde(default)]
+    pub draining: bool,
+    /// Says that the host is gone for good with everything on it, so that nobody waits for it any more: what is being
+    /// deleted there ends, its other objects are Stalled, and the Host goes with the last of them. Set it only when
+    /// nothing can run there any more. Default false; cannot be taken back.
+    #[serde(default)]
+    #[x_kube(validation = Rule::new("self || !oldSelf").message("fenced cannot be taken back: remove the Host's objects, then let the host join again"))]
+    pub fenced: bool,
 }
 
 /// What a host's agent says of it.
@@ -100,9 +112,9 @@ pub struct KvmStatus {
     pub usable: bool,
     /// Why, for people.
     pub reason: String,
-    /// Million guest instructions a second, measured.
+    /// Million guest instructions a second, measured, with two digits behind the point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mips: Option<i64>,
+    pub mips: Option<f64>,
 }
 
 /// Amounts of what VMs need.

@@ -146,8 +146,12 @@ pub fn roles() -> Vec<Value> {
             None,
             json!([
                 {"apiGroups": [GROUP], "resources": all, "verbs": write},
-                {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+                {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": write},
+                // To let each host read the Secrets its VMs need, and no other: nobody grants what he does not have.
+                {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
+                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": read},
             ]),
         ),
         access::cluster_role(),

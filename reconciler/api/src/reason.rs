@@ -93,7 +93,12 @@ reasons! {
     /// The host's Lease is stale: what runs there is not known.
     HostSilent,
 
+    /// The host is being emptied: the VM is held stopped until the host is uncordoned.
+    HostDraining,
+
     // A person must change something.
+    /// The host was declared gone for good, and with it what was there.
+    HostFenced,
     /// The downloaded bytes do not have the declared checksum.
     ChecksumMismatch,
     /// The source answered that there is no such image.
@@ -156,6 +161,8 @@ reasons! {
     ForeignFirewall,
     /// The host takes no new VMs.
     Cordoned,
+    /// The control plane's definitions are older than the host's agent.
+    OlderDefinitions,
 }
 
 impl fmt::Display for Reason {

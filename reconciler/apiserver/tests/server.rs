@@ -13,5 +13,7 @@ mod machinery;
 mod restart;
 #[path = "server/sockets.rs"]
 mod sockets;
+#[path = "server/tokens.rs"]
+mod tokens;
 #[path = "server/toy.rs"]
 mod toy;

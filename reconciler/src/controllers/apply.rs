@@ -29,7 +29,7 @@ pub(super) struct WriteError {
 }
 
 impl WriteError {
-    fn new(key: &Key, source: kube::Error) -> Self {
+    pub(super) fn new(key: &Key, source: kube::Error) -> Self {
         Self {
             kind: key.kind.as_str(),
             namespace: key.namespace().to_owned(),
@@ -127,6 +127,10 @@ impl Writer {
     pub(super) fn new(client: Client, config: Config) -> Self {
         let seed = u64::from_str_radix(&config.identities.hex(16), 16).unwrap_or_default();
         Self { client: PrintableClient(client), config, jitter: Mutex::new(StdRng::seed_from_u64(seed)) }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client.0
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::{
     Key, Kind, World,
     apply::{WriteError, Writer},
+    fenced,
     plan::{Need, Outcome, Plan, Standing, Step},
     vm::bind_disk,
 };
@@ -37,6 +38,9 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(disk) = world.disks.get(key).cloned() else { return Ok(Outcome::Settled) };
+    if let Some(outcome) = fenced::disk(world, writer, &disk, touched).await? {
+        return Ok(outcome);
+    }
     let observed = observe(world, &disk);
     let plan = plan(&disk, &observed);
     writer.apply(world, &plan.steps, touched).await?;

@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     Key, World,
     apply::{WriteError, Writer},
+    fenced,
     plan::Outcome,
 };
 
@@ -16,6 +17,12 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(host) = world.hosts.get(key).cloned() else { return Ok(Outcome::Settled) };
+    if host.spec.fenced {
+        let status = fenced_status(&host, writer.now());
+        writer.status(world, host.as_ref(), status, touched).await?;
+        fenced::host_itself(world, writer, key, touched).await?;
+        return Ok(Outcome::Settled);
+    }
     let mut alive = world.is_alive(&key.name);
     if !alive && !is_called_unknown(&host) {
         alive = !writer.confirms_silence(world, &key.name, touched).await?;
@@ -23,6 +30,16 @@ pub(super) async fn reconcile(
     let status = status(&host, alive, writer.now());
     writer.status(world, host.as_ref(), status, touched).await?;
     Ok(Outcome::Settled)
+}
+
+fn fenced_status(host: &Host, now: Timestamp) -> HostStatus {
+    let mut status = host.status.clone().unwrap_or_default();
+    let generation = host.metadata.generation.unwrap_or_default();
+    let text = "gone for good: it goes with the last object that is bound to it";
+    let (ready, reason) = (ConditionType::Ready, Reason::HostFenced);
+    condition::set(&mut status.conditions, ready, "False", reason, text, generation, now);
+    status.observed_generation = generation;
+    status
 }
 
 fn is_called_unknown(host: &Host) -> bool {

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::{
     Key, Kind, World,
     apply::{WriteError, Writer},
+    fenced,
     plan::{Need, Outcome, Plan, Step},
     vm::bind_disk,
 };
@@ -40,6 +41,9 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(attachment) = world.attachments.get(key).cloned() else { return Ok(Outcome::Settled) };
+    if let Some(outcome) = fenced::attachment(world, writer, &attachment, touched).await? {
+        return Ok(outcome);
+    }
     let plan = plan(&attachment, &observe(world, &attachment, writer.identities()));
     writer.apply(world, &plan.steps, touched).await?;
     let Some(attachment) = world.attachments.get(key).cloned() else { return Ok(Outcome::Settled) };

@@ -8,7 +8,12 @@ use std::{
 use berth_api::{ConditionType, HotswapDiskAttachment, PublicIP, VM, condition};
 use kube::ResourceExt;
 
-use super::{Key, Kind, fleet::Fleet, scheduler::Members};
+use super::{
+    Key, Kind,
+    access::{NeededSecret, Secrets},
+    fleet::Fleet,
+    scheduler::Members,
+};
 
 /// The addresses of a network that are given out.
 #[derive(Debug, Default)]
@@ -73,6 +78,8 @@ struct VmEntry {
     public_ips: Vec<Key>,
     addresses: Vec<(String, Ipv4Addr)>,
     macs: Vec<String>,
+    /// The Secret its host must read.
+    secret: Option<NeededSecret>,
 }
 
 /// See the module.
@@ -80,6 +87,8 @@ struct VmEntry {
 pub(super) struct Index {
     /// The hosts, and what VMs take of them.
     pub(super) fleet: Fleet,
+    /// The Secrets hosts must read.
+    pub(super) secrets: Secrets,
     vm_entries: HashMap<Key, VmEntry>,
     by_host: HashMap<String, BTreeSet<Key>>,
     by_group: HashMap<Key, BTreeSet<Key>>,
@@ -123,6 +132,7 @@ fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
     let address = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.address.parse().ok()?));
     let scheduled = status.and_then(|s| condition::find(&s.conditions, ConditionType::Scheduled.as_str()));
     VmEntry {
+        secret: NeededSecret::of(vm),
         host,
         cpus,
         memory,
@@ -162,6 +172,8 @@ impl Index {
         let new = vm.map(|vm| entry_of(vm, cpus, memory));
         let old = self.vm_entries.remove(key);
         let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
+        let secret = |entry: &Option<VmEntry>| entry.as_ref().and_then(|e| e.secret.clone());
+        concerned.extend(self.secrets.set(secret(&old).as_ref(), secret(&new).as_ref()));
         for entry in old.iter().chain(&new) {
             concerned.extend(entry.public_ips.iter().cloned());
             // A group has many members: it is told only what it reports of them.

@@ -4,7 +4,7 @@ use berth_api::{
     Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP, StoragePool, VM,
     VMClass,
 };
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
 use kube::{Resource, ResourceExt};
 
 /// The kinds the controllers watch.
@@ -22,11 +22,15 @@ pub enum Kind {
     PublicIP,
     VM,
     HotswapDiskAttachment,
+    /// Hosts' accounts only.
+    ServiceAccount,
+    /// Hosts' roles only.
+    Role,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Host,
         Kind::Lease,
         Kind::StoragePool,
@@ -39,6 +43,8 @@ impl Kind {
         Kind::PublicIP,
         Kind::VM,
         Kind::HotswapDiskAttachment,
+        Kind::ServiceAccount,
+        Kind::Role,
     ];
 
     /// The kind's name.
@@ -56,6 +62,8 @@ impl Kind {
             Kind::PublicIP => "PublicIP",
             Kind::VM => "VM",
             Kind::HotswapDiskAttachment => "HotswapDiskAttachment",
+            Kind::ServiceAccount => "ServiceAccount",
+            Kind::Role => "Role",
         }
     }
 }
@@ -115,5 +123,7 @@ watched!(
     Disk,
     PublicIP,
     VM,
-    HotswapDiskAttachment
+    HotswapDiskAttachment,
+    ServiceAccount,
+    Role
 );

@@ -10,9 +10,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    Key, Kind, World,
+    Key, Kind, World, access,
     addresses::{self, Fresh as FreshInterface},
     apply::{WriteError, Writer},
+    fenced,
     fleet::Fleet,
     plan::{Need, Outcome, Place, Plan, Step},
     scheduler::{self, Filling, Group, Members, Request},
@@ -78,6 +79,9 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
+    if let Some(outcome) = fenced::vm(world, writer, &vm, touched).await? {
+        return Ok(outcome);
+    }
     let mut observed = observe(world, &vm, writer.identities(), writer.filling());
     if observed.host_silent
         && let Some(status) = vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown))
@@ -86,6 +90,10 @@ pub(super) async fn reconcile(
         observed.host_silent = writer.confirms_silence(world, &binding.host, touched).await?;
     }
     let plan = plan(&vm, &observed, &world.index.fleet);
+    if let Decision::Bind { host, .. } = &plan.decision {
+        // Before the host knows of the VM, so that it never looks for its Secret in vain.
+        access::grant(world, writer, host, &vm, touched).await?;
+    }
     writer.apply(world, &plan.steps, touched).await?;
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
     let status = status(&vm, &plan.decision, writer.now());

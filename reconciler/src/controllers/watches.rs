@@ -2,10 +2,10 @@
 
 use berth_api::{
     Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP, SYSTEM_NAMESPACE,
-    StoragePool, VM, VMClass,
+    StoragePool, VM, VMClass, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, StreamExt, stream::BoxStream, stream::select_all};
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
 use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
@@ -30,6 +30,8 @@ pub(super) enum Object {
     PublicIP(Box<PublicIP>),
     VM(Box<VM>),
     HotswapDiskAttachment(Box<HotswapDiskAttachment>),
+    ServiceAccount(Box<ServiceAccount>),
+    Role(Box<Role>),
 }
 
 macro_rules! objects {
@@ -48,7 +50,9 @@ objects!(
     Disk,
     PublicIP,
     VM,
-    HotswapDiskAttachment
+    HotswapDiskAttachment,
+    ServiceAccount,
+    Role
 );
 
 /// What a watch reports.
@@ -80,6 +84,8 @@ pub(super) fn all(client: &Client) -> impl Stream<Item = Change> + Unpin + Send 
         one::<PublicIP>(Api::all(everywhere(client))),
         one::<VM>(Api::all(everywhere(client))),
         one::<HotswapDiskAttachment>(Api::all(everywhere(client))),
+        labelled::<ServiceAccount>(Api::namespaced(everywhere(client), SYSTEM_NAMESPACE), HOST_LABEL),
+        labelled::<Role>(Api::all(everywhere(client)), HOST_LABEL),
     ])
 }
 
@@ -87,7 +93,22 @@ fn one<K>(api: Api<K>) -> BoxStream<'static, Change>
 where
     K: Watched + DeserializeOwned + std::fmt::Debug + Send + Into<Object> + 'static,
 {
-    watcher(api, watcher::Config::default())
+    with(api, watcher::Config::default())
+}
+
+/// Only those with the label.
+fn labelled<K>(api: Api<K>, label: &str) -> BoxStream<'static, Change>
+where
+    K: Watched + DeserializeOwned + std::fmt::Debug + Send + Into<Object> + 'static,
+{
+    with(api, watcher::Config::default().labels(label))
+}
+
+fn with<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Change>
+where
+    K: Watched + DeserializeOwned + std::fmt::Debug + Send + Into<Object> + 'static,
+{
+    watcher(api, config)
         .default_backoff()
         .filter_map(|event| async move {
             match event {

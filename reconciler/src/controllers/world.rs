@@ -10,7 +10,7 @@ use berth_api::{
     ConditionType, Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
     SHARED_NAMESPACE, StoragePool, VM, VMClass, condition,
 };
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
@@ -98,6 +98,8 @@ pub struct World {
     pub(super) public_ips: Cache<PublicIP>,
     pub(super) vms: Cache<VM>,
     pub(super) attachments: Cache<HotswapDiskAttachment>,
+    pub(super) accounts: Cache<ServiceAccount>,
+    pub(super) roles: Cache<Role>,
     pub(super) index: Index,
     pub(super) underlay: Underlay,
     host_silence: Duration,
@@ -157,6 +159,14 @@ macro_rules! each_cache {
                 let $cache = &mut $self.attachments;
                 $body
             }
+            Kind::ServiceAccount => {
+                let $cache = &mut $self.accounts;
+                $body
+            }
+            Kind::Role => {
+                let $cache = &mut $self.roles;
+                $body
+            }
         }
     };
 }
@@ -176,6 +186,8 @@ impl World {
             public_ips: Cache::default(),
             vms: Cache::default(),
             attachments: Cache::default(),
+            accounts: Cache::default(),
+            roles: Cache::default(),
             index: Index::default(),
             underlay: Underlay::default(),
             host_silence,
@@ -267,6 +279,11 @@ impl World {
                 }
                 taken
             }
+            Object::ServiceAccount(object) => {
+                keys.extend(self.index.secrets.keys_of_account(&key));
+                self.accounts.put(*object).is_some()
+            }
+            Object::Role(object) => self.roles.put(*object).is_some(),
         };
         if taken { keys } else { Vec::new() }
     }
@@ -283,6 +300,7 @@ impl World {
                 self.index.fleet.remove_host(&key.name);
                 keys.extend(self.index_host(key));
             }
+            Kind::ServiceAccount => keys.extend(self.index.secrets.keys_of_account(key)),
             Kind::Lease => {
                 self.renewed.remove(&key.name);
                 self.fleet_host(&key.name);
@@ -325,7 +343,7 @@ impl World {
             name: name.to_owned(),
             labels: host.labels().clone(),
             ready: ready && self.is_alive(name),
-            cordoned: host.spec.cordoned,
+            cordoned: host.spec.cordoned || host.spec.draining || host.spec.fenced,
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory)),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes),
@@ -344,6 +362,11 @@ impl World {
         }
         let class = self.vm_classes.lookup(&vm.namespace()?, vm.spec.class.as_str())?;
         Some((class.spec.cpus, class.spec.memory.bytes().ok()?))
+    }
+
+    /// Whether somebody said that the host is gone for good.
+    pub(super) fn is_fenced(&self, host: &str) -> bool {
+        self.hosts.cluster(host).is_some_and(|host| host.spec.fenced)
     }
 
     /// Whether the host's agent renews its Lease.
@@ -386,5 +409,7 @@ fn key_of(object: &Object) -> Key {
         Object::PublicIP(object) => Key::of(object.as_ref()),
         Object::VM(object) => Key::of(object.as_ref()),
         Object::HotswapDiskAttachment(object) => Key::of(object.as_ref()),
+        Object::ServiceAccount(object) => Key::of(object.as_ref()),
+        Object::Role(object) => Key::of(object.as_ref()),
     }
 }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::error::{AgentError, Error};
+use crate::queue::ObjectName;
 
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Two renewals have been missed.
@@ -95,9 +96,13 @@ impl SignOfLife {
 
 /// Renews the Lease until it is dropped.
 ///
-/// *Errors:* another agent is this host, or the control plane does not know us any more.
+/// *Errors:* another agent is this host, it was declared gone for good, or the control plane does not know us any more.
 pub(crate) async fn renew_for_ever(ctx: Arc<Context>) -> AgentError {
     loop {
+        let own = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
+        if own.is_some_and(|host| host.spec.fenced) {
+            return AgentError::Fenced { host: ctx.host().to_owned() };
+        }
         let wait = match ctx.sign_of_life.renew(&ctx).await {
             Ok(()) => {
                 ctx.sign_of_life.state.lock().await.unknown = None;

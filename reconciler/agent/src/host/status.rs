@@ -19,7 +19,11 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     let generation = host.metadata.generation.unwrap_or(0);
     let facts = &observed.facts;
     status.observed_generation = generation;
-    let text = if host.spec.cordoned { "cordoned: takes no new VMs" } else { "" };
+    let text = match (host.spec.draining, host.spec.cordoned) {
+        (true, _) => "being drained: takes no new VMs, and stops those it has",
+        (false, true) => "cordoned: takes no new VMs",
+        (false, false) => "",
+    };
     Readiness::Ready(Reason::AgentReady, text.to_owned()).write(&mut status.conditions, generation, now);
     let accelerated = facts.accelerator == Accelerator::Kvm;
     let reason = if accelerated { Reason::Accelerated } else { Reason::Emulated };
@@ -52,7 +56,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.kvm = Some(KvmStatus {
         usable: facts.kvm.usable,
         reason: facts.kvm.reason.clone(),
-        mips: facts.kvm.mips.and_then(|mips| i64::try_from(mips).ok()),
+        mips: facts.kvm.mips.map(|mips| (mips * 100.0).round() / 100.0),
     });
     write_resources(&mut status, observed, config);
     status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
@@ -62,6 +66,20 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.trash = trash(observed);
     status.orphans = orphans(observed);
     status
+}
+
+/// Whether the control plane knows all that this agent reports: said only while it does not.
+pub(super) fn write_definitions(status: &mut HostStatus, older: bool, generation: i64, now: Timestamp) {
+    let kind = ConditionType::DefinitionsCurrent;
+    if !older {
+        return berth_api::condition::remove(&mut status.conditions, kind);
+    }
+    let text = concat!(
+        "the control plane's definitions are older than this agent (",
+        env!("CARGO_PKG_VERSION"),
+        "): what they do not know is not shown; apply `berth crds` of that version"
+    );
+    set_bool(&mut status.conditions, kind, false, Reason::OlderDefinitions, text, generation, now);
 }
 
 fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentConfig) {

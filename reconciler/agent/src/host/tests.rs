@@ -43,7 +43,7 @@ fn observed() -> Observed {
             storage_total_bytes: 100 << 30,
             storage_free_bytes: (50 << 30) + 12345,
             qemu: Ok(qemu),
-            kvm: KvmFacts { usable: false, reason: "emulates every instruction".into(), mips: Some(1) },
+            kvm: KvmFacts { usable: false, reason: "emulates every instruction".into(), mips: Some(1.234) },
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
             address: None,
             mtu: None,
@@ -112,6 +112,7 @@ fn why_it_emulates_is_said_and_a_second_look_writes_nothing() {
         (accelerated.reason.as_str(), accelerated.message.as_str()),
         ("Emulated", "emulates every instruction")
     );
+    assert_eq!(reported.kvm.as_ref().and_then(|kvm| kvm.mips), Some(1.23), "slow is not nothing");
     host.status = Some(reported.clone());
     let mut later = observed();
     later.facts.storage_free_bytes -= 4096;

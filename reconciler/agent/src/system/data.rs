@@ -293,5 +293,5 @@ pub struct KvmFacts {
     pub usable: bool,
     pub reason: String,
     /// Million guest instructions a second.
-    pub mips: Option<u64>,
+    pub mips: Option<f64>,
 }

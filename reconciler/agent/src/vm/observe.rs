@@ -56,6 +56,8 @@ pub(crate) struct Observed {
     pub(crate) taps: Vec<String>,
     /// A Disk still names this VM as its user.
     pub(crate) still_user: bool,
+    /// This host is being emptied.
+    pub(crate) draining: bool,
 }
 
 /// A disk the spec lists.
@@ -167,6 +169,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         host: None,
         free_memory: None,
         taps: Vec::new(),
+        draining: tables.hosts.get(&ObjectName::new("", ctx.host())).is_some_and(|h| h.spec.draining),
         still_user: tables.disks.all().any(|(disk_name, disk)| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
             disk_name.namespace == name.namespace
@@ -332,6 +335,10 @@ async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {
         return Ok(Bootstrap::Inline);
     };
     let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
-    let found = secrets.get_opt(&name).await.map_err(Error::api("read the bootstrap Secret"))?;
+    let found = match secrets.get_opt(&name).await {
+        // The controllers let this host read it once the VM is bound here.
+        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Bootstrap::Missing(name)),
+        other => other.map_err(Error::api("read the bootstrap Secret"))?,
+    };
     Ok(found.map_or(Bootstrap::Missing(name), |secret| Bootstrap::secret(&secret)))
 }

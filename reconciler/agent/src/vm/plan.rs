@@ -42,11 +42,11 @@ fn deleting(vm: &VM) -> bool {
 }
 
 /// Why this VM's machine should not go on as it is, if so.
-fn reason_to_stop(vm: &VM, run: Option<&Run>) -> Option<Why> {
+fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<Why> {
     if deleting(vm) {
         return Some(Why::Delete);
     }
-    if vm.spec.power == Power::Stopped {
+    if vm.spec.power == Power::Stopped || draining {
         return Some(Why::PowerOff);
     }
     run.is_some_and(|run| run.token != vm.spec.restart_token).then_some(Why::Restart)
@@ -63,7 +63,7 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if ended {
         return finish(observed);
     }
-    let wanted = reason_to_stop(vm, journal.run.as_ref());
+    let wanted = reason_to_stop(vm, journal.run.as_ref(), observed.draining);
     match (&journal.stop, wanted) {
         (None, None) => running::plan(vm, observed),
         (None, Some(why)) => {
@@ -160,6 +160,9 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     if vm.spec.power == Power::Stopped {
         return stop::stopped(observed);
+    }
+    if observed.draining {
+        return stop::held(observed);
     }
     start::plan(vm, observed)
 }

@@ -133,7 +133,9 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
     match readiness {
         Readiness::Ready(..) => VMState::Stopped,
         Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
-        Readiness::Stalled(Reason::GuestEnded, _) => VMState::Stopped,
+        Readiness::Stalled(Reason::GuestEnded, _) | Readiness::Reconciling(Reason::HostDraining, _) => {
+            VMState::Stopped
+        }
         Readiness::Stalled(..) => VMState::Failed,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,
         Readiness::Reconciling(Reason::Starting, _) => VMState::Starting,

@@ -53,7 +53,7 @@ pub fn host(host: &str) -> Vec<Value> {
 
 /// The name of the role, and its binding, by which a host reads Secrets in a namespace.
 pub fn secrets_role_name(host: &str) -> String {
-    format!("berth-host-{host}-secrets")
+    format!("berth-secrets-{host}")
 }
 
 /// Lets a host read these Secrets of a namespace and no other.
@@ -97,7 +97,6 @@ pub(super) fn cluster_role() -> Value {
             {"apiGroups": [GROUP], "resources": ["vms", "disks", "hotswapdiskattachments"], "verbs": write},
             {"apiGroups": [GROUP], "resources": ["vms/status", "disks/status", "images/status",
                 "hotswapdiskattachments/status", "hosts/status"], "verbs": write},
-            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
             {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         ],

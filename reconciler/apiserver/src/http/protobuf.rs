@@ -194,6 +194,22 @@ const MAY: &[Field] = &[
 ];
 const RULES: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "namespace", Text)]))];
 const SCALE: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "replicas", Number)]))];
+const TOKEN: &[Field] = &[
+    METADATA,
+    (
+        2,
+        "spec",
+        Message(&[
+            (1, "audiences", Texts),
+            (
+                3,
+                "boundObjectRef",
+                Message(&[(1, "kind", Text), (2, "apiVersion", Text), (3, "name", Text), (4, "uid", Text)]),
+            ),
+            (4, "expirationSeconds", Number),
+        ]),
+    ),
+];
 const DELETE: &[Field] = &[
     (1, "gracePeriodSeconds", Number),
     (2, "preconditions", Message(&[(1, "uid", Text), (2, "resourceVersion", Text)])),
@@ -217,6 +233,7 @@ fn message(api_version: &str, kind: &str) -> Option<&'static [Field]> {
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => ROLE,
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => BINDING,
         ("authentication.k8s.io", "SelfSubjectReview") => WHO,
+        ("authentication.k8s.io", "TokenRequest") => TOKEN,
         ("authorization.k8s.io", "SelfSubjectAccessReview") => MAY,
         ("authorization.k8s.io", "SelfSubjectRulesReview") => RULES,
         ("autoscaling", "Scale") => SCALE,

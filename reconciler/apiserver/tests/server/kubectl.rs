@@ -90,6 +90,11 @@ fn everyday_work(kubectl: &Kubectl) {
     assert!(kubectl.ok(&["auth", "whoami"], "").contains("admin"));
     assert_eq!(kubectl.ok(&["auth", "can-i", "delete", "boats"], ""), "yes\n");
     kubectl.ok(&["create", "secret", "generic", "s", "--from-literal=a=b"], "");
+    kubectl.ok(&["create", "serviceaccount", "robot"], "");
+    let token = kubectl.ok(&["create", "token", "robot", "--duration=10m"], "");
+    let robot = format!("--token={}", token.trim());
+    assert!(kubectl.ok(&["auth", "whoami", &robot], "").contains("system:serviceaccount:default:robot"));
+    assert_eq!(kubectl.run(&["auth", "can-i", "get", "secrets", &robot], "").1, "no\n");
     kubectl.ok(&["create", "namespace", "sea"], "");
     kubectl.ok(&["delete", "namespace", "sea", "--timeout=10s"], "");
     kubectl.ok(&["delete", "boat", "ada", "--timeout=10s"], "");

@@ -79,12 +79,7 @@ impl Host {
             storage_total_bytes: space.total,
             storage_free_bytes: space.free,
             qemu: qemu.map_err(|e| SystemError::from(e).chain()).and_then(|i| qemu_facts(&i, accelerator)),
-            kvm: KvmFacts {
-                usable: kvm.usable,
-                reason: kvm.reason,
-                // Below one million, which is as good as none, shows as 0.
-                mips: kvm.mips.map(|m| m as u64),
-            },
+            kvm: KvmFacts { usable: kvm.usable, reason: kvm.reason, mips: kvm.mips },
             accelerator,
             address: self.address.or_else(address),
             // Asked where the interfaces are known.

@@ -95,7 +95,9 @@ fn prepared<'a>(
     }
     match &observed.bootstrap {
         Bootstrap::Missing(name) => {
-            let text = format!("Secret {name} with the bootstrap data does not exist (yet)");
+            let text = format!(
+                "Secret {name} with the bootstrap data does not exist (yet), or this host may not read it (yet)"
+            );
             return Err(waits(Reason::WaitingForBootstrap, text).look_again(LOOK_FOR));
         }
         Bootstrap::Unusable(text) => {

@@ -80,7 +80,16 @@ fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Du
 
 /// It is off as declared.
 pub(super) fn stopped(observed: &Observed) -> Plan<Step> {
-    let readiness = Readiness::Ready(Reason::Stopped, String::new());
+    off(observed, Readiness::Ready(Reason::Stopped, String::new()))
+}
+
+/// It is off because its host is being drained, whatever is declared.
+pub(super) fn held(observed: &Observed) -> Plan<Step> {
+    let text = "its host is being drained: it starts again when the host is uncordoned";
+    off(observed, Readiness::Reconciling(Reason::HostDraining, text.into()))
+}
+
+fn off(observed: &Observed, readiness: Readiness) -> Plan<Step> {
     let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
     // A power cycle: how it ended before is past.
     if observed.journal.run.is_some() {

@@ -1,0 +1,165 @@
+//! Tokens of ServiceAccounts: what they open, and when they end.
+
+use std::time::Duration;
+
+use berth_apiserver::Server;
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::toy::{reason, server};
+
+fn parse<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+async fn make<K>(api: Api<K>, object: Value)
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    api.create(&PostParams::default(), &parse::<K>(object)).await.expect("it is created");
+}
+
+async fn robot(server: &Server) -> (Client, Api<ServiceAccount>) {
+    let admin = Client::new(server.service(), "default");
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(admin.clone());
+    make(accounts.clone(), json!({"metadata": {"name": "robot"}})).await;
+    (admin, accounts)
+}
+
+async fn token(accounts: &Api<ServiceAccount>, spec: Value) -> kube::Result<String> {
+    let request: TokenRequest = parse(json!({"spec": spec}));
+    let made = accounts.create_token_request("robot", &PostParams::default(), &request).await?;
+    Ok(made.status.and_then(|status| status.token).expect("a token"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_its_account_until_it_runs_out() {
+    let server = server().await;
+    let (_admin, accounts) = robot(&server).await;
+    let secret = token(&accounts, json!({"expirationSeconds": 600})).await.expect("a token");
+    let service = server.service_with_token(&secret).expect("it opens");
+    let reviews: Api<SelfSubjectReview> = Api::all(Client::new(service, "default"));
+    let told =
+        reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("an answer");
+    let user = told.status.and_then(|status| status.user_info).expect("somebody");
+    assert_eq!(user.username.as_deref(), Some("system:serviceaccount:default:robot"));
+    let account = accounts.get("robot").await.expect("it is there");
+    assert_eq!(user.uid, account.metadata.uid);
+    let groups = ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"];
+    assert_eq!(user.groups.as_deref(), Some(&groups.map(str::to_owned)[..]));
+    tokio::time::advance(Duration::from_secs(599)).await;
+    assert!(server.service_with_token(&secret).is_some());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(server.service_with_token(&secret).is_none(), "it has run out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_an_account_ends_its_tokens_and_another_of_the_same_name_does_not_bring_them_back() {
+    let server = server().await;
+    let (_admin, accounts) = robot(&server).await;
+    let secret = token(&accounts, json!({})).await.expect("a token");
+    assert!(server.service_with_token(&secret).is_some());
+    accounts.delete("robot", &DeleteParams::default()).await.expect("deleted");
+    assert!(server.service_with_token(&secret).is_none());
+    make(accounts, json!({"metadata": {"name": "robot"}})).await;
+    assert!(server.service_with_token(&secret).is_none(), "it is another account");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_bound_to_a_secret_ends_with_it_and_one_for_others_opens_nothing_here() {
+    let server = server().await;
+    let (admin, accounts) = robot(&server).await;
+    let secrets: Api<Secret> = Api::default_namespaced(admin);
+    let bound = json!({"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s"}});
+    assert_eq!(reason(token(&accounts, bound.clone()).await).0, 404, "it must be there");
+    make(secrets.clone(), json!({"metadata": {"name": "s"}})).await;
+    let secret = token(&accounts, bound).await.expect("a token");
+    assert!(server.service_with_token(&secret).is_some());
+    secrets.delete("s", &DeleteParams::default()).await.expect("deleted");
+    assert!(server.service_with_token(&secret).is_none());
+    let others = token(&accounts, json!({"audiences": ["vault"]})).await.expect("a token");
+    assert!(server.service_with_token(&others).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_lives_ten_minutes_at_least_and_its_account_must_exist() {
+    let server = server().await;
+    let (_admin, accounts) = robot(&server).await;
+    assert_eq!(reason(token(&accounts, json!({"expirationSeconds": 599})).await), (422, "Invalid".into()));
+    accounts.delete("robot", &DeleteParams::default()).await.expect("deleted");
+    assert_eq!(reason(token(&accounts, json!({})).await), (404, "NotFound".into()));
+}
+
+/// A user who may write roles and read ConfigMaps, and no more.
+async fn clerk(server: &Server, extra: Value) -> Client {
+    let (admin, accounts) = robot(server).await;
+    let mut rules = vec![
+        json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["create", "update", "patch"]}),
+        json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}),
+    ];
+    rules.extend(extra.as_array().cloned().unwrap_or_default());
+    make(Api::<ClusterRole>::all(admin.clone()), json!({"metadata": {"name": "clerk"}, "rules": rules}))
+        .await;
+    let secrets = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
+    make(Api::<ClusterRole>::all(admin.clone()), json!({"metadata": {"name": "secrets"}, "rules": secrets}))
+        .await;
+    let binding = json!({"metadata": {"name": "clerk"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "clerk"},
+        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": "default"}]});
+    make(Api::<ClusterRoleBinding>::all(admin), binding).await;
+    let secret = token(&accounts, json!({})).await.expect("a token");
+    Client::new(server.service_with_token(&secret).expect("it opens"), "default")
+}
+
+fn role(name: &str, resource: &str, verbs: &[&str]) -> Role {
+    parse(json!({"metadata": {"name": name},
+        "rules": [{"apiGroups": [""], "resources": [resource], "verbs": verbs}]}))
+}
+
+fn binding(name: &str, to: &str) -> RoleBinding {
+    parse(json!({"metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": to},
+        "subjects": [{"kind": "User", "name": "anybody", "apiGroup": "rbac.authorization.k8s.io"}]}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_grants_what_he_does_not_have() {
+    let server = server().await;
+    let client = clerk(&server, json!([])).await;
+    let roles: Api<Role> = Api::default_namespaced(client.clone());
+    let bindings: Api<RoleBinding> = Api::default_namespaced(client.clone());
+    let params = PostParams::default();
+    roles.create(&params, &role("fine", "configmaps", &["get"])).await.expect("he has that");
+    for more in [role("a", "secrets", &["get"]), role("b", "configmaps", &["*"]), role("c", "*", &["get"])] {
+        assert_eq!(reason(roles.create(&params, &more).await), (403, "Forbidden".into()));
+    }
+    let wider = role("fine", "configmaps", &["get", "delete"]);
+    let replaced = roles.patch("fine", &Default::default(), &kube::api::Patch::Merge(&wider)).await;
+    assert_eq!(reason(replaced).0, 403);
+    bindings.create(&params, &binding("fine", "clerk")).await.expect("he has all of that");
+    assert_eq!(reason(bindings.create(&params, &binding("more", "secrets")).await).0, 403);
+    assert_eq!(reason(bindings.create(&params, &binding("none", "nothing")).await).0, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_escalate_or_bind_may_grant_more() {
+    let server = server().await;
+    let may = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["escalate"]},
+        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "resourceNames": ["secrets"], "verbs": ["bind"]}]);
+    let client = clerk(&server, may).await;
+    let (roles, bindings) = (
+        Api::<Role>::default_namespaced(client.clone()),
+        Api::<RoleBinding>::default_namespaced(client.clone()),
+    );
+    let params = PostParams::default();
+    roles.create(&params, &role("more", "secrets", &["get"])).await.expect("he may escalate");
+    bindings.create(&params, &binding("more", "secrets")).await.expect("he may bind that one");
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    maps.list(&ListParams::default()).await.expect("his own rights are as they were");
+}

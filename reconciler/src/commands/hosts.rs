@@ -1,0 +1,269 @@
+//! `berth host list|cordon|uncordon|drain|forget`: what an administrator does with hosts.
+
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use berth_api::{
+    ConditionType, Disk, Host, HotswapDiskAttachment, SYSTEM_NAMESPACE, VM, condition, manifests::access,
+};
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::ServiceAccount,
+        rbac::v1::{Role, RoleBinding},
+    },
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::cli::{HostAction, HostOptions};
+
+use super::{connect, token};
+
+/// How often a drain looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A Lease renewed within this time is a living agent's.
+const ALIVE: SignedDuration = SignedDuration::from_secs(40);
+
+pub(super) async fn run(options: &HostOptions, action: &HostAction) -> anyhow::Result<()> {
+    let config = connect::admin(&options.connection, &options.state.state_dir).await?;
+    let client = Client::try_from(config).context("making a client")?;
+    match action {
+        HostAction::List => list(&client).await,
+        HostAction::Cordon { host } => {
+            declare(&client, host, &json!({"cordoned": true})).await?;
+            eprintln!("Host {host} takes no new VMs. `berth host uncordon {host}` ends that.");
+            Ok(())
+        }
+        HostAction::Uncordon { host } => {
+            declare(&client, host, &json!({"cordoned": false, "draining": false})).await?;
+            eprintln!("Host {host} takes VMs again, and starts those that were stopped to empty it.");
+            Ok(())
+        }
+        HostAction::Drain { host, timeout, no_wait } => {
+            declare(&client, host, &json!({"cordoned": true, "draining": true})).await?;
+            if *no_wait { Ok(()) } else { until_empty(&client, host, timeout.0).await }
+        }
+        HostAction::Forget { host, lost } => forget(&client, host, *lost).await,
+    }
+}
+
+async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyhow::Result<()> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let params = PatchParams { field_manager: Some("berth".into()), ..PatchParams::default() };
+    match hosts.patch(host, &params, &Patch::Merge(json!({"spec": spec}))).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            bail!("there is no host {host}: see `berth host list`")
+        }
+        Err(error) => Err(error).with_context(|| format!("changing Host {host}")),
+    }
+}
+
+async fn list(client: &Client) -> anyhow::Result<()> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
+    let mut out = std::io::stdout().lock();
+    let mut line = |columns: [&str; 6]| {
+        let [name, state, zone, vms, free, address] = columns;
+        writeln!(out, "{name:<24} {state:<18} {zone:<12} {vms:>5} {free:>10}  {address}").context("printing")
+    };
+    line(["NAME", "STATE", "ZONE", "VMS", "FREE", "ADDRESS"])?;
+    for host in hosts {
+        let status = host.status.clone().unwrap_or_default();
+        let zone = host.labels().get("topology.kubernetes.io/zone").cloned().unwrap_or_default();
+        let free = status.free.map(|free| free.memory).unwrap_or_default();
+        let address = status.address.clone().unwrap_or_default();
+        let vms = status.vms.to_string();
+        line([&host.name_any(), &state(&host), &zone, &vms, &free, &address])?;
+    }
+    Ok(())
+}
+
+/// One or two words.
+fn state(host: &Host) -> String {
+    let conditions = host.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    let ready = match condition::find(conditions, ConditionType::Ready.as_str()).map(|c| c.status.as_str()) {
+        Some("True") => "Ready",
+        Some("Unknown") => "Silent",
+        _ => "NotReady",
+    };
+    let spec = &host.spec;
+    match (spec.fenced, spec.draining, spec.cordoned) {
+        (true, ..) => "Fenced".into(),
+        (_, true, _) => format!("{ready},Draining"),
+        (_, _, true) => format!("{ready},Cordoned"),
+        _ => ready.into(),
+    }
+}
+
+/// What is bound to a host, as `kind namespace/name`.
+async fn bound<K>(client: &Client, host: &str) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let params = ListParams::default().fields(&format!("status.binding.host={host}"));
+    let listed = api.list(&params).await;
+    Ok(listed.with_context(|| format!("listing each {} of host {host}", K::kind(&())))?.items)
+}
+
+fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
+    objects.iter().map(|object| {
+        format!("{} {}/{}", K::kind(&()), object.namespace().unwrap_or_default(), object.name_any())
+    })
+}
+
+/// Waits until no VM of the host runs, and says how it goes.
+async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let mut told = None;
+    loop {
+        let vms: Vec<VM> = bound(client, host).await?;
+        let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
+        let running: BTreeSet<String> =
+            vms.iter().filter(|vm| runs(vm)).map(|vm| named(std::slice::from_ref(vm)).collect()).collect();
+        if running.is_empty() {
+            eprintln!(
+                "Host {host} is empty: none of its {} VMs runs. `berth host uncordon {host}` starts them again.",
+                vms.len()
+            );
+            return Ok(());
+        }
+        if told.as_ref() != Some(&running) {
+            let names: Vec<&str> = running.iter().take(8).map(String::as_str).collect();
+            let more = if running.len() > 8 { ", …" } else { "" };
+            eprintln!("{} of {} still run: {}{more}", running.len(), vms.len(), names.join(", "));
+            told = Some(running.clone());
+        }
+        let api: Api<Host> = Api::all(client.clone());
+        let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
+        if !state.spec.draining {
+            bail!("host {host} is no longer to be drained: somebody uncordoned it");
+        }
+        if begun.elapsed() >= limit {
+            let silent =
+                if self::state(&state).starts_with("Silent") { " (its agent is silent)" } else { "" };
+            bail!(
+                "{} VMs of host {host} still run after {} seconds{silent}; it goes on being drained",
+                running.len(),
+                limit.as_secs()
+            );
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
+    let mut left: Vec<String> = named(&bound::<VM>(client, host).await?).collect();
+    left.extend(named(&bound::<Disk>(client, host).await?));
+    left.extend(named(&bound::<HotswapDiskAttachment>(client, host).await?));
+    if !lost && !left.is_empty() {
+        bail!(
+            "{} objects are bound to host {host}: {}. Delete them first, or say --lost if the machine is gone for \
+             good with everything on it",
+            left.len(),
+            some(&left)
+        );
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let account =
+        accounts.get_opt(&access::account_name(host)).await.context("reading the host's account")?;
+    if account.is_none() && is_alive(client, host).await? {
+        bail!(
+            "the agent of host {host} runs with an administrator's access and would make it again: stop it first"
+        );
+    }
+    if known.is_none() && account.is_none() {
+        bail!("there is no host {host}: see `berth host list`");
+    }
+    // First its access: what is forgotten must not come back by itself.
+    token::end_access(client, host).await?;
+    remove_roles(client, host).await?;
+    if known.is_some() && !left.is_empty() {
+        let spec = json!({"fenced": true, "cordoned": true});
+        declare(client, host, &spec).await?;
+        eprintln!(
+            "Host {host} is given up, and with it {} objects: {}. They say so until they are deleted; the Host goes \
+             with the last one.",
+            left.len(),
+            some(&left)
+        );
+        return Ok(());
+    }
+    gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Host")?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    gone(leases.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Lease")?;
+    eprintln!("Host {host} is forgotten.");
+    Ok(())
+}
+
+fn some(names: &[String]) -> String {
+    let more = if names.len() > 8 { ", …" } else { "" };
+    format!("{}{more}", names.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+fn gone(result: kube::Result<()>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other,
+    }
+}
+
+async fn is_alive(client: &Client, host: &str) -> anyhow::Result<bool> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let lease = leases.get_opt(host).await.context("reading the host's Lease")?;
+    let renewed = lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time);
+    Ok(renewed.is_some_and(|at| Timestamp::now().duration_since(at.0) < ALIVE))
+}
+
+/// Every role of the host, in every namespace.
+async fn remove_roles(client: &Client, host: &str) -> anyhow::Result<()> {
+    let params = ListParams::default().labels(&format!("{}={host}", access::HOST_LABEL));
+    let bindings: Api<RoleBinding> = Api::all(client.clone());
+    for binding in bindings.list(&params).await.context("listing the host's role bindings")? {
+        let api: Api<RoleBinding> = Api::namespaced(client.clone(), &binding.namespace().unwrap_or_default());
+        gone(api.delete(&binding.name_any(), &DeleteParams::default()).await.map(|_| ()))
+            .context("deleting a role binding of the host")?;
+    }
+    let roles: Api<Role> = Api::all(client.clone());
+    for role in roles.list(&params).await.context("listing the host's roles")? {
+        let api: Api<Role> = Api::namespaced(client.clone(), &role.namespace().unwrap_or_default());
+        gone(api.delete(&role.name_any(), &DeleteParams::default()).await.map(|_| ()))
+            .context("deleting a role of the host")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hosts_state_is_what_matters_most_of_it() {
+        let host = |spec: serde_json::Value, ready: &str| -> String {
+            let host: Host = serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": "h"}, "spec": spec,
+                "status": {"conditions": [{"type": "Ready", "status": ready, "reason": "x", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+            }))
+            .expect("a host");
+            state(&host)
+        };
+        assert_eq!(host(json!({}), "True"), "Ready");
+        assert_eq!(host(json!({"cordoned": true}), "Unknown"), "Silent,Cordoned");
+        assert_eq!(host(json!({"cordoned": true, "draining": true}), "True"), "Ready,Draining");
+        assert_eq!(host(json!({"fenced": true}), "True"), "Fenced");
+    }
+}

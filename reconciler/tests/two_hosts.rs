@@ -1,0 +1,291 @@
+//! Two hosts on one control plane, each with the access it joins with and nothing more.
+
+use std::{sync::Arc, time::Duration};
+
+use berth::{clock::Identities, controllers, credential, install};
+use berth_agent::{
+    AgentConfig, AgentError,
+    fake::{FakeSource, FakeSystem},
+};
+use berth_api::{ConditionType, Disk, Host, VM, VMState, condition, manifests::access};
+use berth_apiserver::{Server, ServerConfig};
+use berth_qemu::machine::Format;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::{task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+const IMAGE: &str = "https://images.example/debian.qcow2";
+const LIMIT: Duration = Duration::from_secs(600);
+
+struct Fleet {
+    server: Server,
+    admin: Client,
+    clock: Arc<berth_agent::RuntimeClock>,
+}
+
+impl Fleet {
+    async fn new() -> Self {
+        let base = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let clock = Arc::new(berth_agent::RuntimeClock::starting_at(base));
+        let config = ServerConfig {
+            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
+            seed: Some(1),
+            ..ServerConfig::in_memory()
+        };
+        let server = Server::open(config).await.expect("an in-memory server opens");
+        let admin = Client::new(server.service(), "default");
+        install::manifests(&admin).await.expect("the manifests apply");
+        install::defaults(&admin, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        let config = controllers::Config {
+            clock: clock.clone(),
+            identities: Identities::seeded(7),
+            ..controllers::Config::new()
+        };
+        tokio::spawn(controllers::run(admin.clone(), config, CancellationToken::new()));
+        Self { server, admin, clock }
+    }
+
+    fn system(&self) -> Arc<FakeSystem> {
+        let system = Arc::new(FakeSystem::new(self.clock.clone()));
+        let source = FakeSource {
+            sha256: "a".repeat(64),
+            format: Format::Qcow2,
+            virtual_size: 1 << 30,
+            bytes: 1 << 20,
+            refused: None,
+        };
+        system.add_source(IMAGE, source);
+        system
+    }
+
+    /// The agent of a host, with the token of that host and no other right.
+    async fn join(
+        &self,
+        host: &str,
+        identity: &str,
+        system: &Arc<FakeSystem>,
+    ) -> JoinHandle<Result<(), AgentError>> {
+        install::apply(&self.admin, &access::host(host)).await.expect("the host gets its account");
+        let token = credential::request(&self.admin, host, Duration::from_secs(3600)).await.expect("a token");
+        let service = self.server.service_with_token(&token).expect("it opens");
+        let config = AgentConfig {
+            identity: format!("{host}_{identity}"),
+            clock: self.clock.clone(),
+            seed: Some(3),
+            ..AgentConfig::new(host)
+        };
+        let client = Client::new(service, "default");
+        let system = system.clone();
+        tokio::spawn(berth_agent::run(config, client, system, CancellationToken::new()))
+    }
+
+    async fn apply(&self, kind: &str, name: &str, spec: Value) {
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name, "namespace": "default"}, "spec": spec});
+        install::apply(&self.admin, &[object]).await.expect("it applies");
+    }
+
+    /// Two VMs of a group that must not share a host, each with a Secret.
+    async fn declare_two_vms(&self) {
+        self.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
+        self.apply("Image", "debian", json!({"source": {"url": IMAGE, "sha256": "a".repeat(64)}})).await;
+        self.apply("PlacementGroup", "web", json!({"enforcement": "Required"})).await;
+        for name in ["one", "two"] {
+            let secret = json!({"apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": name, "namespace": "default"}, "stringData": {"userData": "#cloud-config\n{}\n"}});
+            install::apply(&self.admin, &[secret]).await.expect("it applies");
+            self.apply("Disk", name, json!({"image": "debian", "size": "2Gi"})).await;
+            let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}],
+                "bootstrap": {"secretName": name}, "placement": {"group": "web"},
+                "stop": {"gracePeriodSeconds": 5}});
+            self.apply("VM", name, spec).await;
+        }
+    }
+
+    async fn vm(&self, name: &str) -> Option<VM> {
+        Api::default_namespaced(self.admin.clone()).get_opt(name).await.expect("the control plane answers")
+    }
+
+    async fn until_vm(&self, name: &str, what: &str, holds: impl Fn(&VM) -> bool) -> VM {
+        let begun = Instant::now();
+        loop {
+            let vm = self.vm(name).await;
+            if let Some(vm) = vm.clone().filter(&holds) {
+                return vm;
+            }
+            assert!(begun.elapsed() < LIMIT, "never: VM {name} {what}; it is {vm:#?}");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        let begun = Instant::now();
+        while !holds().await {
+            assert!(begun.elapsed() < LIMIT, "never: {what}");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn declare_host(&self, host: &str, spec: Value) {
+        let hosts: Api<Host> = Api::all(self.admin.clone());
+        let patch = Patch::Merge(json!({"spec": spec}));
+        hosts.patch(host, &PatchParams::default(), &patch).await.expect("the host is there");
+    }
+
+    async fn host_exists(&self, host: &str) -> bool {
+        Api::<Host>::all(self.admin.clone()).get_opt(host).await.expect("it answers").is_some()
+    }
+
+    /// The Secrets a host may read, by the role the controllers keep.
+    async fn secrets_of(&self, host: &str) -> Vec<String> {
+        let roles: Api<k8s_openapi::api::rbac::v1::Role> = Api::default_namespaced(self.admin.clone());
+        let role = roles.get_opt(&access::secrets_role_name(host)).await.expect("it answers");
+        let rules = role.and_then(|role| role.rules).unwrap_or_default();
+        rules.into_iter().flat_map(|rule| rule.resource_names.unwrap_or_default()).collect()
+    }
+}
+
+fn runs(vm: &VM) -> bool {
+    let status = vm.status.clone().unwrap_or_default();
+    status.state == Some(VMState::Running) && condition::is_true(&status.conditions, ConditionType::Ready)
+}
+
+fn host_of(vm: &VM) -> String {
+    vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone()).unwrap_or_default()
+}
+
+fn ready_reason(vm: &VM) -> String {
+    let conditions = vm.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+    condition::find(conditions, "Ready").map(|c| c.reason.clone()).unwrap_or_default()
+}
+
+/// Two hosts, a VM on each: the VM on `h1` first.
+async fn two() -> (Fleet, [Arc<FakeSystem>; 2], [JoinHandle<Result<(), AgentError>>; 2], [String; 2]) {
+    let fleet = Fleet::new().await;
+    let systems = [fleet.system(), fleet.system()];
+    let agents = [fleet.join("h1", "a", &systems[0]).await, fleet.join("h2", "a", &systems[1]).await];
+    fleet.declare_two_vms().await;
+    let mut names = Vec::new();
+    for name in ["one", "two"] {
+        names.push((host_of(&fleet.until_vm(name, "runs", runs).await), name.to_owned()));
+    }
+    names.sort();
+    let hosts: Vec<&str> = names.iter().map(|(host, _)| host.as_str()).collect();
+    assert_eq!(hosts, ["h1", "h2"], "a required group spreads");
+    let [first, second] = [names[0].1.clone(), names[1].1.clone()];
+    (fleet, systems, agents, [first, second])
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_host_runs_its_own_and_reads_only_its_own_secrets() {
+    let (fleet, systems, _agents, vms) = two().await;
+    for (system, vm) in systems.iter().zip(&vms) {
+        let vm = fleet.vm(vm).await.expect("it is there");
+        let instance = vm.status.and_then(|s| s.instance_id).expect("it has one");
+        assert_eq!(system.hypervisor().instances(), [instance], "one QEMU, on the host it is bound to");
+    }
+    assert_eq!(fleet.secrets_of("h1").await, [vms[0].clone()]);
+    assert_eq!(fleet.secrets_of("h2").await, [vms[1].clone()]);
+    let gone: Api<VM> = Api::default_namespaced(fleet.admin.clone());
+    gone.delete(&vms[0], &DeleteParams::default()).await.expect("it is deleted");
+    fleet
+        .until("the host may no longer read the Secret", async || fleet.secrets_of("h1").await.is_empty())
+        .await;
+    assert_eq!(fleet.secrets_of("h2").await, [vms[1].clone()]);
+    for system in &systems {
+        assert!(system.violations().is_empty(), "{:?}", system.violations());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_host_is_empty_until_it_is_uncordoned_and_nothing_declared_changes() {
+    let (fleet, systems, _agents, [first, second]) = two().await;
+    let before = fleet.vm(&first).await.expect("it is there");
+    fleet.declare_host("h1", json!({"cordoned": true, "draining": true})).await;
+    let held = fleet
+        .until_vm(&first, "is held stopped", |vm| {
+            ready_reason(vm) == "HostDraining" && vm.status.as_ref().is_some_and(|s| s.process.is_none())
+        })
+        .await;
+    assert!(systems[0].hypervisor().instances().is_empty(), "its QEMU has ended");
+    assert_eq!((&held.spec, held.metadata.generation), (&before.spec, before.metadata.generation));
+    assert_eq!(held.status.as_ref().and_then(|s| s.state), Some(VMState::Stopped));
+    assert!(runs(&fleet.vm(&second).await.expect("it is there")), "the other host is none of its business");
+    fleet.apply("Disk", "three", json!({"image": "debian", "size": "2Gi"})).await;
+    let spec = json!({"class": "small", "disks": [{"name": "three", "boot": true}], "networkInterfaces": []});
+    fleet.apply("VM", "three", spec).await;
+    assert_eq!(host_of(&fleet.until_vm("three", "runs", runs).await), "h2", "a cordoned host takes none");
+    fleet.declare_host("h1", json!({"cordoned": false, "draining": false})).await;
+    fleet.until_vm(&first, "runs again", runs).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_machine_of_the_same_name_is_refused_and_the_first_goes_on() {
+    let (fleet, systems, agents, vms) = two().await;
+    let stranger = fleet.system();
+    let second = fleet.join("h1", "b", &stranger).await;
+    let ended = second.await.expect("it ends by itself").expect_err("it is refused");
+    assert!(matches!(&ended, AgentError::Taken { host, .. } if host == "h1"), "{ended}");
+    assert!(stranger.hypervisor().instances().is_empty(), "it has started nothing");
+    assert!(!agents[0].is_finished());
+    assert!(runs(&fleet.vm(&vms[0]).await.expect("it is there")));
+    assert_eq!(systems[0].hypervisor().instances().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_takes_a_silent_ones_place_waits_until_its_lease_has_run_out() {
+    let (fleet, systems, agents, vms) = two().await;
+    agents[0].abort();
+    let begun = Instant::now();
+    // The same machine after its state directory was restored: another identity, the same instances.
+    let _second = fleet.join("h1", "b", &systems[0]).await;
+    let hosts = async || {
+        let leases: Api<k8s_openapi::api::coordination::v1::Lease> =
+            Api::namespaced(fleet.admin.clone(), "berth-system");
+        let lease = leases.get("h1").await.expect("it is there");
+        lease.spec.and_then(|spec| spec.holder_identity).as_deref() == Some("h1_b")
+    };
+    fleet.until("the Lease is taken", hosts).await;
+    assert!(begun.elapsed() >= Duration::from_secs(40), "not before it had run out");
+    fleet.until_vm(&vms[0], "runs", runs).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_on_a_lost_host_says_so_and_can_be_deleted() {
+    let (fleet, systems, agents, [first, second]) = two().await;
+    agents[1].abort();
+    fleet.declare_host("h2", json!({"fenced": true, "cordoned": true})).await;
+    let lost = fleet.until_vm(&second, "is given up", |vm| ready_reason(vm) == "HostFenced").await;
+    let conditions = lost.status.map(|s| s.conditions).unwrap_or_default();
+    assert!(condition::is_true(&conditions, ConditionType::Stalled));
+    assert!(fleet.host_exists("h2").await, "it is not forgotten while something is bound to it");
+    let (vms, disks): (Api<VM>, Api<Disk>) =
+        (Api::default_namespaced(fleet.admin.clone()), Api::default_namespaced(fleet.admin.clone()));
+    vms.delete(&second, &DeleteParams::default()).await.expect("deletable");
+    fleet.until("the VM goes", async || fleet.vm(&second).await.is_none()).await;
+    let deleted = async || disks.delete(&second, &DeleteParams::default()).await.is_ok();
+    fleet.until("nobody uses its disk any more", deleted).await;
+    fleet.until("the Host goes with the last of it", async || !fleet.host_exists("h2").await).await;
+    assert!(runs(&fleet.vm(&first).await.expect("it is there")), "the other host goes on");
+    assert_eq!(systems[0].hypervisor().instances().len(), 1);
+    assert_eq!(systems[1].hypervisor().instances().len(), 1, "nobody touched what may run there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_a_person_sets_on_a_host_stays() {
+    let (fleet, ..) = two().await;
+    let hosts: Api<Host> = Api::all(fleet.admin.clone());
+    let label = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}});
+    hosts.patch("h1", &PatchParams::default(), &Patch::Merge(&label)).await.expect("labelled");
+    tokio::time::sleep(Duration::from_secs(130)).await;
+    let listed = hosts.list(&ListParams::default().labels("topology.kubernetes.io/zone=a")).await;
+    let names: Vec<String> = listed.expect("it answers").iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["h1"]);
+    let accounts: Api<ServiceAccount> = Api::namespaced(fleet.admin.clone(), "berth-system");
+    assert!(accounts.get_opt("host-h1").await.expect("it answers").is_some());
+}
