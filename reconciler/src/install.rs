@@ -90,9 +90,10 @@ fn api_of(client: &Client, object: &Value) -> anyhow::Result<(Api<DynamicObject>
 
 fn plural(kind: &str) -> String {
     let lower = kind.to_lowercase();
-    match lower.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None => format!("{lower}s"),
+    match (lower.strip_suffix('y'), lower.ends_with('s')) {
+        (Some(stem), _) => format!("{stem}ies"),
+        (None, true) => format!("{lower}es"),
+        (None, false) => format!("{lower}s"),
     }
 }
 
