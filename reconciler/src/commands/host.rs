@@ -51,7 +51,6 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
     if let Some(credential) = &credential {
         credential.check(&client).await?;
     }
-    let _machine = claim_machine(&state_dir)?;
     let system = Arc::new(system(&state_dir, &agent, control_plane).await?);
     let running = berth_agent::run(config, client.clone(), system, cancel);
     match credential {
@@ -132,25 +131,6 @@ pub(super) async fn system(
         .await
         .context("preparing this host")?;
     opened.with_context(|| format!("preparing this host in {}", state_dir.display()))
-}
-
-/// Makes sure that this is the only agent of this machine, or of this network namespace, for as long as it is held:
-/// bridges, rules and addresses are the machine's, and two agents would take them from each other.
-///
-/// *Errors:* there is another.
-pub(super) fn claim_machine(state_dir: &Path) -> anyhow::Result<std::os::unix::net::UnixListener> {
-    use std::os::{
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener},
-    };
-    let address = SocketAddr::from_abstract_name("berth/host").context("naming this machine's agent")?;
-    UnixListener::bind_addr(&address).with_context(|| {
-        format!(
-            "another berth agent runs on this machine, so the one of {} cannot: one machine is one host. Stop the \
-             other, or start `berth up` with --no-agent",
-            state_dir.display()
-        )
-    })
 }
 
 /// What the agent is started with.

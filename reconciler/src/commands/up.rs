@@ -37,7 +37,6 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string()).await?;
     let kubeconfig = write_kubeconfig(&server, &state_dir, address, options.kubeconfig_owner.as_deref())?;
 
-    let _machine = if options.no_agent { None } else { Some(host::claim_machine(&state_dir)?) };
     let agent = match options.no_agent {
         true => None,
         false => {
