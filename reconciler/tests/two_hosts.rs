@@ -94,7 +94,7 @@ impl Fleet {
     async fn declare_two_vms(&self) {
         self.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
         self.apply("Image", "debian", json!({"source": {"url": IMAGE, "sha256": "a".repeat(64)}})).await;
-        self.apply("PlacementGroup", "web", json!({"enforcement": "Required"})).await;
+        self.apply("PlacementGroup", "web", json!({})).await;
         for name in ["one", "two"] {
             let secret = json!({"apiVersion": "v1", "kind": "Secret",
                 "metadata": {"name": name, "namespace": "default"}, "stringData": {"userData": "#cloud-config\n{}\n"}});

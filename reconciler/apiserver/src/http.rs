@@ -54,7 +54,8 @@ impl Front {
         let mut what = metrics::What::other(request.method());
         let compress = request.extensions().get::<respond::MayCompress>().is_some()
             && respond::takes_gzip(request.headers());
-        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut what)).await {
+        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut what)).await
+        {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => respond::failure(&error, &[]),
             Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),

@@ -72,7 +72,9 @@ pub(crate) fn render(front: &Front) -> String {
         .metrics
         .counts()
         .iter()
-        .flat_map(|(what, counts)| CLASSES.iter().zip(counts).map(move |(class, count)| (what, class, *count)))
+        .flat_map(|(what, counts)| {
+            CLASSES.iter().zip(counts).map(move |(class, count)| (what, class, *count))
+        })
         .filter(|(_, _, count)| *count > 0)
         .map(|(what, class, count)| (labelled(what, class), count))
         .collect();
