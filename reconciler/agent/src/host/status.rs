@@ -72,7 +72,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
 pub(super) fn write_definitions(status: &mut HostStatus, older: bool, generation: i64, now: Timestamp) {
     let kind = ConditionType::DefinitionsCurrent;
     if !older {
-        return berth_api::condition::remove(&mut status.conditions, kind);
+        return condition::remove(&mut status.conditions, kind);
     }
     let text = concat!(
         "the control plane's definitions are older than this agent (",
