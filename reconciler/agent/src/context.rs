@@ -18,6 +18,7 @@ use crate::pulls::Pulls;
 use crate::queue::Queue;
 use crate::recorder::Recorder;
 use crate::system::System;
+use crate::vm::Admissions;
 
 /// One running agent.
 pub(crate) struct Context {
@@ -27,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) index: Index,
     pub(crate) queue: Arc<Queue>,
     pub(crate) machines: Machines,
+    pub(crate) admissions: Admissions,
     pub(crate) pulls: Pulls,
     pub(crate) network: Applied,
     pub(crate) recorder: Recorder,
@@ -54,6 +56,7 @@ impl Context {
         let queue = Arc::new(Queue::new(config.seed));
         Self {
             index: Index::default(),
+            admissions: Admissions::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
             pulls: Pulls::new(system.clone(), queue.clone()),
             network: Applied::default(),

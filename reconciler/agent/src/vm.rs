@@ -11,6 +11,7 @@
 //!  deleted: stopped ▸ RemoveTap ▸ RemoveInstance ▸ (disks given back) ▸ Release
 //! ```
 
+mod admission;
 mod apply;
 mod journal;
 mod observe;
@@ -24,6 +25,7 @@ use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::{Cache, DiskSpec};
 use jiff::Timestamp;
 
+pub(crate) use admission::Admissions;
 pub(crate) use apply::unplug;
 pub(crate) use journal::Journal;
 pub(crate) use observe::Observed;

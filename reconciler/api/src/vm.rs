@@ -245,6 +245,13 @@ pub struct VMStatus {
     /// The host it is bound to. Written by the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
+    /// The epoch of the binding that its host has taken on. Nothing is made for the VM before, and the scheduler may
+    /// place it anew. Written by the host's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted_epoch: Option<i64>,
+    /// The host that refused it last, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
     /// berth's own identity of this machine on disk; survives a restore and a move of the control plane. Decided at bind.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "instanceID")]
     pub instance_id: Option<String>,
@@ -277,6 +284,38 @@ pub struct VMStatus {
     /// The `restartToken` that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
+}
+
+/// A host's refusal of a VM that was bound to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// The Host.
+    pub host: String,
+    /// The epoch of the binding it refused.
+    pub epoch: i64,
+    /// Why, for people.
+    pub message: String,
+    /// When the scheduler took the binding back. For a while after that the host is not asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>")]
+    pub time: Option<Timestamp>,
+}
+
+impl VMStatus {
+    /// Whether the host it is bound to has taken it on: then something may have been made for it there, and nobody
+    /// but that host knows whether it runs.
+    pub fn is_admitted(&self) -> bool {
+        let Some(binding) = &self.binding else { return false };
+        // What ran was taken on, also by an agent that did not say so.
+        self.admitted_epoch == Some(binding.epoch) || self.hardware.is_some() || self.process.is_some()
+    }
+
+    /// The refusal of the host it is bound to.
+    pub fn refused(&self) -> Option<&Refusal> {
+        let binding = self.binding.as_ref().filter(|_| !self.is_admitted())?;
+        self.refusal.as_ref().filter(|r| r.host == binding.host && r.epoch == binding.epoch)
+    }
 }
 
 /// One word for what a VM is doing.

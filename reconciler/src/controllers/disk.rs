@@ -20,6 +20,8 @@ use super::{
 #[derive(Debug)]
 struct Observed {
     image: Option<Arc<Image>>,
+    /// It was bound for a VM that is not bound there (any more), before anything was made of it.
+    forsaken: bool,
     /// For a disk that is to be brought back: whether that host's trash has it.
     restore: Option<Restore>,
 }
@@ -64,12 +66,24 @@ fn observe(world: &World, disk: &Disk) -> Observed {
             Restore { host: host.to_owned(), volume_id: volume.to_owned(), found }
         },
     );
-    Observed { image, restore }
+    Observed { image, restore, forsaken: is_forsaken(world, disk, &namespace) }
+}
+
+/// Nothing is made of a disk before the host has taken on the VM it is bound for.
+fn is_forsaken(world: &World, disk: &Disk, namespace: &str) -> bool {
+    let Some(status) = disk.status.as_ref().filter(|s| s.size.is_none()) else { return false };
+    let (Some(binding), Some(user)) = (&status.binding, status.used_by.first()) else { return false };
+    if disk.annotations().contains_key(RESTORE_ANNOTATION) {
+        return false;
+    }
+    let vm = world.vms.named(namespace, &user.vm).filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
+    let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
+    host != Some(&binding.host)
 }
 
 fn plan(disk: &Disk, observed: &Observed) -> Plan<Standing> {
     let is_bound = disk.status.as_ref().is_some_and(|s| s.binding.is_some());
-    if is_bound {
+    if is_bound && !(observed.forsaken && disk.metadata.deletion_timestamp.is_none()) {
         return Plan::settled(None);
     }
     if disk.metadata.deletion_timestamp.is_some() {
@@ -141,6 +155,11 @@ pub(super) fn blocks_its_vm(disk: &Disk) -> Option<String> {
 fn status(disk: &Disk, standing: &Standing, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
     if let Some(readiness) = standing {
+        // Only one that goes back to the unbound is spoken for here.
+        status.binding = None;
+        status.volume_id = None;
+        status.serial = None;
+        status.used_by.clear();
         let generation = disk.metadata.generation.unwrap_or_default();
         readiness.write(&mut status.conditions, generation, now);
         status.state = Some(match readiness {
@@ -150,4 +169,27 @@ fn status(disk: &Disk, standing: &Standing, now: Timestamp) -> DiskStatus {
         status.observed_generation = generation;
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use() {
+        let disk: Disk = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "metadata": {"name": "root", "namespace": "default"},
+            "spec": {"size": "1Gi"}, "status": {"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1",
+                "usedBy": [{"use": "Fixed", "vm": "web", "vmUid": "u1"}]},
+        }))
+        .expect("a disk");
+        let seen = |forsaken| Observed { image: None, restore: None, forsaken };
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let decision = plan(&disk, &seen(true)).decision;
+        let status = status(&disk, &decision, now);
+        assert_eq!((status.binding, status.volume_id, status.used_by), (None, None, Vec::new()));
+        assert!(condition::is_true(&status.conditions, ConditionType::Ready));
+        assert_eq!(plan(&disk, &seen(false)).decision, None);
+    }
 }

@@ -181,6 +181,10 @@ impl Index {
                 concerned.extend(entry.group.clone());
             }
         }
+        // Disks that were bound for it may have to be given back.
+        if old.as_ref().map(|e| &e.host) != new.as_ref().map(|e| &e.host) {
+            concerned.extend(old.iter().chain(&new).flat_map(|entry| entry.disks.iter().cloned()));
+        }
         if old != new {
             if gives_back(old.as_ref(), new.as_ref()) {
                 self.fleet.freed();

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use berth_api::{
     Binding, ConditionType, Disk, HOST_FINALIZER, Network, ObjectUse, PlacementGroup, Readiness, Reason,
-    UseKind, VM, VMState, VMStatus, condition, vm::InterfaceStatus,
+    UseKind, VM, VMState, VMStatus, condition,
+    vm::{InterfaceStatus, Refusal},
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::{
@@ -19,6 +20,9 @@ use super::{
     scheduler::{self, Filling, Group, Members, Request},
 };
 use crate::clock::Identities;
+
+/// How long a host that refused a VM is not asked again: what it knows better will be known here by then.
+const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
 
 /// What a VM's decision rests on.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ struct Observed {
     filling: Filling,
     /// Its host, when it is bound, is silent.
     host_silent: bool,
+    /// The host that has just refused it, and why.
+    refused_by: Option<(String, String)>,
     fresh: Fresh,
 }
 
@@ -68,6 +74,8 @@ enum Decision {
     Bind { host: String, instance_id: String, interfaces: Vec<InterfaceStatus> },
     /// Its host is silent.
     Unknown(String),
+    /// Its host has not taken it on and will not: it is placed anew.
+    Unbind(Readiness),
     /// Bound, and its spec has other interfaces than it had then.
     Interfaces(Vec<InterfaceStatus>),
 }
@@ -82,9 +90,10 @@ pub(super) async fn reconcile(
     if let Some(outcome) = fenced::vm(world, writer, &vm, touched).await? {
         return Ok(outcome);
     }
-    let mut observed = observe(world, &vm, writer.identities(), writer.filling());
+    let mut observed = observe(world, &vm, writer);
     if observed.host_silent
-        && let Some(status) = vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown))
+        && let Some(status) =
+            vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown) || !s.is_admitted())
         && let Some(binding) = &status.binding
     {
         observed.host_silent = writer.confirms_silence(world, &binding.host, touched).await?;
@@ -101,7 +110,8 @@ pub(super) async fn reconcile(
     Ok(plan.outcome)
 }
 
-fn observe(world: &World, vm: &VM, identities: &Identities, filling: Filling) -> Observed {
+fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
+    let (identities, filling): (&Identities, Filling) = (writer.identities(), writer.filling());
     let namespace = vm.namespace().unwrap_or_default();
     let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
     let networks: Vec<Option<Arc<Network>>> = vm
@@ -111,18 +121,6 @@ fn observe(world: &World, vm: &VM, identities: &Identities, filling: Filling) ->
         .map(|i| world.networks.lookup(&namespace, i.network.as_str()).cloned())
         .collect();
     let interfaces = addresses::fresh(world, vm, &networks, identities);
-    if let Some(binding) = binding {
-        return Observed {
-            size: None,
-            disks: Vec::new(),
-            group: None,
-            members: Members::new(),
-            networks,
-            filling,
-            host_silent: !world.is_alive(&binding.host) && world.hosts.cluster(&binding.host).is_some(),
-            fresh: Fresh { interfaces, ..Fresh::default() },
-        };
-    }
     let disks: Vec<DiskSeen> = vm
         .spec
         .disks
@@ -134,15 +132,28 @@ fn observe(world: &World, vm: &VM, identities: &Identities, filling: Filling) ->
             DiskSeen { key, object, user }
         })
         .collect();
+    let volume_ids = disks.iter().map(|_| format!("v-{}", identities.hex(16))).collect();
+    if let Some(binding) = binding {
+        return Observed {
+            size: None,
+            disks,
+            group: None,
+            members: Members::new(),
+            networks,
+            filling,
+            host_silent: !world.is_alive(&binding.host) && world.hosts.cluster(&binding.host).is_some(),
+            refused_by: None,
+            fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
+        };
+    }
     let name = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
     let group = name.and_then(|name| world.placement_groups.named(&namespace, name.as_str()).cloned());
     // It has no host itself: whoever counts is another.
     let members = group.as_ref().map(|group| world.index.group_hosts(&Key::of(group.as_ref())));
-    let fresh = Fresh {
-        instance_id: format!("i-{}", identities.hex(12)),
-        volume_ids: disks.iter().map(|_| format!("v-{}", identities.hex(16))).collect(),
-        interfaces,
-    };
+    let fresh = Fresh { instance_id: format!("i-{}", identities.hex(12)), volume_ids, interfaces };
+    let refusal = vm.status.as_ref().and_then(|s| s.refusal.as_ref());
+    let just_now = |time: &Timestamp| writer.now().duration_since(*time) < REFUSAL_COUNTS;
+    let refusal = refusal.filter(|r| r.time.as_ref().is_some_and(just_now));
     Observed {
         size: world.vm_size(vm),
         disks,
@@ -151,6 +162,7 @@ fn observe(world: &World, vm: &VM, identities: &Identities, filling: Filling) ->
         networks,
         filling,
         host_silent: false,
+        refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
 }
@@ -172,9 +184,10 @@ fn other_user(world: &World, key: &Key, disk: Option<&Disk>, vm: &VM) -> Option<
 
 fn plan(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
     if let Some(binding) = vm.status.as_ref().and_then(|s| s.binding.as_ref()) {
-        return match observed.host_silent {
-            true => Plan::settled(Decision::Unknown(binding.host.clone())),
-            false => plan_interfaces(vm, observed),
+        return match (returns(vm, observed, binding), observed.host_silent) {
+            (Some(why), _) => Plan::settled(Decision::Unbind(why)),
+            (None, true) => Plan::settled(Decision::Unknown(binding.host.clone())),
+            (None, false) => plan_bound(vm, observed, &binding.host),
         };
     }
     if vm.metadata.deletion_timestamp.is_some() {
@@ -190,7 +203,7 @@ fn plan(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
                 Ok(host) => bind(vm, observed, host.to_owned()),
                 Err(why) => {
                     let readiness = why.readiness(&tied_by(observed));
-                    let needs = room(vm, request);
+                    let needs = room(vm, observed, request);
                     Plan::blocked(Decision::Wait(VMState::Unschedulable, readiness), needs)
                 }
             }
@@ -199,9 +212,10 @@ fn plan(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
 }
 
 /// What a VM without a host waits for: room, and whatever decides where it may go.
-fn room(vm: &VM, request: Request) -> Vec<Need> {
+fn room(vm: &VM, observed: &Observed, request: Request) -> Vec<Need> {
     let tied = request.disk_hosts.iter().chain(&request.host);
     let mut needs: Vec<Need> = tied.map(|host| Need::Object(Key::cluster(Kind::Host, host))).collect();
+    needs.extend(observed.disks.iter().map(|disk| Need::Object(disk.key.clone())));
     if let Some(group) = &request.group {
         let key = Key::namespaced(Kind::PlacementGroup, &group.namespace, &group.name);
         needs.push(Need::Object(key));
@@ -213,18 +227,72 @@ fn room(vm: &VM, request: Request) -> Vec<Need> {
     needs
 }
 
-/// The disks that leave it no choice of host.
+/// The disks that leave it no choice of host, and the host that would not have it.
 fn tied_by(observed: &Observed) -> String {
+    let refused = observed.refused_by.iter().map(|(host, why)| format!("host {host} refused it ({why})"));
     let tied = observed.disks.iter().filter_map(|disk| {
         let host = &bound(disk.object.as_ref()?)?.host;
         Some(format!("Disk {} is on host {host}", disk.key.name))
     });
-    let tied: Vec<String> = tied.collect();
+    let tied: Vec<String> = refused.chain(tied).collect();
     if tied.is_empty() { String::new() } else { format!("{}: ", tied.join(", ")) }
 }
 
 fn in_namespace_or_shared(kind: Kind, namespace: &str, name: &str) -> Vec<Need> {
     [namespace, berth_api::SHARED_NAMESPACE].map(|ns| Need::Object(Key::namespaced(kind, ns, name))).into()
+}
+
+/// Why a VM that its host has not taken on comes back to be placed anew, if it does.
+///
+/// *Guarantees:* never one that was taken on. The host takes on, and the binding is taken back, by a write of this
+/// object that carries the version read: never both.
+fn returns(vm: &VM, observed: &Observed, binding: &Binding) -> Option<Readiness> {
+    let status = vm.status.as_ref().filter(|s| !s.is_admitted())?;
+    let host = &binding.host;
+    if let Some(refusal) = status.refused() {
+        let text = format!("host {host} refused it: {}", refusal.message);
+        return Some(Readiness::Reconciling(Reason::Refused, text));
+    }
+    if observed.host_silent {
+        let text = format!("host {host} fell silent before it took it on: it is placed anew");
+        return Some(Readiness::Reconciling(Reason::HostSilent, text));
+    }
+    let elsewhere = observed.disks.iter().find_map(|disk| {
+        let other = bound(disk.object.as_ref()?).filter(|b| b.host != *host)?;
+        Some(format!("Disk {} is on host {}: it is placed anew", disk.key.name, other.host))
+    });
+    elsewhere.map(|text| Readiness::Reconciling(Reason::DiskOnOtherHost, text))
+}
+
+/// A bound VM: disks it lists that have no host yet are given its own; new interfaces get addresses.
+fn plan_bound(vm: &VM, observed: &Observed, host: &str) -> Plan<Decision> {
+    let mut plan = plan_interfaces(vm, observed);
+    if vm.metadata.deletion_timestamp.is_some() {
+        return plan;
+    }
+    let mut needs = Vec::new();
+    for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
+        if disk.object.as_ref().is_some_and(|d| bound(d).is_some()) {
+            continue;
+        }
+        needs.push(Need::Object(disk.key.clone()));
+        if check_disk(disk).is_ok() {
+            plan.steps.extend(bind_disk(&disk.key, host, volume_id, vec![fixed_use(vm)]));
+        }
+    }
+    if !needs.is_empty() {
+        plan.outcome = Outcome::Blocked(needs);
+    }
+    plan
+}
+
+fn fixed_use(vm: &VM) -> ObjectUse {
+    ObjectUse {
+        use_kind: UseKind::Fixed,
+        vm: vm.name_any(),
+        vm_uid: vm.uid().unwrap_or_default(),
+        attachment: None,
+    }
 }
 
 /// What a bound VM's status has to say of its interfaces: each keeps what it was given; a new one is given an address;
@@ -296,7 +364,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         selector: placement.host_selector,
         preferred: placement.preferred_host_selector,
         disk_hosts,
-        refused_by: None,
+        refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
         group,
     })
 }
@@ -332,19 +400,14 @@ fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
 
 fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
     let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
-    let usage = ObjectUse {
-        use_kind: UseKind::Fixed,
-        vm: vm.name_any(),
-        vm_uid: vm.uid().unwrap_or_default(),
-        attachment: None,
-    };
     for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
         if disk.object.as_ref().is_some_and(|d| bound(d).is_none()) {
-            steps.extend(bind_disk(&disk.key, &host, volume_id, vec![usage.clone()]));
+            steps.extend(bind_disk(&disk.key, &host, volume_id, vec![fixed_use(vm)]));
         }
     }
     let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
-    let instance_id = observed.fresh.instance_id.clone();
+    let known = vm.status.as_ref().and_then(|s| s.instance_id.clone());
+    let instance_id = known.unwrap_or_else(|| observed.fresh.instance_id.clone());
     Plan { steps, decision: Decision::Bind { host, instance_id, interfaces }, outcome: Outcome::Settled }
 }
 
@@ -381,6 +444,21 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             status.interfaces.clone_from(interfaces);
             return status;
         }
+        Decision::Unbind(readiness) => {
+            if let Some(binding) = status.binding.take() {
+                let message = match &status.refusal {
+                    Some(refusal) if refusal.epoch == binding.epoch => refusal.message.clone(),
+                    _ => readiness.message().to_owned(),
+                };
+                let Binding { host, epoch } = binding;
+                status.refusal = Some(Refusal { host, epoch, message, time: Some(now) });
+            }
+            status.admitted_epoch = None;
+            let (scheduled, reason) = (ConditionType::Scheduled, readiness.reason());
+            condition::set(conditions, scheduled, "False", reason, readiness.message(), generation, now);
+            readiness.write(conditions, generation, now);
+            status.state = Some(VMState::Pending);
+        }
         Decision::Wait(state, readiness) => {
             let scheduled = ConditionType::Scheduled;
             condition::set(
@@ -408,7 +486,9 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             );
             Readiness::Reconciling(Reason::Bound, text).write(conditions, generation, now);
             status.state = Some(VMState::Creating);
-            status.binding = Some(Binding { host: host.clone(), epoch: 1 });
+            // Above every epoch that a host has seen of this VM.
+            let epoch = status.refusal.as_ref().map_or(1, |r| r.epoch + 1);
+            status.binding = Some(Binding { host: host.clone(), epoch });
             status.instance_id = Some(instance_id.clone());
             status.private_address = interfaces.first().map(|i| i.address.clone());
             status.interfaces.clone_from(interfaces);
@@ -482,6 +562,7 @@ mod tests {
             networks: vec![Some(network())],
             filling: Filling::Balance,
             host_silent: false,
+            refused_by: None,
             fresh: Fresh {
                 instance_id: "i-1".into(),
                 volume_ids: vec!["v-0123456789abcdef".into()],
@@ -593,5 +674,78 @@ mod tests {
         };
         let names: Vec<_> = interfaces.iter().map(|i| (i.name.as_str(), i.address.as_str())).collect();
         assert_eq!(names, [("nic0", "10.0.0.2"), ("nic9", "10.0.0.6")]);
+    }
+
+    fn bound_vm(more: serde_json::Value) -> VM {
+        let mut status = json!({"binding": {"host": "h1", "epoch": 3}, "instanceID": "i-1", "interfaces": [
+            {"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01", "address": "10.0.0.2"}]});
+        for (key, value) in more.as_object().cloned().unwrap_or_default() {
+            status[key] = value;
+        }
+        vm(status)
+    }
+
+    fn refusal(epoch: i64) -> serde_json::Value {
+        json!({"host": "h1", "epoch": epoch, "message": "it is full"})
+    }
+
+    #[test]
+    fn a_refused_vm_is_placed_anew_under_a_higher_epoch_with_the_identity_and_addresses_it_has() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let refused = bound_vm(json!({"refusal": refusal(3)}));
+        let back = plan(&refused, &observed(Some(disk(ready_disk()))), &fleet());
+        let mut unbound = refused.clone();
+        unbound.status = Some(status(&refused, &back.decision, now));
+        let status_now = unbound.status.clone().expect("just set");
+        assert_eq!(status_now.binding, None);
+        assert_eq!(status_now.refusal.as_ref().and_then(|r| r.time), Some(now));
+        let mut seen = observed(Some(disk(ready_disk())));
+        seen.refused_by = Some(("h1".into(), "it is full".into()));
+        let Decision::Wait(_, readiness) = plan(&unbound, &seen, &fleet()).decision else {
+            panic!("it waits")
+        };
+        insta::assert_snapshot!(readiness.message(), @"host h1 refused it (it is full): 0 of 1 hosts can take it: 1 that just refused it (it needs 1 CPUs and 512 MiB)");
+        let again = plan(&unbound, &observed(Some(disk(ready_disk()))), &fleet());
+        let bound = status(&unbound, &again.decision, now);
+        assert_eq!(bound.binding, Some(Binding { host: "h1".into(), epoch: 4 }));
+        assert_eq!(
+            (bound.instance_id.as_deref(), bound.private_address.as_deref()),
+            (Some("i-1"), Some("10.0.0.2"))
+        );
+    }
+
+    #[test]
+    fn a_vm_that_its_host_took_on_is_never_taken_back() {
+        let mut seen = observed(Some(disk(ready_disk())));
+        seen.host_silent = true;
+        let silent = plan(&bound_vm(json!({})), &seen, &fleet()).decision;
+        assert!(
+            matches!(silent, Decision::Unbind(r) if r.reason() == Reason::HostSilent),
+            "nothing was made for it"
+        );
+        for taken in
+            [json!({"admittedEpoch": 3}), json!({"process": {"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}})]
+        {
+            let mut taken = taken;
+            taken["refusal"] = refusal(3);
+            assert_eq!(plan(&bound_vm(taken), &seen, &fleet()).decision, Decision::Unknown("h1".into()));
+        }
+        let old = bound_vm(json!({"refusal": refusal(2)}));
+        assert_eq!(
+            plan(&old, &observed(Some(disk(ready_disk()))), &fleet()).decision,
+            Decision::Leave,
+            "of an older binding"
+        );
+    }
+
+    #[test]
+    fn a_disk_added_to_a_bound_vm_is_given_its_host() {
+        let taken = bound_vm(json!({"admittedEpoch": 3}));
+        let steps = plan(&taken, &observed(Some(disk(ready_disk()))), &fleet()).steps;
+        assert!(steps.iter().any(|s| matches!(s, Step::BindDisk { host, .. } if host == "h1")), "{steps:?}");
+        let mut used = observed(Some(disk(ready_disk())));
+        used.disks[0].user = Some("other".into());
+        let plan = plan(&taken, &used, &fleet());
+        assert!(plan.steps.is_empty() && matches!(plan.outcome, Outcome::Blocked(_)), "it waits for it");
     }
 }

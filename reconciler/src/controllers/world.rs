@@ -352,16 +352,17 @@ impl World {
         self.index.fleet.set_host(candidate);
     }
 
-    /// CPUs and bytes of guest memory a VM takes: those it has while it runs, else those its class declares.
+    /// CPUs and bytes of guest memory a VM takes: those it has or those its class declares, whichever is more. It may
+    /// be started with what its class declares at any time.
     pub(super) fn vm_size(&self, vm: &VM) -> Option<(i64, u64)> {
+        let class = self.vm_classes.lookup(&vm.namespace()?, vm.spec.class.as_str());
+        let declared = class.and_then(|c| Some((c.spec.cpus, c.spec.memory.bytes().ok()?)));
         let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
-        if let Some(hardware) = hardware
-            && let Ok(memory) = berth_api::Quantity(hardware.memory.clone()).bytes()
-        {
-            return Some((hardware.cpus, memory));
+        let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
+        match (declared, has) {
+            (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
+            (declared, has) => declared.or(has),
         }
-        let class = self.vm_classes.lookup(&vm.namespace()?, vm.spec.class.as_str())?;
-        Some((class.spec.cpus, class.spec.memory.bytes().ok()?))
     }
 
     /// Whether somebody said that the host is gone for good.

@@ -24,6 +24,8 @@ pub(crate) struct Observed {
     /// Whether the file rests in the trash; only looked at for a disk that is to be restored.
     pub(crate) in_trash: bool,
     pub(crate) users: Vec<ObjectUse>,
+    /// The VM it is made for was not taken on by this host yet.
+    pub(crate) user_waits: bool,
 }
 
 /// The image a disk without a file is to be made from.
@@ -57,7 +59,8 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         None => image(ctx, disk).await?,
     };
     let users = users(ctx, disk, &id);
-    Ok(Observed { volume, open_size, image, in_trash, users })
+    let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(ctx, user));
+    Ok(Observed { volume, open_size, image, in_trash, users, user_waits })
 }
 
 async fn image(ctx: &Context, disk: &Disk) -> Result<ImageSeen, Error> {
@@ -89,7 +92,23 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str) -> Vec<ObjectUse> 
     let name = ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any());
     let wishes = wishes(&ctx.index.read(), &name);
     let have = disk.status.as_ref().map(|s| s.used_by.clone()).unwrap_or_default();
+    // The scheduler gives a disk its host before it binds the VM it is for; nothing was made yet, and it takes the
+    // disk back if that VM does not come.
+    let unmade = disk.status.as_ref().is_some_and(|s| s.size.is_none());
+    if unmade && !leaves(disk) && have.iter().any(|user| !is_here(ctx, user)) {
+        return have;
+    }
     claims::users(&have, &wishes, |user| ctx.machines.holds(&user.vm_uid, volume))
+}
+
+fn is_here(ctx: &Context, user: &ObjectUse) -> bool {
+    ctx.index.read().vms.all().any(|(_, vm)| vm.metadata.uid.as_ref() == Some(&user.vm_uid))
+}
+
+fn is_admitted(ctx: &Context, user: &ObjectUse) -> bool {
+    let tables = ctx.index.read();
+    let vm = tables.vms.all().map(|(_, vm)| vm).find(|vm| vm.metadata.uid.as_ref() == Some(&user.vm_uid));
+    vm.and_then(|vm| vm.status.as_ref()).is_some_and(berth_api::VMStatus::is_admitted)
 }
 
 /// Every VM and attachment bound to this host that names the disk.

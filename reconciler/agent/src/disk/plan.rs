@@ -102,6 +102,10 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Ok(base) => base,
         Err(plan) => return plan,
     };
+    if observed.user_waits {
+        let text = "its VM was not taken on by this host yet".to_owned();
+        return Plan::stands(Readiness::Reconciling(Reason::WaitingForVM, text));
+    }
     let create = NewVolume { pool, id: volume.to_owned(), size, base, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }

@@ -170,6 +170,7 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     ];
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<bool>(), any::<bool>()).prop_map(
         |(file, open, image, in_trash, used)| Observed {
+            user_waits: false,
             volume: file.and_then(|gib| volume(gib * GIB).volume),
             open_size: open.map(|gib| gib * GIB),
             image,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::context::Context;
 use crate::disk::volume_of;
 use crate::error::Error;
-use crate::index::Tables;
+use crate::index::{Tables, vm_size};
 use crate::network::Refused;
 use crate::queue::ObjectName;
 use crate::system::{Forwarding, HostFacts, InstanceFacts, Stranger, TrashedVolume, VolumeFacts};
@@ -120,14 +120,7 @@ fn usage(tables: &Tables) -> Usage {
     let mut usage = Usage::default();
     for (name, vm) in tables.vms.all() {
         usage.vms += 1;
-        // What it has now counts when its class is gone.
-        let class = tables.classes.find(&name.namespace, vm.spec.class.as_str());
-        let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
-        let (cpus, memory) = match (class, hardware) {
-            (Some(class), _) => (class.spec.cpus, class.spec.memory.bytes().unwrap_or(0)),
-            (None, Some(hw)) => (hw.cpus, berth_api::Quantity(hw.memory.clone()).bytes().unwrap_or(0)),
-            (None, None) => (0, 0),
-        };
+        let (cpus, memory) = vm_size(tables, name, vm).unwrap_or_default();
         usage.cpus += cpus;
         usage.memory = usage.memory.saturating_add(memory);
     }

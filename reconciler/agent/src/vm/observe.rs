@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 
+use super::admission::{self, Admission};
 use super::journal::Journal;
 use super::seed::Bootstrap;
 use crate::context::Context;
@@ -27,6 +28,8 @@ pub(crate) struct Observed {
     pub(crate) now: Timestamp,
     pub(crate) instance: String,
     /// Of an instance that has none: a new one, not written yet.
+    /// Whether it may run here.
+    pub(crate) admission: Admission,
     pub(crate) journal: Journal,
     pub(crate) journal_written: bool,
     /// Why the journal that is there cannot be used.
@@ -71,6 +74,8 @@ pub(crate) struct DiskSeen {
     pub(crate) user: User,
     /// What the Disk says of itself when it is not ready.
     pub(crate) problem: Option<String>,
+    /// The control plane knows that its file is there: it is given no other one.
+    pub(crate) reported: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,8 +108,13 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         Some(Err(error)) => (Journal::new(vm), Some(error.chain())),
     };
     let process = ctx.system.process(&instance).await?;
+    let admission = match &process {
+        Some(_) => Admission::Done,
+        None => admission::observe(ctx, vm).await?,
+    };
     let mut observed = Observed {
         now: ctx.now(),
+        admission,
         journal_written,
         journal_problem,
         journal,
@@ -150,6 +160,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
     Observed {
         now: Timestamp::UNIX_EPOCH,
         instance: String::new(),
+        admission: Admission::NotYet,
         journal: Journal::new(vm),
         journal_written: false,
         journal_problem: None,
@@ -236,6 +247,7 @@ async fn disks(ctx: &Context, vm: &VM, name: &ObjectName) -> Result<Vec<DiskSeen
             name: wanted.name.to_string(),
             boot: wanted.boot,
             volume,
+            reported: status.size.is_some(),
             volume_id: status.volume_id,
             serial: status.serial.unwrap_or_default(),
             user,

@@ -8,6 +8,7 @@ mod tests;
 
 use berth_api::{Power, Readiness, Reason, VM};
 
+use super::admission::Admission;
 use super::journal::{Ended, Journal, Run, Stop, Why, epoch_of};
 use super::{Observed, Step};
 use crate::converge::Plan;
@@ -30,7 +31,20 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         let text = "a newer binding of this VM was worked on here: this one is void";
         return Plan::stands(Readiness::Reconciling(Reason::Bound, text.into()));
     }
-    if observed.process.is_some() { present(vm, observed) } else { absent(vm, observed) }
+    if observed.process.is_some() {
+        return present(vm, observed);
+    }
+    match &observed.admission {
+        Admission::Done => absent(vm, observed),
+        // Before the control plane knows that it was let in, nothing is made for it.
+        Admission::Now | Admission::NotYet => {
+            let plan = absent(vm, observed);
+            Plan { steps: Vec::new(), ..plan }
+        }
+        Admission::Refused(why) => {
+            Plan::stands(Readiness::Reconciling(Reason::Refused, format!("its host refused it: {why}")))
+        }
+    }
 }
 
 pub(super) fn note(journal: Journal) -> Step {

@@ -1,12 +1,13 @@
 //! What is reported of a VM: read back from QEMU, the guest and the journal. Pure.
 
 use berth_api::condition::{remove, set_bool};
-use berth_api::vm::{DiskAttachmentStatus, GuestStatus, Hardware, ProcessStatus};
+use berth_api::vm::{DiskAttachmentStatus, GuestStatus, Hardware, ProcessStatus, Refusal};
 use berth_api::{ConditionType, Power, Quantity, Readiness, Reason, VM, VMState, VMStatus};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::Observed;
+use super::admission::Admission;
 use super::journal::Run;
 use super::plan::{is_synced, unsynced_interfaces};
 use crate::hotswap_disk_attachment::device;
@@ -20,6 +21,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_guest_ready(&mut status, observed, generation, now);
     write_class_synced(&mut status, vm, observed, generation, now);
     write_interfaces_synced(&mut status, vm, observed, generation, now);
+    write_admission(&mut status, observed, readiness, generation, now);
     status.state = Some(state(vm, observed, readiness));
     status.hardware = hardware(observed).or(status.hardware.take());
     status.disks = disks(observed);
@@ -40,6 +42,31 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status
+}
+
+fn write_admission(
+    status: &mut VMStatus,
+    observed: &Observed,
+    readiness: &Readiness,
+    generation: i64,
+    now: Timestamp,
+) {
+    let Some(binding) = status.binding.clone() else { return };
+    match &observed.admission {
+        Admission::Done | Admission::NotYet => {}
+        Admission::Now => {
+            status.admitted_epoch = Some(binding.epoch);
+            status.refusal = None;
+        }
+        Admission::Refused(why) => {
+            let refusal =
+                Refusal { host: binding.host, epoch: binding.epoch, message: why.clone(), time: None };
+            status.refusal = Some(refusal);
+            let (reason, text) = (Reason::Refused, readiness.message());
+            let scheduled = ConditionType::Scheduled;
+            set_bool(&mut status.conditions, scheduled, false, reason, text, generation, now);
+        }
+    }
 }
 
 fn runs(observed: &Observed) -> bool {
@@ -137,6 +164,7 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
             VMState::Stopped
         }
         Readiness::Stalled(..) => VMState::Failed,
+        Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,
         Readiness::Reconciling(Reason::Starting, _) => VMState::Starting,
         _ => VMState::Creating,

@@ -143,6 +143,7 @@ fn disk_ready(disk: &DiskSeen) -> Result<(), Plan<Step>> {
         }
         (Some(problem), _, _) => waits(format!("Disk {}: {problem}", disk.name)),
         (None, None, _) => waits(format!("Disk {} has no file on this host (yet)", disk.name)),
+        (None, Some(_), _) if !disk.reported => waits(format!("Disk {} is being made", disk.name)),
         (None, Some(_), User::Nobody) => waits(format!("Disk {} is being given to this VM", disk.name)),
         (None, Some(_), User::ThisVm) => Ok(()),
     }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::admission::Admission;
 use super::super::journal::{Ended, Journal, Run};
 use super::super::observe::{DiskSeen, PublicSeen, User};
 use super::super::seed::Bootstrap;
@@ -63,6 +64,7 @@ fn disk(name: &str, boot: bool) -> DiskSeen {
         serial: format!("serial-{name}"),
         user: User::ThisVm,
         problem: None,
+        reported: true,
     }
 }
 
@@ -93,6 +95,7 @@ fn ready_to_start() -> Observed {
     Observed {
         now: at(NOW),
         instance: "i-0123456789ab".into(),
+        admission: Admission::Done,
         journal: Journal::new(&vm(json!({}))),
         journal_written: false,
         journal_problem: None,
@@ -582,4 +585,23 @@ proptest! {
             prop_assert!(rounds < 6, "{:?}", observed.journal);
         }
     }
+}
+
+#[test]
+fn nothing_is_made_for_a_vm_before_the_control_plane_knows_that_it_was_let_in() {
+    let (vm, now) = (vm(json!({})), at(NOW));
+    let seen = |admission| Observed { admission, ..ready_to_start() };
+    for admission in [Admission::Now, Admission::NotYet, Admission::Refused("it is full".into())] {
+        assert_eq!(plan(&vm, &seen(admission.clone())).steps, [], "{admission:?}");
+    }
+    let let_in = seen(Admission::Now);
+    let told = status(&vm, &let_in, &plan(&vm, &let_in).readiness, now);
+    assert!(told.admitted_epoch == Some(1) && told.is_admitted());
+    let refused = seen(Admission::Refused("it is full".into()));
+    let told = status(&vm, &refused, &plan(&vm, &refused).readiness, now);
+    assert!(!told.is_admitted());
+    let refusal = told.refused().expect("it is refused");
+    assert_eq!((refusal.host.as_str(), refusal.epoch, refusal.message.as_str()), ("h", 1, "it is full"));
+    let scheduled = berth_api::condition::find(&told.conditions, "Scheduled").expect("it says so");
+    assert_eq!((scheduled.status.as_str(), scheduled.reason.as_str()), ("False", "Refused"));
 }
