@@ -40,10 +40,13 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(disk) = world.disks.get(key).cloned() else { return Ok(Outcome::Settled) };
-    if let Some(outcome) = fenced::disk(world, writer, &disk, touched).await? {
+    let observed = observe(world, &disk);
+    // What nothing was made of is not lost with its host.
+    if !observed.forsaken
+        && let Some(outcome) = fenced::disk(world, writer, &disk, touched).await?
+    {
         return Ok(outcome);
     }
-    let observed = observe(world, &disk);
     let plan = plan(&disk, &observed);
     writer.apply(world, &plan.steps, touched).await?;
     let Some(disk) = world.disks.get(key).cloned() else { return Ok(Outcome::Settled) };

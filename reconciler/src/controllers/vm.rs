@@ -39,6 +39,8 @@ struct Observed {
     filling: Filling,
     /// Its host, when it is bound, is silent.
     host_silent: bool,
+    /// Or gone for good.
+    host_fenced: bool,
     /// The host that has just refused it, and why.
     refused_by: Option<(String, String)>,
     fresh: Fresh,
@@ -87,7 +89,9 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
-    if let Some(outcome) = fenced::vm(world, writer, &vm, touched).await? {
+    // What was never taken on there is not lost with its host.
+    let admitted = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
+    if admitted && let Some(outcome) = fenced::vm(world, writer, &vm, touched).await? {
         return Ok(outcome);
     }
     let mut observed = observe(world, &vm, writer);
@@ -142,6 +146,7 @@ fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
             networks,
             filling,
             host_silent: !world.is_alive(&binding.host) && world.hosts.cluster(&binding.host).is_some(),
+            host_fenced: world.is_fenced(&binding.host),
             refused_by: None,
             fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
         };
@@ -162,6 +167,7 @@ fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
         networks,
         filling,
         host_silent: false,
+        host_fenced: false,
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
@@ -253,9 +259,12 @@ fn returns(vm: &VM, observed: &Observed, binding: &Binding) -> Option<Readiness>
         let text = format!("host {host} refused it: {}", refusal.message);
         return Some(Readiness::Reconciling(Reason::Refused, text));
     }
-    if observed.host_silent {
-        let text = format!("host {host} fell silent before it took it on: it is placed anew");
-        return Some(Readiness::Reconciling(Reason::HostSilent, text));
+    let gone = [
+        (observed.host_fenced, Reason::HostFenced, "is gone for good and had not taken it on"),
+        (observed.host_silent, Reason::HostSilent, "fell silent before it took it on"),
+    ];
+    if let Some((_, reason, text)) = gone.iter().find(|(holds, ..)| *holds) {
+        return Some(Readiness::Reconciling(*reason, format!("host {host} {text}: it is placed anew")));
     }
     let elsewhere = observed.disks.iter().find_map(|disk| {
         let other = bound(disk.object.as_ref()?).filter(|b| b.host != *host)?;
@@ -562,6 +571,7 @@ mod tests {
             networks: vec![Some(network())],
             filling: Filling::Balance,
             host_silent: false,
+            host_fenced: false,
             refused_by: None,
             fresh: Fresh {
                 instance_id: "i-1".into(),

@@ -154,7 +154,7 @@ fn case(
     });
     let overcommit = i64::from(ctx.config.cpu_overcommit.max(1));
     Case {
-        cordoned: host.as_ref().is_some_and(|h| h.spec.cordoned),
+        cordoned: host.as_ref().is_some_and(|h| h.spec.cordoned || h.spec.draining),
         needs,
         taken,
         offered: (i64::from(facts.cpus) * overcommit, ctx.config.offered_memory(facts.memory_bytes)),
