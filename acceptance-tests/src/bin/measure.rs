@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     undo::on_signals()?;
     let chosen = choose(&arguments.numbers)?;
     if arguments.list {
-        chosen.iter().for_each(|number| note(&format!("{:4} {}", number.name, number.about)));
+        chosen.iter().for_each(|number| note(&format!("{:8} {}", number.name(), number.about)));
         return Ok(true);
     }
     prerequisites::ensure_installed()?;
@@ -65,7 +65,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let mut readings = Vec::new();
     let mut well = true;
     for number in chosen {
-        note(&format!("\n== {}: {}", number.name, number.about));
+        note(&format!("\n== {}: {}", number.name(), number.about));
         let started = Instant::now();
         let outcome = (number.measure)(&bench);
         // What fails because it was taken down is no finding.
@@ -77,27 +77,27 @@ fn run(arguments: &Arguments) -> Result<bool> {
             }
             Err(error) => {
                 well = false;
-                note(&format!("  FAIL  {} was not measured\n{}", number.name, chain(&error)));
+                note(&format!("  FAIL  {} was not measured\n{}", number.name(), chain(&error)));
             }
         }
-        note(&format!("== {} in {}", number.name, spoken(started.elapsed())));
+        note(&format!("== {} in {}", number.name(), spoken(started.elapsed())));
     }
     publish(arguments, &readings)?;
     Ok(well && !(arguments.check && missed(&readings)))
 }
 
+/// Those named, in the order they are best measured in.
 fn choose(names: &[String]) -> Result<Vec<&'static Number>> {
-    if names.is_empty() {
-        return Ok(measure::ALL.iter().collect());
+    let known = || measure::ALL.iter().flat_map(|number| number.names);
+    if let Some(stranger) = names.iter().find(|name| !known().any(|known| known.eq_ignore_ascii_case(name))) {
+        let known: Vec<&str> = known().copied().collect();
+        bail!("{stranger} is not measured by this command; it measures {}", known.join(", "));
     }
-    let find = |name: &String| {
-        let found = measure::ALL.iter().find(|number| number.name.eq_ignore_ascii_case(name));
-        found.with_context(|| {
-            let known: Vec<&str> = measure::ALL.iter().map(|number| number.name).collect();
-            format!("{name} is not measured by this command; it measures {}", known.join(", "))
-        })
+    let wanted = |number: &&Number| {
+        names.is_empty()
+            || number.names.iter().any(|known| names.iter().any(|name| known.eq_ignore_ascii_case(name)))
     };
-    names.iter().map(find).collect()
+    Ok(measure::ALL.iter().filter(wanted).collect())
 }
 
 fn line(reading: &Reading) -> String {

@@ -22,6 +22,8 @@ use crate::namespace::Namespace;
 const LONGEST: u64 = 256 << 20;
 /// Between two events of a watch that is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// A connection that was quiet for longer may have been closed by the server.
+const IDLE: Duration = Duration::from_secs(5);
 /// berth's group and version.
 const GROUP: &str = "/apis/berth.dev/v1alpha1";
 
@@ -39,12 +41,7 @@ impl Access {
     pub fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
         let text = std::fs::read_to_string(kubeconfig)
             .with_context(|| format!("reading {}", kubeconfig.display()))?;
-        let field = |name: &str| {
-            let found = text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(name));
-            found
-                .map(|value| value.trim().trim_matches('"').to_owned())
-                .with_context(|| format!("no {name} in the kubeconfig"))
-        };
+        let field = |name| field(&text, name).with_context(|| format!("no {name} in the kubeconfig"));
         let mut roots = RootCertStore::empty();
         let authority = STANDARD.decode(field("certificate-authority-data:")?)?;
         roots.add(CertificateDer::from_pem_slice(&authority)?)?;
@@ -58,8 +55,18 @@ impl Access {
         Ok(Self { address, token: field("token:")?, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
     }
 
+    /// The port of the server.
+    pub fn port(&self) -> Result<u16> {
+        let (_, port) = self.address.rsplit_once(':').context("the server has no port")?;
+        Ok(port.parse()?)
+    }
+
     /// Opens a connection.
     pub fn connect(&self) -> Result<Api> {
+        Ok(Api { stream: self.stream()?, access: self.clone(), used: Instant::now() })
+    }
+
+    fn stream(&self) -> Result<Stream> {
         let address = self.address.clone();
         let socket = self.namespace.inside(move || Ok(TcpStream::connect(&address)?))?;
         socket.set_nodelay(true)?;
@@ -67,18 +74,27 @@ impl Access {
         let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
         let name = ServerName::try_from(host.to_owned())?;
         let tls = ClientConnection::new(Arc::clone(&self.tls), name)?;
-        let stream = BufReader::new(StreamOwned::new(tls, socket));
-        Ok(Api { stream, address: self.address.clone(), token: self.token.clone() })
+        Ok(BufReader::new(StreamOwned::new(tls, socket)))
     }
+}
+
+/// The value after a key in YAML, perhaps as a block below it.
+fn field(text: &str, name: &str) -> Option<String> {
+    let mut lines = text.lines().map(|line| line.trim().trim_start_matches("- "));
+    let value = lines.find_map(|line| line.strip_prefix(name))?.trim();
+    let value = if value.starts_with(['>', '|']) { lines.next()? } else { value };
+    Some(value.trim_matches('"').to_owned())
 }
 
 /// A connection to the API.
 #[derive(Debug)]
 pub struct Api {
-    stream: BufReader<StreamOwned<ClientConnection, TcpStream>>,
-    address: String,
-    token: String,
+    stream: Stream,
+    access: Access,
+    used: Instant,
 }
+
+type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
 enum Length {
     Known(u64),
@@ -110,6 +126,10 @@ impl Api {
     }
 
     fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<String> {
+        if self.used.elapsed() > IDLE {
+            self.stream = self.access.stream()?;
+        }
+        self.used = Instant::now();
         self.send(method, path, body)?;
         let (status, length) = self.head()?;
         let mut text = Vec::new();
@@ -129,8 +149,8 @@ impl Api {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.address,
-            self.token,
+            self.access.address,
+            self.access.token,
             body.len()
         );
         let stream = self.stream.get_mut();
@@ -187,33 +207,56 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next object that came or changed, and when that was seen here.
-    pub fn next_change(&mut self) -> Result<(Instant, Value)> {
+    /// The next object that came, changed or went.
+    pub fn next_event(&mut self) -> Result<Event> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let seen = Instant::now();
                 let rest = self.read.split_off(end + 1);
                 let line = std::mem::replace(&mut self.read, rest);
                 let mut event: Value = serde_json::from_slice(&line)?;
-                match event["type"].as_str() {
-                    Some("ADDED" | "MODIFIED") => return Ok((seen, event["object"].take())),
+                let gone = match event["type"].as_str() {
+                    Some("ADDED" | "MODIFIED") => false,
+                    Some("DELETED") => true,
                     Some("ERROR") => bail!("the watch ended: {}", event["object"]),
                     _ => continue,
-                }
+                };
+                return Ok(Event { seen, gone, object: event["object"].take() });
             }
             ensure!(self.api.chunk(&mut self.read)?, "the watch ended");
         }
     }
 
     /// Waits until `done` says so of an object.
-    pub fn until(&mut self, mut done: impl FnMut(&Value) -> bool) -> Result<(Instant, Value)> {
+    pub fn until(&mut self, mut done: impl FnMut(&Value) -> bool) -> Result<Event> {
         loop {
-            let (seen, object) = self.next_change()?;
-            if done(&object) {
-                return Ok((seen, object));
+            let event = self.next_event()?;
+            if !event.gone && done(&event.object) {
+                return Ok(event);
             }
         }
     }
+
+    /// Waits until the object of this name is gone; when that was seen.
+    pub fn until_gone(&mut self, wanted: &str) -> Result<Instant> {
+        loop {
+            let event = self.next_event()?;
+            if event.gone && name(&event.object) == wanted {
+                return Ok(event.seen);
+            }
+        }
+    }
+}
+
+/// A change of an object.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// When it arrived here.
+    pub seen: Instant,
+    /// Whether the object is no more.
+    pub gone: bool,
+    /// The object, as it is or was.
+    pub object: Value,
 }
 
 /// A kind of berth's.
@@ -254,4 +297,17 @@ pub fn is_true(object: &Value, condition: &str) -> bool {
 /// An object's name.
 pub fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_value_stands_on_the_line_below_its_key() {
+        let text = "clusters:\n- cluster:\n    server: https://a:1\n    data: >-\n      QUJD\nusers:\n- token: \"t\"\n";
+        let read = |name| field(text, name).expect("it is there");
+        assert_eq!([read("server:"), read("data:"), read("token:")], ["https://a:1", "QUJD", "t"]);
+        assert_eq!(field(text, "other:"), None);
+    }
 }

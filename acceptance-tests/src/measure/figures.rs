@@ -1,7 +1,7 @@
 //! Every figure of `docs/SPECIFICATION.md` that `cargo measure` measures, with its target.
 
 use super::figure::Figure;
-use super::figure::Unit::{Mebibytes, Megabytes, Milliseconds, Percent, Ratio};
+use super::figure::Unit::{Count, Mebibytes, Megabytes, Milliseconds, Percent, Ratio, Seconds};
 
 /// N4.
 pub mod idle {
@@ -63,7 +63,174 @@ pub mod sizes {
     pub(super) const ALL: &[Figure] = &[BERTH, PROVIDER, KUBERNETES, LIBVIRT];
 }
 
+/// N1.
+pub mod starts {
+    use super::{Figure, Milliseconds, Ratio};
+
+    /// One at a time.
+    pub const RATE_P50: Figure =
+        Figure::at_most("N1.rate.p50", "100 VMs, 2 a second: VM written → Running, P50", Milliseconds, 500.0);
+    /// The slow ones.
+    pub const RATE_P95: Figure = Figure::at_most(
+        "N1.rate.p95",
+        "100 VMs, 2 a second: VM written → Running, P95",
+        Milliseconds,
+        1000.0,
+    );
+    /// Against bare QEMU.
+    pub const BURST_RATIO: Figure =
+        Figure::at_most("N1.burst.ratio", "100 VMs at once: berth's P95 ÷ bare QEMU's P95", Ratio, 1.2)
+            .enforced();
+    /// All at once.
+    pub const BURST_P50: Figure =
+        Figure::anchor("N1.burst.p50", "100 VMs at once: first VM written → Running, P50", Milliseconds);
+    /// All at once, the slow ones.
+    pub const BURST_P95: Figure =
+        Figure::anchor("N1.burst.p95", "100 VMs at once: first VM written → Running, P95", Milliseconds);
+    /// The anchor.
+    pub const BARE_P50: Figure = Figure::anchor(
+        "N1.bare.p50",
+        "100 bare QEMUs at once: first process started → running, P50",
+        Milliseconds,
+    );
+    /// The anchor.
+    pub const BARE_P95: Figure = Figure::anchor(
+        "N1.bare.p95",
+        "100 bare QEMUs at once: first process started → running, P95",
+        Milliseconds,
+    );
+    pub(super) const ALL: &[Figure] =
+        &[RATE_P50, RATE_P95, BURST_RATIO, BURST_P50, BURST_P95, BARE_P50, BARE_P95];
+}
+
+/// N2 and N3.
+pub mod memory {
+    use super::{Figure, Mebibytes};
+
+    /// Everything.
+    pub const ABOVE: Figure = Figure::at_most(
+        "N2.above",
+        "a VM's memory above its guest's, all processes, under TCG",
+        Mebibytes,
+        90.0,
+    );
+    /// Of it QEMU.
+    pub const BARE: Figure =
+        Figure::anchor("N2.bare", "the same guest in a bare QEMU with the same command line", Mebibytes);
+    /// Of it ours.
+    pub const OURS: Figure = Figure::at_most(
+        "N2.ours",
+        "of it berth's: growth of the agent and DHCP server, a VM",
+        Mebibytes,
+        0.1,
+    );
+    /// Without VMs.
+    pub const AGENT: Figure =
+        Figure::at_most("N3.agent", "`berth host` without VMs: resident memory (RSS)", Mebibytes, 25.0);
+    /// With each.
+    pub const GROWTH: Figure =
+        Figure::at_most("N3.growth", "growth of its RSS a VM, between 20 and 60 VMs", Mebibytes, 0.1);
+    pub(super) const ALL: &[Figure] = &[ABOVE, BARE, OURS, AGENT, GROWTH];
+}
+
+/// N6.
+pub mod scale {
+    use super::{Figure, Mebibytes, Ratio, Seconds};
+
+    /// Nothing to do.
+    pub const PLAN: Figure =
+        Figure::at_most("N6.plan", "plan of 1,000 VMs that finds nothing to do", Seconds, 1.5);
+    /// All new.
+    pub const APPLY: Figure = Figure::at_most("N6.apply", "apply that creates 1,000 VMs", Seconds, 6.0);
+    /// Meanwhile.
+    pub const RSS: Figure =
+        Figure::at_most("N6.rss", "most resident memory of the provider in both", Mebibytes, 20.0);
+    /// Against the anchor.
+    pub const RATIO: Figure =
+        Figure::at_most("N6.ratio", "our apply ÷ that of hashicorp/kubernetes", Ratio, 1.0).enforced();
+    /// An anchor.
+    pub const KUBERNETES_PLAN: Figure = Figure::anchor(
+        "N6.kubernetes.plan",
+        "hashicorp/kubernetes: the same plan of 1,000 ConfigMaps",
+        Seconds,
+    );
+    /// An anchor.
+    pub const KUBERNETES_APPLY: Figure = Figure::anchor(
+        "N6.kubernetes.apply",
+        "hashicorp/kubernetes: apply that creates 1,000 ConfigMaps",
+        Seconds,
+    );
+    /// An anchor.
+    pub const KUBERNETES_RSS: Figure =
+        Figure::anchor("N6.kubernetes.rss", "hashicorp/kubernetes: most resident memory in both", Mebibytes);
+    /// An anchor.
+    pub const CORE_PLAN: Figure =
+        Figure::anchor("N6.core.plan", "Terraform alone: the same plan of 1,000 `terraform_data`", Seconds);
+    /// An anchor.
+    pub const CORE_APPLY: Figure = Figure::anchor(
+        "N6.core.apply",
+        "Terraform alone: apply that creates 1,000 `terraform_data`",
+        Seconds,
+    );
+    pub(super) const ALL: &[Figure] =
+        &[PLAN, APPLY, RSS, RATIO, KUBERNETES_PLAN, KUBERNETES_APPLY, KUBERNETES_RSS, CORE_PLAN, CORE_APPLY];
+}
+
+/// N11 and N12.
+pub mod hotswap {
+    use super::{Count, Figure, Milliseconds};
+
+    /// As large as the image.
+    pub const SMALL: Figure = Figure::at_most(
+        "N11.small",
+        "attachment written → file of a disk of the image's size is there",
+        Milliseconds,
+        50.0,
+    );
+    /// Larger than any machine's disk.
+    pub const LARGE: Figure = Figure::at_most(
+        "N11.large",
+        "attachment written → file of a disk of 1 TiB is there",
+        Milliseconds,
+        50.0,
+    );
+    /// Downloaded once.
+    pub const DOWNLOADS: Figure =
+        Figure::at_most("N11.downloads", "requests for the image by a second VM on the host", Count, 0.0)
+            .enforced();
+    /// In.
+    pub const ATTACH: Figure = Figure::at_most(
+        "N12.attach",
+        "attachment written → guest's kernel has the disk",
+        Milliseconds,
+        250.0,
+    );
+    /// And known.
+    pub const READY: Figure =
+        Figure::anchor("N12.ready", "attachment written → attachment Ready", Milliseconds);
+    /// Out.
+    pub const DETACH: Figure = Figure::at_most(
+        "N12.detach",
+        "attachment deleted → disk released, attachment gone",
+        Milliseconds,
+        250.0,
+    );
+    pub(super) const ALL_DISKS: &[Figure] = &[SMALL, LARGE, DOWNLOADS];
+    pub(super) const ALL: &[Figure] = &[ATTACH, READY, DETACH];
+}
+
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    [idle::ALL, handshake::ALL, sizes::ALL].into_iter().flatten()
+    [
+        starts::ALL,
+        memory::ALL,
+        idle::ALL,
+        handshake::ALL,
+        scale::ALL,
+        hotswap::ALL_DISKS,
+        hotswap::ALL,
+        sizes::ALL,
+    ]
+    .into_iter()
+    .flatten()
 }

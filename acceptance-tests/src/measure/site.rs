@@ -99,7 +99,7 @@ impl Site {
             daemon.must_run()?;
         };
         let answered = began.elapsed();
-        let (ready, _) = api.watch(api::HOST)?.until(|host| api::is_true(host, "Ready"))?;
+        let ready = api.watch(api::HOST)?.until(|host| api::is_true(host, "Ready"))?.seen;
         let start = Start { api: answered, host: ready - began };
         daemon.must_run()?;
         self.daemon = Some(daemon);
@@ -124,6 +124,11 @@ impl Site {
     /// How to reach its API.
     pub fn access(&self) -> Result<Access> {
         Access::read(&self.kubeconfig(), &self.namespace)
+    }
+
+    /// The port its API is on.
+    pub fn port(&self) -> Result<u16> {
+        self.access()?.port()
     }
 
     /// A connection to its API.
@@ -155,6 +160,18 @@ impl Site {
     /// Its state directory.
     pub fn state(&self) -> &Path {
         self.berth.state()
+    }
+
+    /// The folder of a VM's machine.
+    pub fn instance(&self, vm: &str) -> Result<PathBuf> {
+        let object = self.api()?.read(&format!("{}/{vm}", api::VM.path()))?;
+        let id = object["status"]["instanceID"].as_str().context("the VM has no machine yet")?;
+        Ok(self.state().join("instances").join(id))
+    }
+
+    /// The folder of a VM's machine, as soon as it has one.
+    pub fn instance_once(&self, vm: &str) -> Result<PathBuf> {
+        crate::wait::until("the VM to have a machine", START, || self.instance(vm))
     }
 
     /// The end of its log.

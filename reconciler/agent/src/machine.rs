@@ -129,6 +129,9 @@ impl Machine {
 
     /// Where the guest has something of this disk mounted; None: it has no agent to ask.
     pub(crate) async fn mounts(&self, serial: &str, target: Option<u8>) -> Option<Vec<String>> {
+        if !self.guest_listens().await {
+            return None;
+        }
         let (reply, answer) = oneshot::channel();
         let question = Question::Mounts { serial: serial.to_owned(), target, reply };
         self.questions.send(question).await.ok()?;
@@ -137,8 +140,16 @@ impl Machine {
 
     /// Asks the guest's agent to shut down. False: nobody heard.
     pub(crate) async fn ask_guest_to_shut_down(&self) -> bool {
+        if !self.guest_listens().await {
+            return false;
+        }
         let (reply, answer) = oneshot::channel();
         self.questions.send(Question::Shutdown(reply)).await.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// False: nobody in the guest would answer. A monitor that does not say is no reason not to ask.
+    async fn guest_listens(&self) -> bool {
+        self.ask(Order::GuestListens).await.unwrap_or(true)
     }
 
     pub(crate) fn guest(&self) -> GuestFacts {

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
-use crate::qmp::shorten;
+use crate::machine::GUEST_AGENT_CHANNEL;
+use crate::qmp::{Qmp, QmpError, shorten};
 use channel::Channel;
 pub use facts::{Filesystem, FilesystemDisk, Interface, OsInfo, mounts_of};
 
@@ -30,6 +31,16 @@ pub struct GuestAgent {
     channel: Channel,
     timeout: Duration,
     synced: bool,
+}
+
+/// Whether something in the guest has the agent's port open. If not, asking would only wait for the timeout.
+///
+/// *Errors*: QEMU's. One that does not know the channel counts as open.
+pub async fn has_listener(qmp: &Qmp) -> Result<bool, QmpError> {
+    let channels = qmp.execute("query-chardev", Value::Null).await?;
+    let of_agent = |channel: &&Value| channel["label"] == GUEST_AGENT_CHANNEL;
+    let ours = channels.as_array().into_iter().flatten().find(of_agent);
+    Ok(ours.is_none_or(|channel| channel["frontend-open"] != false))
 }
 
 /// What to do after the guest has shut down.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "fake")]
-pub(crate) use command_line::seed_disk;
+pub(crate) use command_line::{GUEST_AGENT_CHANNEL, seed_disk};
 pub use command_line::{command_line, instance_of, name_of};
 pub(crate) use json::{blockdev, scsi_disk};
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::block::{self, ObservedDisk, Unplugged};
+use berth_qemu::guest_agent;
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
@@ -28,7 +29,13 @@ pub(super) enum Order {
     Quit(Reply),
     Plug(Box<DiskSpec>, Reply),
     Unplug(String, oneshot::Sender<Result<Unplugged, Error>>),
-    Resize { id: String, bytes: u64, reply: Reply },
+    Resize {
+        id: String,
+        bytes: u64,
+        reply: Reply,
+    },
+    /// Whether something in the guest has its agent's port open.
+    GuestListens(oneshot::Sender<Result<bool, Error>>),
 }
 
 pub(super) type Reply = oneshot::Sender<Result<(), Error>>;
@@ -124,6 +131,9 @@ impl Driver {
             }
             Order::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
+            }
+            Order::GuestListens(reply) => {
+                let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(Error::from));
             }
         }
     }

@@ -177,6 +177,21 @@ async fn a_mounted_disk_is_not_pulled_unless_forced() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_without_an_agent_loses_its_disk_without_a_wait_for_one() {
+    let world = running().await;
+    world.make_attachment().await;
+    attached(&world).await;
+    world.system.hypervisor().set_behaviour(INSTANCE, |b| b.guest_agent = false);
+    // What is asked of the guest now and then, and then waits for an answer, is over.
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    let asked = tokio::time::Instant::now();
+    world.delete::<HotswapDiskAttachment>("data").await;
+    world.until_gone::<HotswapDiskAttachment>("data").await;
+    // Time here is not the machine's: it passes only while all wait.
+    assert!(asked.elapsed() < berth_qemu::guest_agent::DEFAULT_TIMEOUT, "{:?}", asked.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_that_keeps_a_disk_is_asked_until_it_lets_go_and_the_disk_can_come_right_back() {
     let world = running().await;
     world.make_attachment().await;

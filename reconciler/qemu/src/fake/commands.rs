@@ -36,7 +36,7 @@ impl Refusal {
 }
 
 /// Every command and its arguments; `!` marks those that must be there, `*` a command with an open list.
-const COMMANDS: [(&str, &[&str]); 20] = [
+const COMMANDS: [(&str, &[&str]); 21] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -46,6 +46,7 @@ const COMMANDS: [(&str, &[&str]); 20] = [
     ("query-block", &[]),
     ("query-named-block-nodes", &["flat"]),
     ("query-balloon", &[]),
+    ("query-chardev", &[]),
     ("qom-list", &["!path"]),
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
@@ -85,6 +86,10 @@ pub(super) fn execute(world: &mut World, pid: i32, command: &str, args: &Map<Str
         }
         "query-block" => query_block(machine),
         "query-named-block-nodes" => machine.nodes.iter().map(|(name, node)| describe(name, node)).collect(),
+        "query-chardev" => {
+            let label = crate::machine::GUEST_AGENT_CHANNEL;
+            json!([{"label": label, "frontend-open": machine.agent_port_is_open(), "filename": "unix"}])
+        }
         "query-balloon" => json!({"actual": machine.spec.memory_bytes}),
         "qom-list" => qom_list(machine, args)?,
         "qom-get" => qom_get(machine, args)?,

@@ -228,6 +228,11 @@ impl Machine {
         (0..=u8::MAX).find(|t| !taken.contains(t)).unwrap_or(u8::MAX)
     }
 
+    /// A guest that is paused still has it open.
+    pub(super) fn agent_port_is_open(&self) -> bool {
+        self.booted && self.behaviour.guest_agent
+    }
+
     pub(super) fn agent_answers(&self) -> bool {
         self.booted && self.status == "running" && self.behaviour.guest_agent
     }

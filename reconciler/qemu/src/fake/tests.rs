@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::block::{self, Unplugged};
-use crate::guest_agent::{GuestAgentError, ShutdownMode, mounts_of};
+use crate::guest_agent::{GuestAgentError, ShutdownMode, has_listener, mounts_of};
 use crate::hypervisor::{Hypervisor, Limits};
 use crate::machine::{Cache, DiskSpec, Format, MachinePaths, MachineSpec, NicSpec, Tap, example};
 use crate::power::{self, RunState};
@@ -93,9 +93,11 @@ async fn a_guest_boots_tells_of_itself_and_shuts_down_when_asked() {
     let (qmp, mut events) = running(&host, &spec).await;
     let mut agent = host.guest_agent(&spec.paths).await.expect("the channel is there");
     assert!(matches!(agent.ping().await, Err(GuestAgentError::Silent { .. })));
+    assert!(!has_listener(&qmp).await.expect("QEMU says"));
     let start = Instant::now();
     until(&mut events, opened).await;
     assert!(start.elapsed() >= Duration::from_secs(17));
+    assert!(has_listener(&qmp).await.expect("QEMU says"));
     agent.ping().await.expect("booted");
     assert_eq!(agent.host_name().await.expect("name"), spec.name);
     assert_eq!(agent.os_info().await.expect("system").id, "debian");

@@ -23,6 +23,8 @@ const SLOT_FIRST_NIC: u8 = 0x10;
 
 /// SMBIOS manufacturer: marks a process as one of ours.
 const MANUFACTURER: &str = "berth";
+/// QEMU's end of the port to the guest's agent.
+pub(crate) const GUEST_AGENT_CHANNEL: &str = "qga0";
 /// The virtio-serial port qemu-guest-agent looks for.
 const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
@@ -127,9 +129,12 @@ fn monitors(spec: &MachineSpec, args: &mut Arguments) {
     args.device(json!({"driver": "virtio-serial-pci", "id": "virtio-serial0", "bus": "pcie.0", "addr": slot(SLOT_SERIAL)}));
     args.pair(
         "-chardev",
-        format!("socket,id=qga0,path={},server=on,wait=off", escape(&text(&spec.paths.guest_agent))),
+        format!(
+            "socket,id={GUEST_AGENT_CHANNEL},path={},server=on,wait=off",
+            escape(&text(&spec.paths.guest_agent))
+        ),
     );
-    args.device(json!({"driver": "virtserialport", "id": "qga-port0", "bus": "virtio-serial0.0", "chardev": "qga0", "name": GUEST_AGENT_PORT}));
+    args.device(json!({"driver": "virtserialport", "id": "qga-port0", "bus": "virtio-serial0.0", "chardev": GUEST_AGENT_CHANNEL, "name": GUEST_AGENT_PORT}));
 }
 
 fn network(nic: &NicSpec, args: &mut Arguments) {

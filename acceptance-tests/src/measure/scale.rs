@@ -1,0 +1,194 @@
+//! N6: a thousand resources in one Terraform configuration, planned and made; the control plane only, nothing runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::figure::{Figure, Reading};
+use super::figures::scale::{
+    APPLY, CORE_APPLY, CORE_PLAN, KUBERNETES_APPLY, KUBERNETES_PLAN, KUBERNETES_RSS, PLAN, RATIO, RSS,
+};
+use super::samples::Samples;
+use super::site::Site;
+use super::{Bench, proc};
+use crate::namespace::Namespace;
+use crate::report;
+use crate::terraform::{Installation, Project};
+
+/// Of each: create all, plan that finds nothing to do, destroy all.
+const ROUNDS: usize = 3;
+const PLANS: usize = 3;
+/// Between two looks at how much memory a provider has taken. The kernel keeps the most itself.
+const GLANCE: Duration = Duration::from_millis(50);
+
+const BERTH: &str = r#"
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+provider "berth" {}
+resource "berth_vm" "many" {
+  count     = 1000
+  name      = "vm-${count.index}"
+  class     = "none"
+  disks     = [{ name = "disk-${count.index}", boot = true }]
+  placement = { host = "none" }
+  wait_for  = "none"
+}
+"#;
+
+const KUBERNETES: &str = r#"
+terraform {
+  required_providers {
+    kubernetes = { source = "hashicorp/kubernetes" }
+  }
+}
+provider "kubernetes" {
+  config_path      = "KUBECONFIG"
+  load_config_file = true
+}
+resource "kubernetes_config_map" "many" {
+  count = 1000
+  metadata {
+    name = "map-${count.index}"
+  }
+  data = {
+    class = "none"
+    disk  = "disk-${count.index}"
+  }
+}
+"#;
+
+/// Terraform by itself: a resource that it has built in.
+const CORE: &str = r#"
+resource "terraform_data" "many" {
+  count = 1000
+  input = "disk-${count.index}"
+}
+"#;
+
+/// What one configuration took.
+#[derive(Debug, Default)]
+struct Taken {
+    plan: Vec<f64>,
+    apply: Vec<f64>,
+    rss: Vec<f64>,
+}
+
+/// Measures it.
+pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
+    let peers = bench.peers()?;
+    let mut site = Site::new(&bench.binaries.berth, &bench.log("N6"))?;
+    site.start(&[])?;
+    let home = site.folder().join("home");
+    fs::create_dir_all(&home)?;
+    let installation = Installation::make(&bench.terraform()?, &bench.binaries.provider, &home)?;
+    offer(&home, "hashicorp/kubernetes", "1.13.4", &peers.kubernetes)?;
+    let kubeconfig = site.kubeconfig();
+    let project = |name: &str, text: &str| -> Result<Project> {
+        let folder = site.folder().join(name);
+        let project = Project::new(&installation, &folder, &kubeconfig, site.namespace())?;
+        project.write("main.tf", &text.replace("KUBECONFIG", &kubeconfig.display().to_string()))?;
+        project.init()?;
+        Ok(project)
+    };
+    let projects = [project("berth", BERTH)?, project("kubernetes", KUBERNETES)?, project("core", CORE)?];
+    let mut taken: [Taken; 3] = Default::default();
+    for round in 0..ROUNDS {
+        for (project, taken) in projects.iter().zip(&mut taken) {
+            one(project, site.namespace(), taken)?;
+        }
+        report::note(&format!("        round {} of {ROUNDS} done", round + 1));
+    }
+    let [berth, kubernetes, core] = taken;
+    let ratio = |ours: &[f64], theirs: &[f64]| -> Vec<f64> {
+        ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
+    };
+    let ratios = ratio(&berth.apply, &kubernetes.apply);
+    let readings: [(Figure, Vec<f64>); 9] = [
+        (PLAN, berth.plan),
+        (APPLY, berth.apply),
+        (RSS, berth.rss),
+        (RATIO, ratios),
+        (KUBERNETES_PLAN, kubernetes.plan),
+        (KUBERNETES_APPLY, kubernetes.apply),
+        (KUBERNETES_RSS, kubernetes.rss),
+        (CORE_PLAN, core.plan),
+        (CORE_APPLY, core.apply),
+    ];
+    readings
+        .into_iter()
+        .map(|(figure, values)| {
+            Ok(Reading::median(figure, &Samples::new(values).with_context(|| figure.key.to_owned())?))
+        })
+        .collect()
+}
+
+/// Creates all, plans, destroys all.
+fn one(project: &Project, namespace: &Arc<Namespace>, taken: &mut Taken) -> Result<()> {
+    let watcher = Watcher::start(namespace);
+    taken.apply.push(seconds(|| project.apply().map(drop))?);
+    for _ in 0..PLANS {
+        taken.plan.push(seconds(|| project.plan_is_empty())?);
+    }
+    // Terraform itself has no provider's process here.
+    taken.rss.extend(watcher.most());
+    project.destroy().map(drop)
+}
+
+fn seconds(body: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let began = Instant::now();
+    body()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Puts a provider into the mirror that a user's would come from.
+fn offer(home: &Path, source: &str, version: &str, program: &Path) -> Result<()> {
+    let name = source.rsplit('/').next().unwrap_or(source);
+    for registry in ["registry.terraform.io", "registry.opentofu.org"] {
+        let folder = home.join("providers").join(registry).join(source).join(version).join("linux_amd64");
+        fs::create_dir_all(&folder)?;
+        std::os::unix::fs::symlink(program, folder.join(format!("terraform-provider-{name}_v{version}")))?;
+    }
+    Ok(())
+}
+
+/// Looks at how much memory the providers in a namespace take.
+struct Watcher {
+    over: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<BTreeMap<i32, f64>>,
+}
+
+impl Watcher {
+    fn start(namespace: &Arc<Namespace>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let (ended, namespace) = (Arc::clone(&over), Arc::clone(namespace));
+        let thread = std::thread::spawn(move || {
+            let mut most = BTreeMap::new();
+            while !ended.load(Ordering::SeqCst) {
+                for (pid, line) in namespace.processes().unwrap_or_default() {
+                    let program = line.split(' ').next().unwrap_or_default();
+                    if program.contains("terraform-provider-") {
+                        // It may have ended since.
+                        most.extend(proc::peak(pid).ok().map(|peak| (pid, peak)));
+                    }
+                }
+                std::thread::sleep(GLANCE);
+            }
+            most
+        });
+        Self { over, thread }
+    }
+
+    /// The most that any of them ever had.
+    fn most(self) -> Option<f64> {
+        self.over.store(true, Ordering::SeqCst);
+        self.thread.join().ok()?.into_values().reduce(f64::max)
+    }
+}
