@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use berth_api::{SYSTEM_NAMESPACE, manifests};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, ResourceExt,
@@ -13,6 +14,8 @@ use serde_json::Value;
 /// Says which manifests were applied last, so that a restart applies them only when they have changed.
 const MARK: &str = "berth-manifests";
 const MANAGER: &str = "berth";
+/// Manifests that are applied at the same time.
+const AT_ONCE: usize = 16;
 
 /// Applies all manifests, unless these very ones were applied before.
 ///
@@ -26,7 +29,7 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     if applied.as_ref() == Some(&digest) {
         return Ok(());
     }
-    apply(client, &objects).await?;
+    apply_together(client, &objects).await?;
     let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
     let params = PatchParams::apply(MANAGER).force();
     marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
@@ -38,12 +41,30 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
 /// *Errors:* the control plane refused one, or does not answer.
 pub async fn apply(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
     for object in objects {
-        let (api, name) = api_of(client, object)?;
-        let params = PatchParams::apply(MANAGER).force();
-        let applied = api.patch(&name, &params, &Patch::Apply(object)).await;
-        applied
-            .with_context(|| format!("applying {} {name}", object["kind"].as_str().unwrap_or_default()))?;
+        apply_one(client, object).await?;
     }
+    Ok(())
+}
+
+/// Applies manifests many at a time, so that they are made durable together: a commit each is most of a first start.
+async fn apply_together(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
+    // What others lie in or refer to comes first.
+    let ground = |object: &&Value| {
+        matches!(object["kind"].as_str(), Some("Namespace" | "CustomResourceDefinition" | "ClusterRole"))
+    };
+    let (ground, rest): (Vec<&Value>, Vec<&Value>) = objects.iter().partition(ground);
+    for batch in [ground, rest] {
+        let each = batch.into_iter().map(|object| apply_one(client, object));
+        futures::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    }
+    Ok(())
+}
+
+async fn apply_one(client: &Client, object: &Value) -> anyhow::Result<()> {
+    let (api, name) = api_of(client, object)?;
+    let params = PatchParams::apply(MANAGER).force();
+    let applied = api.patch(&name, &params, &Patch::Apply(object)).await;
+    applied.with_context(|| format!("applying {} {name}", object["kind"].as_str().unwrap_or_default()))?;
     Ok(())
 }
 

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 
 use super::api;
 use super::site::Site;
+use crate::berth::Berth;
+use crate::machine::Machine;
 use crate::namespace::Namespace;
 use crate::process::Daemon;
 
@@ -33,9 +35,9 @@ impl Host {
         let port = site.port()?;
         let relay = Relay::start(&namespace, site.namespace(), port)?;
         let state = site.folder().join(NAME);
-        let mut command = namespace.command_on_machine(program);
-        command.args(["host", "--name", NAME, "--cpu-overcommit", "64", "--kubeconfig"]);
-        command.arg(site.kubeconfig()).arg("--state-dir").arg(&state);
+        let berth = Berth::new(program, &Machine::plain(&namespace), &state, "", log).named(NAME);
+        let mut command = berth.host_command();
+        command.args(["--cpu-overcommit", "64", "--kubeconfig"]).arg(site.kubeconfig());
         let daemon = Daemon::spawn("berth host", &mut command, log)?;
         let host = Self { daemon, namespace, state, _relay: relay };
         let mut watch = site.api()?.watch(api::HOST)?;

@@ -36,7 +36,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let image = bench.small_guest()?;
     let mut site = Site::new(&bench.binaries.berth, &bench.log("N12"))?;
     site.start(&["--cpu-overcommit", "16"])?;
-    let server = ImageServer::start(site.namespace())?;
+    let server = ImageServer::start(site.namespace(), "127.0.0.1")?;
     let url = server.put(FILE, Content::File(image.path.clone()));
     let access = site.access()?;
     let mut api = site.api()?;

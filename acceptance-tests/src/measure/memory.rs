@@ -33,7 +33,7 @@ const UP: &str = "berth-guest-ready";
 pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let image = bench.small_guest()?;
     let mut site = Site::new(&bench.binaries.berth, &bench.log("N3-control-plane"))?;
-    site.start(&[])?;
+    site.start_control_plane()?;
     let host = Host::start(&bench.binaries.berth, &site, &bench.log("N3"))?;
     let access = site.access()?;
     let mut api = site.api()?;

@@ -85,7 +85,7 @@ struct Taken {
 pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let peers = bench.peers()?;
     let mut site = Site::new(&bench.binaries.berth, &bench.log("N6"))?;
-    site.start(&[])?;
+    site.start_control_plane()?;
     let home = site.folder().join("home");
     fs::create_dir_all(&home)?;
     let installation = Installation::make(&bench.terraform()?, &bench.binaries.provider, &home)?;

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
 
 use super::api::{self, Access, Api};
 use crate::berth::Berth;
 use crate::machine::Machine;
-use crate::namespace::{self, Namespace};
+use crate::namespace::Namespace;
 use crate::process::{self, Daemon};
-use crate::undo::Undo;
+use crate::scratch::Scratch;
 
 /// Where public addresses come from; nothing here asks for one.
 const PUBLIC: &str = "198.51.100.0/28";
@@ -42,22 +41,13 @@ pub struct Site {
     berth: Berth,
     gate: PathBuf,
     log: PathBuf,
-    folder: TempDir,
-    _undo: Undo,
+    folder: Scratch,
 }
 
 impl Site {
     /// Nothing runs yet.
     pub fn new(program: &Path, log: &Path) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix(&format!("{}{}-", namespace::PREFIX, std::process::id()))
-            .tempdir()?;
-        // As /var/lib: QEMU runs as another user and must get through.
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-        let doomed = folder.path().to_owned();
-        let undo = Undo::later(move || {
-            let _ = fs::remove_dir_all(doomed);
-        });
+        let folder = Scratch::new()?;
         let namespace = Namespace::new()?;
         let gate = folder.path().join("gate");
         process::run(Command::new("mkfifo").arg(&gate), Duration::from_secs(10))?.success()?;
@@ -69,11 +59,23 @@ impl Site {
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         let berth =
             Berth::new(&script, &Machine::plain(&namespace), &folder.path().join("state"), PUBLIC, log);
-        Ok(Self { daemon: None, namespace, berth, gate, log: log.to_owned(), folder, _undo: undo })
+        Ok(Self { daemon: None, namespace, berth, gate, log: log.to_owned(), folder })
     }
 
-    /// Starts `berth up` with these further options and waits until it is ready.
+    /// Starts `berth up` with these further options and waits until its host is ready.
     pub fn start(&mut self, options: &[&str]) -> Result<Start> {
+        let (began, api) = self.launch(options)?;
+        let ready = self.api()?.watch(api::HOST)?.until(|host| api::is_true(host, "Ready"))?.seen;
+        Ok(Start { api, host: ready - began })
+    }
+
+    /// Starts `berth up` without an agent: control plane and controllers.
+    pub fn start_control_plane(&mut self) -> Result<()> {
+        self.launch(&["--no-agent"]).map(drop)
+    }
+
+    /// Starts it and waits until its API answers.
+    fn launch(&mut self, options: &[&str]) -> Result<(Instant, Duration)> {
         let mut command = self.berth.up_command();
         command.args(options);
         let mut daemon = Daemon::spawn("berth up", &mut command, &self.log)?;
@@ -89,21 +91,18 @@ impl Site {
             std::thread::sleep(GLANCE);
         }
         let access = self.access()?;
-        let api = loop {
-            // Until it listens, and until it is ready.
-            match access.connect().and_then(|mut api| api.get("/readyz").map(|_| api)) {
-                Ok(api) => break api,
-                Err(error) if began.elapsed() > START => return Err(error.context("the API does not answer")),
-                Err(_) => std::thread::sleep(GLANCE),
+        // Until it listens, and until it is ready.
+        while let Err(error) = access.connect().and_then(|mut api| api.get("/readyz")) {
+            if began.elapsed() > START {
+                return Err(error.context("the API does not answer"));
             }
             daemon.must_run()?;
-        };
+            std::thread::sleep(GLANCE);
+        }
         let answered = began.elapsed();
-        let ready = api.watch(api::HOST)?.until(|host| api::is_true(host, "Ready"))?.seen;
-        let start = Start { api: answered, host: ready - began };
         daemon.must_run()?;
         self.daemon = Some(daemon);
-        Ok(start)
+        Ok((began, answered))
     }
 
     /// Asks it to end and waits.

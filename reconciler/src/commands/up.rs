@@ -8,6 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use berth_agent::{
+    AgentConfig,
+    system::{System, linux::LinuxSystem},
+};
 use berth_apiserver::{Listener, Server, ServerConfig};
 use kube::Client;
 use tokio::{net::TcpListener, task::JoinSet};
@@ -33,17 +37,11 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     })?;
     let address = listener.local_addr().context("asking for the listening address")?;
     let client = Client::new(server.service(), "default");
+    let agent = agent(&options, &state_dir).await?;
     install::manifests(&client).await?;
     install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string()).await?;
     let kubeconfig = write_kubeconfig(&server, &state_dir, address, options.kubeconfig_owner.as_deref())?;
 
-    let agent = match options.no_agent {
-        true => None,
-        false => {
-            let system = Arc::new(host::system(&state_dir, &options.agent, Some(options.listen)).await?);
-            Some((host::agent_config(&options.agent, &state_dir)?, system))
-        }
-    };
     // Controllers and agent stop first, so that their last writes still find a control plane.
     let serving = tokio_util::sync::CancellationToken::new();
     let mut parts = JoinSet::new();
@@ -75,6 +73,24 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     serving.cancel();
     server.shutdown().await;
     result
+}
+
+/// What the agent of this machine needs, if it is to have one.
+async fn agent(
+    options: &UpOptions,
+    state_dir: &Path,
+) -> anyhow::Result<Option<(AgentConfig, Arc<LinuxSystem>)>> {
+    if options.no_agent {
+        return Ok(None);
+    }
+    let system = Arc::new(host::system(state_dir, &options.agent, Some(options.listen)).await?);
+    let asked = Arc::clone(&system);
+    tokio::spawn(async move {
+        // QEMU and KVM take a while to answer: they do so while the control plane is made ready, and the system keeps
+        // what they say. What fails here is asked, and told, again.
+        let _ = asked.facts().await;
+    });
+    Ok(Some((host::agent_config(&options.agent, state_dir)?, system)))
 }
 
 /// Waits until told to stop; a part that ends before is an error.

@@ -60,12 +60,12 @@ impl Host {
     }
 
     pub(super) async fn facts(&self, state: &Path) -> Result<HostFacts> {
-        let kvm = self.kvm.get_or_init(probe::kvm).await.clone();
+        let (kvm, qemu) = tokio::join!(self.kvm.get_or_init(probe::kvm), self.installation());
+        let kvm = kvm.clone();
         let (accelerator, overhead_bytes) = match kvm.usable {
             true => (Accelerator::Kvm, OVERHEAD_KVM),
             false => (Accelerator::Tcg { tb_size_mib: TB_SIZE_MIB }, OVERHEAD_TCG),
         };
-        let qemu = self.installation().await;
         let path = state.to_owned();
         let (memory_bytes, space) = blocking(move || {
             let space = files::space(&path).map_err(failed("read the free space of", &path))?;
