@@ -9,6 +9,7 @@ pub mod kubernetes;
 pub mod manifests;
 pub mod modern;
 pub mod rules;
+pub mod scale;
 pub mod story;
 pub mod terraform;
 pub mod tofu;
@@ -68,6 +69,13 @@ pub const ALL: &[Lane] = &[
         limit: minutes(15),
         obstacle: needs_root,
         run: kubectl::run,
+    },
+    Lane {
+        name: "scale",
+        about: "many VMs on simulated hosts: all bound, all converged, few writes, none for each host",
+        limit: minutes(15),
+        obstacle: needs_root,
+        run: scale::run,
     },
     Lane {
         name: "terraform",
@@ -165,6 +173,16 @@ impl Kit {
             terraform: terraform(&self.cache)?,
             logs,
         })
+    }
+
+    /// Whether our programs are debug builds.
+    pub fn is_debug(&self) -> bool {
+        self.source == Source::Debug
+    }
+
+    /// Our programs alone.
+    pub fn binaries(&self) -> Result<Binaries> {
+        Binaries::get(&self.source)
     }
 
     /// The small guest.

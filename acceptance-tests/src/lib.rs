@@ -20,6 +20,7 @@ pub mod platform;
 pub mod prerequisites;
 pub mod process;
 pub mod report;
+pub mod scale;
 pub mod scratch;
 pub mod segment;
 pub mod terraform;

@@ -145,8 +145,12 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
 }
 
 fn take(world: &mut World, queue: &mut Queue, change: watches::Change) {
+    let own = change.key();
     for key in world.take(change, tokio::time::Instant::now()) {
-        queue.changed(key);
+        match key.kind {
+            Kind::Network if own.as_ref() != Some(&key) => queue.gather(key),
+            _ => queue.changed(key),
+        }
     }
 }
 
@@ -156,7 +160,10 @@ async fn reconcile(world: &mut World, queue: &mut Queue, writer: &Writer, key: K
     match reconcile_one(world, writer, &key).instrument(span.clone()).await {
         Ok((outcome, touched)) => {
             for other in touched {
-                queue.changed(other);
+                match other.kind {
+                    Kind::Network if other != key => queue.gather(other),
+                    _ => queue.changed(other),
+                }
             }
             match outcome {
                 Outcome::Settled => queue.settled(&key),

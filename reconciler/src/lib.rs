@@ -12,3 +12,4 @@ pub mod install;
 pub mod join;
 pub mod leader;
 pub mod log;
+pub mod one_connection;

@@ -26,8 +26,11 @@ use crate::service_account;
 
 /// Connections open at once.
 const MAX_CONNECTIONS: usize = 10_000;
-/// How long a client may take for the TLS handshake or for the head of a request.
+/// How long a client may take for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a kept connection may wait for its next request, and how long the head of one may take. Longer than
+/// clients keep one (90 s is usual): what is closed at this end may have a request under way.
+const IDLE: Duration = Duration::from_secs(110);
 /// How long running requests get to end when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
 /// Requests one HTTP/2 connection may have open.
@@ -103,7 +106,7 @@ where
         answer(Arc::clone(&door), request.map(Body::new), by_certificate.clone())
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
     builder.http2().keep_alive_interval(Duration::from_secs(30)).keep_alive_timeout(Duration::from_secs(20));
     let connection = builder.serve_connection(TokioIo::new(stream), service);

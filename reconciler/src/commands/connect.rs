@@ -8,13 +8,13 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use crate::cli::Connection;
+use crate::{cli::Connection, one_connection::client_of};
 
 /// The client the options name.
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn client(connection: &Connection) -> anyhow::Result<Client> {
-    Client::try_from(config(connection).await?).context("making a client")
+    client_of(config(connection).await?)
 }
 
 /// Where the control plane of a configuration is, if its name can be looked up.

@@ -13,13 +13,13 @@ use berth_agent::{
     AgentConfig,
     system::linux::{LinuxConfig, LinuxSystem},
 };
-use kube::Client;
 
 use crate::{
     cli::{AgentOptions, HostOptions},
     clock::Identities,
     credential::Credential,
     join::Join,
+    one_connection::client_of,
 };
 
 use super::{addresses, connect, machine, signals, simulate};
@@ -47,7 +47,7 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
         None => connect::config(&options.connection).await?,
     };
     let control_plane = connect::address(&connection).await;
-    let client = Client::try_from(connection).context("making a client")?;
+    let client = client_of(connection)?;
     if let Some(credential) = &credential {
         credential.check(&client).await?;
     }

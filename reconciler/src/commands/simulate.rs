@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cli::HostOptions;
+use crate::{cli::HostOptions, one_connection::client_of};
 
 use super::{connect, descriptors};
 
@@ -30,15 +30,15 @@ const IMAGE_SIZE: u64 = 2 << 30;
 pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationToken) -> anyhow::Result<()> {
     descriptors::raise_limit();
     let config = connect::config(&options.connection).await?;
-    let client = Client::try_from(config.clone()).context("making a client")?;
+    let client = client_of(config.clone())?;
     refuse_real_hosts(&client).await?;
     warn!(count, "SIMULATION: these hosts do not exist, and VMs bound to them never run");
     let mut agents = JoinSet::new();
     let apart = APART.min(STARTED_WITHIN / u32::from(count));
     for number in 1..=count {
-        let client = Client::try_from(config.clone()).context("making a client")?;
+        let client = client_of(config.clone())?;
         let agent = agent(options, number);
-        let system = Arc::new(system(&agent));
+        let system = Arc::new(system(&agent, number));
         let stop = cancel.clone();
         agents.spawn(async move { berth_agent::run(agent, client, system, stop).await });
         tokio::select! {
@@ -76,12 +76,15 @@ fn agent(options: &HostOptions, number: u16) -> AgentConfig {
     agent
 }
 
-/// A host that has every image there is.
-fn system(agent: &AgentConfig) -> FakeSystem {
+/// A host that has every image there is, with an address of the range that is kept for benchmarks (RFC 2544).
+fn system(agent: &AgentConfig, number: u16) -> FakeSystem {
     let system = FakeSystem::new(agent.clock.clone());
     system.serve_any_image(IMAGE_SIZE);
     system.change_facts(|facts| {
         let reason = "simulated: this host does not exist, and nothing runs on it".to_owned();
+        let [high, low] = number.to_be_bytes();
+        facts.address = Some(std::net::Ipv4Addr::new(198, 19, high, low));
+        facts.mtu = Some(1500);
         facts.kvm = KvmFacts { usable: false, reason, mips: None };
         if let Ok(qemu) = &mut facts.qemu {
             qemu.version = "simulated".to_owned();

@@ -24,12 +24,17 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest delay.
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
+/// How long changes of what an object sums up are gathered.
+const GATHER: Duration = Duration::from_secs(1);
+
 /// Which keys to reconcile, and when.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     ready: VecDeque<Key>,
     is_ready: HashSet<Key>,
     later: BTreeMap<Instant, Vec<Key>>,
+    /// Those in `later` that gather changes.
+    gathering: HashSet<Key>,
     failures: HashMap<Key, u32>,
     waiting: HashMap<Need, BTreeSet<Key>>,
     needs: HashMap<Key, Vec<Need>>,
@@ -61,6 +66,14 @@ impl Queue {
             self.wake(&Need::Address);
         }
         self.add(key);
+    }
+
+    /// Something changed that this object sums up: it is looked at a moment later, once for all that changes
+    /// meanwhile. Every host reads what a network says of its hosts, and VMs come to many hosts at once.
+    pub(super) fn gather(&mut self, key: Key) {
+        if self.gathering.insert(key.clone()) {
+            self.later.entry(Instant::now() + GATHER).or_default().push(key);
+        }
     }
 
     /// A host came, went or is another than it was.
@@ -103,6 +116,7 @@ impl Queue {
                 break;
             }
             for key in entry.remove() {
+                self.gathering.remove(&key);
                 self.add(key);
             }
         }
@@ -277,6 +291,21 @@ mod tests {
             }
         }
         assert_eq!(seen, ["a", "b", "c", "a", "b", "c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_sums_up_others_is_looked_at_once_for_many_changes() {
+        let mut queue = Queue::new();
+        let network = Key::namespaced(Kind::Network, "default", "net");
+        for _ in 0..500 {
+            queue.gather(network.clone());
+        }
+        assert!(drain(&mut queue).is_empty());
+        tokio::time::advance(GATHER).await;
+        assert_eq!(drain(&mut queue), [network.clone()]);
+        queue.gather(network.clone());
+        tokio::time::advance(GATHER).await;
+        assert_eq!(drain(&mut queue), [network]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::{Kind, key::Watched};
+use super::{Key, Kind, key::Watched};
 
 /// An object of any watched kind.
 #[derive(Clone, Debug)]
@@ -35,7 +35,16 @@ pub(super) enum Object {
 }
 
 macro_rules! objects {
-    ($($kind:ident),+) => { $(impl From<$kind> for Object { fn from(object: $kind) -> Self { Object::$kind(Box::new(object)) } })+ };
+    ($($kind:ident),+) => {
+        $(impl From<$kind> for Object { fn from(object: $kind) -> Self { Object::$kind(Box::new(object)) } })+
+
+        impl Object {
+            /// Which object it is.
+            pub(super) fn key(&self) -> Key {
+                match self { $(Self::$kind(object) => Key::of(object.as_ref()),)+ }
+            }
+        }
+    };
 }
 
 objects!(
@@ -66,6 +75,16 @@ pub(super) enum Change {
     Applied(Object),
     /// An object went.
     Deleted(Object),
+}
+
+impl Change {
+    /// The object that changed; none for what tells of a whole list.
+    pub(super) fn key(&self) -> Option<Key> {
+        match self {
+            Self::ListBegins(_) | Self::Listed(_) => None,
+            Self::Applied(object) | Self::Deleted(object) => Some(object.key()),
+        }
+    }
 }
 
 /// One stream of the changes of every kind. It never ends; a broken watch is started again after a back-off.

@@ -61,7 +61,9 @@ impl<K: Watched> Cache<K> {
     }
 
     /// Takes an object unless a newer one is known; returns the one it replaces, or `None` when it is not taken.
-    fn put(&mut self, object: K) -> Option<Option<Arc<K>>> {
+    fn put(&mut self, mut object: K) -> Option<Option<Arc<K>>> {
+        // Who owns which field is of no use here, and half of an object's memory.
+        object.meta_mut().managed_fields = None;
         let key = Key::of(&object);
         if let Some(listing) = &mut self.listing {
             listing.insert(key.clone());
@@ -211,7 +213,7 @@ impl World {
             Change::Listed(kind) => self.end_list(kind),
             Change::Applied(object) => self.put(object, now),
             Change::Deleted(object) => {
-                let key = key_of(&object);
+                let key = object.key();
                 self.remove(&key)
             }
         }
@@ -229,7 +231,7 @@ impl World {
     /// Takes an object, from a watch or from the answer to a write; returns the keys it concerns.
     pub(super) fn put(&mut self, object: impl Into<Object>, now: Instant) -> Vec<Key> {
         let object = object.into();
-        let key = key_of(&object);
+        let key = object.key();
         let mut keys = vec![key.clone()];
         let taken = match object {
             Object::Host(object) => {
@@ -243,10 +245,7 @@ impl World {
             Object::Lease(object) => {
                 let host = object.name_any();
                 let taken = self.leases.put(*object).is_some();
-                if taken {
-                    self.renewed.insert(host, now);
-                    keys = self.silence_changes(now);
-                }
+                keys = if taken { self.spoke(&host, now) } else { Vec::new() };
                 taken
             }
             Object::StoragePool(object) => self.storage_pools.put(*object).is_some(),
@@ -375,6 +374,19 @@ impl World {
         self.renewed.contains_key(host) && !self.silent.contains(host)
     }
 
+    /// Notes that a host's agent renewed its Lease; returns what that concerns: nothing, unless it was silent before.
+    /// Leases are the most frequent writes there are, so this looks at no other host.
+    fn spoke(&mut self, host: &str, now: Instant) -> Vec<Key> {
+        let is_new = self.renewed.insert(host.to_owned(), now).is_none();
+        if !self.silent.remove(host) && !is_new {
+            return Vec::new();
+        }
+        self.fleet_host(host);
+        let mut keys = vec![Key::cluster(Kind::Host, host)];
+        keys.extend(self.index.vms_on(host));
+        keys
+    }
+
     /// Notes which hosts fell silent or spoke again; returns their keys and those of the VMs on them.
     pub(super) fn silence_changes(&mut self, now: Instant) -> Vec<Key> {
         let silent: BTreeSet<String> = self
@@ -393,24 +405,5 @@ impl World {
         let mut keys: Vec<Key> = changed.iter().map(|name| Key::cluster(Kind::Host, name)).collect();
         keys.extend(changed.iter().flat_map(|host| self.index.vms_on(host)));
         keys
-    }
-}
-
-fn key_of(object: &Object) -> Key {
-    match object {
-        Object::Host(object) => Key::of(object.as_ref()),
-        Object::Lease(object) => Key::of(object.as_ref()),
-        Object::StoragePool(object) => Key::of(object.as_ref()),
-        Object::IPPool(object) => Key::of(object.as_ref()),
-        Object::Network(object) => Key::of(object.as_ref()),
-        Object::VMClass(object) => Key::of(object.as_ref()),
-        Object::PlacementGroup(object) => Key::of(object.as_ref()),
-        Object::Image(object) => Key::of(object.as_ref()),
-        Object::Disk(object) => Key::of(object.as_ref()),
-        Object::PublicIP(object) => Key::of(object.as_ref()),
-        Object::VM(object) => Key::of(object.as_ref()),
-        Object::HotswapDiskAttachment(object) => Key::of(object.as_ref()),
-        Object::ServiceAccount(object) => Key::of(object.as_ref()),
-        Object::Role(object) => Key::of(object.as_ref()),
     }
 }

@@ -175,7 +175,9 @@ impl WatchStream {
                     None => return self.cut_off(),
                 },
                 () = self.core.stopping.cancelled() => self.done = true,
-                () = sleep_until(self.deadline) => self.done = true,
+                () = sleep_until(self.deadline) => if let Some(frame) = self.last_word() {
+                    return Some(frame);
+                },
                 _ = ticked => {
                     let revision = self.catch_up();
                     // Events come first; with some at hand the bookmark is left to the next tick.
@@ -200,6 +202,14 @@ impl WatchStream {
             }
         }
         None
+    }
+
+    /// A watcher that takes bookmarks gets one more before its time is over: it will come back, and whoever watches
+    /// few objects would otherwise ask for all that was written since its last event.
+    fn last_word(&mut self) -> Option<Bytes> {
+        self.done = true;
+        let revision = self.catch_up();
+        (self.bookmarks.is_some() && self.backlog.is_empty()).then(|| self.bookmark(revision, false))
     }
 
     /// Takes every event up to the current revision, which it answers with: a bookmark must not overtake one.
