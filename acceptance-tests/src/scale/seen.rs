@@ -95,8 +95,8 @@ impl Shared {
                 std::thread::sleep(GLANCE);
                 continue;
             };
-            while let Ok((_, object)) = watch.next_change() {
-                take(&mut self.seen(), &object);
+            while let Ok(event) = watch.next_event() {
+                take(&mut self.seen(), &event.object);
                 self.news.notify_all();
             }
         }
