@@ -112,6 +112,20 @@ pub const ALL: &[Lane] = &[
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         run: kubernetes::run,
     },
+    Lane {
+        name: "hosts",
+        about: "three hosts and more: joining, a spread group, networks between hosts, tenants, drained and silent hosts",
+        limit: minutes(40),
+        obstacle: needs_root,
+        run: hosts::embedded,
+    },
+    Lane {
+        name: "hosts-kubernetes",
+        about: "the same on a real kube-apiserver and etcd",
+        limit: minutes(60),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: hosts::kubernetes,
+    },
 ];
 
 fn needs_root() -> Option<String> {

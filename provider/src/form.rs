@@ -56,7 +56,12 @@ impl Form {
     #[must_use]
     pub fn problem(self, text: &str) -> Option<String> {
         match self {
-            Self::Any | Self::UserData => None,
+            Self::Any => None,
+            Self::UserData => {
+                let error = berth_api::user_data::check(text).err()?.to_string();
+                let (first, rest) = error.split_at(1);
+                Some(format!("{}{rest}.", first.to_uppercase()))
+            }
             Self::Name if ResourceName::is_dns_label(text) => None,
             Self::Name => Some(format!(
                 "{text:?} is not a DNS label: use lower-case letters, digits and \"-\", at most 63 characters, \
@@ -143,6 +148,7 @@ mod tests {
             (Form::ImageUrl, "file://y"),
             (Form::SshKey, "hello"),
             (Form::SshKey, "ssh-rsa A\nssh-rsa B"),
+            (Form::UserData, "#cloud-config\na: b: c\n"),
         ];
         for (form, text) in bad {
             assert!(form.problem(text).is_some(), "{form:?} {text}");
@@ -155,6 +161,7 @@ mod tests {
             (Form::Ipv4, "10.0.0.1"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),
             (Form::SshKey, "ssh-ed25519 AAAA me\n"),
+            (Form::UserData, "#!/bin/sh\na: b: c\n"),
         ];
         for (form, text) in good {
             assert_eq!(form.problem(text), None, "{form:?} {text}");

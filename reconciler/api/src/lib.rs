@@ -26,6 +26,7 @@ pub mod public_ip;
 pub mod quantity;
 pub mod reason;
 pub mod storage_pool;
+pub mod user_data;
 pub mod vm;
 pub mod vm_class;
 

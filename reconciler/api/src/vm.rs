@@ -162,7 +162,7 @@ pub struct Bootstrap {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub secret_name: Option<String>,
-    /// User data without secrets, in plain sight. At most 65,536 characters.
+    /// User data without secrets, in plain sight. At most 65,536 characters. A cloud-config that is not YAML is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub user_data: Option<String>,

@@ -326,6 +326,12 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     let namespace = vm.namespace().unwrap_or_default();
     let wait = |reason, text: String, needs| (VMState::Pending, Readiness::Reconciling(reason, text), needs);
     let shared = |kind, name: &str| in_namespace_or_shared(kind, &namespace, name);
+    // A Secret's is looked at by the host, which may read it.
+    let user_data = vm.spec.bootstrap.as_ref().and_then(|b| b.user_data.as_deref()).unwrap_or_default();
+    if let Err(error) = berth_api::user_data::check(user_data) {
+        let readiness = Readiness::Stalled(Reason::InvalidSpec, format!("user data: {error}"));
+        return Err((VMState::Pending, readiness, Vec::new()));
+    }
     let class = vm.spec.class.as_str();
     let Some((cpus, memory)) = observed.size else {
         let text = format!("VMClass {class} does not exist in namespace {namespace} or berth-shared");

@@ -90,15 +90,16 @@ fn one_too_many(report: &mut Report, fleet: &mut Fleet, project: &Project) {
         values["patience"] = "15s".into();
         project.write("terraform.tfvars.json", &values.to_string())?;
         let told = unwrapped(&project.apply_refused()?);
-        says(&told, &["Error", "web-3", "Unschedulable", "group"])
+        says(&told, &["Error", "web-3", "GroupTooLarge", "placement group web", "add a host"])
     });
     report.case("the VM and the group say so too, and the others are left alone", || {
         let kubectl = fleet.kubectl();
-        let vm = kubectl.condition("vm", "web-3", "Ready", "False", Some("Unschedulable"), SOON)?;
-        says(message(&vm, "Ready")?, &["group", "web"])?;
+        let vm = kubectl.condition("vm", "web-3", "Ready", "False", Some("GroupTooLarge"), SOON)?;
+        says(message(&vm, "Ready")?, &["group web", "add a host"])?;
+        ensure!(vm["status"]["state"] == "Unschedulable", "{:#}", vm["status"]);
         ensure!(crate::fleet::host_in(&vm).is_none(), "it is bound: {:#}", vm["status"]);
         let group = kubectl.condition("placementgroup", "web", "Ready", "False", None, SOON)?;
-        says(message(&group, "Ready")?, &["web-3"])?;
+        says(message(&group, "Ready")?, &["3 of 4 members"])?;
         for member in fleet.members() {
             ensure!(member.qemu()?.len() == 1, "{} runs {:?}", member.name, member.qemu()?);
         }

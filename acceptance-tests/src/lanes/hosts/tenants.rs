@@ -38,10 +38,14 @@ pub fn run(report: &mut Report, fleet: &Fleet, guest: &GuestImage) {
     if let Ok(guests) = guests {
         cases(report, fleet, &guests);
     }
-    report.case("a tenant's namespace takes all of it away", || {
+    report.case("both tenants are taken away", || {
         for (tenant, _) in TENANTS {
-            let kinds = "vms,disks,publicips,images,vmclasses,networks";
-            fleet.kubectl().ok(&["delete", kinds, "--all", "-n", tenant, "--timeout=85s"])?;
+            // What a VM uses can be deleted once the VM has let go of it.
+            for kinds in ["vms", "disks,publicips", "images,vmclasses,networks"] {
+                wait::until(&format!("{tenant}'s {kinds} to go"), SOON, || {
+                    fleet.kubectl().ok(&["delete", kinds, "--all", "-n", tenant, "--timeout=60s"]).map(drop)
+                })?;
+            }
             fleet.kubectl().ok(&["delete", "namespace", tenant, "--wait=false"])?;
         }
         Ok(())

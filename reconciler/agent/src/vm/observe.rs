@@ -344,7 +344,7 @@ fn free_memory(ctx: &Context, vm: &VM, host: &HostFacts) -> u64 {
 
 async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {
     let Some(name) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else {
-        return Ok(Bootstrap::Inline);
+        return Ok(Bootstrap::inline(vm));
     };
     let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
     let found = match secrets.get_opt(&name).await {

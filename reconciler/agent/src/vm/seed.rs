@@ -26,7 +26,7 @@ pub(crate) enum Bootstrap {
         meta_data: Option<String>,
         network_config: Option<String>,
     },
-    /// Something in the Secret is no text.
+    /// No text, or no user data that a guest could use.
     Unusable(String),
 }
 
@@ -63,7 +63,21 @@ impl Bootstrap {
             meta_data: text("metaData"),
             network_config: text("networkConfig"),
         };
-        unusable.map_or(found, Self::Unusable)
+        let found = unusable.map_or(found, Self::Unusable);
+        match &found {
+            Self::Secret { user_data: Some(user_data), .. } => {
+                let checked = berth_api::user_data::check(user_data);
+                checked.map_or_else(|error| Self::Unusable(format!("user data: {error}")), |()| found)
+            }
+            _ => found,
+        }
+    }
+
+    /// What the VM itself says.
+    pub(crate) fn inline(vm: &VM) -> Self {
+        let user_data = vm.spec.bootstrap.as_ref().and_then(|b| b.user_data.as_deref()).unwrap_or_default();
+        let checked = berth_api::user_data::check(user_data);
+        checked.map_or_else(|error| Self::Unusable(format!("user data: {error}")), |()| Self::Inline)
     }
 }
 
@@ -156,6 +170,17 @@ mod tests {
         assert_eq!((seed.user_data.as_str(), seed.network_config.as_str()), ("canary", "version: 1"));
         assert!(seed.meta_data.contains("local-hostname"));
         assert!(!format!("{bootstrap:?} {seed:?}").contains("canary"));
+    }
+
+    #[test]
+    fn user_data_that_is_no_yaml_is_unusable_wherever_it_stands() {
+        let data = [("userData".to_owned(), ByteString("#cloud-config\na: b: c\n".into()))].into();
+        let secret = Bootstrap::secret(&Secret { data: Some(data), ..Secret::default() });
+        let mut vm = vm();
+        vm.spec.bootstrap.as_mut().expect("it has one").user_data = Some("#cloud-config\n- a\n".into());
+        for (found, place) in [(secret, "line 2, column 5"), (Bootstrap::inline(&vm), "line 2")] {
+            assert!(matches!(&found, Bootstrap::Unusable(text) if text.contains(place)), "{place}");
+        }
     }
 
     #[test]
