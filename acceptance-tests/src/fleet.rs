@@ -102,10 +102,16 @@ pub struct Fleet {
 impl Fleet {
     /// One host with `berth up`.
     pub fn embedded(parts: &Parts) -> Result<Self> {
+        Self::embedded_on(parts, |_| Ok(()))
+    }
+
+    /// As [`Self::embedded`], on a machine that was prepared for it.
+    pub fn embedded_on(parts: &Parts, prepare: impl FnOnce(&Member) -> Result<()>) -> Result<Self> {
         let (folder, segment, outside) = ground(parts)?;
         let mut first = member(parts, &folder, &segment, 1)?;
+        prepare(&first)?;
         first.berth = first.berth.listening_on("0.0.0.0:7443");
-        let local = first.berth.kubeconfig();
+        let local = first.berth.machine().seen(&first.berth.kubeconfig());
         // The one berth writes is for its own machine.
         let kubeconfig = folder.path().join("kubeconfig");
         first.berth.spawn_up()?;

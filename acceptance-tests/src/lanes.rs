@@ -2,6 +2,7 @@
 
 pub mod cargo_tests;
 pub mod debian;
+pub mod full_disk;
 pub mod hosts;
 pub mod inputs;
 pub mod kubectl;
@@ -111,6 +112,13 @@ pub const ALL: &[Lane] = &[
         limit: minutes(50),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         run: kubernetes::run,
+    },
+    Lane {
+        name: "full-disk",
+        about: "a host without room: for an image, for what a guest writes, for the database",
+        limit: minutes(20),
+        obstacle: needs_root,
+        run: full_disk::run,
     },
     Lane {
         name: "hosts",

@@ -55,6 +55,13 @@ impl Machine {
         &self.namespace
     }
 
+    /// Where this machine finds a file of that one, whatever is mounted there.
+    pub fn seen(&self, path: &Path) -> PathBuf {
+        let Some(first) = &self.first else { return path.to_owned() };
+        let root = PathBuf::from(format!("/proc/{}/root", first.pid()));
+        root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
     /// A command that will run on it. On a whole machine only [`Self::spawn`] makes it one of its processes too.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let Some(first) = &self.first else { return self.namespace.command(program) };
