@@ -67,7 +67,9 @@ impl Member {
 
     /// What it has now of things that belong to VMs.
     pub fn footprint(&self) -> Result<Footprint> {
-        Footprint::of(self.namespace(), self.berth.state(), belongs_to_a_vm)
+        let seen = Footprint::of(self.namespace(), self.berth.state(), belongs_to_a_vm)?;
+        // It may have been started again, with other words.
+        Ok(seen.without(&format!("process {}", self.berth.program().display())))
     }
 }
 

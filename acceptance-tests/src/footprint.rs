@@ -70,6 +70,13 @@ impl Footprint {
         Ok(())
     }
 
+    /// Without the things that start so.
+    #[must_use]
+    pub fn without(mut self, start: &str) -> Self {
+        self.things.retain(|thing| !thing.starts_with(start));
+        self
+    }
+
     /// Everything that is here and was not in `before`.
     pub fn beyond(&self, before: &Self) -> Vec<String> {
         self.things.difference(&before.things).cloned().collect()

@@ -114,25 +114,11 @@ pub const ALL: &[Lane] = &[
         run: kubernetes::run,
     },
     Lane {
-        name: "full-disk",
-        about: "a host without room: for an image, for what a guest writes, for the database",
-        limit: minutes(20),
-        obstacle: needs_root,
-        run: full_disk::run,
-    },
-    Lane {
         name: "hosts",
         about: "three hosts and more: joining, a spread group, networks between hosts, tenants, drained and silent hosts",
         limit: minutes(40),
         obstacle: needs_root,
         run: hosts::embedded,
-    },
-    Lane {
-        name: "hosts-kubernetes",
-        about: "the same on a real kube-apiserver and etcd",
-        limit: minutes(60),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        run: hosts::kubernetes,
     },
 ];
 

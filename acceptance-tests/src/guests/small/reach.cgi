@@ -5,8 +5,9 @@ echo
 to=$(echo "$QUERY_STRING" | sed -n 's/.*to=\([0-9.]*\).*/\1/p')
 # By nc: the wget of a statically linked busybox crashes.
 get() {
-	printf 'GET %s HTTP/1.0\r\n\r\n' "$1" | nc -w 6 "$to" 80 2>/dev/null | sed '1,/^\r*$/d'
+	printf 'GET %s HTTP/1.0\r\n\r\n' "$1" | nc -w 5 "$to" 80 2>/dev/null | sed '1,/^\r*$/d'
 }
 ping -c 2 -W 2 "$to" >/run/ping.log 2>&1 && echo "ping=yes" || echo "ping=no"
-echo "hostname=$(get / | sed -n 's/^hostname=//p')"
-echo "bytes=$(get /big | wc -c)"
+name=$(get / | sed -n 's/^hostname=//p')
+echo "hostname=$name"
+[ -n "$name" ] && echo "bytes=$(get /big | wc -c)"
