@@ -178,11 +178,11 @@ mod tests {
 
     fn tunnel(index: &Index) -> Option<(u32, String, Vec<String>)> {
         let steps = plan(&seen(index, Real::default(), &[], &[]));
-        let networks = steps.iter().filter_map(|step| match step {
+        let mut networks = steps.iter().filter_map(|step| match step {
             Step::EnsureNetwork(network) => Some(network),
             _ => None,
         });
-        let tunnel = networks.last().expect("a network").tunnel.clone()?;
+        let tunnel = networks.next_back().expect("a network").tunnel.clone()?;
         Some((tunnel.vni, tunnel.local.to_string(), tunnel.peers.iter().map(ToString::to_string).collect()))
     }
 
