@@ -192,13 +192,14 @@ async fn remove(
 ) -> Result<(), WriteError> {
     let ended = |result: kube::Result<()>| match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other.map_err(|source| WriteError::new(key, source)),
+        other => other,
     };
+    let failed = |source| WriteError::new(key, source);
     let params = DeleteParams::default();
     let bindings: Api<RoleBinding> = Api::namespaced(writer.client().clone(), key.namespace());
-    ended(bindings.delete(&key.name, &params).await.map(|_| ()))?;
+    ended(bindings.delete(&key.name, &params).await.map(|_| ())).map_err(failed)?;
     let roles: Api<Role> = Api::namespaced(writer.client().clone(), key.namespace());
-    ended(roles.delete(&key.name, &params).await.map(|_| ()))?;
+    ended(roles.delete(&key.name, &params).await.map(|_| ())).map_err(failed)?;
     touched.extend(world.remove(key));
     Ok(())
 }

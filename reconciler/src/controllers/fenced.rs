@@ -122,14 +122,15 @@ pub(super) async fn host_itself(
     let Some(host) = world.hosts.get(key).cloned() else { return Ok(()) };
     let ended = |result: kube::Result<()>| match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other.map_err(|source| WriteError::new(key, source)),
+        other => other,
     };
+    let failed = |source| WriteError::new(key, source);
     let this_one = Preconditions { uid: host.uid(), resource_version: None };
     let params = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
     let hosts: Api<berth_api::Host> = Api::all(writer.client().clone());
-    ended(hosts.delete(&key.name, &params).await.map(|_| ()))?;
+    ended(hosts.delete(&key.name, &params).await.map(|_| ())).map_err(failed)?;
     let leases: Api<Lease> = Api::namespaced(writer.client().clone(), SYSTEM_NAMESPACE);
-    ended(leases.delete(&key.name, &DeleteParams::default()).await.map(|_| ()))?;
+    ended(leases.delete(&key.name, &DeleteParams::default()).await.map(|_| ())).map_err(failed)?;
     touched.extend(world.remove(key));
     Ok(())
 }
