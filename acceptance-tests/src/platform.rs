@@ -45,7 +45,7 @@ pub struct Parts {
 
 #[derive(Debug)]
 enum Running {
-    Embedded(Berth),
+    Embedded(Box<Berth>),
     Kubernetes { plane: Box<KubernetesControlPlane>, controllers: Box<Berth>, host: Box<Berth> },
 }
 
@@ -127,7 +127,7 @@ impl Platform {
         let kubeconfig = berth.kubeconfig();
         let kubectl = ground.kubectl(parts, &kubeconfig);
         berth.start(&kubectl)?;
-        Ok(ground.finish(Running::Embedded(berth), kubeconfig, kubectl, parts.logs.clone()))
+        Ok(ground.finish(Running::Embedded(Box::new(berth)), kubeconfig, kubectl, parts.logs.clone()))
     }
 
     /// A real kube-apiserver and etcd, with `berth controllers` and `berth host`.

@@ -150,7 +150,7 @@ mod tests {
         for figure in figures::all() {
             let rows: Vec<&str> = text.lines().filter(|line| key(line) == Some(figure.key)).collect();
             assert_eq!(rows.len(), 1, "{}: one row", figure.key);
-            assert!(rows[0].starts_with(&head(&figure)), "{}\nmust start with\n{}", rows[0], head(&figure));
+            assert!(rows[0].starts_with(&head(figure)), "{}\nmust start with\n{}", rows[0], head(figure));
         }
         assert!(text.contains(MACHINES));
     }

@@ -109,6 +109,9 @@ pub(super) struct Watching {
     shared: Arc<Shared>,
 }
 
+/// Notes an object.
+type Take = fn(&mut Seen, &Value);
+
 impl Drop for Watching {
     fn drop(&mut self) {
         // The threads end when their connections do.
@@ -120,7 +123,7 @@ impl Watching {
     /// Watches all VMs and all disks.
     pub(super) fn start(plane: &Plane) -> Self {
         let shared = Arc::new(Shared::default());
-        let takers: [(Kind, fn(&mut Seen, &Value)); 2] = [(api::VM, Seen::vm), (api::DISK, Seen::disk)];
+        let takers: [(Kind, Take); 2] = [(api::VM, Seen::vm), (api::DISK, Seen::disk)];
         for (kind, take) in takers {
             let (shared, plane) = (Arc::clone(&shared), plane.clone());
             std::thread::spawn(move || shared.follow(&plane, kind, take));

@@ -113,8 +113,8 @@ fn has_cloud_config_key(text: &str) -> bool {
         let at_top = depth == 1;
         match event {
             Event::MappingStart(..) | Event::SequenceStart(..) => {
-                // A collection is a value here; the top one is neither.
-                key_comes = depth == 0 || (at_top && !key_comes) || key_comes;
+                // The top one begins with a key, and after one that is a value comes a key.
+                key_comes = true;
                 depth += 1;
             }
             Event::MappingEnd | Event::SequenceEnd => {

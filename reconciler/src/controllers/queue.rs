@@ -302,7 +302,7 @@ mod tests {
         }
         assert!(drain(&mut queue).is_empty());
         tokio::time::advance(GATHER).await;
-        assert_eq!(drain(&mut queue), [network.clone()]);
+        assert_eq!(drain(&mut queue), std::slice::from_ref(&network));
         queue.gather(network.clone());
         tokio::time::advance(GATHER).await;
         assert_eq!(drain(&mut queue), [network]);
