@@ -50,6 +50,8 @@ pub(crate) struct WatchStream {
     /// The revision of the bookmark that ends the initial events.
     initial_end: Option<u64>,
     bookmarks: Option<Interval>,
+    /// The revision the watcher would come back with.
+    told: u64,
     deadline: Instant,
     first: bool,
     done: bool,
@@ -110,6 +112,7 @@ impl Call {
             initial,
             initial_end: start.with_end.then_some(revision),
             bookmarks,
+            told: start.after.unwrap_or_default(),
             deadline: now + timeout,
             first: true,
             done: false,
@@ -198,18 +201,20 @@ impl WatchStream {
         }
         while let Some(event) = self.backlog.pop_front() {
             if let Some(frame) = self.event(&event) {
+                self.told = event.entry.revision;
                 return Some(frame);
             }
         }
         None
     }
 
-    /// A watcher that takes bookmarks gets one more before its time is over: it will come back, and whoever watches
-    /// few objects would otherwise ask for all that was written since its last event.
+    /// A watcher that takes bookmarks gets one more before its time is over, if it was not told the revision yet: it
+    /// will come back, and whoever watches few objects would otherwise ask for all that was written since its last event.
     fn last_word(&mut self) -> Option<Bytes> {
         self.done = true;
         let revision = self.catch_up();
-        (self.bookmarks.is_some() && self.backlog.is_empty()).then(|| self.bookmark(revision, false))
+        let news = self.bookmarks.is_some() && self.backlog.is_empty() && revision > self.told;
+        news.then(|| self.bookmark(revision, false))
     }
 
     /// Takes every event up to the current revision, which it answers with: a bookmark must not overtake one.
@@ -268,6 +273,7 @@ impl WatchStream {
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
+        self.told = revision;
         let resource = &self.target.resource;
         let mut object: Value = json!({
             "kind": resource.kind,
