@@ -157,7 +157,10 @@ impl Platform {
         let crds = controllers.crds()?;
         self.kubectl.apply(&crds)?;
         self.kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
-        self.start()
+        self.start()?;
+        // The controllers make the defaults beside the host's own start; this is the last of them.
+        self.kubectl.until("storagepool", "default", "made", Duration::from_secs(60), |_| true)?;
+        Ok(())
     }
 
     /// Starts what [`Self::crash`] or [`Self::stop`] ended.
