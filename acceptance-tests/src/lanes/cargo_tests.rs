@@ -12,6 +12,8 @@ use crate::{process, workspace};
 /// The one suite with a lane of its own.
 const CONVERGES: &str = "converges";
 const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// How much is shown of what one failed test printed, in characters.
+const MOST_WORDS: usize = 4_000;
 
 /// Unit and property tests, and the integration tests that need nothing but cargo.
 pub fn unit(_: &Kit, report: &mut Report) -> Result<()> {
@@ -53,7 +55,8 @@ fn cargo_test(report: &mut Report, arguments: &[&str]) -> Result<()> {
     let finished = process::run(workspace::cargo().args(arguments), LIMIT)?;
     let count = counted(&finished.stdout);
     for line in finished.stdout.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED")) {
-        note(&format!("  FAIL  {}", line.trim_start_matches("test ").trim_end_matches(" ... FAILED")));
+        let test = line.trim_start_matches("test ").trim_end_matches(" ... FAILED");
+        note(&format!("  FAIL  {test}\n{}", words(&finished.stdout, test)));
     }
     report.counted(count);
     note(&format!("  {count}"));
@@ -66,6 +69,14 @@ fn cargo_test(report: &mut Report, arguments: &[&str]) -> Result<()> {
     }
     ensure!(count.passed + count.failed > 0, "`{}` ran no test", finished.line);
     Ok(())
+}
+
+/// What a failed test printed: its beginning, because the message comes before the backtrace.
+fn words<'a>(output: &'a str, test: &str) -> &'a str {
+    let heading = format!("---- {test} stdout ----\n");
+    let Some((_, rest)) = output.split_once(&heading) else { return "" };
+    let own = rest.find("\n---- ").or_else(|| rest.find("\nfailures:")).map_or(rest, |end| &rest[..end]);
+    own.char_indices().nth(MOST_WORDS).map_or(own, |(end, _)| &own[..end]).trim_end()
 }
 
 /// Adds up the `test result:` lines.
@@ -88,6 +99,16 @@ fn counted(output: &str) -> Count {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_test_is_shown_from_its_message_on() {
+        let output = "---- a::b stdout ----\n\npanicked at x:\nleft != right\n   0: frame\n\n---- c stdout ----\nother\n\n\nfailures:\n    a::b\n";
+        assert_eq!(words(output, "a::b").trim(), "panicked at x:\nleft != right\n   0: frame");
+        assert_eq!(words(output, "c"), "other");
+        assert_eq!(words(output, "b"), "", "only the test itself");
+        let long = format!("---- d stdout ----\n{}\nfailures:\n", "é".repeat(9_000));
+        assert_eq!(words(&long, "d").chars().count(), MOST_WORDS);
+    }
 
     #[test]
     fn the_results_of_several_suites_add_up() {
