@@ -19,6 +19,8 @@ const LISTEN: &str = "127.0.0.1:7443";
 const PRIVATE: &str = "10.77.0.0/16";
 /// What `berth up` writes for its administrator, in its state directory.
 const KUBECONFIG: &str = "admin.kubeconfig";
+/// What a joined host keeps there.
+const HOST_KUBECONFIG: &str = "host.kubeconfig";
 /// The environment variable by which the provider finds a kubeconfig.
 pub const KUBECONFIG_VARIABLE: &str = "BERTH_KUBECONFIG";
 /// How long it may take to be ready on a machine that is busy emulating.
@@ -198,6 +200,11 @@ impl Berth {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.state.join(KUBECONFIG)
+    }
+
+    /// The kubeconfig of a host that joined.
+    pub fn host_kubeconfig(&self) -> PathBuf {
+        self.state.join(HOST_KUBECONFIG)
     }
 
     /// Its state directory.

@@ -160,15 +160,29 @@ impl Credentials {
 
     fn write_kubeconfig(&self, to: &Path, server: &str) -> Result<()> {
         let authority = STANDARD.encode(&self.authority);
-        let text = serde_json::json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority-data": authority}}],
-            "users": [{"name": "test", "user": {"token": self.token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
-        write_private(to, &serde_json::to_string_pretty(&text)?)
+        let token = &self.token;
+        let text = format!(
+            "\
+apiVersion: v1
+kind: Config
+current-context: test
+clusters:
+- name: test
+  cluster:
+    server: {server}
+    certificate-authority-data: {authority}
+users:
+- name: test
+  user:
+    token: {token}
+contexts:
+- name: test
+  context:
+    cluster: test
+    user: test
+"
+        );
+        write_private(to, &text)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::{Kubectl, condition_of};
 use crate::machine::Machine;
+use crate::measure::api::Access;
 use crate::namespace::Namespace;
 use crate::platform::{Parts, belongs_to_a_vm};
 use crate::process;
@@ -251,6 +252,11 @@ impl Fleet {
     /// kubectl as the administrator.
     pub fn kubectl(&self) -> &Kubectl {
         &self.kubectl
+    }
+
+    /// The API as the administrator, request by request.
+    pub fn access(&self) -> Result<Access> {
+        Access::read(&self.kubeconfig, &self.outside)
     }
 
     /// `berth` as the administrator's tool.

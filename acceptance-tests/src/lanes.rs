@@ -120,6 +120,13 @@ pub const ALL: &[Lane] = &[
         obstacle: needs_root,
         run: hosts::embedded,
     },
+    Lane {
+        name: "hosts-kubernetes",
+        about: "hosts, their placement and faults on a real kube-apiserver; what a host's credential opens there",
+        limit: minutes(30),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: hosts::kubernetes,
+    },
 ];
 
 fn needs_root() -> Option<String> {

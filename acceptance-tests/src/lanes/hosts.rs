@@ -1,6 +1,7 @@
 //! Several hosts: joining, a spread group on a network between them, tenants that do not see each other, hosts that are drained,
 //! silent or gone. The same on `berth up` and on a real Kubernetes control plane.
 
+pub mod access;
 pub mod faults;
 pub mod joining;
 pub mod spread;
@@ -35,7 +36,9 @@ pub fn embedded(kit: &Kit, report: &mut Report) -> Result<()> {
         fleet.join(2, &["topology.kubernetes.io/zone=b"])?;
         fleet.join(3, &["topology.kubernetes.io/zone=c"])
     })?;
-    told(report, &mut fleet, &guest)
+    told(report, &mut fleet, &guest)?;
+    ends(report, &mut fleet);
+    Ok(())
 }
 
 /// On etcd and kube-apiserver.
@@ -51,7 +54,10 @@ pub fn kubernetes(kit: &Kit, report: &mut Report) -> Result<()> {
         fleet.join(2, &["topology.kubernetes.io/zone=b"])?;
         fleet.join(3, &["topology.kubernetes.io/zone=c"])
     })?;
-    told(report, &mut fleet, &guest)
+    told(report, &mut fleet, &guest)?;
+    let senders = access::prepare(report, &mut fleet)?;
+    ends(report, &mut fleet);
+    access::run(report, &senders)
 }
 
 fn told(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
@@ -62,8 +68,11 @@ fn told(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()
     }
     outcome?;
     report.case("no host has anything left of a VM", || fleet.nothing_beyond(&before, SOON));
-    report.case("SIGTERM ends every agent and the control plane", || fleet.stop());
     Ok(())
+}
+
+fn ends(report: &mut Report, fleet: &mut Fleet) {
+    report.case("SIGTERM ends every agent and the controllers", || fleet.stop());
 }
 
 fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
@@ -71,7 +80,10 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     let group = spread::run(report, fleet, guest)?;
     faults::run(report, fleet, &group);
     spread::destroy(report, fleet, group)?;
-    tenants::run(report, fleet, guest);
+    if fleet.is_embedded() {
+        // Which guests reach which is between the hosts: no control plane has a part in it.
+        tenants::run(report, fleet, guest);
+    }
     joining::forget(report, fleet);
     Ok(())
 }

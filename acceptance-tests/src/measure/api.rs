@@ -37,7 +37,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// As the kubeconfig that `berth up` writes says.
+    /// As a kubeconfig in YAML says: one of `berth up`, or of a host that joined.
     pub fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
         let text = std::fs::read_to_string(kubeconfig)
             .with_context(|| format!("reading {}", kubeconfig.display()))?;
@@ -52,7 +52,22 @@ impl Access {
             .with_no_client_auth();
         let server = field("server:")?;
         let address = server.strip_prefix("https://").context("the server has no TLS")?.to_owned();
-        Ok(Self { address, token: field("token:")?, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
+        let token = match field("tokenFile:") {
+            Ok(file) => std::fs::read_to_string(kubeconfig.with_file_name(file))?.trim().to_owned(),
+            Err(_) => field("token:")?,
+        };
+        Ok(Self { address, token, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
+    }
+
+    /// The same API, asked by somebody else.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self.clone() }
+    }
+
+    /// What one is let in with.
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     /// The port of the server.
@@ -101,6 +116,28 @@ enum Length {
     Chunked,
 }
 
+/// A request word for word.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Such as `PATCH`.
+    pub method: &'a str,
+    /// With its query.
+    pub path: &'a str,
+    /// What the body is.
+    pub content_type: &'a str,
+    /// Further headers: name, value.
+    pub headers: &'a [(String, String)],
+    /// May be empty.
+    pub body: &'a str,
+}
+
+impl<'a> Request<'a> {
+    /// One with a JSON body, or none.
+    pub fn new(method: &'a str, path: &'a str, body: &'a str) -> Self {
+        Self { method, path, content_type: "application/json", headers: &[], body }
+    }
+}
+
 impl Api {
     /// Reads a path.
     pub fn get(&mut self, path: &str) -> Result<String> {
@@ -126,35 +163,42 @@ impl Api {
     }
 
     fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<String> {
-        if self.used.elapsed() > IDLE {
-            self.stream = self.access.stream()?;
-        }
-        self.used = Instant::now();
-        self.send(method, path, body)?;
-        let (status, length) = self.head()?;
-        let mut text = Vec::new();
-        match length {
-            Length::Known(length) => {
-                ensure!(length <= LONGEST, "{path} answers with {length} bytes");
-                (&mut self.stream).take(length).read_to_end(&mut text)?;
-            }
-            Length::Chunked => while self.chunk(&mut text)? {},
-        }
-        let text = String::from_utf8(text)?;
+        let (status, text) = self.answer(&Request::new(method, path, body))?;
         ensure!((200..300).contains(&status), "{method} {path}: {status}: {text}");
         Ok(text)
     }
 
-    fn send(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
-        let request = format!(
+    /// Sends a request: the code and the text of the answer, whatever they are.
+    pub fn answer(&mut self, request: &Request<'_>) -> Result<(u16, String)> {
+        if self.used.elapsed() > IDLE {
+            self.stream = self.access.stream()?;
+        }
+        self.used = Instant::now();
+        self.send(request)?;
+        let (status, length) = self.head()?;
+        let mut text = Vec::new();
+        match length {
+            Length::Known(length) => {
+                ensure!(length <= LONGEST, "{} answers with {length} bytes", request.path);
+                (&mut self.stream).take(length).read_to_end(&mut text)?;
+            }
+            Length::Chunked => while self.chunk(&mut text)? {},
+        }
+        Ok((status, String::from_utf8(text)?))
+    }
+
+    fn send(&mut self, request: &Request<'_>) -> Result<()> {
+        let Request { method, path, content_type, headers, body } = *request;
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let text = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+             Content-Type: {content_type}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
             self.access.address,
             self.access.token,
             body.len()
         );
         let stream = self.stream.get_mut();
-        stream.write_all(request.as_bytes())?;
+        stream.write_all(text.as_bytes())?;
         stream.flush()?;
         Ok(())
     }
@@ -191,7 +235,8 @@ impl Api {
 
     /// Follows all objects of a kind, beginning with what there is.
     pub fn watch(mut self, kind: Kind) -> Result<Watch> {
-        self.send("GET", &format!("{}?watch=true&resourceVersion=0", kind.path()), "")?;
+        let path = format!("{}?watch=true&resourceVersion=0", kind.path());
+        self.send(&Request::new("GET", &path, ""))?;
         match self.head()? {
             (200, Length::Chunked) => Ok(Watch { api: self, read: Vec::new() }),
             (status, _) => bail!("watching {}: {status}", kind.kind),
