@@ -38,6 +38,12 @@ pub enum Command {
     Kubeconfig(KubeconfigOptions),
     /// Brings a deleted disk back from the trash.
     Undelete(UndeleteOptions),
+    /// Backs up this machine's control plane, while `berth up` runs or not.
+    Backup(BackupOptions),
+    /// Puts a backup in place of this machine's control plane. `berth up` must not be running.
+    Restore(RestoreOptions),
+    /// The encryption of Secrets in this machine's control plane.
+    Secrets(SecretsOptions),
 }
 
 /// Where berth keeps what is its own on this machine.
@@ -106,7 +112,73 @@ pub struct UpOptions {
     #[arg(long)]
     pub kubeconfig_owner: Option<String>,
     #[command(flatten)]
+    pub backups: BackupSchedule,
+    #[command(flatten)]
     pub agent: AgentOptions,
+}
+
+/// Backups that `berth up` makes of its control plane.
+#[derive(Args, Clone, Debug)]
+pub struct BackupSchedule {
+    /// Backs the control plane up into this folder, which should be another machine's: any that is mounted here. It is
+    /// for this machine's backups alone. A folder that fails is told in the log and in /metrics; nothing else stops.
+    #[arg(long, env = "BERTH_BACKUP_TO", value_name = "FOLDER")]
+    pub backup_to: Option<PathBuf>,
+    /// How often.
+    #[arg(long, default_value = "6h", value_name = "TIME", value_parser = crate::commands::time, requires = "backup_to")]
+    pub backup_every: Life,
+    /// How many backups stay; older ones are removed.
+    #[arg(long, default_value_t = 14, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000), requires = "backup_to")]
+    pub backup_keep: u16,
+    /// The key of Secrets, the CA and the tokens go into the backups too: whoever can read one is administrator.
+    #[arg(long, requires = "backup_to")]
+    pub backup_with_keys: bool,
+}
+
+/// `berth backup`
+#[derive(Args, Debug)]
+pub struct BackupOptions {
+    /// The file to make; or a folder, in which each backup gets a name of its own.
+    #[arg(value_name = "FILE|FOLDER")]
+    pub target: PathBuf,
+    /// The key of Secrets, the CA and the tokens go into it too: whoever can read it is administrator. Without them,
+    /// keep a copy of control-plane/secrets.key elsewhere; hosts have to join again when the CA is lost.
+    #[arg(long)]
+    pub with_keys: bool,
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// `berth restore`
+#[derive(Args, Debug)]
+pub struct RestoreOptions {
+    /// The backup.
+    pub file: PathBuf,
+    /// Replaces the control plane there is; its database is kept aside.
+    #[arg(long)]
+    pub replace: bool,
+    /// A copy of the secrets.key the backup was made under, if that is neither in it nor on this machine.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// `berth secrets`
+#[derive(Args, Debug)]
+pub struct SecretsOptions {
+    /// What is to be done.
+    #[command(subcommand)]
+    pub action: SecretsAction,
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// What is to be done with the encryption of Secrets.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum SecretsAction {
+    /// Encrypts all Secrets under a new key. `berth up` must not be running.
+    RotateKey,
 }
 
 /// Which control plane, and as whom.

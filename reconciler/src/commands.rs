@@ -1,6 +1,7 @@
 //! What each command does: thin edges around the libraries.
 
 mod addresses;
+mod backup;
 mod connect;
 mod controllers;
 mod crds;
@@ -33,6 +34,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             None => runtime()?.block_on(Box::pin(host::run(options))),
         },
         Command::Token(options) => runtime()?.block_on(Box::pin(token::run(options))),
+        Command::Backup(options) => backup::run(&options),
+        Command::Restore(options) => backup::restore(&options),
+        Command::Secrets(options) => backup::secrets(&options),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
 }

@@ -33,6 +33,8 @@ pub(crate) async fn ensure(core: &Arc<Core>) -> Result<(), String> {
             options: Options::default(),
             default_manager: "berth-apiserver".into(),
             warnings: Vec::new(),
+            verb: "create",
+            written: None,
         };
         let created = call.create(json!({"metadata": {"name": name}})).await;
         created.map_err(|error| format!("creating namespace {name}: {}", error.message))?;

@@ -45,6 +45,19 @@ impl Default for HistoryWindow {
     }
 }
 
+/// Backups a running server makes of itself.
+#[derive(Debug, Clone)]
+pub struct BackupSchedule {
+    /// Where they go: a folder of their own, which may be another machine's.
+    pub folder: PathBuf,
+    /// How old the newest may become before the next is made.
+    pub every: Duration,
+    /// How many stay; older ones are removed. At least 1.
+    pub keep: usize,
+    /// Whether the key of Secrets and the other credentials go with them.
+    pub with_keys: bool,
+}
+
 /// Everything a [`Server`](crate::Server) is opened with.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -60,6 +73,8 @@ pub struct ServerConfig {
     pub history: HistoryWindow,
     /// How long an Event lives after its last write.
     pub event_ttl: Duration,
+    /// Backups of a server on disk.
+    pub backups: Option<BackupSchedule>,
     /// More names and addresses the server certificate is valid for, besides loopback and the host name.
     pub subject_alt_names: Vec<String>,
 }
@@ -74,6 +89,7 @@ impl ServerConfig {
             seed: None,
             history: HistoryWindow::default(),
             event_ttl: Duration::from_secs(3600),
+            backups: None,
             subject_alt_names: Vec::new(),
         }
     }

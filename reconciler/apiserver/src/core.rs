@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::Policies;
 use crate::authorize::GrantsCache;
+use crate::backups;
 use crate::builtin::{ADMISSION, EVENTS};
 use crate::catalog::Catalog;
 use crate::clock::{Clock, Ids};
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) secrets: Arc<str>,
     pub(crate) signing: SigningKey,
     pub(crate) grants: GrantsCache,
+    pub(crate) backups: backups::Counters,
     policies: Mutex<Option<(u64, u64, Arc<Policies>)>>,
     policy_storage: Arc<str>,
     binding_storage: Arc<str>,
@@ -60,6 +62,7 @@ impl Core {
             secrets: "/secrets".into(),
             signing,
             grants: GrantsCache::default(),
+            backups: backups::Counters::default(),
             policies: Mutex::default(),
             policy_storage: format!("{ADMISSION}/validatingadmissionpolicies").into(),
             binding_storage: format!("{ADMISSION}/validatingadmissionpolicybindings").into(),

@@ -21,6 +21,11 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::identity::Identity;
 
+/// What identifies a control plane to those who know it, besides the key service account tokens are signed with.
+pub(crate) const FILES: [&str; 4] = ["ca.key", "ca.crt", "admin.token", "tokens.json"];
+/// What is made anew from those.
+pub(crate) const DERIVED: [&str; 3] = ["server.crt", "server.key", "server.names"];
+
 /// Bearer tokens this server knows.
 const MAX_TOKENS: usize = 4096;
 /// Days before its end at which the server certificate is made anew.

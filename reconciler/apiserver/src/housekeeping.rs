@@ -324,6 +324,7 @@ async fn compact_history(core: &Core, history: HistoryWindow) {
 
 async fn delete(core: &Arc<Core>, key: &Key, uid: Option<&str>, propagation: Option<Propagation>) -> Step {
     let Some(mut call) = call(core, key) else { return Ok(()) };
+    call.verb = "delete";
     call.options.precondition_uid = uid.map(str::to_owned);
     call.options.propagation = propagation;
     gone_is_done(call.delete().await)
@@ -355,5 +356,7 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
         options: Options::default(),
         default_manager: "berth-apiserver".into(),
         warnings: Vec::new(),
+        verb: "update",
+        written: None,
     })
 }

@@ -125,7 +125,7 @@ impl Front {
         let core = Arc::clone(&self.core);
         let deprecation = target.resource.versions[target.version].deprecation.clone();
         let warnings = deprecation.into_iter().collect();
-        let mut call = Call { core, who, target, options, default_manager, warnings };
+        let mut call = Call { core, who, target, options, default_manager, warnings, verb, written: None };
         match verb {
             "watch" => {
                 let permit = Arc::clone(&self.watches).try_acquire_owned();
@@ -174,6 +174,7 @@ impl Front {
                 let kind = body::content_type(request.headers());
                 let kind = PatchKind::of(&kind).ok_or_else(|| ApiError::unsupported_media_type(PATCHES))?;
                 let patch = if kind == PatchKind::Apply {
+                    call.verb = "apply";
                     body::yaml(request).await?
                 } else {
                     body::json(request).await?

@@ -11,6 +11,7 @@
 
 mod admission;
 mod authorize;
+mod backups;
 mod bootstrap;
 mod builtin;
 mod catalog;
@@ -42,7 +43,10 @@ mod table;
 mod verbs;
 
 pub use clock::{Clock, RuntimeClock, SystemClock};
-pub use config::{HistoryWindow, ServerConfig, Storage, WriterMode};
+pub use config::{BackupSchedule, HistoryWindow, ServerConfig, Storage, WriterMode};
 pub use identity::Identity;
 pub use server::{ApiService, Listener, ServeError, Server};
-pub use store::OpenError;
+pub use store::{
+    Backup, BackupError, OpenError, RestoreError, RestoreOptions, Restored, Rotated, backup, restore,
+    rotate_key,
+};

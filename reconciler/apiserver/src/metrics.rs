@@ -96,6 +96,22 @@ pub(crate) fn render(front: &Front) -> String {
     metric("berth_apiserver_objects", "gauge", "Objects stored.", &objects);
     let watchers = [(String::new(), state.watcher_count() as u64)];
     metric("berth_apiserver_watches", "gauge", "Watches open.", &watchers);
+    let backups = &front.core.backups;
+    metric("berth_apiserver_backups_total", "counter", "Backups made by schedule.", &of(&backups.made));
+    metric("berth_apiserver_failed_backups_total", "counter", "Backups that failed.", &of(&backups.failed));
+    metric(
+        "berth_apiserver_backup_failing",
+        "gauge",
+        "1 from a failed backup until the next that succeeds.",
+        &of(&backups.failing),
+    );
+    let last = backups.last_success.load(Ordering::Relaxed).unsigned_abs();
+    metric(
+        "berth_apiserver_backup_last_success_timestamp_seconds",
+        "gauge",
+        "When this process made its last backup; 0 before.",
+        &[(String::new(), last)],
+    );
     metric("berth_apiserver_revision", "gauge", "The last revision.", &[(String::new(), state.revision)]);
     out
 }

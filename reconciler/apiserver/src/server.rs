@@ -29,7 +29,7 @@ use crate::identity::Identity;
 use crate::listen::{self, Door};
 use crate::service_account::{self, SigningKey};
 use crate::store::{OpenError, Store};
-use crate::{bootstrap, housekeeping};
+use crate::{backups, bootstrap, housekeeping};
 
 /// Why serving ended with an error.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +99,9 @@ impl Server {
         bootstrap::ensure(&core).await.map_err(OpenError::Content)?;
         let background = TaskTracker::new();
         background.spawn(housekeeping::run(Arc::clone(&core), config.history));
+        if let (Some(schedule), Storage::Directory(directory)) = (config.backups, &config.storage) {
+            background.spawn(backups::run(Arc::clone(&core), directory.clone(), schedule));
+        }
         let front = Arc::new(Front::new(Arc::clone(&core)));
         let subject_alt_names = config.subject_alt_names;
         Ok(Self { inner: Arc::new(Inner { core, front, credentials, subject_alt_names, background }) })

@@ -25,7 +25,7 @@ use crate::store::Key;
 /// Who signs, and for whom, where a request names nobody else.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// The file of the key, in the server's directory.
-const KEY_FILE: &str = "service-account.key";
+pub(crate) const KEY_FILE: &str = "service-account.key";
 /// Tokens whose signature is remembered as good.
 const REMEMBERED: usize = 4096;
 /// Bytes of a token that are looked at.

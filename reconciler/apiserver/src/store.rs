@@ -4,10 +4,16 @@
 //! A write is answered only after it is durable, and is seen by readers and watchers only then. Lists and
 //! subscriptions are taken under one lock, so a watch misses nothing and repeats nothing.
 
+mod backup;
 mod entry;
 mod key;
+mod keyring;
 mod log;
+mod restore;
+mod rotate;
+mod seal;
 mod state;
+mod tables;
 mod writer;
 
 #[cfg(test)]
@@ -19,15 +25,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use tokio::sync::{mpsc, oneshot};
 
+pub use backup::{Backup, BackupError, backup};
+pub(crate) use backup::{backups_in, is_due};
 pub(crate) use entry::{Encoded, Entry, FieldPath, with_revision};
 pub(crate) use key::Key;
 use log::Log;
+pub use restore::{RestoreError, RestoreOptions, Restored, restore};
+pub use rotate::{Rotated, rotate_key};
 pub(crate) use state::{Change, Event, Interest, State};
-pub(crate) use writer::{Action, Counters, Expect, Write, WriteError};
+pub(crate) use writer::{Action, Counters, Expect, Origin, Write, WriteError};
 use writer::{Job, Writer};
 
 use crate::config::{Storage, WriterMode};
 
+/// The database's file, in the state directory.
+pub(crate) const DATABASE: &str = "berth.db";
 /// Writes that may wait for the writer; further ones wait to be queued.
 const QUEUE: usize = 1024;
 /// Events a watcher may lag behind before it is cut off with 410.
@@ -45,14 +57,16 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// Another process has it open.
-    #[error("{path} is in use by another process")]
+    #[error(
+        "{path} is in use by another process: only one server may have it open, stop the other one first"
+    )]
     Locked {
         /// The database.
         path: PathBuf,
     },
     /// It was written by a newer version.
     #[error(
-        "{path} has format {found}, this version reads up to {supported}: it was written by a newer version"
+        "{path} has format {found}, this version reads up to {supported}: it was written by a newer version, use that one"
     )]
     Newer {
         /// The database.
@@ -75,6 +89,20 @@ pub enum OpenError {
         path: PathBuf,
         /// What was found.
         detail: String,
+    },
+    /// The key of the encrypted rows is missing, wrong or unreadable.
+    #[error("the key file {path}: {detail}; the database was not changed")]
+    Key {
+        /// The key file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        detail: String,
+    },
+    /// A restore was interrupted.
+    #[error("a restore into {path} was interrupted: run the same `berth restore` again, which completes it")]
+    HalfRestored {
+        /// The state directory.
+        path: PathBuf,
     },
     /// SQLite failed otherwise.
     #[error("opening {path}")]
@@ -165,29 +193,31 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Store {
     /// Opens the database and reads every live object into memory.
     pub(crate) fn open(storage: &Storage, mode: WriterMode) -> Result<Arc<Self>, OpenError> {
-        let (log, path, lock) = match storage {
+        let (log, directory, lock) = match storage {
             Storage::Memory => (Log::in_memory()?, None, None),
             Storage::Directory(directory) => {
                 let lock = lock_directory(directory)?;
-                let path = directory.join("berth.db");
-                (Log::open(&path)?, Some(path), Some(lock))
+                if directory.join(restore::UNFINISHED).exists() {
+                    return Err(OpenError::HalfRestored { path: directory.clone() });
+                }
+                (Log::open(directory)?, Some(directory), Some(lock))
             }
         };
-        let shown = path.clone().unwrap_or_else(|| ":memory:".into());
+        let shown = directory.map_or_else(|| ":memory:".into(), |directory| directory.join(DATABASE));
         let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
         let mut state = State::new(revision, compacted);
         log.load(|entry| state.load(Arc::new(entry)))
             .map_err(|source| OpenError::from_load(&shown, source))?;
         let state = Arc::new(RwLock::new(state));
-        let reader = match &path {
-            Some(path) => Some(Log::open_reader(path)?),
+        let reader = match directory {
+            Some(directory) => Some(Log::open_reader(directory, log.keys())?),
             None => None,
         };
         let reader = Arc::new(Mutex::new(reader));
         let counters = Arc::new(Counters::default());
         let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters) };
         let hands = match mode {
-            WriterMode::Thread if path.is_some() => Self::start_thread(writer, &shown)?,
+            WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
             WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),
         };
         Ok(Arc::new(Self { state, hands, reader, counters, lock: Mutex::new(lock) }))
@@ -388,10 +418,10 @@ fn lock_directory(directory: &Path) -> Result<File, OpenError> {
         |path: &Path| File::options().create(true).truncate(false).write(true).mode(0o600).open(path);
     let lock = private(&path).map_err(failed)?;
     // An empty file is a new database to SQLite, which gives its companions the same permissions.
-    private(&directory.join("berth.db")).map_err(failed)?;
+    private(&directory.join(DATABASE)).map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.join("berth.db") }),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.join(DATABASE) }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }

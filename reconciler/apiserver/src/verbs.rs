@@ -33,7 +33,7 @@ use crate::identity::Identity;
 use crate::request::{FieldValidation, Options, Sub, Target};
 use crate::resource::{Resource, Version};
 use crate::schema::FieldError;
-use crate::store::{Entry, Key};
+use crate::store::{Action, Entry, Expect, Key, Origin, Write, WriteError};
 
 /// How often a patch or a deletion starts over when somebody else wrote in between.
 const ATTEMPTS: usize = 8;
@@ -49,6 +49,10 @@ pub(crate) struct Call {
     pub(crate) default_manager: String,
     /// Sent as `Warning` headers.
     pub(crate) warnings: Vec<String>,
+    /// As access rules name it, and `apply`: for the history.
+    pub(crate) verb: &'static str,
+    /// The revision of the last write this made.
+    pub(crate) written: Option<u64>,
 }
 
 /// A single object, or a `Status`.
@@ -88,6 +92,20 @@ impl Call {
     fn manager(&self) -> String {
         let given = &self.options.field_manager;
         if given.is_empty() { self.default_manager.clone() } else { given.clone() }
+    }
+
+    /// Writes the target, and keeps with it who did.
+    async fn commit(
+        &mut self,
+        expect: Expect,
+        action: Action,
+        guards: Vec<(Key, u64)>,
+    ) -> Result<Arc<Entry>, WriteError> {
+        let by = Origin { user: self.who.user.clone(), manager: self.manager(), verb: self.verb };
+        let write = Write { key: self.key(), expect, action, guards, at_ms: self.core.now_ms(), by };
+        let entry = self.core.commit(write).await?;
+        self.written = Some(entry.revision);
+        Ok(entry)
     }
 
     fn existing(&self) -> Result<Arc<Entry>> {

@@ -19,10 +19,12 @@ use tracing::info;
 
 use crate::{cli::UpOptions, controllers, install};
 
-use super::{addresses, descriptors, host, signals};
+use super::{addresses, backup, descriptors, host, signals};
 
 /// The administrator's kubeconfig, in the state directory.
 pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
+/// Where the control plane keeps what is its own, in the state directory.
+pub(super) const CONTROL_PLANE: &str = "control-plane";
 /// How long the parts may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -112,7 +114,8 @@ async fn wait(
 }
 
 async fn open(options: &UpOptions, state_dir: &Path) -> anyhow::Result<Server> {
-    let mut config = ServerConfig::in_directory(state_dir.join("control-plane"));
+    let mut config = ServerConfig::in_directory(state_dir.join(CONTROL_PLANE));
+    config.backups = backup::schedule(&options.backups)?;
     config.subject_alt_names.clone_from(&options.tls_san);
     if options.listen.ip().is_unspecified() {
         config.subject_alt_names.extend(addresses::own().iter().map(ToString::to_string));

@@ -1,43 +1,25 @@
 //! The append-only table in SQLite, as kine lays it out: the row id is the resourceVersion, and
 //! (key, previous revision) is unique, so that two writers can never both follow the same revision.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use super::OpenError;
 use super::entry::{Encoded, Entry, Facts, FieldPath, with_revision};
 use super::key::Key;
+use super::keyring::{Keyring, SEALED};
 use super::state::{Change, Event};
-
-/// Raised with every change of the tables; a file with a higher one is refused.
-const FORMAT: i64 = 1;
-/// `BRTH`: tells our files from other SQLite databases.
-const APPLICATION_ID: i64 = 0x4252_5448;
-
-const TABLES: &str = "
-CREATE TABLE log (
-    id INTEGER PRIMARY KEY,
-    resource TEXT NOT NULL,
-    namespace TEXT NOT NULL,
-    name TEXT NOT NULL,
-    prev INTEGER NOT NULL,
-    deleted INTEGER NOT NULL,
-    written_ms INTEGER NOT NULL,
-    sum INTEGER NOT NULL,
-    value BLOB NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX log_follows ON log (resource, namespace, name, prev);
-CREATE INDEX log_resource ON log (resource, id);
-CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-INSERT INTO state VALUES ('compacted', 0);
-";
+use super::tables::{self, Identity};
+use super::writer::Origin;
+use super::{DATABASE, OpenError, seal};
 
 /// One connection to the log.
 #[derive(Debug)]
 pub(super) struct Log {
-    db: Connection,
+    pub(super) db: Connection,
+    keys: Arc<Keyring>,
 }
 
 /// A write that has been given its revision.
@@ -48,58 +30,54 @@ pub(super) struct Append<'a> {
     pub(super) previous: Option<u64>,
     pub(super) deleted: bool,
     pub(super) written_ms: i64,
+    pub(super) by: &'a Origin,
     pub(super) text: &'a [u8],
 }
 
 impl Log {
     pub(super) fn in_memory() -> Result<Self, OpenError> {
-        let db = Connection::open_in_memory()
-            .map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
-        let log = Self { db };
-        log.create().map_err(|source| OpenError::Database { path: ":memory:".into(), source })?;
-        Ok(log)
+        let path = || ":memory:".into();
+        let failed = |source| OpenError::Database { path: path(), source };
+        let db = Connection::open_in_memory().map_err(failed)?;
+        let keys = Keyring::ephemeral().map_err(|source| OpenError::Directory { path: path(), source })?;
+        tables::create(&db).map_err(failed)?;
+        Ok(Self { db, keys: Arc::new(keys) })
     }
 
-    /// Opens or creates the file. Guarantees: a file that is refused has not been changed.
-    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+    /// Opens or creates `berth.db` of a directory. Guarantees: a file that is refused has not been changed.
+    pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
+        let path = &directory.join(DATABASE);
         let failed = |source: rusqlite::Error| OpenError::from_sqlite(path, source);
-        let log = Self { db: Connection::open(path).map_err(failed)? };
-        let (application, format, tables) = log.identity().map_err(failed)?;
-        if application == 0 && format == 0 && tables == 0 {
-            log.durable().map_err(failed)?;
-            log.create().map_err(failed)?;
-            return Ok(log);
+        let db = Connection::open(path).map_err(failed)?;
+        let identity = Identity::of(&db).map_err(failed)?;
+        if !identity.is_empty() {
+            check_identity(path, identity)?;
+            check_pages(&db).map_err(|source| OpenError::from_load(path, source))?;
         }
-        if application != APPLICATION_ID {
-            return Err(OpenError::Foreign { path: path.into() });
-        }
-        if format > FORMAT {
-            return Err(OpenError::Newer { path: path.into(), found: format, supported: FORMAT });
-        }
-        let verdict: String =
-            log.db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
-        if verdict != "ok" {
-            return Err(OpenError::Damaged { path: path.into(), detail: verdict });
-        }
+        let needed = seal::keys_in_use(&db, identity).map_err(failed)?;
+        let keys = Arc::new(Keyring::open(directory, &needed)?);
+        let log = Self { db, keys };
         log.durable().map_err(failed)?;
+        if identity.is_empty() {
+            tables::create(&log.db).map_err(failed)?;
+        }
+        tables::upgrade(&log.db, if identity.is_empty() { tables::FORMAT } else { identity.format })
+            .map_err(failed)?;
+        seal::seal_all(&log.db, &log.keys).map_err(|source| OpenError::from_load(path, source))?;
         Ok(log)
     }
 
     /// A second connection for looking back, which never writes.
-    pub(super) fn open_reader(path: &Path) -> Result<Self, OpenError> {
+    pub(super) fn open_reader(directory: &Path, keys: Arc<Keyring>) -> Result<Self, OpenError> {
+        let path = &directory.join(DATABASE);
         let failed = |source: rusqlite::Error| OpenError::from_sqlite(path, source);
         let db = Connection::open(path).map_err(failed)?;
         db.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512;").map_err(failed)?;
-        Ok(Self { db })
+        Ok(Self { db, keys })
     }
 
-    fn identity(&self) -> rusqlite::Result<(i64, i64, i64)> {
-        let number = |sql| self.db.query_row(sql, [], |row| row.get::<_, i64>(0));
-        Ok((
-            number("PRAGMA application_id")?,
-            number("PRAGMA user_version")?,
-            number("SELECT count(*) FROM sqlite_schema")?,
-        ))
+    pub(super) fn keys(&self) -> Arc<Keyring> {
+        Arc::clone(&self.keys)
     }
 
     fn durable(&self) -> rusqlite::Result<()> {
@@ -109,24 +87,20 @@ impl Log {
         )
     }
 
-    fn create(&self) -> rusqlite::Result<()> {
-        self.db.execute_batch(&format!(
-            "BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; COMMIT;"
-        ))
-    }
-
     /// The last revision given out and the one history was compacted to.
     pub(super) fn bounds(&self) -> rusqlite::Result<(u64, u64)> {
+        Ok((self.last()?.unsigned_abs(), tables::number(&self.db, tables::COMPACTED)?.unsigned_abs()))
+    }
+
+    fn last(&self) -> rusqlite::Result<i64> {
         let last: i64 = self.db.query_row("SELECT coalesce(max(id), 0) FROM log", [], |row| row.get(0))?;
-        let compacted: i64 =
-            self.db.query_row("SELECT value FROM state WHERE name = 'compacted'", [], |row| row.get(0))?;
-        Ok((last.unsigned_abs(), compacted.unsigned_abs()))
+        Ok(last.max(tables::number(&self.db, tables::FLOOR)?))
     }
 
     /// Every live object.
     pub(super) fn load(&self, mut each: impl FnMut(Entry)) -> rusqlite::Result<()> {
         let mut statement = self.db.prepare(
-            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value FROM log WHERE id IN \
+            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value, sealed FROM log WHERE id IN \
              (SELECT max(id) FROM log GROUP BY resource, namespace, name) AND deleted = 0 ORDER BY id",
         )?;
         let mut rows = statement.query([])?;
@@ -136,7 +110,7 @@ impl Log {
             if *resource != *name {
                 resource = name.into();
             }
-            each(entry_of(row, 0, &resource, &[])?);
+            each(self.entry_of(row, 0, &resource, &[])?);
         }
         Ok(())
     }
@@ -159,9 +133,17 @@ impl Log {
             Some(previous) => i64::try_from(previous).unwrap_or(i64::MAX),
             None => self.last_row(row.key)?,
         };
+        let sealed = match &*row.key.resource {
+            SEALED => {
+                let sealed = self.keys.seal(row.key, row.revision, row.text);
+                Some(sealed.ok_or(rusqlite::Error::InvalidQuery)?)
+            }
+            _ => None,
+        };
+        let (value, key) = sealed.as_deref().map_or((row.text, 0), |sealed| (sealed, self.keys.id()));
         let mut statement = self.db.prepare_cached(
-            "INSERT INTO log (id, resource, namespace, name, prev, deleted, written_ms, sum, value) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO log (id, resource, namespace, name, prev, deleted, written_ms, user, manager, verb, sealed, \
+             sum, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?;
         let id = i64::try_from(row.revision).unwrap_or(i64::MAX);
         let (namespace, name) = (&*row.key.namespace, &*row.key.name);
@@ -173,8 +155,12 @@ impl Log {
             previous,
             row.deleted,
             row.written_ms,
-            checksum(row.text),
-            row.text
+            row.by.user,
+            row.by.manager,
+            row.by.verb,
+            key,
+            checksum(value),
+            value
         ])?;
         Ok(())
     }
@@ -201,17 +187,17 @@ impl Log {
         fields: &[FieldPath],
     ) -> rusqlite::Result<Vec<Arc<Event>>> {
         let mut statement = self.db.prepare_cached(
-            "SELECT l.id, l.resource, l.namespace, l.name, l.deleted, l.written_ms, l.sum, l.value, \
-             p.id, p.resource, p.namespace, p.name, p.deleted, p.written_ms, p.sum, p.value \
+            "SELECT l.id, l.resource, l.namespace, l.name, l.deleted, l.written_ms, l.sum, l.value, l.sealed, \
+             p.id, p.resource, p.namespace, p.name, p.deleted, p.written_ms, p.sum, p.value, p.sealed \
              FROM log l LEFT JOIN log p ON p.id = l.prev AND p.deleted = 0 \
              WHERE l.resource = ?1 AND l.id > ?2 AND l.id <= ?3 ORDER BY l.id",
         )?;
         let (after, until) =
             (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(until).unwrap_or(i64::MAX));
         let rows = statement.query_map(params![&**resource, after, until], |row| {
-            let entry = entry_of(row, 0, resource, fields)?;
-            let previous = match row.get::<_, Option<i64>>(8)? {
-                Some(_) => Some(Arc::new(entry_of(row, 8, resource, fields)?)),
+            let entry = self.entry_of(row, 0, resource, fields)?;
+            let previous = match row.get::<_, Option<i64>>(9)? {
+                Some(_) => Some(Arc::new(self.entry_of(row, 9, resource, fields)?)),
                 None => None,
             };
             let change = match (row.get::<_, bool>(4)?, &previous) {
@@ -232,13 +218,13 @@ impl Log {
         fields: &[FieldPath],
     ) -> rusqlite::Result<Vec<Arc<Entry>>> {
         let mut statement = self.db.prepare_cached(
-            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value FROM log WHERE id IN \
+            "SELECT id, resource, namespace, name, deleted, written_ms, sum, value, sealed FROM log WHERE id IN \
              (SELECT max(id) FROM log WHERE resource = ?1 AND id <= ?2 GROUP BY namespace, name) \
              AND deleted = 0 ORDER BY namespace, name",
         )?;
         let revision = i64::try_from(revision).unwrap_or(i64::MAX);
         let rows = statement.query_map(params![&**resource, revision], |row| {
-            Ok(Arc::new(entry_of(row, 0, resource, fields)?))
+            Ok(Arc::new(self.entry_of(row, 0, resource, fields)?))
         })?;
         rows.collect()
     }
@@ -250,7 +236,7 @@ impl Log {
             .query_row("SELECT max(id) FROM log WHERE written_ms < ?1", [written_before_ms], |row| row.get(0))
             .optional()?
             .flatten();
-        let last: i64 = self.db.query_row("SELECT coalesce(max(id), 0) FROM log", [], |row| row.get(0))?;
+        let last = self.last()?;
         let beyond_count = last.unsigned_abs().saturating_sub(keep_revisions);
         Ok(old.unwrap_or(0).unsigned_abs().max(beyond_count).min(last.unsigned_abs()))
     }
@@ -281,8 +267,37 @@ impl Log {
              n.name = log.name AND n.prev = log.id)",
             [revision],
         )?;
-        self.db.execute("UPDATE state SET value = ?1 WHERE name = 'compacted'", [revision])?;
+        tables::set_number(&self.db, tables::COMPACTED, revision)?;
         Ok(superseded + tombstones)
+    }
+
+    /// The entry whose nine columns start at `at`: id, resource, namespace, name, deleted, written_ms, sum, value, sealed.
+    fn entry_of(
+        &self,
+        row: &Row<'_>,
+        at: usize,
+        resource: &Arc<str>,
+        fields: &[FieldPath],
+    ) -> rusqlite::Result<Entry> {
+        let revision = row.get::<_, i64>(at)?.unsigned_abs();
+        let key = Key::new(resource, row.get_ref(at + 2)?.as_str()?, row.get_ref(at + 3)?.as_str()?);
+        let value = row.get_ref(at + 7)?.as_blob()?;
+        if row.get::<_, i64>(at + 6)? != checksum(value) {
+            return Err(damaged(revision, "checksum does not match"));
+        }
+        let text = match row.get(at + 8)? {
+            0 => Cow::Borrowed(value),
+            sealed => Cow::Owned(
+                self.keys
+                    .open_sealed(sealed, &key, revision, value)
+                    .ok_or_else(|| damaged(revision, "it cannot be decrypted"))?,
+            ),
+        };
+        let object: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|_| damaged(revision, "not JSON"))?;
+        let bytes = with_revision(&text, revision).ok_or_else(|| damaged(revision, "not an object"))?;
+        let facts = Arc::new(Facts::of(&object, fields));
+        Ok(Entry { key, revision, written_ms: row.get(at + 5)?, bytes, facts })
     }
 
     /// Limits the file to `pages` pages: what a full disk looks like to SQLite.
@@ -294,30 +309,34 @@ impl Log {
     }
 }
 
-fn entry_of(row: &Row<'_>, at: usize, resource: &Arc<str>, fields: &[FieldPath]) -> rusqlite::Result<Entry> {
-    let revision = row.get::<_, i64>(at)?.unsigned_abs();
-    let value = row.get_ref(at + 7)?.as_blob()?;
-    let damaged = |what: &str| {
-        let text = format!("revision {revision}: {what}");
-        rusqlite::Error::FromSqlConversionFailure(at + 7, rusqlite::types::Type::Blob, text.into())
-    };
-    if row.get::<_, i64>(at + 6)? != checksum(value) {
-        return Err(damaged("checksum does not match"));
+/// Refuses a file that is not ours, or newer.
+pub(super) fn check_identity(path: &Path, identity: Identity) -> Result<(), OpenError> {
+    if identity.application != tables::APPLICATION_ID {
+        return Err(OpenError::Foreign { path: path.into() });
     }
-    let object: serde_json::Value = serde_json::from_slice(value).map_err(|_| damaged("not JSON"))?;
-    let bytes = with_revision(value, revision).ok_or_else(|| damaged("not an object"))?;
-    let (namespace, name) = (row.get_ref(at + 2)?.as_str()?, row.get_ref(at + 3)?.as_str()?);
-    Ok(Entry {
-        key: Key::new(resource, namespace, name),
-        revision,
-        written_ms: row.get(at + 5)?,
-        bytes,
-        facts: Arc::new(Facts::of(&object, fields)),
-    })
+    if identity.format > tables::FORMAT {
+        let (found, supported) = (identity.format, tables::FORMAT);
+        return Err(OpenError::Newer { path: path.into(), found, supported });
+    }
+    Ok(())
+}
+
+fn check_pages(db: &Connection) -> rusqlite::Result<()> {
+    let verdict: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" {
+        return Ok(());
+    }
+    Err(rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, verdict.into()))
+}
+
+/// A row whose bytes are not what was written.
+pub(super) fn damaged(revision: u64, what: &str) -> rusqlite::Error {
+    let text = format!("revision {revision}: {what}");
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, text.into())
 }
 
 /// FNV-1a: SQLite checks its own structure, not the bytes inside a value.
-fn checksum(bytes: &[u8]) -> i64 {
+pub(super) fn checksum(bytes: &[u8]) -> i64 {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
@@ -325,7 +344,7 @@ fn checksum(bytes: &[u8]) -> i64 {
 }
 
 impl OpenError {
-    fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
+    pub(super) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_path_buf();
         match source.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {

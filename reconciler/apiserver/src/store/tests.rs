@@ -1,3 +1,6 @@
+mod backup;
+mod sealing;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,12 +22,19 @@ fn object(name: &str, value: u32) -> Encoded {
 
 fn put(key: &Key, expect: Expect, value: u32) -> Write {
     let action = Action::Put(object(&key.name, value));
-    Write { key: key.clone(), expect, action, guards: Vec::new(), at_ms: 1 }
+    Write { key: key.clone(), expect, action, guards: Vec::new(), at_ms: 1, by: Origin::default() }
 }
 
 fn delete(key: &Key, revision: u64) -> Write {
     let expect = Expect::Revision(revision);
-    Write { key: key.clone(), expect, action: Action::Delete, guards: Vec::new(), at_ms: 1 }
+    Write {
+        key: key.clone(),
+        expect,
+        action: Action::Delete,
+        guards: Vec::new(),
+        at_ms: 1,
+        by: Origin::default(),
+    }
 }
 
 fn memory() -> Arc<Store> {
@@ -210,7 +220,16 @@ fn a_watcher_by_field_is_told_of_objects_that_have_or_had_the_value() {
         let text = json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": name}, "spec": {"at": at}});
         let action = Action::Put(Encoded::of(&text, &fields));
         let key = Key::new(&boats, "", name);
-        block_on(store.submit(Write { key, expect, action, guards: Vec::new(), at_ms: 0 })).unwrap().revision
+        block_on(store.submit(Write {
+            key,
+            expect,
+            action,
+            guards: Vec::new(),
+            at_ms: 0,
+            by: Origin::default(),
+        }))
+        .unwrap()
+        .revision
     };
     let interest = Interest::Field { name: "spec.at".into(), value: "kiel".into() };
     let mut watch = block_on(store.subscribe(&boats, interest, None, |_| ())).unwrap().1;

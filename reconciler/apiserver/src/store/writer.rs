@@ -34,6 +34,16 @@ pub(crate) enum Action {
     Delete,
 }
 
+/// Who makes a write and how: kept with the revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) user: String,
+    /// The field manager.
+    pub(crate) manager: String,
+    /// As access rules name it, and `apply`.
+    pub(crate) verb: &'static str,
+}
+
 /// One write, conditional on its key's revision and on other objects not having changed.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
@@ -43,6 +53,7 @@ pub(crate) struct Write {
     /// Other objects that must still be at these revisions: a namespace that must not be terminating.
     pub(crate) guards: Vec<(Key, u64)>,
     pub(crate) at_ms: i64,
+    pub(crate) by: Origin,
 }
 
 /// Why a write was not made. Guarantees: nothing of it was stored.
@@ -182,6 +193,7 @@ impl Writer {
             previous: before.as_ref().map(|entry| entry.revision),
             deleted: change == Change::Deleted,
             written_ms: one.at_ms,
+            by: &one.by,
             text: &encoded.text,
         })?;
         let entry =

@@ -10,7 +10,7 @@ use crate::clock::seconds;
 use crate::core::Core;
 use crate::meta;
 use crate::request::Sub;
-use crate::store::{Action, Expect, Key, Write, WriteError};
+use crate::store::{Action, Expect, Key, WriteError};
 
 /// Tries for a free generated name.
 const NAME_ATTEMPTS: usize = 8;
@@ -132,14 +132,7 @@ impl Call {
             if self.options.dry_run {
                 return Ok(Answer::of_value(StatusCode::CREATED, &object));
             }
-            let write = Write {
-                key: self.key(),
-                expect: Expect::Absent,
-                action: Action::Put(encoded),
-                guards,
-                at_ms: self.core.now_ms(),
-            };
-            match self.core.commit(write).await {
+            match self.commit(Expect::Absent, Action::Put(encoded), guards).await {
                 Ok(entry) => return Ok(self.answer(StatusCode::CREATED, &entry)),
                 // Either the name was taken just now, or the namespace or definition changed: look again.
                 Err(WriteError::Conflict) => {}

@@ -10,7 +10,7 @@ use crate::clock::seconds;
 use crate::core::Core;
 use crate::meta;
 use crate::request::{Propagation, Sub};
-use crate::store::{Action, Entry, Expect, Write, WriteError};
+use crate::store::{Action, Entry, Expect, WriteError};
 
 pub(crate) const ORPHAN: &str = "orphan";
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
@@ -40,9 +40,7 @@ impl Call {
             let action =
                 if gone { Action::Delete } else { Action::Put(Core::encode(self.resource(), &marked)?) };
             let expect = Expect::Revision(entry.revision);
-            let write =
-                Write { key: self.key(), expect, action, guards: Vec::new(), at_ms: self.core.now_ms() };
-            match self.core.commit(write).await {
+            match self.commit(expect, action, Vec::new()).await {
                 Ok(_) if gone => return Ok(self.success(&live)),
                 Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
                 Err(WriteError::Conflict) => {}

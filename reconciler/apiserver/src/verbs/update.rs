@@ -10,7 +10,7 @@ use crate::admission::Operation;
 use crate::core::Core;
 use crate::meta;
 use crate::request::Sub;
-use crate::store::{Action, Entry, Expect, Write, WriteError};
+use crate::store::{Action, Entry, Expect, WriteError};
 
 /// Where a new state came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +121,7 @@ impl Call {
         }
         let deleted = matches!(action, Action::Delete);
         let expect = Expect::Revision(entry.revision);
-        let write = Write { key: self.key(), expect, action, guards: Vec::new(), at_ms: self.core.now_ms() };
-        match self.core.commit(write).await {
+        match self.commit(expect, action, Vec::new()).await {
             Ok(_) if deleted => Ok(Some(Answer::of_value(StatusCode::OK, &new))),
             Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),
             Err(WriteError::Conflict) => Ok(None),
