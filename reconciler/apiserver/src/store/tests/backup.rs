@@ -219,7 +219,7 @@ fn a_backup_that_was_killed_leaves_no_file_with_a_backups_name() {
         assert!(leftovers() > 0, "{step}: there is something to sweep up");
         for entry in std::fs::read_dir(&backups).unwrap().map(Result::unwrap) {
             let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
-            std::fs::File::options().write(true).open(entry.path()).unwrap().set_modified(long_ago).unwrap();
+            File::options().write(true).open(entry.path()).unwrap().set_modified(long_ago).unwrap();
         }
         backup(&state, &backups.join("another.db"), false).unwrap();
         assert_eq!(leftovers(), 1, "{step}: both backups and nothing else");
