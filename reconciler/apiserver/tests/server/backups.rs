@@ -18,10 +18,10 @@ async fn open(directory: &Path, folder: &Path) -> (Server, Client) {
 }
 
 async fn metric(client: &Client, name: &str) -> u64 {
-    let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
-    let text = client.request_text(request).await.unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} "))).unwrap();
-    line.parse().unwrap()
+    let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+    let text = client.request_text(request).await.expect("metrics");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} "))).expect("it is told");
+    line.parse().expect("a number")
 }
 
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
@@ -34,8 +34,8 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
+    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
