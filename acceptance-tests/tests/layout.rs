@@ -96,7 +96,9 @@ fn only_qemu_and_agent_start_processes() {
         "reconciler/apiserver/src",
     ] {
         visit(&root().join(folder), &mut |path, text| {
-            if text.contains("process::Command") {
+            // Tests may: somebody has to be killed.
+            let is_test = path.components().any(|part| part.as_os_str() == "tests");
+            if text.contains("process::Command") && !is_test {
                 offenders.push(path.to_owned());
             }
         });
