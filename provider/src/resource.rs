@@ -7,6 +7,7 @@ mod create;
 mod delete;
 mod diagnose;
 mod import;
+mod in_use;
 mod plan;
 mod read;
 mod update;

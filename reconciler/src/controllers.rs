@@ -32,6 +32,7 @@ mod queue;
 mod scheduler;
 mod storage_pool;
 mod underlay;
+mod users;
 mod vm;
 mod vm_class;
 mod watches;
@@ -112,6 +113,9 @@ pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
         }
         if news.freed {
             queue.room_freed();
+        }
+        for (used, at_once) in world.users.take_news() {
+            if at_once { queue.add(used) } else { queue.gather(used) }
         }
         if world.is_synced()
             && let Some(key) = queue.next_ready(tokio::time::Instant::now())

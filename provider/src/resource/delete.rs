@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     KindResource,
     create::{RETRIES, no_control_plane},
+    in_use::InUse,
     is_terminating, text,
     wait::GRACE,
 };
@@ -107,6 +108,7 @@ impl KindResource {
         };
         let refused = |error: &ApiError| self.refused(error, at);
         let mut pause = Duration::from_millis(100);
+        let mut in_use = InUse::default();
         loop {
             let error = match api.delete(at, uid, &patience()).await {
                 Ok(answer) if is_terminating(&answer) => return Ok(Asked::Going(answer)),
@@ -122,11 +124,12 @@ impl KindResource {
                         return Ok(Asked::Gone);
                     }
                 }
-                403 => self.wait_for_user(api, at, &error, &patience()).await?,
+                403 => self.wait_for_user(api, at, &error, &mut in_use, &patience()).await?,
                 _ => return Err(refused(&error)),
             }
             if Instant::now() + pause > until {
-                return Err(refused(&error));
+                let in_use = in_use.timed_out(&self.title(at)).filter(|_| error.code() == 403);
+                return Err(in_use.map_or_else(|| refused(&error), |waited_for| vec![waited_for]));
             }
             tokio::select! {
                 () = request.cancel.cancelled() => return Err(refused(&ApiError::Cancelled)),
@@ -134,63 +137,5 @@ impl KindResource {
             }
             pause = (pause * 2).min(Duration::from_secs(2));
         }
-    }
-
-    /// Ok when it is worth asking again: who uses it is on its way out, or has let go already.
-    async fn wait_for_user(
-        &self,
-        api: &Api,
-        at: &Address,
-        error: &ApiError,
-        patience: &Patience,
-    ) -> Result<(), Vec<Diagnostic>> {
-        let refused = |error: &ApiError| self.refused(error, at);
-        let Some(object) = api.get(at, patience).await.map_err(|error| refused(&error))? else {
-            return Ok(());
-        };
-        let users =
-            object.pointer("/status/usedBy").and_then(Json::as_array).filter(|users| !users.is_empty());
-        let Some(users) = users else {
-            // Nobody uses it: either somebody just let go, or this user may not delete at all.
-            return if error.to_string().contains("in use") { Ok(()) } else { Err(refused(error)) };
-        };
-        for user in users {
-            if self.still_uses(api, at, user, patience).await.map_err(|error| refused(&error))? {
-                let detail = format!("{error}.");
-                return Err(vec![Diagnostic::error(format!("{} is in use", self.title(at)), detail)]);
-            }
-        }
-        Ok(())
-    }
-
-    async fn still_uses(
-        &self,
-        api: &Api,
-        at: &Address,
-        user: &Json,
-        patience: &Patience,
-    ) -> Result<bool, ApiError> {
-        let (vm, attachment) = (text(user, "/vm"), text(user, "/attachment"));
-        let stays = |object: &Option<Json>| object.as_ref().is_some_and(|object| !is_terminating(object));
-        if !attachment.is_empty() {
-            let attachment = api.get(&at.beside("hotswapdiskattachments", attachment), patience).await?;
-            if !stays(&attachment) {
-                return Ok(false);
-            }
-        }
-        let vm = api.get(&at.beside("vms", vm), patience).await?;
-        if !stays(&vm) {
-            return Ok(false);
-        }
-        // A VM that was changed to no longer name it lets go in a moment.
-        let names = |list: &str, key: &str| {
-            let list = vm.as_ref().and_then(|vm| vm.pointer(list)).and_then(Json::as_array);
-            list.into_iter()
-                .flatten()
-                .any(|item| item.get(key).and_then(Json::as_str) == Some(at.name.as_str()))
-        };
-        Ok(!attachment.is_empty()
-            || names("/spec/disks", "name")
-            || names("/spec/networkInterfaces", "publicIP"))
     }
 }

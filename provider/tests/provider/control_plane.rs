@@ -33,6 +33,8 @@ pub(crate) struct Line {
 /// An open control plane.
 pub(crate) struct ControlPlane {
     pub(crate) client: Client,
+    /// Whoever is on its way out is listed as a user until it is gone.
+    pub(crate) hold_users: Arc<AtomicBool>,
     server: Server,
     stop: CancellationToken,
 }
@@ -83,7 +85,8 @@ impl ControlPlane {
             made.unwrap_or_else(|error| panic!("{} {:?}: {error}", types.kind, object.metadata.name));
         }
         let stop = CancellationToken::new();
-        let player = Player { client: client.clone() };
+        let hold_users = Arc::new(AtomicBool::new(false));
+        let player = Player { client: client.clone(), hold_users: hold_users.clone() };
         let stopped = stop.clone();
         tokio::spawn(async move {
             while !stopped.is_cancelled() {
@@ -91,7 +94,7 @@ impl ControlPlane {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        Self { client, server, stop }
+        Self { client, hold_users, server, stop }
     }
 
     /// A client on a line that can be cut.
@@ -166,6 +169,7 @@ fn resource(kind: &str) -> ApiResource {
 
 struct Player {
     client: Client,
+    hold_users: Arc<AtomicBool>,
 }
 
 const KINDS: [&str; 7] =
@@ -209,7 +213,11 @@ impl Player {
             let patch = Patch::Merge(json!({"metadata": {"finalizers": ["berth.dev/host"]}}));
             let _ = api.patch(name, &params, &patch).await;
         }
-        let status = status(object, all, busy);
+        let hold = self.hold_users.load(Ordering::SeqCst);
+        let staying = |object: &&Json| hold || object.pointer("/metadata/deletionTimestamp").is_none();
+        let users: Vec<&Json> = all.iter().filter(staying).collect();
+        let mut status = status(object, all, busy);
+        list_users(object, &users, &mut status);
         if object.get("status") != Some(&status) {
             // Everything is written anew: null takes away what is there no more.
             let mut patch = status.clone();
@@ -298,6 +306,25 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
     if runs {
         status["hardware"] = json!({"class": object["spec"]["class"], "cpus": 1, "memory": "512Mi", "firmware": "UEFI",
             "machineType": "pc-q35-7.2", "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
+    }
+}
+
+/// As the controllers list the first of those who use a class, a group or an image.
+fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
+    let name = &object["metadata"]["name"];
+    let (kind, named_by) = match text(object, "/kind") {
+        "VMClass" => ("VM", "/spec/class"),
+        "PlacementGroup" => ("VM", "/spec/placement/group"),
+        "Image" => ("Disk", "/spec/image"),
+        _ => return,
+    };
+    let users = all.iter().filter(|user| user["kind"] == kind && user.pointer(named_by) == Some(name));
+    let users = users.map(|user| {
+        json!({"kind": kind, "namespace": user["metadata"]["namespace"], "name": user["metadata"]["name"]})
+    });
+    let users: Vec<Json> = users.take(4).collect();
+    if !users.is_empty() {
+        status["usedBy"] = users.into();
     }
 }
 

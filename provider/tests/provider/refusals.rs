@@ -289,6 +289,75 @@ async fn a_disk_in_use_is_refused_while_its_user_stays_and_goes_when_it_goes() {
 }
 
 #[tokio::test]
+async fn a_class_an_image_and_a_group_in_use_are_refused_with_their_user_and_go_when_it_goes() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut class = Stage::new(&provider, "berth_vm_class");
+    class.apply(&json!({"name": "small", "cpus": 1, "memory": "256Mi"})).await;
+    let mut img = Stage::new(&provider, "berth_image");
+    img.apply(&image("debian", "10s")).await;
+    let mut group = Stage::new(&provider, "berth_placement_group");
+    group.apply(&json!({"name": "spread"})).await;
+    let mut disk = Stage::new(&provider, "berth_disk");
+    disk.apply(&json!({"name": "root", "size": "4Gi", "image": "debian"})).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let mut config = vm("web");
+    config["placement"] = json!({"group": "spread"});
+    let made = machine.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let listed = async |kind, name| plane.object(kind, name).await.pointer("/status/usedBy").is_some();
+    let used = [("VMClass", "small"), ("PlacementGroup", "spread"), ("Image", "debian")];
+    for (kind, name) in used {
+        while !listed(kind, name).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for (stage, user) in
+        [(&mut class, "VM default/web"), (&mut group, "VM default/web"), (&mut img, "Disk default/root")]
+    {
+        let refused = stage.destroy().await;
+        let said = refused.text();
+        assert!(said.contains(&format!("is in use by {user}: delete what uses it first")), "{said}");
+        assert!(!stage.state.is_null());
+    }
+    // All at once, as destroy does where nothing refers to anything: whoever is going is waited for.
+    let (class, group, machine) = tokio::join!(class.destroy(), group.destroy(), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        machine.destroy().await
+    });
+    for destroyed in [class, group, machine] {
+        assert!(destroyed.is_clean(), "{}", destroyed.text());
+    }
+    let (disk, img) = tokio::join!(disk.destroy(), img.destroy());
+    assert!(disk.is_clean() && img.is_clean(), "{} {}", disk.text(), img.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_waits_for_a_user_too_long_says_for_whom() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut class = Stage::new(&provider, "berth_vm_class");
+    let config = json!({"name": "small", "cpus": 1, "memory": "256Mi", "timeouts": {"delete": "2s"}});
+    class.apply(&config).await;
+    let machine = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": "busy"},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]}});
+    plane.declare_as("flux", "VM", "busy", machine["spec"].clone()).await;
+    while plane.object("VM", "busy").await.pointer("/metadata/finalizers").is_none()
+        || plane.object("VMClass", "small").await.pointer("/status/usedBy").is_none()
+    {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // A user that is going, and that the controllers list until it is gone.
+    plane.hold_users.store(true, Ordering::SeqCst);
+    plane.objects("VM").delete("busy", &kube::api::DeleteParams::default()).await.expect("it is there");
+    let refused = class.destroy().await;
+    assert!(refused.text().contains("still in use: It waits for VM default/busy"), "{}", refused.text());
+    assert!(!class.state.is_null());
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_disk_the_guest_still_uses_is_not_forgotten() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::Conditions;
+use crate::{Conditions, ObjectUser};
 
 /// A machine that runs VMs. Made by its agent; a person sets `spec` only.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -102,6 +102,10 @@ pub struct HostStatus {
     /// What runs or lies here that no object owns. Reported, never touched. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orphans: Vec<Orphan>,
+    /// Some of what is bound to it: at most four, whoever else there is. While there is one, deleting the Host is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }
 
 /// What was measured of `/dev/kvm`.

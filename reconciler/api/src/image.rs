@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions};
+use crate::{Binding, Conditions, ObjectUser};
 
 /// Something disks are made from. The first host to use it verifies it; every host downloads it once at most.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -93,6 +93,10 @@ pub struct ImageStatus {
     /// The number of bytes downloaded, while it is being downloaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
+    /// Some of the Disks that name it: at most four, whoever else there is. While there is one, deleting the Image is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }
 
 /// One word for what an Image is doing.

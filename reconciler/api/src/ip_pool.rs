@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Conditions;
+use crate::{Conditions, ObjectUser};
 
 /// The addresses PublicIPs are taken from.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -70,4 +70,8 @@ pub struct IPPoolStatus {
     /// How many addresses are free.
     #[serde(default)]
     pub free: i64,
+    /// Some of the PublicIPs that name it: at most four, whoever else there is. While there is one, deleting the IPPool is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }

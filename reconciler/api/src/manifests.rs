@@ -3,6 +3,7 @@
 
 pub mod access;
 mod host_policies;
+mod in_use;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -72,27 +73,10 @@ pub fn defaults(private_cidr: &str, public_cidr: &str) -> Vec<Value> {
     ]
 }
 
-/// Deleting what is in use is refused at admission (the finalizer is only the backstop), and a host may write only what
-/// is its own.
+/// Deleting what is in use is refused at admission (of a Disk and a PublicIP a finalizer is the backstop), and a host may
+/// write only what is its own.
 pub fn admission_policies() -> Vec<Value> {
-    let in_use = |name: &str, plural: &str, message: &str| {
-        let spec = json!({
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [{
-                    "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["DELETE"], "resources": [plural],
-                }]},
-                "validations": [{
-                    "expression": "!has(oldObject.status) || !has(oldObject.status.usedBy) || oldObject.status.usedBy.size() == 0",
-                    "messageExpression": format!("'{message} ' + oldObject.metadata.name + ' is in use by VM ' + oldObject.status.usedBy[0].vm + (has(oldObject.status.usedBy[0].attachment) ? ' (attachment ' + oldObject.status.usedBy[0].attachment + ')' : '') + ': delete or detach that first'"),
-                    "message": format!("{message} is in use: delete or detach its users first"),
-                    "reason": "Forbidden",
-                }],
-        });
-        policy(name, spec)
-    };
-    let disks = in_use("berth-disk-in-use", "disks", "Disk");
-    let addresses = in_use("berth-publicip-in-use", "publicips", "PublicIP");
-    disks.into_iter().chain(addresses).chain(host_policies::all()).collect()
+    in_use::all().into_iter().chain(host_policies::all()).collect()
 }
 
 /// A policy that denies, and its binding.

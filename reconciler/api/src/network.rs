@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::Conditions;
+use crate::{Conditions, ObjectUser};
 
 /// A private IPv4 network. Its VMs reach each other and, by NAT, the outside.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -67,6 +67,10 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4096))]
     pub hosts: Vec<NetworkHost>,
+    /// Some of the VMs that are on it or are to be: at most four, whoever else there is. While there is one, deleting the Network is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }
 
 /// A host that has VMs of a Network.

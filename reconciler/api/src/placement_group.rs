@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Conditions;
+use crate::{Conditions, ObjectUser};
 
 /// A rule that keeps its member VMs apart, or together, over hosts (or zones).
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -94,6 +94,10 @@ pub struct PlacementGroupStatus {
     /// The VMs that name this group, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<GroupMember>,
+    /// Some of the VMs that name it: at most four, whoever else there is. While there is one, deleting the PlacementGroup is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }
 
 /// A member of a group.

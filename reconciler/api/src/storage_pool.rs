@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Conditions;
+use crate::{Conditions, ObjectUser};
 
 /// Where the files of disks are.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -63,4 +63,8 @@ pub struct StoragePoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
+    /// Some of the Disks that name it: at most four, whoever else there is. While there is one, deleting the StoragePool is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }

@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, Quantity};
+use crate::{Conditions, ObjectUser, Quantity};
 
 /// A size and hardware profile that many VMs share.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -58,4 +58,8 @@ pub struct VMClassStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
+    /// Some of the VMs that name it: at most four, whoever else there is. While there is one, deleting the VMClass is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub used_by: Vec<ObjectUser>,
 }

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::identity::Identity;
 use crate::request::{Options, Propagation, Sub, Target};
 use crate::resource::Resource;
-use crate::store::{Change, Event, Key};
+use crate::store::{Change, Entry, Event, Key};
 use crate::verbs::{Call, FOREGROUND, ORPHAN, PatchKind};
 use crate::{builtin, crd};
 
@@ -265,9 +265,7 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     };
     // Cluster-scoped objects are in the namespace without a name.
     let contents: Vec<_> = contents.into_iter().filter(|entry| !entry.key.namespace.is_empty()).collect();
-    for entry in contents.iter().filter(|entry| !entry.facts.deleting) {
-        delete(core, &entry.key, Some(&entry.facts.uid), Some(Propagation::Background)).await?;
-    }
+    delete_each(core, &contents).await?;
     if contents.iter().any(|entry| core.store.get(&entry.key).is_some()) {
         return Ok(());
     }
@@ -282,15 +280,24 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     gone_is_done(call.update(namespace).await)
 }
 
+/// Deletes each of these. One that may not go yet (an admission policy says what it waits for) keeps no other from
+/// going: it may be waiting for that one. The first refusal is returned, so that all are tried again.
+async fn delete_each(core: &Arc<Core>, entries: &[Arc<Entry>]) -> Step {
+    let mut first = Ok(());
+    for entry in entries.iter().filter(|entry| !entry.facts.deleting) {
+        let deleted = delete(core, &entry.key, Some(&entry.facts.uid), Some(Propagation::Background)).await;
+        first = first.and(deleted);
+    }
+    first
+}
+
 /// Deletes every object of a definition, and its finalizer once nothing is left.
 async fn empty_definition(core: &Arc<Core>, key: &Key, definition: &Value) -> Step {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let storage =
         format!("{}/{}", text(&definition["spec"]["group"]), text(&definition["spec"]["names"]["plural"]));
     let objects: Vec<_> = core.store.state().list(&storage, None, None).cloned().collect();
-    for entry in objects.iter().filter(|entry| !entry.facts.deleting) {
-        delete(core, &entry.key, Some(&entry.facts.uid), Some(Propagation::Background)).await?;
-    }
+    delete_each(core, &objects).await?;
     if core.store.state().count(&storage) > 0 {
         return Ok(());
     }

@@ -31,6 +31,8 @@ use super::{connect, token};
 
 /// How often a drain looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it may take until a Host that nothing is bound to any more says so.
+const SAID_WITHIN: Duration = Duration::from_secs(15);
 /// A Lease renewed within this time is a living agent's.
 const ALIVE: SignedDuration = SignedDuration::from_secs(40);
 
@@ -202,11 +204,23 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Host")?;
+    delete_unused(&hosts, host).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
     gone(leases.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Lease")?;
     eprintln!("Host {host} is forgotten.");
     Ok(())
+}
+
+/// Deletes the Host. What was bound to it is gone; it may take its agent, or the controllers, a moment to say so.
+async fn delete_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())) {
+            Err(kube::Error::Api(refused)) if refused.code == 403 && begun.elapsed() < SAID_WITHIN => {}
+            result => return result.context("deleting the Host"),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 fn some(names: &[String]) -> String {

@@ -15,7 +15,7 @@ use serde_json::json;
 use std::{fmt::Debug, sync::Mutex};
 use tokio::time::Instant;
 
-use super::{Config, Filling, Key, Kind, World, key::Watched, plan::Step, watches::Object};
+use super::{Config, Filling, Key, Kind, World, key::Watched, plan::Step, users, watches::Object};
 use crate::clock::Identities;
 
 /// A write that failed.
@@ -168,6 +168,7 @@ impl Writer {
                 }
                 Step::BindDisk { disk, host, volume_id, serial, used_by } => {
                     let Some(object) = world.disks.get(disk).cloned() else { continue };
+                    users::claim(world, self, users::of_disk(&object), touched).await?;
                     let mut status = object.status.clone().unwrap_or_default();
                     let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
                     status.binding = Some(Binding { host: host.clone(), epoch });

@@ -18,7 +18,8 @@ pub(super) async fn reconcile(
 ) -> Result<Outcome, WriteError> {
     let Some(host) = world.hosts.get(key).cloned() else { return Ok(Outcome::Settled) };
     if host.spec.fenced {
-        let status = fenced_status(&host, writer.now());
+        let mut status = fenced_status(&host, writer.now());
+        status.used_by = world.listed_users(key, &status.used_by);
         writer.status(world, host.as_ref(), status, touched).await?;
         fenced::host_itself(world, writer, key, touched).await?;
         return Ok(Outcome::Settled);
@@ -27,7 +28,11 @@ pub(super) async fn reconcile(
     if !alive && !is_called_unknown(&host) {
         alive = !writer.confirms_silence(world, &key.name, touched).await?;
     }
-    let status = status(&host, alive, writer.now());
+    let mut status = status(&host, alive, writer.now());
+    if !alive {
+        // Nobody else says so while its agent is silent.
+        status.used_by = world.listed_users(key, &status.used_by);
+    }
     writer.status(world, host.as_ref(), status, touched).await?;
     Ok(Outcome::Settled)
 }

@@ -1,4 +1,4 @@
-//! Image: given to a host that verifies it.
+//! Image: given to a host that verifies it. Who uses it is kept here also after that: no host knows all its disks.
 
 use berth_api::{Binding, Image, ImageState, ImageStatus, Readiness, Reason};
 use k8s_openapi::jiff::Timestamp;
@@ -32,7 +32,8 @@ pub(super) async fn reconcile(
 ) -> Result<Outcome, WriteError> {
     let Some(image) = world.images.get(key).cloned() else { return Ok(Outcome::Settled) };
     let plan = plan(&image, &observe(world, &image));
-    let status = status(&image, &plan.decision, writer.now());
+    let mut status = status(&image, &plan.decision, writer.now());
+    status.used_by = world.listed_users(key, &status.used_by);
     writer.status(world, image.as_ref(), status, touched).await?;
     Ok(plan.outcome)
 }

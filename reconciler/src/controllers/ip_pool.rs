@@ -23,7 +23,8 @@ pub(super) async fn reconcile(
 ) -> Result<Outcome, WriteError> {
     let Some(pool) = world.ip_pools.get(key).cloned() else { return Ok(Outcome::Settled) };
     let allocated = world.index.allocated_in(key);
-    let status = status(&pool, allocated, &host_addresses(world, &pool), writer.now());
+    let mut status = status(&pool, allocated, &host_addresses(world, &pool), writer.now());
+    status.used_by = world.listed_users(key, &status.used_by);
     writer.status(world, pool.as_ref(), status, touched).await?;
     Ok(Outcome::Settled)
 }

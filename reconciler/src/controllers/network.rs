@@ -45,7 +45,8 @@ pub(super) async fn reconcile(
     let Some(network) = world.networks.get(key).cloned() else { return Ok(Outcome::Settled) };
     let observed = observe(world, &network);
     let readiness = plan(&network, observed.overlapped.as_deref());
-    let status = status(&network, &observed, &readiness, writer.now());
+    let mut status = status(&network, &observed, &readiness, writer.now());
+    status.used_by = world.listed_users(key, &status.used_by);
     writer.status(world, network.as_ref(), status, touched).await?;
     Ok(match observed.overlapped {
         Some(other) => Outcome::Blocked(vec![Need::Object(Key::of(other.as_ref()))]),

@@ -41,7 +41,8 @@ pub(super) async fn reconcile(
 ) -> Result<Outcome, WriteError> {
     let Some(group) = world.placement_groups.get(key).cloned() else { return Ok(Outcome::Settled) };
     let observed = observe(world, &group, key);
-    let status = status(&group, &observed, &plan(&group, &observed), writer.now());
+    let mut status = status(&group, &observed, &plan(&group, &observed), writer.now());
+    status.used_by = world.listed_users(key, &status.used_by);
     writer.status(world, group.as_ref(), status, touched).await?;
     Ok(Outcome::Blocked(vec![Need::Hosts]))
 }

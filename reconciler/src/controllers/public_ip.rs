@@ -14,6 +14,7 @@ use super::{
     Key, Kind, World,
     apply::{WriteError, Writer},
     plan::{Need, Outcome, Plan, Step},
+    users,
 };
 
 #[derive(Debug)]
@@ -46,6 +47,9 @@ pub(super) async fn reconcile(
 ) -> Result<Outcome, WriteError> {
     let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
     let plan = plan(&ip, &observe(world, &ip));
+    if matches!(plan.decision, Decision::Allocated { .. }) {
+        users::claim(world, writer, users::of_public_ip(&ip), touched).await?;
+    }
     writer.apply(world, &plan.steps, touched).await?;
     let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
     let status = status(&ip, &plan.decision, writer.now());

@@ -16,7 +16,8 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(pool) = world.storage_pools.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&pool, writer.now());
+    let mut status = status(&pool, writer.now());
+    status.used_by = world.listed_users(key, &status.used_by);
     writer.status(world, pool.as_ref(), status, touched).await?;
     Ok(Outcome::Settled)
 }

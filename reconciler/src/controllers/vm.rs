@@ -22,6 +22,7 @@ use super::{
     fleet::Fleet,
     plan::{Need, Outcome, Plan, Step},
     scheduler::{Filling, Members},
+    users,
 };
 use crate::clock::Identities;
 pub(super) use placing::bind_disk;
@@ -112,6 +113,9 @@ pub(super) async fn reconcile(
     if let Decision::Bind { host, .. } = &plan.decision {
         // Before the host knows of the VM, so that it never looks for its Secret in vain.
         access::grant(world, writer, host, &vm, touched).await?;
+    }
+    if matches!(plan.decision, Decision::Bind { .. } | Decision::Interfaces(_)) {
+        users::claim(world, writer, users::of_vm(&vm), touched).await?;
     }
     writer.apply(world, &plan.steps, touched).await?;
     let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };

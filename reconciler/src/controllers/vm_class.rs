@@ -16,7 +16,8 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(class) = world.vm_classes.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&class, writer.now());
+    let mut status = status(&class, writer.now());
+    status.used_by = world.listed_users(key, &status.used_by);
     writer.status(world, class.as_ref(), status, touched).await?;
     Ok(Outcome::Settled)
 }

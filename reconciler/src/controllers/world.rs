@@ -20,6 +20,7 @@ use super::{
     key::Watched,
     scheduler::Candidate,
     underlay::Underlay,
+    users::{self, Users},
     watches::{Change, Object},
 };
 
@@ -104,6 +105,7 @@ pub struct World {
     pub(super) roles: Cache<Role>,
     pub(super) index: Index,
     pub(super) underlay: Underlay,
+    pub(super) users: Users,
     host_silence: Duration,
     /// When each host's Lease was last seen to change. By our own clock, so that a host's clock may be wrong.
     renewed: HashMap<String, Instant>,
@@ -192,6 +194,7 @@ impl World {
             roles: Cache::default(),
             index: Index::default(),
             underlay: Underlay::default(),
+            users: Users::default(),
             host_silence,
             renewed: HashMap::new(),
             silent: BTreeSet::new(),
@@ -233,6 +236,7 @@ impl World {
         let object = object.into();
         let key = object.key();
         let mut keys = vec![key.clone()];
+        let before = self.uses_of(&key);
         let taken = match object {
             Object::Host(object) => {
                 let taken = self.hosts.put(*object).is_some();
@@ -251,7 +255,14 @@ impl World {
             Object::StoragePool(object) => self.storage_pools.put(*object).is_some(),
             Object::IPPool(object) => self.ip_pools.put(*object).is_some(),
             Object::Network(object) => self.networks.put(*object).is_some(),
-            Object::VMClass(object) => self.vm_classes.put(*object).is_some(),
+            Object::VMClass(object) => {
+                let spec = object.spec.clone();
+                let old = self.vm_classes.put(*object);
+                if old.as_ref().is_some_and(|old| old.as_ref().is_none_or(|old| old.spec != spec)) {
+                    keys.extend(self.resize_vms(&key));
+                }
+                old.is_some()
+            }
             Object::PlacementGroup(object) => self.placement_groups.put(*object).is_some(),
             Object::Image(object) => self.images.put(*object).is_some(),
             Object::Disk(object) => self.disks.put(*object).is_some(),
@@ -284,12 +295,18 @@ impl World {
             }
             Object::Role(object) => self.roles.put(*object).is_some(),
         };
-        if taken { keys } else { Vec::new() }
+        if !taken {
+            return Vec::new();
+        }
+        self.users_follow(&key, before);
+        keys
     }
 
     /// Forgets an object; returns the keys that concerns.
     pub(super) fn remove(&mut self, key: &Key) -> Vec<Key> {
+        let before = self.uses_of(key);
         each_cache!(self, key.kind, cache => { cache.objects.remove(key); });
+        self.users_follow(key, before);
         let mut keys = vec![key.clone()];
         match key.kind {
             Kind::VM => keys.extend(self.index.set_vm(key, None, 0, 0)),
@@ -299,6 +316,7 @@ impl World {
                 self.index.fleet.remove_host(&key.name);
                 keys.extend(self.index_host(key));
             }
+            Kind::VMClass => keys.extend(self.resize_vms(key)),
             Kind::ServiceAccount => keys.extend(self.index.secrets.keys_of_account(key)),
             Kind::Lease => {
                 self.renewed.remove(&key.name);
@@ -307,6 +325,29 @@ impl World {
             _ => {}
         }
         keys
+    }
+
+    /// What the object uses, as it is known; `None` where there is no such object.
+    fn uses_of(&self, key: &Key) -> Option<BTreeSet<Key>> {
+        match key.kind {
+            Kind::VM => self.vms.get(key).map(|vm| users::of_vm(vm)),
+            Kind::Disk => self.disks.get(key).map(|disk| users::of_disk(disk)),
+            Kind::PublicIP => self.public_ips.get(key).map(|ip| users::of_public_ip(ip)),
+            Kind::HotswapDiskAttachment => self.attachments.get(key).map(|a| users::of_attachment(a)),
+            Kind::VMClass => self.vm_classes.get(key).map(|_| BTreeSet::new()),
+            Kind::Network => self.networks.get(key).map(|_| BTreeSet::new()),
+            Kind::Image => self.images.get(key).map(|_| BTreeSet::new()),
+            _ => None,
+        }
+    }
+
+    /// Notes what an object that changed uses now, and whether it came or went.
+    fn users_follow(&mut self, key: &Key, before: Option<BTreeSet<Key>>) {
+        let now = self.uses_of(key);
+        if before.is_some() != now.is_some() {
+            self.users.appeared_or_went(key);
+        }
+        self.users.change(key, &before.unwrap_or_default(), &now.unwrap_or_default());
     }
 
     /// Notes where a host is reached; returns the keys that concerns: networks on it, pools that may hold its address.
@@ -323,6 +364,12 @@ impl World {
             keys.extend(self.ip_pools.all().map(|pool| Key::of(pool.as_ref())));
         }
         keys
+    }
+
+    /// Counts anew what the VMs of a class take of their hosts: it is another size than it was, or there was none.
+    fn resize_vms(&mut self, class: &Key) -> Vec<Key> {
+        let vms = self.users_of(class);
+        vms.iter().flat_map(|vm| self.index_vm(vm)).collect()
     }
 
     fn index_vm(&mut self, key: &Key) -> Vec<Key> {

@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::{Binding, LISTED_USERS, ObjectUser, listed_users};
 use jiff::Timestamp;
 
 use crate::context::Context;
-use crate::disk::volume_of;
+use crate::converge::Kind;
+use crate::disk::{DiskKind, volume_of};
 use crate::error::Error;
+use crate::hotswap_disk_attachment::AttachmentKind;
 use crate::index::{Tables, vm_size};
 use crate::network::Refused;
 use crate::queue::ObjectName;
 use crate::system::{Forwarding, HostFacts, InstanceFacts, Stranger, TrashedVolume, VolumeFacts};
-use crate::vm::Journal;
+use crate::vm::{Journal, VmKind};
 
 /// How long deleted disks rest when their pool does not say.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
@@ -36,6 +39,8 @@ pub(crate) struct Observed {
     /// Instances no VM bound here has.
     pub(super) lost_instances: Vec<LostInstance>,
     pub(super) usage: Usage,
+    /// What is bound here, as the Host lists it.
+    pub(super) users: Vec<ObjectUser>,
 }
 
 #[derive(Clone, Debug)]
@@ -84,6 +89,7 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         lost_volumes: lost_volumes(&tables, volumes),
         lost_instances: lost_instances(&tables, instances),
         usage: usage(&tables),
+        users: users(&tables, ctx.host()),
         trash,
     })
 }
@@ -114,6 +120,32 @@ fn lost_instances(tables: &Tables, instances: Vec<InstanceFacts>) -> Vec<LostIns
         }
     })
     .collect()
+}
+
+/// Whom the Host is to list: some of what is bound here.
+fn users(tables: &Tables, host: &str) -> Vec<ObjectUser> {
+    let here = |binding: Option<&Binding>| binding.is_some_and(|b| b.host == host);
+    let user = |kind: &str, name: &ObjectName| ObjectUser {
+        kind: kind.to_owned(),
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+    };
+    let is_user = |user: &ObjectUser| {
+        let name = ObjectName::new(&user.namespace, &user.name);
+        match user.kind.as_str() {
+            "VM" => here(tables.vms.get(&name).as_deref().and_then(VmKind::binding)),
+            "Disk" => here(tables.disks.get(&name).as_deref().and_then(DiskKind::binding)),
+            _ => here(tables.attachments.get(&name).as_deref().and_then(AttachmentKind::binding)),
+        }
+    };
+    let vms = tables.vms.all().filter(|(_, vm)| here(VmKind::binding(vm))).map(|(name, _)| user("VM", name));
+    let disks = tables.disks.all().filter(|(_, disk)| here(DiskKind::binding(disk)));
+    let disks = disks.map(|(name, _)| user("Disk", name));
+    let attachments = tables.attachments.all().filter(|(_, a)| here(AttachmentKind::binding(a)));
+    let attachments = attachments.map(|(name, _)| user("HotswapDiskAttachment", name));
+    let before = tables.hosts.get(&ObjectName::new("", host)).and_then(|host| host.status.clone());
+    let before = before.map(|status| status.used_by).unwrap_or_default();
+    listed_users(&before, is_user, vms.chain(disks).chain(attachments).take(LISTED_USERS * 2))
 }
 
 fn usage(tables: &Tables) -> Usage {

@@ -61,6 +61,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     write_resources(&mut status, observed, config);
     status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
     status.vms = observed.usage.vms;
+    status.used_by.clone_from(&observed.users);
     status.images.clone_from(&observed.images);
     status.images.sort();
     status.trash = trash(observed);

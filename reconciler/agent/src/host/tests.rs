@@ -59,6 +59,7 @@ fn observed() -> Observed {
         lost_volumes: Vec::new(),
         lost_instances: Vec::new(),
         usage: Usage { vms: 2, cpus: 3, memory: 2 << 30 },
+        users: Vec::new(),
     }
 }
 

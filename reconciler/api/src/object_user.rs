@@ -1,0 +1,68 @@
+//! Who uses an object that any number of others may use: a few of them by name.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// How many users an object lists at most. So an object that 10,000 VMs use is neither large nor written for each.
+pub const LISTED_USERS: usize = 4;
+
+/// One of those who use an object. While there is one, deleting the object is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectUser {
+    /// `VM`, `Disk`, `HotswapDiskAttachment` or `PublicIP`.
+    pub kind: String,
+    /// The user's namespace.
+    pub namespace: String,
+    /// The user's name.
+    pub name: String,
+}
+
+/// Whom an object lists: of those it listed before who still use it, and as many of `all` as there is room for.
+///
+/// *Guarantees:* empty if and only if nobody uses it; sorted; the same again as long as those listed stay and there is
+/// no room for more, whoever else comes and goes. Looks at `LISTED_USERS` of `all` beyond those listed, at most.
+pub fn listed_users(
+    before: &[ObjectUser],
+    is_user: impl Fn(&ObjectUser) -> bool,
+    all: impl IntoIterator<Item = ObjectUser>,
+) -> Vec<ObjectUser> {
+    let mut listed: Vec<ObjectUser> =
+        before.iter().filter(|user| is_user(user)).take(LISTED_USERS).cloned().collect();
+    let mut all = all.into_iter();
+    while listed.len() < LISTED_USERS {
+        let Some(user) = all.next() else { break };
+        if !listed.contains(&user) {
+            listed.push(user);
+        }
+    }
+    listed.sort();
+    listed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(n: usize) -> ObjectUser {
+        ObjectUser { kind: "VM".into(), namespace: "default".into(), name: format!("vm-{n:05}") }
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_stays_while_others_come_and_go() {
+        let mut all: Vec<ObjectUser> = (100..10_000).map(vm).collect();
+        let first = listed_users(&[], |_| true, all.clone());
+        assert_eq!(first, [vm(100), vm(101), vm(102), vm(103)]);
+        all.insert(0, vm(0));
+        all.truncate(500);
+        assert_eq!(listed_users(&first, |user| all.contains(user), all.clone()), first);
+    }
+
+    #[test]
+    fn who_is_gone_makes_room_and_nobody_is_listed_when_nobody_is_left() {
+        let before = [vm(1), vm(2)];
+        let now = [vm(2), vm(3)];
+        assert_eq!(listed_users(&before, |user| now.contains(user), now.clone()), now);
+        assert!(listed_users(&before, |_| false, []).is_empty());
+    }
+}
