@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -13,6 +13,8 @@ use crate::process::{self, Finished};
 use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(90);
+/// How long a user that is gone may still be listed.
+const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// kubectl with a kubeconfig, inside a namespace.
 #[derive(Debug, Clone)]
@@ -67,6 +69,22 @@ impl Kubectl {
     /// Runs it; it must fail. All it said.
     pub fn refused(&self, arguments: &[&str]) -> Result<String> {
         self.run(arguments)?.failure()
+    }
+
+    /// Deletes an object, for example `vm/web`, and waits until it is gone. What used it was deleted before and may
+    /// take a moment to be forgotten: a refusal for that is tried again.
+    pub fn delete(&self, object: &str) -> Result<()> {
+        let arguments = ["delete", object, "--ignore-not-found", "--timeout=60s"];
+        let begun = Instant::now();
+        loop {
+            let finished = self.run(&arguments)?;
+            if finished.code() == 0 {
+                return Ok(());
+            }
+            let text = finished.failure()?;
+            anyhow::ensure!(text.contains("is in use") && begun.elapsed() < FORGOTTEN, "{object}: {text}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     /// Runs it with a manifest on its standard input.

@@ -209,6 +209,11 @@ impl Project {
         self.run(&["destroy", "-auto-approve", "-input=false", "-no-color"])?.success()
     }
 
+    /// `destroy` without questions; it must be refused. All it said.
+    pub fn destroy_refused(&self) -> Result<String> {
+        self.run(&["destroy", "-auto-approve", "-input=false", "-no-color"])?.failure()
+    }
+
     /// An output's value as text.
     pub fn output(&self, name: &str) -> Result<String> {
         Ok(self.run(&["output", "-raw", "-no-color", name])?.success()?.trim().to_owned())

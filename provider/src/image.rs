@@ -20,7 +20,7 @@ impl Kind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "Something disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it once at most, when it first needs it.",
+            description: "Something disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it once at most, when it first needs it. Destroying one that disks name is refused: give a new version another name.",
             example: r#"resource "berth_image" "debian" {
   name = "debian-12"
   source = {

@@ -22,7 +22,7 @@ impl Kind for PlacementGroup {
             type_name: "berth_placement_group",
             kind: "PlacementGroup",
             plural: "placementgroups",
-            description: "A rule that keeps its member VMs apart, or together, by host or by any other label of hosts. A VM names its group in `placement.group`.",
+            description: "A rule that keeps its member VMs apart, or together, by host or by any other label of hosts. A VM names its group in `placement.group`. Destroying one that VMs name is refused.",
             example: r#"resource "berth_placement_group" "web" {
   name     = "web"
   strategy = "spread"

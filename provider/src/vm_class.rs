@@ -20,7 +20,7 @@ impl Kind for VmClass {
             type_name: "berth_vm_class",
             kind: "VMClass",
             plural: "vmclasses",
-            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle.",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle. Destroying one that VMs name is refused.",
             example: r#"resource "berth_vm_class" "small" {
   name   = "small"
   cpus   = 1

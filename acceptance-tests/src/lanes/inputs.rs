@@ -40,10 +40,7 @@ pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> 
 }
 
 fn delete(kubectl: &Kubectl, objects: &[&str]) -> Result<()> {
-    for object in objects {
-        kubectl.ok(&["delete", object, "--ignore-not-found", "--timeout=60s"])?;
-    }
-    Ok(())
+    objects.iter().try_for_each(|object| kubectl.delete(object))
 }
 
 fn sum_of(path: &Path) -> Result<String> {

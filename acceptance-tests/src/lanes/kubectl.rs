@@ -214,7 +214,7 @@ pub fn writing(report: &mut Report, platform: &Platform) {
             "vmclass/k-class",
         ];
         for object in kinds {
-            kubectl.ok(&["delete", object, "--timeout=60s"]).with_context(|| object.to_owned())?;
+            kubectl.delete(object)?;
         }
         says(&kubectl.refused(&["get", "vm", "k-vm"])?, &["NotFound"])
     });
@@ -273,6 +273,38 @@ fn machines(report: &mut Report, platform: &mut Platform) {
     });
     report.case("deleting a disk in use is refused, naming who uses it", || {
         says(&kubectl.refused(&["delete", "disk", "empty-root", "--wait=false"])?, &["empty"])
+    });
+    report.case("so is deleting a class, a pool, a network or a host in use", || {
+        for (object, user) in [
+            ("vmclass/tiny", "VM default/empty"),
+            ("storagepool/default", "Disk default/empty-root"),
+            ("network/default --namespace=berth-shared", "VM default/empty"),
+        ] {
+            let mut arguments = vec!["delete", "--wait=false"];
+            arguments.extend(object.split(' '));
+            says(&kubectl.refused(&arguments)?, &["is in use by", user, "delete what uses it first"])?;
+        }
+        let host = kubectl.ok(&["get", "hosts", "-o", "name"])?;
+        let text = kubectl.refused(&["delete", host.trim(), "--wait=false"])?;
+        says(&text, &["VM default/empty", "berth host drain", "berth host forget"])
+    });
+    report.case("deleting a whole manifest names what has to wait, and a second time it goes", || {
+        let objects = manifests::all(&[
+            manifests::class("whole", 1, "64Mi"),
+            manifests::blank_disk("whole", "64Mi"),
+            manifests::vm("whole", "whole", "whole"),
+        ]);
+        kubectl.apply(&objects)?;
+        kubectl.condition("vm", "whole", "Running", "True", None, VM_START)?;
+        let delete =
+            || kubectl.with_input(&["delete", "-f", "-", "--ignore-not-found", "--timeout=60s"], &objects);
+        // In the order of the manifest: the class and the disk come before the VM that uses them.
+        says(
+            &delete()?.failure()?,
+            &["VMClass whole is in use by VM default/whole", "Disk whole is in use"],
+        )?;
+        says(&kubectl.refused(&["get", "vm", "whole"])?, &["NotFound"])?;
+        wait::until("the rest to go", SOON, || delete()?.success().map(drop))
     });
     report.case("a VM declared stopped and stopped is Ready, and no process is left", || {
         kubectl.ok(&["patch", "vm", "empty", "--type=merge", "-p", r#"{"spec":{"power":"Stopped"}}"#])?;

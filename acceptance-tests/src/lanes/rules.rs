@@ -110,6 +110,7 @@ pub fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     timeouts(report, platform);
     declared_elsewhere(report, platform);
     adoption(report, platform);
+    in_use(report, platform);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }
@@ -218,6 +219,29 @@ fn declared_elsewhere(report: &mut Report, platform: &Platform) {
         project.plan_is_empty()?;
         project.destroy().map(drop)
     });
+}
+
+fn in_use(report: &mut Report, platform: &Platform) {
+    report.case(
+        "destroy of a class that somebody else's VM uses says whose, and works once that has gone",
+        || {
+            let kubectl = platform.kubectl();
+            let project = project(platform, CLASS)?;
+            project.init()?;
+            project.apply()?;
+            kubectl.apply(&manifests::vm("holds", "contested", "no-such-disk").to_string())?;
+            kubectl.until("vmclass", "contested", "to list its user", SOON, |class| {
+                class["status"]["usedBy"][0]["name"] == "holds"
+            })?;
+            let told = unwrapped(&project.destroy_refused()?);
+            says(
+                &told,
+                &["VMClass default/contested is in use", "VM default/holds", "delete what uses it first"],
+            )?;
+            kubectl.delete("vm/holds")?;
+            project.destroy().map(drop)
+        },
+    );
 }
 
 fn adoption(report: &mut Report, platform: &Platform) {
