@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_api::vm_class::size_taken;
 use berth_api::{
     Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SHARED_NAMESPACE, StoragePool, VM, VMClass,
 };
@@ -166,17 +167,17 @@ pub(crate) fn instance_of(vm: &VM) -> Option<&str> {
     vm.status.as_ref()?.instance_id.as_deref()
 }
 
-/// CPUs and bytes of guest memory a VM takes: those it has or those its class declares, whichever is more. It may be
-/// started with what its class declares at any time.
+/// CPUs and bytes of guest memory a VM takes of this host, see [`size_taken`].
 pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<(i64, u64)> {
     let class = tables.classes.find(&name.namespace, vm.spec.class.as_str());
     let declared = class.and_then(|c| Some((c.spec.cpus, c.spec.memory.bytes().ok()?)));
     let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
     let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
-    match (declared, has) {
-        (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
-        (declared, has) => declared.or(has),
-    }
+    let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
+    let host = binding.and_then(|b| tables.hosts.get(&ObjectName::new("", &b.host)));
+    let offered = host.and_then(|h| h.status.as_ref()?.allocatable.clone());
+    let offered = offered.and_then(|o| Some((o.cpus, berth_api::Quantity(o.memory).bytes().ok()?)));
+    size_taken(declared, has, offered)
 }
 
 /// The tables, shared.

@@ -47,6 +47,22 @@ pub enum Firmware {
     BIOS,
 }
 
+/// CPUs and bytes of guest memory a VM takes of its host: those it `has` or those its class has `declared`, whichever
+/// is more, because it may be started with what its class declares at any time. Of a class that was made larger than
+/// all that its host has `offered` nothing counts: it cannot start with that.
+pub fn size_taken(
+    declared: Option<(i64, u64)>,
+    has: Option<(i64, u64)>,
+    offered: Option<(i64, u64)>,
+) -> Option<(i64, u64)> {
+    let fits = |(cpus, memory): (i64, u64)| offered.is_none_or(|o| cpus <= o.0 && memory <= o.1);
+    match (declared, has) {
+        (Some(declared), has) if !fits(declared) => Some(has.unwrap_or_default()),
+        (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
+        (declared, has) => declared.or(has),
+    }
+}
+
 /// What is known of a VMClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -62,4 +78,21 @@ pub struct VMClassStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_taken;
+
+    #[test]
+    fn a_vm_takes_what_it_has_or_will_have_whichever_is_more_and_nothing_that_it_never_can_have() {
+        let offered = Some((8, 100));
+        assert_eq!(size_taken(Some((1, 10)), Some((2, 5)), offered), Some((2, 10)));
+        assert_eq!(size_taken(Some((1, 10)), None, offered), Some((1, 10)));
+        assert_eq!(size_taken(None, Some((2, 5)), offered), Some((2, 5)), "its class is gone");
+        assert_eq!(size_taken(None, None, offered), None);
+        assert_eq!(size_taken(Some((1, 1000)), Some((2, 5)), offered), Some((2, 5)), "it never starts so");
+        assert_eq!(size_taken(Some((9, 1)), None, offered), Some((0, 0)));
+        assert_eq!(size_taken(Some((9, 1000)), None, None), Some((9, 1000)), "it has no host yet");
+    }
 }

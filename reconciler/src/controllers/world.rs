@@ -8,7 +8,7 @@ use std::{
 
 use berth_api::{
     ConditionType, Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, StoragePool, VM, VMClass, condition,
+    SHARED_NAMESPACE, StoragePool, VM, VMClass, condition, vm_class::size_taken,
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
 use kube::ResourceExt;
@@ -398,17 +398,15 @@ impl World {
         self.index.fleet.set_host(candidate);
     }
 
-    /// CPUs and bytes of guest memory a VM takes: those it has or those its class declares, whichever is more. It may
-    /// be started with what its class declares at any time.
+    /// CPUs and bytes of guest memory a VM takes of its host, see [`size_taken`].
     pub(super) fn vm_size(&self, vm: &VM) -> Option<(i64, u64)> {
         let class = self.vm_classes.lookup(&vm.namespace()?, vm.spec.class.as_str());
         let declared = class.and_then(|c| Some((c.spec.cpus, c.spec.memory.bytes().ok()?)));
         let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
         let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
-        match (declared, has) {
-            (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
-            (declared, has) => declared.or(has),
-        }
+        let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| &b.host);
+        let host = host.and_then(|host| self.index.fleet.get(host)).filter(|h| h.allocatable_memory > 0);
+        size_taken(declared, has, host.map(|h| (h.allocatable_cpus, h.allocatable_memory)))
     }
 
     /// Whether somebody said that the host is gone for good.

@@ -12,6 +12,7 @@ use kube::{Api, ResourceExt};
 
 use super::admission::{self, Admission};
 use super::journal::Journal;
+use super::plan::is_synced;
 use super::seed::Bootstrap;
 use crate::context::Context;
 use crate::disk::volume_of;
@@ -53,6 +54,9 @@ pub(crate) struct Observed {
     /// Only looked for when the VM is to be started.
     pub(crate) bootstrap: Bootstrap,
     pub(crate) host: Option<HostFacts>,
+    /// CPUs and guest memory this host could give the VM were it alone here; only looked at for a start, and while the
+    /// VM runs with another size than its class has.
+    pub(crate) offered: Option<(i64, u64)>,
     /// Guest memory this host can still give, what its running VMs have taken off; only looked at for a start.
     pub(crate) free_memory: Option<u64>,
     /// Taps of this instance; only looked for while it has no QEMU.
@@ -127,6 +131,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotLooked,
         host: None,
+        offered: None,
         free_memory: None,
         taps: Vec::new(),
         instance,
@@ -178,6 +183,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         public: public(ctx, &tables, vm, name),
         bootstrap: Bootstrap::NotLooked,
         host: None,
+        offered: None,
         free_memory: None,
         taps: Vec::new(),
         draining: tables.hosts.get(&ObjectName::new("", ctx.host())).is_some_and(|h| h.spec.draining),
@@ -279,6 +285,13 @@ async fn observe_running(
         // It may be on its way out, or hang: a fact like any other.
         Err(error) => observed.unreachable = Some(error.chain()),
     }
+    let synced = match (&observed.journal.run, &observed.class) {
+        (Some(run), Some(class)) => is_synced(run, vm, class),
+        _ => true,
+    };
+    if !synced {
+        observed.offered = Some(offered(ctx, &ctx.system.facts().await?));
+    }
     if !observed.guest.agent {
         observed.lease_taken = lease_taken(ctx, vm, process).await?;
     }
@@ -320,10 +333,17 @@ async fn observe_absent(ctx: &Context, vm: &VM, observed: &mut Observed) -> Resu
     if vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none() {
         let host = ctx.system.facts().await?;
         observed.free_memory = Some(free_memory(ctx, vm, &host));
+        observed.offered = Some(offered(ctx, &host));
         observed.host = Some(host);
         observed.bootstrap = bootstrap(ctx, vm).await?;
     }
     Ok(())
+}
+
+fn offered(ctx: &Context, host: &HostFacts) -> (i64, u64) {
+    let cpus = i64::from(host.cpus) * i64::from(ctx.config.cpu_overcommit.max(1));
+    let memory = ctx.config.offered_memory(host.memory_bytes);
+    (cpus, memory.saturating_sub(host.overhead_bytes))
 }
 
 /// What the other VMs that run here have is read from what was reported of them.
@@ -338,8 +358,7 @@ fn free_memory(ctx: &Context, vm: &VM, host: &HostFacts) -> u64 {
         let memory = hardware.and_then(|h| Quantity(h.memory.clone()).bytes().ok());
         memory.unwrap_or(0).saturating_add(host.overhead_bytes)
     });
-    let offered = ctx.config.offered_memory(host.memory_bytes).saturating_sub(host.overhead_bytes);
-    offered.saturating_sub(taken.sum())
+    offered(ctx, host).1.saturating_sub(taken.sum())
 }
 
 async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {

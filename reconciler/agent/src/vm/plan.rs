@@ -14,7 +14,7 @@ use super::{Observed, Step};
 use crate::converge::Plan;
 use crate::machine::has_ended;
 
-pub(super) use start::{is_synced, unsynced_interfaces};
+pub(super) use start::{is_synced, too_large, unsynced_interfaces};
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     if observed.instance.is_empty() {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::Observed;
 use super::admission::Admission;
 use super::journal::Run;
-use super::plan::{is_synced, unsynced_interfaces};
+use super::plan::{is_synced, too_large, unsynced_interfaces};
 use crate::hotswap_disk_attachment::device;
 
 pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
@@ -120,7 +120,14 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
     } else {
         let memory = Quantity::from_bytes(run.memory_bytes);
         let has = format!("the VM runs with class {}, {} CPUs and {memory}", run.class, run.cpus);
-        (Reason::PowerCycleNeeded, format!("{has}: stop and start it for the class to take effect"))
+        match too_large(class, observed) {
+            None => {
+                (Reason::PowerCycleNeeded, format!("{has}: stop and start it for the class to take effect"))
+            }
+            Some(why) => {
+                (Reason::NoHostLargeEnough, format!("{has}; once stopped it cannot start here: {why}"))
+            }
+        }
     };
     set_bool(conditions, ConditionType::ClassSynced, synced, reason, &text, generation, now);
 }

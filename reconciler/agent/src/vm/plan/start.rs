@@ -110,6 +110,10 @@ fn prepared<'a>(
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).look_again(LOOK_FOR));
     };
     let qemu = qemu(class, host)?;
+    if let Some(text) = too_large(class, observed) {
+        let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
+        return Err(Plan::stands(stalled).look_again(ASK_HOST));
+    }
     // Looked at again here, where it is known what runs: who chose this host may have been mistaken.
     let needed = class_memory(class);
     if let Some(free) = observed.free_memory.filter(|free| *free < needed) {
@@ -335,6 +339,22 @@ pub(in crate::vm) fn is_synced(run: &Run, vm: &VM, class: &VMClass) -> bool {
         && run.cpus == class.spec.cpus
         && Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(class_memory(class))
         && run.firmware == firmware_name(class.spec.firmware)
+}
+
+/// Why a VM of this class can never start on this host, however empty, if so: a class may be changed to any size.
+pub(in crate::vm) fn too_large(class: &VMClass, observed: &Observed) -> Option<String> {
+    let (cpus, memory) = observed.offered?;
+    if class.spec.cpus <= cpus && class_memory(class) <= memory {
+        return None;
+    }
+    Some(format!(
+        "VMClass {} asks for {} CPUs and {} of memory, and this host can give a VM {cpus} CPUs and {} at most: make the \
+         class smaller, or name another",
+        class.name_any(),
+        class.spec.cpus,
+        class.spec.memory,
+        Quantity::from_bytes(memory >> 20 << 20)
+    ))
 }
 
 fn class_memory(class: &VMClass) -> u64 {

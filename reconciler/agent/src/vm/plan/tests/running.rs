@@ -1,0 +1,90 @@
+//! A VM that runs: left alone, or its disks brought in line.
+
+use super::*;
+
+#[test]
+fn a_machine_launched_before_a_crash_is_noted_and_let_run() {
+    let mut observed = present(RunState::Prelaunch);
+    if let Some(run) = &mut observed.journal.run {
+        run.process = None;
+    }
+    let first = plan(&vm(json!({})), &observed);
+    let [Step::Note(journal)] = &first.steps[..] else { panic!("{first:?}") };
+    assert!(journal.believes_running());
+    observed.journal = (**journal).clone();
+    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Start"]);
+}
+
+#[test]
+fn what_runs_as_declared_is_left_alone() {
+    let plan = plan(&vm(json!({})), &present(RunState::Running));
+    assert_eq!((stands(&plan), plan.look_again), ((false, Reason::Running), None));
+}
+
+#[test]
+fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
+    let mut observed = present(RunState::Running);
+    observed.disks.push(disk("more", false));
+    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Plug"]);
+    let mut observed = present(RunState::Running);
+    observed.disks.truncate(1);
+    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Unplug"]);
+    observed.mounts.insert("v-data".into(), vec!["/srv".into()]);
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (true, Reason::GuestBusy));
+    observed.attachments.insert("v-data".into(), ("data".into(), "a".into()));
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running), "an attachment has it");
+}
+
+#[test]
+fn another_boot_disk_waits_for_the_next_power_cycle() {
+    let mut observed = present(RunState::Running);
+    observed.disks[0] = disk("newroot", true);
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running));
+    let readiness = Readiness::Ready(Reason::Running, String::new());
+    let reported = status(&vm(json!({})), &observed, &readiness, at(NOW));
+    let told = reported.disks[0].message.as_deref();
+    assert_eq!(told, Some("becomes the boot disk at the next power cycle"));
+}
+
+#[test]
+fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
+    let started = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
+    let steps = plan(&started, &ready_to_start()).steps;
+    let journal = steps.iter().find_map(|step| match step {
+        Step::Note(journal) if journal.run.is_some() => Some((**journal).clone()),
+        _ => None,
+    });
+    let journal = journal.expect("a start is noted");
+    let run = journal.run.clone().expect("just looked");
+    assert_eq!(run.interfaces, Some(vec!["nic0/52:54:00:00:00:02".to_owned()]));
+    assert!(unsynced_interfaces(&run, &started, &journal).is_empty());
+    let mut more = vm(json!({"networkInterfaces": [{"name": "nic0"}, {"name": "nic1"}]}));
+    let interfaces = &mut more.status.as_mut().expect("bound").interfaces;
+    let second = berth_api::vm::InterfaceStatus {
+        name: "nic1".into(),
+        mac_address: "52:54:00:00:00:03".into(),
+        ..interfaces[0].clone()
+    };
+    interfaces.push(second);
+    assert_eq!(unsynced_interfaces(&run, &more, &journal), ["nic1"]);
+    assert_eq!(unsynced_interfaces(&run, &vm(json!({"networkInterfaces": []})), &journal), ["nic0"]);
+    let old = Run { interfaces: None, ..run };
+    assert!(
+        unsynced_interfaces(&old, &more, &journal).is_empty(),
+        "what an older agent started is not known"
+    );
+}
+
+#[test]
+fn what_is_reported_is_what_qemu_has_and_reporting_twice_changes_nothing() {
+    let mut object = vm(json!({"power": "Stopped"}));
+    let mut observed = present(RunState::Running);
+    observed.look.as_mut().expect("set").disks.remove(0);
+    let readiness = Readiness::Reconciling(Reason::Stopping, String::new());
+    let reported = status(&object, &observed, &readiness, at(NOW));
+    assert!(berth_api::condition::is_true(&reported.conditions, berth_api::ConditionType::Running));
+    let attached: Vec<_> = reported.disks.iter().map(|d| (d.name.as_str(), d.attached)).collect();
+    assert_eq!(attached, [("root", true), ("data", false)]);
+    object.status = Some(reported.clone());
+    assert_eq!(status(&object, &observed, &readiness, at(NOW + 99)), reported);
+}
