@@ -52,7 +52,7 @@ pub use world::World;
 use crate::clock::{Clock, Identities};
 use apply::Writer;
 use plan::Outcome;
-use queue::Queue;
+use queue::{LONGEST_DELAY, Queue};
 
 /// What the controllers need.
 #[derive(Clone, Debug)]
@@ -85,6 +85,8 @@ impl Default for Config {
     }
 }
 
+/// The longest a write waits that found the control plane's disk full.
+const LOOK_FOR_ROOM: Duration = Duration::from_secs(10);
 /// How often silent hosts are looked for.
 const HOST_CHECK: Duration = Duration::from_secs(5);
 /// How many events are taken before the next reconcile gets its turn.
@@ -179,7 +181,9 @@ async fn reconcile(world: &mut World, queue: &mut Queue, writer: &Writer, key: K
             queue.retry(&key, writer.jitter());
         }
         Err(error) => {
-            let delay = queue.retry(&key, writer.jitter());
+            // Whoever makes room on a full disk tells nobody.
+            let longest = if error.is_full() { LOOK_FOR_ROOM } else { LONGEST_DELAY };
+            let delay = queue.retry_within(&key, writer.jitter(), longest);
             span.in_scope(|| warn!(error = %ErrorChain(&error), retry_in = ?delay, "reconcile failed"));
         }
     }

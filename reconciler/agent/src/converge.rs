@@ -35,6 +35,8 @@ use crate::system::Retry;
 const MAX_ROUNDS: usize = 32;
 /// How soon after something passing an object is looked at again.
 const SOON: Duration = Duration::from_millis(200);
+/// How often what failed for want of room is tried.
+pub(crate) const LOOK_FOR_ROOM: Duration = Duration::from_secs(10);
 
 /// What is to be done about an object now.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,6 +158,7 @@ where
         Some(error) if error.is_passing() => (plan.readiness, Again::After(SOON)),
         Some(error) => {
             let again = match error.retry() {
+                Retry::Backoff if error.waits_for_room() => Again::After(LOOK_FOR_ROOM),
                 Retry::Backoff => Again::BackOff,
                 Retry::WaitForChange => Again::OnChange,
             };

@@ -99,6 +99,16 @@ impl Error {
         }
     }
 
+    /// Whether it is for want of room on a disk, this host's or the control plane's: whoever makes some tells nobody, so
+    /// that it is looked for at short intervals, and never backed off from.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let is_full = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 507);
+        match self {
+            Self::Api { source, .. } => is_full(source),
+            other => other.reason() == Reason::NoSpace,
+        }
+    }
+
     /// Back off, or wait until something changes.
     pub(crate) fn retry(&self) -> Retry {
         match self {
@@ -167,6 +177,16 @@ mod tests {
         assert_eq!(reason, Reason::QemuFailed);
         assert!(message.ends_with("no such machine"), "{message}");
         assert_eq!(error.retry(), Retry::Backoff);
+    }
+
+    #[test]
+    fn a_full_disk_of_the_control_plane_is_waited_for_and_another_error_is_not() {
+        let refused = |code| {
+            let status = kube::core::Status { code, ..Default::default() };
+            Error::api("write")(kube::Error::Api(status.into()))
+        };
+        assert!(refused(507).waits_for_room());
+        assert!(!refused(500).waits_for_room());
     }
 
     #[test]

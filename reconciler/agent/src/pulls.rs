@@ -10,6 +10,7 @@ use berth_api::{Readiness, Reason};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::converge::LOOK_FOR_ROOM;
 use crate::queue::{Key, Queue};
 use crate::system::{ImageSource, Retry, System, SystemError};
 
@@ -161,7 +162,8 @@ fn failed(error: &SystemError, failures: u32) -> State {
     } else {
         Readiness::Reconciling(error.reason(), error.chain())
     };
-    let wait = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_WAIT);
+    let longest = if error.reason() == Reason::NoSpace { LOOK_FOR_ROOM } else { LONGEST_WAIT };
+    let wait = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
     let again = (error.retry() == Retry::Backoff).then(|| Instant::now() + wait);
     State::Failed { readiness, again }
 }

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::config::AgentConfig;
 use crate::context::Context;
-use crate::converge::converge;
+use crate::converge::{LOOK_FOR_ROOM, converge};
 use crate::error::{AgentError, Error};
 use crate::hotswap_disk_attachment::AttachmentKind;
 use crate::image::ImageKind;
@@ -96,7 +96,7 @@ async fn one(ctx: Arc<Context>, key: Key) {
         } else {
             tracing::warn!(error = %error.chain(), "reconcile failed, trying again later");
         }
-        Again::BackOff
+        if error.waits_for_room() { Again::After(LOOK_FOR_ROOM) } else { Again::BackOff }
     });
     ctx.queue.done(&key, again);
 }

@@ -6,6 +6,7 @@
 
 mod backup;
 mod entry;
+mod floor;
 mod key;
 mod keyring;
 mod log;
@@ -28,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use backup::{Backup, BackupError, backup};
 pub(crate) use backup::{backups_in, is_due};
 pub(crate) use entry::{Encoded, Entry, FieldPath, with_revision};
+use floor::Floor;
 pub(crate) use key::Key;
 use log::Log;
 pub use restore::{RestoreError, RestoreOptions, Restored, restore};
@@ -215,7 +217,8 @@ impl Store {
         };
         let reader = Arc::new(Mutex::new(reader));
         let counters = Arc::new(Counters::default());
-        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters) };
+        let floor = Floor::of(directory.map(Into::into));
+        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters), floor };
         let hands = match mode {
             WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
             WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),

@@ -38,6 +38,11 @@ impl WriteError {
         }
     }
 
+    /// Whether the control plane has no room left for it.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(&self.source, kube::Error::Api(status) if status.code == 507)
+    }
+
     /// Whether somebody else wrote between our read and our write, or the object is gone.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(&self.source, kube::Error::Api(status) if status.code == 409 || status.code == 404)

@@ -22,7 +22,7 @@ use super::{
 /// The first delay after a failure; doubled each time.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest delay.
-const LONGEST_DELAY: Duration = Duration::from_secs(300);
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
 /// How long changes of what an object sums up are gathered.
 const GATHER: Duration = Duration::from_secs(1);
@@ -165,10 +165,15 @@ impl Queue {
 
     /// The key's reconcile failed: again after a delay that doubles up to five minutes, spread by `jitter` (0 to 1).
     pub(super) fn retry(&mut self, key: &Key, jitter: f64) -> Duration {
+        self.retry_within(key, jitter, LONGEST_DELAY)
+    }
+
+    /// The same, up to another longest delay.
+    pub(super) fn retry_within(&mut self, key: &Key, jitter: f64, longest: Duration) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
-        let delay = FIRST_DELAY.saturating_mul(1 << (*failures).min(12)).min(LONGEST_DELAY);
+        let delay = FIRST_DELAY.saturating_mul(1 << (*failures).min(12)).min(longest);
         *failures += 1;
-        let delay = delay.mul_f64(0.75 + jitter.clamp(0.0, 1.0) * 0.5).min(LONGEST_DELAY);
+        let delay = delay.mul_f64(0.75 + jitter.clamp(0.0, 1.0) * 0.5).min(longest);
         self.later.entry(Instant::now() + delay).or_default().push(key.clone());
         self.left_line();
         delay
@@ -318,6 +323,12 @@ mod tests {
         assert!(drain(&mut queue).is_empty());
         tokio::time::advance(FIRST_DELAY).await;
         assert_eq!(drain(&mut queue), [vm("a")]);
+        let short = Duration::from_secs(10);
+        assert_eq!(
+            queue.retry_within(&vm("a"), 0.5, short),
+            short,
+            "what waits for room is looked at sooner"
+        );
         queue.settled(&vm("a"));
         assert_eq!(queue.retry(&vm("a"), 0.5), FIRST_DELAY, "a success forgets the failures");
     }

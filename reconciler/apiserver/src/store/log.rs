@@ -1,6 +1,8 @@
 //! The append-only table in SQLite, as kine lays it out: the row id is the resourceVersion, and
 //! (key, previous revision) is unique, so that two writers can never both follow the same revision.
 
+mod room;
+
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;

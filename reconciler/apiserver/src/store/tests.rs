@@ -290,6 +290,32 @@ fn a_full_disk_fails_that_write_and_nothing_else() {
 }
 
 #[test]
+fn on_a_full_disk_status_and_deletions_go_on_in_the_room_that_was_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    let boats = resource("toys.example/boats");
+    let key = Key::new(&boats, "", "one");
+    let mut at = block_on(store.submit(put(&key, Expect::Absent, 0))).unwrap().revision;
+    block_on(store.compact(0, u64::MAX)).unwrap();
+    let Hands::Inline(writer) = &store.hands else { unreachable!("it was asked to write inline") };
+    let pages = || hold(writer).as_ref().expect("it is open").log.pages();
+    let (all, free) = pages();
+    assert!(u64::from(free) * 4096 >= 4 << 20, "{free} of {all} pages are free");
+    hold(writer).as_ref().expect("it is open").log.limit_pages(all);
+    for value in 1..500 {
+        at = block_on(store.submit(put(&key, Expect::Revision(at), value))).unwrap().revision;
+    }
+    assert_eq!(pages().0, all, "the file has not grown");
+    hold(writer).as_mut().expect("it is open").floor = Floor { below: true, ..Default::default() };
+    let new = put(&Key::new(&boats, "", "two"), Expect::Absent, 1);
+    assert!(matches!(block_on(store.submit(new.clone())), Err(WriteError::Full)), "nothing new is taken");
+    at = block_on(store.submit(put(&key, Expect::Revision(at), 7))).unwrap().revision;
+    block_on(store.submit(delete(&key, at))).unwrap();
+    hold(writer).as_mut().expect("it is open").floor = Floor::default();
+    block_on(store.submit(new)).unwrap();
+}
+
+#[test]
 fn a_database_in_use_damaged_newer_or_foreign_is_refused_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("berth.db");

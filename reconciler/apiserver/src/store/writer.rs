@@ -13,6 +13,7 @@ use rusqlite::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 use super::entry::{Encoded, Entry, with_revision};
+use super::floor::Floor;
 use super::key::Key;
 use super::log::{Append, Log, tombstone};
 use super::state::{Change, Event, State};
@@ -20,6 +21,8 @@ use super::{read, write};
 
 /// Writes committed at once; more would only make the first of them wait.
 const BATCH: usize = 128;
+/// By how many bytes an object may grow on a full disk: a status may, and a finalizer.
+const SMALL: usize = 16 << 10;
 
 /// What a write asks of the key's current revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,12 +59,28 @@ pub(crate) struct Write {
     pub(crate) by: Origin,
 }
 
+impl Write {
+    fn is_new(&self) -> bool {
+        matches!((&self.action, self.expect), (Action::Put(_), Expect::Absent))
+    }
+
+    /// Bytes of what is to be stored.
+    fn size(&self) -> usize {
+        match &self.action {
+            Action::Put(encoded) => encoded.text.len(),
+            Action::Delete => 0,
+        }
+    }
+}
+
 /// Why a write was not made. Guarantees: nothing of it was stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("the object or one it depends on has changed")]
     Conflict,
-    #[error("no space left for the database")]
+    #[error(
+        "the host's disk is full: there is no room for anything new; make some, for example by deleting disks"
+    )]
     Full,
     #[error("the database refused the write: {0}")]
     Refused(String),
@@ -90,6 +109,7 @@ pub(super) struct Writer {
     pub(super) log: Log,
     pub(super) state: Arc<RwLock<State>>,
     pub(super) counters: Arc<Counters>,
+    pub(super) floor: Floor,
 }
 
 impl Writer {
@@ -121,7 +141,17 @@ impl Writer {
 
     /// Commits a batch as one transaction; answers in the order of the batch.
     pub(super) fn commit(&mut self, batch: &[Write]) -> Vec<Answer> {
-        let prepared = match self.append_all(batch) {
+        let grows = batch.iter().any(|one| one.is_new() || one.size() > SMALL);
+        let floor = grows && self.floor.is_reached();
+        let mut prepared = self.append_all(batch, floor);
+        if prepared.as_ref().is_err_and(is_full) {
+            self.log.roll_back();
+            self.log.begin_anew();
+            self.floor.looked = None;
+            let floor = self.floor.is_reached();
+            prepared = self.append_all(batch, floor);
+        }
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(source) => {
                 self.log.roll_back();
@@ -138,14 +168,15 @@ impl Writer {
         drop(state);
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         self.counters.writes.fetch_add(prepared.iter().flatten().count() as u64, Ordering::Relaxed);
-        prepared
-            .into_iter()
-            .map(|event| event.map(|event| Arc::clone(&event.entry)).ok_or(WriteError::Conflict))
-            .collect()
+        prepared.into_iter().map(|event| event.map(|event| Arc::clone(&event.entry))).collect()
     }
 
-    /// `None` for a write whose expectation does not hold.
-    fn append_all(&self, batch: &[Write]) -> rusqlite::Result<Vec<Option<Arc<Event>>>> {
+    /// What became of each. With `floor` what would make the database larger is refused.
+    fn append_all(
+        &self,
+        batch: &[Write],
+        floor: bool,
+    ) -> rusqlite::Result<Vec<Result<Arc<Event>, WriteError>>> {
         let state = read(&self.state);
         let mut pending: HashMap<&Key, Option<Arc<Entry>>> = HashMap::new();
         let mut revision = state.revision;
@@ -161,14 +192,20 @@ impl Writer {
             let guarded =
                 one.guards.iter().all(|(key, wanted)| current(key).is_some_and(|e| e.revision == *wanted));
             if !holds || !guarded {
-                events.push(None);
+                events.push(Err(WriteError::Conflict));
+                continue;
+            }
+            if floor
+                && (before.is_none() || one.size() > before.as_ref().map_or(0, |b| b.bytes.len()) + SMALL)
+            {
+                events.push(Err(WriteError::Full));
                 continue;
             }
             revision += 1;
             let event = self.append_one(one, revision, before)?;
             let now = (event.change != Change::Deleted).then(|| Arc::clone(&event.entry));
             pending.insert(&one.key, now);
-            events.push(Some(event));
+            events.push(Ok(event));
         }
         self.log.commit()?;
         Ok(events)
@@ -202,6 +239,9 @@ impl Writer {
     }
 
     pub(super) fn compact(&mut self, written_before_ms: i64, keep_revisions: u64) -> Result<u64, WriteError> {
+        if let Err(error) = self.log.keep_room() {
+            tracing::debug!(%error, "the database has no room to spare");
+        }
         let target = self.log.compactable(written_before_ms, keep_revisions).map_err(|e| refusal(&e))?;
         let compacted = read(&self.state).compacted;
         if target <= compacted {
@@ -215,9 +255,10 @@ impl Writer {
     }
 }
 
+fn is_full(source: &rusqlite::Error) -> bool {
+    source.sqlite_error_code() == Some(ErrorCode::DiskFull)
+}
+
 fn refusal(source: &rusqlite::Error) -> WriteError {
-    match source.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => WriteError::Full,
-        _ => WriteError::Refused(source.to_string()),
-    }
+    if is_full(source) { WriteError::Full } else { WriteError::Refused(source.to_string()) }
 }

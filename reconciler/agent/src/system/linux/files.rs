@@ -61,10 +61,14 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
     Ok(Space { total: stat.blocks() * unit, free: stat.blocks_available() * unit })
 }
 
-/// Refuses early what would not fit.
+/// What is left for notes of the host and for the control plane's database, which may lie on the same disk.
+const FLOOR: u64 = 8 << 20;
+
+/// Refuses early what would not fit, or would leave the host no room for itself.
 pub(super) fn check_space(what: &Path, needed: u64) -> Result<()> {
     let folder = what.parent().unwrap_or(what);
     let free = space(folder).map_err(failed("read the free space of", folder))?.free;
+    let needed = needed.saturating_add(FLOOR);
     if needed > free {
         return Err(SystemError::NoSpace { what: what.display().to_string(), needed, free });
     }
