@@ -10,7 +10,10 @@ use berth_agent::{
 use berth_api::{ConditionType, Disk, Host, VM, VMState, condition, manifests::access};
 use berth_apiserver::{Server, ServerConfig};
 use berth_qemu::machine::Format;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::{
+    api::core::v1::ServiceAccount,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -274,6 +277,40 @@ async fn what_was_on_a_lost_host_says_so_and_can_be_deleted() {
     assert!(runs(&fleet.vm(&first).await.expect("it is there")), "the other host goes on");
     assert_eq!(systems[0].hypervisor().instances().len(), 1);
     assert_eq!(systems[1].hypervisor().instances().len(), 1, "nobody touched what may run there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_older_than_the_definitions_keeps_its_vms_and_takes_no_new_ones() {
+    let (fleet, _systems, _agents, [first, second]) = two().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(fleet.admin.clone());
+    let hosts: Api<Host> = Api::all(fleet.admin.clone());
+    let label = async |version: &str| {
+        let patch = json!({"metadata": {"labels": {"berth.dev/version": version}}});
+        definitions
+            .patch("hosts.berth.dev", &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .expect("labelled");
+    };
+    let reason = async |host: &str| {
+        let status = hosts.get(host).await.expect("it is there").status.unwrap_or_default();
+        let found = condition::find(&status.conditions, "DefinitionsCurrent");
+        found.map(|c| c.reason.clone()).unwrap_or_default()
+    };
+    assert_eq!(reason("h1").await, "", "they are of one version");
+    label("99.0.0").await;
+    for host in ["h1", "h2"] {
+        fleet.until("the host says so", async || reason(host).await == "NewerDefinitions").await;
+    }
+    fleet.apply("Disk", "three", json!({"image": "debian", "size": "2Gi"})).await;
+    let spec = json!({"class": "small", "disks": [{"name": "three", "boot": true}], "networkInterfaces": []});
+    fleet.apply("VM", "three", spec).await;
+    fleet.until_vm("three", "waits", |vm| ready_reason(vm) == "Unschedulable").await;
+    for vm in [&first, &second] {
+        assert!(runs(&fleet.vm(vm).await.expect("it is there")), "what runs goes on");
+    }
+    label("0.0.1").await;
+    fleet.until("the other way round", async || reason("h1").await == "OlderDefinitions").await;
+    fleet.until_vm("three", "runs", runs).await;
 }
 
 #[tokio::test(start_paused = true)]

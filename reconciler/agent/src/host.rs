@@ -45,6 +45,7 @@ pub(crate) enum Step {
 /// One reconcile of the Host and its housekeeping.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Again, Error> {
     tell_vms_of_a_drain(ctx);
+    ctx.definitions.look(&ctx.client).await;
     let mut observed = observe::observe(ctx).await?;
     let steps = plan::plan(&observed);
     if !steps.is_empty() {
@@ -99,8 +100,8 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
         None => ensure(ctx, &api).await?,
     };
     let mut status = status::status(&host, observed, &ctx.config, ctx.now());
-    let older = ctx.definitions.were_older();
-    status::write_definitions(&mut status, older, host.metadata.generation.unwrap_or(0), ctx.now());
+    let standing = ctx.definitions.standing();
+    status::write_definitions(&mut status, &standing, host.metadata.generation.unwrap_or(0), ctx.now());
     if host.status.as_ref() == Some(&status) {
         return Ok(());
     }

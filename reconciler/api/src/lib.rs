@@ -67,6 +67,8 @@ pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
 pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
 /// The name of the Network, IPPool and StoragePool that exist after `berth up`.
 pub const DEFAULT_NAME: &str = "default";
+/// On each definition: the version of berth it is of.
+pub const VERSION_LABEL: &str = "berth.dev/version";
 /// Field manager of what the scheduler and the other controllers write.
 pub const CONTROLLER_MANAGER: &str = "berth-controllers";
 /// Field manager of what a host agent writes.

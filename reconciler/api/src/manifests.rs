@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     DEFAULT_NAME, Disk, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, SYSTEM_NAMESPACE, StoragePool, VM, VMClass,
+    SHARED_NAMESPACE, SYSTEM_NAMESPACE, StoragePool, VERSION_LABEL, VM, VMClass,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -33,6 +33,8 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         VMClass::crd(),
     ];
     for crd in &mut crds {
+        let labels = crd.metadata.labels.get_or_insert_default();
+        labels.insert(VERSION_LABEL.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         for version in &mut crd.spec.versions {
             let schema = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut());
             let status = schema.and_then(|s| s.properties.as_mut()).and_then(|p| p.get_mut("status"));

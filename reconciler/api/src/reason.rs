@@ -163,6 +163,8 @@ reasons! {
     Cordoned,
     /// The control plane's definitions are older than the host's agent.
     OlderDefinitions,
+    /// The control plane's definitions are newer than the host's agent: it takes no new VMs.
+    NewerDefinitions,
 }
 
 impl fmt::Display for Reason {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::observe::Observed;
 use crate::config::AgentConfig;
+use crate::definitions::{self, Standing};
 use crate::system::StrangerKind;
 
 /// The API lists no more of what can pile up.
@@ -69,18 +70,24 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status
 }
 
-/// Whether the control plane knows all that this agent reports: said only while it does not.
-pub(super) fn write_definitions(status: &mut HostStatus, older: bool, generation: i64, now: Timestamp) {
+/// Whether the control plane's definitions go with this agent: said only while they do not.
+pub(super) fn write_definitions(
+    status: &mut HostStatus,
+    standing: &Standing,
+    generation: i64,
+    now: Timestamp,
+) {
     let kind = ConditionType::DefinitionsCurrent;
-    if !older {
+    let Some(text) = definitions::text(standing) else {
         return condition::remove(&mut status.conditions, kind);
+    };
+    let newer = matches!(standing, Standing::Newer(_));
+    let reason = if newer { Reason::NewerDefinitions } else { Reason::OlderDefinitions };
+    set_bool(&mut status.conditions, kind, false, reason, &text, generation, now);
+    if newer {
+        // So that nothing is placed here.
+        Readiness::Reconciling(reason, text).write(&mut status.conditions, generation, now);
     }
-    let text = concat!(
-        "the control plane's definitions are older than this agent (",
-        env!("CARGO_PKG_VERSION"),
-        "): what they do not know is not shown; apply `berth crds` of that version"
-    );
-    set_bool(&mut status.conditions, kind, false, Reason::OlderDefinitions, text, generation, now);
 }
 
 fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentConfig) {

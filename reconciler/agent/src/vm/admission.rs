@@ -17,6 +17,7 @@ use berth_api::{Enforcement, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::{Api, ResourceExt};
 
 use crate::context::Context;
+use crate::definitions::Standing;
 use crate::error::Error;
 use crate::index::{Tables, vm_size};
 use crate::queue::ObjectName;
@@ -45,6 +46,8 @@ pub(crate) struct Admissions {
 #[derive(Clone, Debug, Default)]
 struct Case {
     cordoned: bool,
+    /// This agent is older than the control plane's definitions.
+    outdated: bool,
     /// CPUs and memory of the VM.
     needs: (i64, u64),
     /// The same of all that was let in, overhead included.
@@ -155,6 +158,7 @@ fn case(
     let overcommit = i64::from(ctx.config.cpu_overcommit.max(1));
     Case {
         cordoned: host.as_ref().is_some_and(|h| h.spec.cordoned || h.spec.draining),
+        outdated: matches!(ctx.definitions.standing(), Standing::Newer(_)),
         needs,
         taken,
         offered: (i64::from(facts.cpus) * overcommit, ctx.config.offered_memory(facts.memory_bytes)),
@@ -179,6 +183,9 @@ fn elsewhere(members: Vec<GroupMember>, me: &str, here: &str) -> Vec<GroupMember
 fn judge(case: &Case) -> Result<(), String> {
     if case.cordoned {
         return Err("the host is cordoned: it takes no new VMs".to_owned());
+    }
+    if case.outdated {
+        return Err("its agent is older than the control plane's definitions: update berth there".to_owned());
     }
     let free = case.offered.0 - case.taken.0;
     if case.needs.0 > free {
@@ -255,6 +262,8 @@ mod tests {
         insta::assert_snapshot!(refused(&full), @"it needs 1 CPUs and the host has 0 left");
         let full = Case { taken: (1, 500 * MIB), ..case() };
         insta::assert_snapshot!(refused(&full), @"it needs 500Mi of memory and 80Mi of overhead and the host has 524Mi left");
+        let outdated = Case { outdated: true, ..case() };
+        insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
         let cordoned = Case { cordoned: true, ..case() };
         insta::assert_snapshot!(refused(&cordoned), @"the host is cordoned: it takes no new VMs");
     }

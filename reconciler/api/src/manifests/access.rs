@@ -97,6 +97,9 @@ pub(super) fn cluster_role() -> Value {
             {"apiGroups": [GROUP], "resources": ["vms", "disks", "hotswapdiskattachments"], "verbs": write},
             {"apiGroups": [GROUP], "resources": ["vms/status", "disks/status", "images/status",
                 "hotswapdiskattachments/status", "hosts/status"], "verbs": write},
+            // To see whether the definitions are of its own version.
+            {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],
+                "resourceNames": [format!("hosts.{GROUP}")], "verbs": ["get"]},
             {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         ],
