@@ -44,6 +44,10 @@ pub enum Command {
     Restore(RestoreOptions),
     /// The encryption of Secrets in this machine's control plane.
     Secrets(SecretsOptions),
+    /// Shows what became of an object: when, who, how, and which fields.
+    History(HistoryOptions),
+    /// Shows what has changed since a time or a revision.
+    Diff(DiffOptions),
 }
 
 /// Where berth keeps what is its own on this machine.
@@ -111,6 +115,12 @@ pub struct UpOptions {
     /// The user who may read the kubeconfig, so that terraform need not run as root.
     #[arg(long)]
     pub kubeconfig_owner: Option<String>,
+    /// How long revisions that were superseded are kept, for `berth history`, `berth diff` and watches that resume.
+    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = crate::commands::time)]
+    pub history_for: Life,
+    /// How many revisions are kept at most.
+    #[arg(long, default_value_t = 200_000, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    pub history_revisions: u64,
     #[command(flatten)]
     pub backups: BackupSchedule,
     #[command(flatten)]
@@ -179,6 +189,45 @@ pub struct SecretsOptions {
 pub enum SecretsAction {
     /// Encrypts all Secrets under a new key. `berth up` must not be running.
     RotateKey,
+}
+
+/// `berth history`
+#[derive(Args, Debug)]
+pub struct HistoryOptions {
+    /// The object: `vm/web`, `secret/token`.
+    #[arg(value_name = "KIND/NAME")]
+    pub object: String,
+    /// Its namespace.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// How many revisions, the newest first.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=500))]
+    pub limit: u16,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// `berth diff`
+#[derive(Args, Debug)]
+pub struct DiffOptions {
+    /// Since when: a revision, a time (2026-01-02T03:04:05Z), or how long ago (90m, 24h).
+    #[arg(long, value_name = "TIME|REVISION")]
+    pub at: String,
+    /// Of what: `vm`, `vm/web`. Default: every kind of berth's.
+    #[arg(value_name = "KIND[/NAME]")]
+    pub object: Option<String>,
+    /// In this namespace only. Default: all; for one object `default`.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Shows what changed in the status too.
+    #[arg(long)]
+    pub status: bool,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 /// Which control plane, and as whom.

@@ -6,10 +6,13 @@ mod connect;
 mod controllers;
 mod crds;
 mod descriptors;
+mod diff;
+mod history;
 mod host;
 mod hosts;
 mod kubeconfig;
 mod machine;
+mod resources;
 mod signals;
 mod simulate;
 mod token;
@@ -37,6 +40,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Backup(options) => backup::run(&options),
         Command::Restore(options) => backup::restore(&options),
         Command::Secrets(options) => backup::secrets(&options),
+        Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
+        Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -20,7 +20,7 @@ use crate::error::{ApiError, Result};
 use crate::identity::Identity;
 use crate::request::{Options, ResourcePath, Sub, Target};
 use crate::verbs::{Call, PatchKind};
-use crate::{authorize, discovery, metrics, openapi, review};
+use crate::{authorize, discovery, history, metrics, openapi, review};
 use shape::Shape;
 
 /// Requests answered at once; further ones wait. Watches do not count.
@@ -84,6 +84,12 @@ impl Front {
             authorize::path(&self.core, &who, "get", &path)?;
             return Ok(respond::text(metrics::render(self)));
         }
+        if let Some(rest) = path.strip_prefix("/history")
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            return self.history(&method, &uri, rest, &who).await;
+        }
         let accept = negotiate::accept(request.headers());
         if request.method() == Method::GET && path == "/openapi/v2" && accept.prefers(openapi::V2_PROTOBUF) {
             return respond::document(&request, Document::openapi_v2_protobuf());
@@ -108,6 +114,32 @@ impl Front {
         let verb = verb(request.method(), &target, &options)?;
         *what = metrics::What::new(verb, &target);
         self.resource(request, verb, target, options, who, &accept).await
+    }
+
+    /// What the log still knows of an object, or of a time; `rest` is the object's path.
+    async fn history(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        rest: &str,
+        who: &Identity,
+    ) -> Result<Response<Body>> {
+        if method != Method::GET {
+            return Err(ApiError::method_not_allowed());
+        }
+        if rest.is_empty() {
+            let time = history::parameter(uri, "at");
+            let time = time.ok_or_else(|| ApiError::bad_request("at=TIME is required"))?;
+            return Ok(respond::json(StatusCode::OK, &history::at(&self.core, &time).await?));
+        }
+        let path = ResourcePath::parse(rest).ok_or_else(ApiError::no_such_path)?;
+        let target = path.resolve(&self.core.catalog.served())?;
+        if target.name.is_empty() || target.sub != Sub::None {
+            return Err(ApiError::no_such_path());
+        }
+        authorize::resource(&self.core, who, "get", &target, &Options::default())?;
+        let told = history::of_object(&self.core, &target, history::limit(uri)?).await?;
+        Ok(respond::json(StatusCode::OK, &told))
     }
 
     async fn resource(

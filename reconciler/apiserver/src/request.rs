@@ -118,7 +118,7 @@ impl ResourcePath {
 }
 
 /// Percent-decoding of one path segment; a decoded slash would address something else.
-fn decode(segment: &str) -> Option<String> {
+pub(crate) fn decode(segment: &str) -> Option<String> {
     let mut out = Vec::with_capacity(segment.len());
     let mut bytes = segment.bytes();
     while let Some(byte) = bytes.next() {

@@ -10,6 +10,7 @@ mod floor;
 mod key;
 mod keyring;
 mod log;
+mod look_back;
 mod restore;
 mod rotate;
 mod seal;
@@ -21,6 +22,7 @@ mod writer;
 mod tests;
 
 use std::fs::{File, TryLockError};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -32,6 +34,7 @@ pub(crate) use entry::{Encoded, Entry, FieldPath, with_revision};
 use floor::Floor;
 pub(crate) use key::Key;
 use log::Log;
+pub(crate) use look_back::Revision;
 pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use rotate::{Rotated, rotate_key};
 pub(crate) use state::{Change, Event, Interest, State};
@@ -345,6 +348,28 @@ impl Store {
         let entries = self.look_back(move |log| log.list_at(&name, revision, &fields)).await?;
         check_range(&self.state(), revision)?;
         Ok(entries)
+    }
+
+    /// Hands the kept revisions of an object, newest first, to `step`, for as long as it goes on.
+    pub(crate) async fn revisions<S: Send + 'static>(
+        &self,
+        key: Key,
+        mut told: S,
+        step: fn(&mut S, Revision) -> ControlFlow<()>,
+    ) -> Result<S, ReadError> {
+        let query = move |log: &Log| {
+            log.revisions(&key, |one| step(&mut told, one))?;
+            Ok(told)
+        };
+        self.look_back(query).await
+    }
+
+    /// The last revision that was written by then.
+    pub(crate) async fn revision_at(&self, at_ms: i64) -> Result<u64, ReadError> {
+        let found = self.look_back(move |log| log.revision_at(at_ms)).await?;
+        let found = found.ok_or(ReadError::Compacted { requested: 0 })?;
+        check_range(&self.state(), found)?;
+        Ok(found)
     }
 
     async fn look_back<T: Send + 'static>(

@@ -5,6 +5,8 @@
 mod backups;
 #[path = "server/crud.rs"]
 mod crud;
+#[path = "server/history.rs"]
+mod history;
 #[path = "server/http.rs"]
 mod http_behaviour;
 #[path = "server/kubectl.rs"]

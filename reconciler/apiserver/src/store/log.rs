@@ -274,7 +274,7 @@ impl Log {
     }
 
     /// The entry whose nine columns start at `at`: id, resource, namespace, name, deleted, written_ms, sum, value, sealed.
-    fn entry_of(
+    pub(super) fn entry_of(
         &self,
         row: &Row<'_>,
         at: usize,

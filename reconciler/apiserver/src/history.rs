@@ -1,0 +1,123 @@
+//! `/history`: what the log still knows. No part of the Kubernetes API.
+//!
+//! ```text
+//! GET /history/apis/GROUP/VERSION/namespaces/NS/PLURAL/NAME   the object's kept revisions, newest first; needs `get`
+//! GET /history?at=TIME                                        the revision that was the last one then
+//! ```
+
+use std::ops::ControlFlow;
+
+use http::Uri;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::changes::{changes, shown};
+use crate::core::Core;
+use crate::error::{ApiError, Result, Subject};
+use crate::request::Target;
+use crate::store::Revision;
+
+/// Revisions one answer tells of.
+const MAX_REVISIONS: usize = 500;
+const DEFAULT_REVISIONS: usize = 50;
+/// Bytes of objects read for one answer.
+const MAX_BYTES: usize = 32 << 20;
+
+/// The parameter of this name, percent-decoded.
+pub(crate) fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
+    crate::request::decode(found)
+}
+
+/// How many revisions a request wants.
+pub(crate) fn limit(uri: &Uri) -> Result<usize> {
+    let Some(text) = parameter(uri, "limit") else { return Ok(DEFAULT_REVISIONS) };
+    let limit = text.parse::<usize>().ok().filter(|limit| (1..=MAX_REVISIONS).contains(limit));
+    limit.ok_or_else(|| ApiError::bad_request(format!("limit {text:?}: a number from 1 to {MAX_REVISIONS}")))
+}
+
+/// The revision that was the last one at a time (RFC 3339).
+pub(crate) async fn at(core: &Core, time: &str) -> Result<Value> {
+    let at: Timestamp = time
+        .parse()
+        .map_err(|error| ApiError::bad_request(format!("at {time:?}: {error}; 2026-01-02T03:04:05Z")))?;
+    if at > core.clock.now() {
+        return Err(ApiError::bad_request(format!("at {time:?} is in the future")));
+    }
+    let revision = core.store.revision_at(at.as_millisecond()).await?;
+    Ok(json!({"kind": "HistoryRevision", "revision": revision.to_string()}))
+}
+
+/// The kept revisions of an object and what each changed, newest first.
+pub(crate) async fn of_object(core: &Core, target: &Target, limit: usize) -> Result<Value> {
+    let key = target.resource.key(&target.namespace, &target.name);
+    let secret = key.resource == core.secrets;
+    let told = core.store.revisions(key, Telling::new(secret, limit), Telling::next).await?;
+    if told.newer.is_none() {
+        let (group, kind) = (&target.resource.group, &target.resource.plural);
+        return Err(ApiError::not_found(Subject { group, kind, name: &target.name }));
+    }
+    Ok(told.finish())
+}
+
+/// Tells of each revision once the one before it is known.
+struct Telling {
+    secret: bool,
+    limit: usize,
+    bytes: usize,
+    newer: Option<(Revision, Value)>,
+    items: Vec<Value>,
+    truncated: bool,
+}
+
+impl Telling {
+    fn new(secret: bool, limit: usize) -> Self {
+        Self { secret, limit, bytes: 0, newer: None, items: Vec::new(), truncated: false }
+    }
+
+    /// Nothing older is there.
+    fn finish(mut self) -> Value {
+        if let Some((last, _)) = self.newer.take().filter(|_| !self.truncated) {
+            let change = if last.previous == 0 { "created" } else { "unknown" };
+            self.items.push(item(&last, change, None));
+        }
+        json!({"kind": "History", "items": self.items, "truncated": self.truncated})
+    }
+
+    fn next(&mut self, one: Revision) -> ControlFlow<()> {
+        self.bytes += one.entry.bytes.len();
+        let value = one.entry.value();
+        if let Some((newer, after)) = self.newer.take() {
+            let follows = newer.previous == one.entry.revision;
+            self.items.push(match (newer.deleted, follows, one.deleted) {
+                (true, _, _) => item(&newer, "deleted", None),
+                (false, true, true) => item(&newer, "created", None),
+                (false, true, false) => {
+                    item(&newer, "changed", Some(shown(changes(&value, &after, self.secret))))
+                }
+                // What came between was compacted.
+                (false, false, _) => item(&newer, "unknown", None),
+            });
+        }
+        self.newer = Some((one, value));
+        if self.items.len() >= self.limit || self.bytes > MAX_BYTES {
+            self.truncated = true;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn item(one: &Revision, change: &str, fields: Option<Value>) -> Value {
+    let time = Timestamp::from_millisecond(one.entry.written_ms).unwrap_or(Timestamp::UNIX_EPOCH);
+    let mut item = json!({
+        "revision": one.entry.revision.to_string(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
+        "user": one.user, "manager": one.manager, "verb": one.verb, "change": change,
+    });
+    if let (Some(item), Some(Value::Object(fields))) = (item.as_object_mut(), fields) {
+        item.extend(fields);
+    }
+    item
+}

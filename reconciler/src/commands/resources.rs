@@ -1,0 +1,151 @@
+//! Kinds by the names people give them, and plain requests on their objects.
+
+use anyhow::{Context, bail};
+use kube::Client;
+use serde_json::Value;
+
+/// Pages of one list; more objects than this many times 500 are none of ours.
+const MAX_PAGES: usize = 200;
+
+/// A kind the control plane serves.
+#[derive(Clone, Debug)]
+pub(super) struct Resource {
+    /// `/apis/berth.dev/v1alpha1`
+    prefix: String,
+    pub(super) plural: String,
+    singular: String,
+    short: Vec<String>,
+    pub(super) namespaced: bool,
+}
+
+impl Resource {
+    /// The path of its objects, in a namespace or in all.
+    pub(super) fn path(&self, namespace: Option<&str>) -> String {
+        match namespace.filter(|_| self.namespaced) {
+            Some(namespace) => format!("{}/namespaces/{namespace}/{}", self.prefix, self.plural),
+            None => format!("{}/{}", self.prefix, self.plural),
+        }
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.plural == name || self.singular == name || self.short.iter().any(|short| short == name)
+    }
+}
+
+/// `vm/web` as kind and name.
+pub(super) fn split(object: &str) -> (String, Option<&str>) {
+    match object.split_once('/') {
+        Some((kind, name)) => (kind.to_lowercase(), Some(name)),
+        None => (object.to_lowercase(), None),
+    }
+}
+
+/// A name that is safe in a path.
+pub(super) fn checked(name: &str) -> anyhow::Result<&str> {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b':');
+    if name.is_empty() || name.starts_with('.') || !name.bytes().all(fine) {
+        bail!("{name:?} is no object's name");
+    }
+    Ok(name)
+}
+
+/// One GET.
+pub(super) async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
+    let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    client.request(request).await
+}
+
+/// berth's own kinds.
+pub(super) async fn ours(client: &Client) -> anyhow::Result<Vec<Resource>> {
+    served(client, &format!("/apis/{}/{}", berth_api::GROUP, berth_api::VERSION)).await
+}
+
+/// The kind of that name: berth's own come first, then Kubernetes' own.
+pub(super) async fn named(client: &Client, name: &str) -> anyhow::Result<Resource> {
+    let mut all = ours(client).await?;
+    all.extend(served(client, "/api/v1").await?);
+    match all.iter().find(|resource| resource.is(name)) {
+        Some(found) => Ok(found.clone()),
+        None => {
+            let known: Vec<&str> = all.iter().map(|resource| &*resource.singular).collect();
+            bail!("there is no kind {name:?}; there are {}", known.join(", "))
+        }
+    }
+}
+
+async fn served(client: &Client, prefix: &str) -> anyhow::Result<Vec<Resource>> {
+    let list = get(client, prefix).await.with_context(|| format!("asking what {prefix} serves"))?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = list["resources"].as_array().into_iter().flatten();
+    let objects = all.filter(|one| !text(&one["name"]).contains('/'));
+    let found = objects.map(|one| Resource {
+        prefix: prefix.to_owned(),
+        plural: text(&one["name"]),
+        singular: match text(&one["singularName"]) {
+            none if none.is_empty() => text(&one["kind"]).to_lowercase(),
+            given => given,
+        },
+        short: one["shortNames"].as_array().into_iter().flatten().map(text).collect(),
+        namespaced: one["namespaced"] == true,
+    });
+    Ok(found.collect())
+}
+
+/// Every object of a collection, at a revision or now.
+///
+/// *Errors:* 410 if the revision is no longer kept.
+pub(super) async fn list(client: &Client, path: &str, revision: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    let mut next = match revision {
+        Some(revision) => format!("{path}?limit=500&resourceVersion={revision}&resourceVersionMatch=Exact"),
+        None => format!("{path}?limit=500"),
+    };
+    for _ in 0..MAX_PAGES {
+        let mut page = get(client, &next).await?;
+        if let Some(items) = page["items"].as_array_mut() {
+            objects.append(items);
+        }
+        match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
+            Some(token) => next = format!("{path}?limit=500&continue={}", encoded(token)),
+            None => return Ok(objects),
+        }
+    }
+    bail!("{path} has more than {} objects", MAX_PAGES * 500)
+}
+
+/// Percent-encoded for a query.
+pub(super) fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// A value on one line of bounded length.
+pub(super) fn short(value: Option<&Value>) -> String {
+    const WIDTH: usize = 160;
+    let text = value.map_or_else(|| "(none)".to_owned(), Value::to_string);
+    match text.char_indices().nth(WIDTH) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+/// Whether the control plane answered with this code.
+pub(super) fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_named_as_people_do() {
+        assert_eq!(split("VM/web"), ("vm".into(), Some("web")));
+        assert_eq!(split("disks"), ("disks".into(), None));
+        assert!(checked("web-1.example").is_ok() && checked("../x").is_err() && checked("a/b").is_err());
+        assert_eq!(encoded("2026-01-02T03:04:05+01:00"), "2026-01-02T03%3A04%3A05%2B01%3A00");
+        assert_eq!(short(Some(&"é".repeat(200).into())).chars().count(), 161);
+    }
+}
