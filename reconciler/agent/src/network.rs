@@ -5,6 +5,7 @@
 
 mod observe;
 mod plan;
+mod probes;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -36,6 +37,8 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Applied {
     real: Mutex<Real>,
+    /// What is known of public addresses that are to be taken.
+    probes: probes::Probes,
     /// One reconcile at a time, whoever runs it.
     turn: tokio::sync::Mutex<()>,
 }
@@ -56,6 +59,8 @@ pub(crate) struct Refused {
     pub(crate) reason: Reason,
     /// For people: what stands in the way and what to do.
     pub(crate) text: String,
+    /// Who has the address instead.
+    pub(crate) mac: Option<String>,
 }
 
 impl Applied {
@@ -69,8 +74,8 @@ impl Applied {
     }
 
     /// Every public address that cannot, in order.
-    pub(crate) fn all_refused(&self) -> Vec<Refused> {
-        self.real().refused.values().cloned().collect()
+    pub(crate) fn all_refused(&self) -> BTreeMap<Ipv4Addr, Refused> {
+        self.real().refused.clone()
     }
 
     /// Whether this public address leads to this private one now.
@@ -104,7 +109,11 @@ pub(crate) async fn reconcile(ctx: &Context, make_sure: bool) -> Result<Again, E
         ctx.network.real().made_sure = Some(Instant::now());
     }
     let refused = observed.wanted.refused;
-    let again = if refused.is_empty() { MAKE_SURE_EVERY } else { LOOK_AGAIN };
+    let again = match (refused.is_empty(), refused.values().any(|refused| refused.mac.is_some())) {
+        (true, _) => MAKE_SURE_EVERY,
+        (false, false) => LOOK_AGAIN,
+        (false, true) => probes::ASK_AGAIN,
+    };
     let before = std::mem::replace(&mut ctx.network.real().refused, refused.clone());
     if before != refused {
         wake_public(ctx);

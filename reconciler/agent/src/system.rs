@@ -122,6 +122,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     /// Where public addresses can be made known.
     async fn uplink(&self) -> Result<Uplink>;
 
+    /// The MAC address of whoever else answers for an address on the segment of this interface. Takes about a second.
+    async fn occupant(&self, interface: &str, address: std::net::Ipv4Addr) -> Result<Option<String>>;
+
     /// Whether packets of guests get through this host, as far as can be read.
     async fn forwarding(&self) -> Result<Forwarding>;
 

@@ -46,6 +46,8 @@ pub enum ConditionType {
     HostAddresses,
     /// The control plane's definitions know all that the host's agent reports. Only there while they do not.
     DefinitionsCurrent,
+    /// Of a PublicIP, only while it is `True`: another machine on the segment answers for the address.
+    AddressConflict,
 }
 
 impl ConditionType {
@@ -67,6 +69,7 @@ impl ConditionType {
             Self::PublicAddresses => "PublicAddresses",
             Self::HostAddresses => "HostAddresses",
             Self::DefinitionsCurrent => "DefinitionsCurrent",
+            Self::AddressConflict => "AddressConflict",
         }
     }
 }

@@ -96,6 +96,9 @@ pub struct HostStatus {
     /// SHA-256 of each image in this host's cache.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<String>,
+    /// Public addresses of VMs here that somebody else on the segment answers for: they are not taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub address_conflicts: Vec<AddressConflict>,
     /// Files of deleted disks that `berth undelete` can bring back. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trash: Vec<TrashedVolume>,
@@ -106,6 +109,16 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
+}
+
+/// A public address that another machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressConflict {
+    /// The address.
+    pub address: String,
+    /// The MAC address of whoever answers for it.
+    pub mac: String,
 }
 
 /// What was measured of `/dev/kvm`.

@@ -62,7 +62,7 @@ pub struct PublicIPStatus {
     /// The generation these conditions were computed from; -1 before anybody looked.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`: an address is allocated.
+    /// `Ready`: an address is allocated; `AddressConflict`, only while another machine on the segment has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,

@@ -147,6 +147,8 @@ reasons! {
     MTUTooLarge,
     /// An address that was to be a VM's is a host's own.
     HostAddress,
+    /// Another machine on the segment answers for the address.
+    AddressConflict,
     /// There is no interface to announce public addresses on, or it is not set up for it.
     NoPublicInterface,
 

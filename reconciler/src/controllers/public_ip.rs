@@ -3,8 +3,8 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use berth_api::{
-    ADDRESS_FINALIZER, Binding, IPPool, IPPoolMode, ObjectUse, PublicIP, PublicIPState, PublicIPStatus,
-    Readiness, Reason, UseKind,
+    ADDRESS_FINALIZER, Binding, ConditionType, IPPool, IPPoolMode, ObjectUse, PublicIP, PublicIPState,
+    PublicIPStatus, Readiness, Reason, UseKind, condition,
 };
 use ipnet::Ipv4Net;
 use k8s_openapi::jiff::Timestamp;
@@ -25,6 +25,15 @@ struct Observed {
     mode: Option<IPPoolMode>,
     /// The VM that has it, with the VM's host.
     user: Option<(ObjectUse, Option<String>)>,
+    /// Who else answers for it where that host is.
+    conflict: Option<Conflict>,
+}
+
+/// Another machine that has the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Conflict {
+    host: String,
+    mac: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +55,18 @@ pub(super) async fn reconcile(
     touched: &mut Vec<Key>,
 ) -> Result<Outcome, WriteError> {
     let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let plan = plan(&ip, &observe(world, &ip));
+    let observed = observe(world, &ip);
+    let plan = plan(&ip, &observed);
     if matches!(plan.decision, Decision::Allocated { .. }) {
         users::claim(world, writer, users::of_public_ip(&ip), touched).await?;
     }
     writer.apply(world, &plan.steps, touched).await?;
     let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&ip, &plan.decision, writer.now());
+    let mut status = status(&ip, &plan.decision, writer.now());
+    if plan.decision != Decision::Gone {
+        let generation = ip.metadata.generation.unwrap_or_default();
+        write_conflict(&mut status, observed.conflict.as_ref(), generation, writer.now());
+    }
     writer.status(world, ip.as_ref(), status, touched).await?;
     Ok(plan.outcome)
 }
@@ -71,7 +85,15 @@ fn observe(world: &World, ip: &PublicIP) -> Observed {
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
         (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
     };
-    Observed { address, mode: pool.map(|pool| pool.spec.mode), user: user(world, ip) }
+    let user = user(world, ip);
+    let host = user.as_ref().and_then(|(_, host)| host.clone());
+    let conflict = host.zip(address.as_ref().ok()).and_then(|(host, address)| {
+        let address = address.to_string();
+        let status = world.hosts.cluster(&host)?.status.as_ref()?;
+        let found = status.address_conflicts.iter().find(|conflict| conflict.address == address)?;
+        Some(Conflict { mac: found.mac.clone(), host })
+    });
+    Observed { address, mode: pool.map(|pool| pool.spec.mode), user, conflict }
 }
 
 fn pick(
@@ -100,6 +122,22 @@ fn pick(
         return Err(unavailable("is not in"));
     }
     if is_free(address) { Ok(address) } else { Err(unavailable("is taken in")) }
+}
+
+/// Says that somebody else has the address, while somebody does: it is kept, and leads nowhere.
+fn write_conflict(status: &mut PublicIPStatus, conflict: Option<&Conflict>, generation: i64, now: Timestamp) {
+    let kind = ConditionType::AddressConflict;
+    let Some(Conflict { host, mac }) = conflict else {
+        return condition::remove(&mut status.conditions, kind);
+    };
+    let text = format!(
+        "{mac} answers for {} on the segment of host {host}, so that the address is not taken there; it is asked for again \
+         every few seconds: take it away from that machine, or out of its IPPool's ranges",
+        status.address.as_deref().unwrap_or_default()
+    );
+    let reason = Reason::AddressConflict;
+    Readiness::Reconciling(reason, text.clone()).write(&mut status.conditions, generation, now);
+    condition::set_bool(&mut status.conditions, kind, true, reason, &text, generation, now);
 }
 
 /// The VM that has the address: the one that already had it while it still names it, else the first by age.
@@ -202,6 +240,26 @@ mod tests {
     fn pool(cidrs: &[&str]) -> IPPool {
         let cidrs = cidrs.iter().map(|c| (*c).to_owned()).collect();
         IPPool::new("p", IPPoolSpec { cidrs, ..IPPoolSpec::default() })
+    }
+
+    #[test]
+    fn an_address_that_another_machine_has_says_whose_it_is_until_it_is_not() {
+        let mut status = PublicIPStatus { address: Some("192.0.2.8".into()), ..PublicIPStatus::default() };
+        Readiness::Ready(Reason::Allocated, String::new()).write(
+            &mut status.conditions,
+            1,
+            Timestamp::UNIX_EPOCH,
+        );
+        let conflict = Conflict { host: "h1".into(), mac: "52:54:00:66:66:66".into() };
+        write_conflict(&mut status, Some(&conflict), 1, Timestamp::UNIX_EPOCH);
+        let said = condition::find(&status.conditions, "AddressConflict").expect("said");
+        assert!(
+            said.message.starts_with("52:54:00:66:66:66 answers for 192.0.2.8 on the segment of host h1"),
+            "{said:?}"
+        );
+        assert!(!condition::is_true(&status.conditions, ConditionType::Ready));
+        write_conflict(&mut status, None, 1, Timestamp::UNIX_EPOCH);
+        assert_eq!(condition::find(&status.conditions, "AddressConflict"), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use berth_api::{
     ConditionType, Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, StoragePool, VM, VMClass, condition, vm_class::size_taken,
+    SHARED_NAMESPACE, StoragePool, VM, VMClass, condition, host::AddressConflict, vm_class::size_taken,
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
 use kube::ResourceExt;
@@ -239,8 +239,11 @@ impl World {
         let before = self.uses_of(&key);
         let taken = match object {
             Object::Host(object) => {
-                let taken = self.hosts.put(*object).is_some();
+                let conflicts = object.status.clone().map(|s| s.address_conflicts).unwrap_or_default();
+                let old = self.hosts.put(*object);
+                let taken = old.is_some();
                 if taken {
+                    keys.extend(self.conflicts_changed(old.flatten().as_deref(), &conflicts));
                     self.fleet_host(&key.name);
                     keys.extend(self.index_host(&key));
                 }
@@ -348,6 +351,16 @@ impl World {
             self.users.appeared_or_went(key);
         }
         self.users.change(key, &before.unwrap_or_default(), &now.unwrap_or_default());
+    }
+
+    /// The public addresses that somebody else had on a host's segment, or has now, and not both.
+    fn conflicts_changed(&self, old: Option<&Host>, new: &[AddressConflict]) -> Vec<Key> {
+        let old = old.and_then(|host| host.status.as_ref()).map(|s| s.address_conflicts.as_slice());
+        let old = old.unwrap_or_default();
+        let came = new.iter().filter(|conflict| !old.contains(conflict));
+        let changed = old.iter().filter(|conflict| !new.contains(conflict)).chain(came);
+        let addresses = changed.filter_map(|conflict| conflict.address.parse().ok());
+        addresses.filter_map(|address| self.index.public_ip_with(address).cloned()).collect()
     }
 
     /// Notes where a host is reached; returns the keys that concerns: networks on it, pools that may hold its address.

@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) started: BTreeMap<i32, Timestamp>,
     pub(super) facts: HostFacts,
     pub(super) uplink: Uplink,
+    /// Public addresses that somebody else on the segment has.
+    pub(super) occupied: BTreeMap<std::net::Ipv4Addr, String>,
     pub(super) violations: Vec<String>,
     pub(super) calls: BTreeMap<&'static str, u64>,
 }
@@ -54,7 +56,12 @@ impl Default for State {
             journals: BTreeMap::new(),
             started: BTreeMap::new(),
             facts: facts(),
-            uplink: Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new() },
+            uplink: Uplink {
+                interface: Ok("eth0".to_owned()),
+                own: BTreeSet::new(),
+                public: BTreeSet::new(),
+            },
+            occupied: BTreeMap::new(),
             violations: Vec::new(),
             calls: BTreeMap::new(),
         }

@@ -436,6 +436,10 @@ impl System for FakeSystem {
         self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
     }
 
+    async fn occupant(&self, _: &str, address: std::net::Ipv4Addr) -> Result<Option<String>> {
+        self.call("occupant", async { Ok(self.state().occupied.get(&address).cloned()) }).await
+    }
+
     async fn uplink(&self) -> Result<Uplink> {
         self.call("uplink", async { Ok(self.state().uplink.clone()) }).await
     }

@@ -1,6 +1,7 @@
 //! What is so about this host.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use berth_api::{Binding, LISTED_USERS, ObjectUser, listed_users};
@@ -27,7 +28,7 @@ pub(crate) struct Observed {
     pub(super) facts: HostFacts,
     pub(super) forwarding: Forwarding,
     /// Public addresses of VMs here that lead to none, and why.
-    pub(super) refused: Vec<Refused>,
+    pub(super) refused: BTreeMap<Ipv4Addr, Refused>,
     pub(super) strangers: Vec<Stranger>,
     pub(super) images: Vec<String>,
     /// Images that an object, a volume or the trash refers to, or that are being downloaded.

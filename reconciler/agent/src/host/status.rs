@@ -1,7 +1,7 @@
 //! What is reported of this host. Pure. Amounts that move all the time are rounded, so that an idle host is silent.
 
 use berth_api::condition::{self, set_bool};
-use berth_api::host::{KvmStatus, Orphan, Resources, TrashedVolume};
+use berth_api::host::{AddressConflict, KvmStatus, Orphan, Resources, TrashedVolume};
 use berth_api::{ConditionType, Host, HostStatus, Quantity, Readiness, Reason};
 use berth_qemu::machine::Accelerator;
 use jiff::Timestamp;
@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::observe::Observed;
 use crate::config::AgentConfig;
 use crate::definitions::{self, Standing};
+use crate::network::Refused;
 use crate::system::StrangerKind;
 
 /// The API lists no more of what can pile up.
@@ -41,14 +42,19 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         generation,
         now,
     );
-    match observed.refused.first() {
+    match observed.refused.values().next() {
         None => condition::remove(conditions, ConditionType::PublicAddresses),
         Some(first) => {
-            let texts: Vec<&str> = observed.refused.iter().take(8).map(|r| r.text.as_str()).collect();
+            let texts: Vec<&str> = observed.refused.values().take(8).map(|r| r.text.as_str()).collect();
             let (kind, text) = (ConditionType::PublicAddresses, texts.join("; "));
             set_bool(conditions, kind, false, first.reason, &text, generation, now);
         }
     }
+    let conflict = |(address, refused): (&std::net::Ipv4Addr, &Refused)| {
+        let mac = refused.mac.clone()?;
+        Some(AddressConflict { address: address.to_string(), mac })
+    };
+    status.address_conflicts = observed.refused.iter().filter_map(conflict).take(MAX_LISTED).collect();
     status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.map(i64::from);

@@ -50,7 +50,7 @@ fn observed() -> Observed {
             overhead_bytes: 82 << 20,
         },
         forwarding: Forwarding { ok: true, message: String::new() },
-        refused: Vec::new(),
+        refused: Default::default(),
         strangers: Vec::new(),
         images: Vec::new(),
         images_in_use: Default::default(),

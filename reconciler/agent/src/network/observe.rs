@@ -7,6 +7,7 @@ use berth_api::{IPPoolMode, Network, NetworkHost, Reason, VM};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
+use super::probes::Probe;
 use super::{Real, Refused, Step, bridge_of, tap_prefix};
 use crate::context::Context;
 use crate::error::Error;
@@ -25,6 +26,8 @@ pub(crate) struct Wanted {
     pub(super) left_alone: BTreeSet<String>,
     /// Public addresses that cannot lead anywhere, and why.
     pub(super) refused: BTreeMap<Ipv4Addr, Refused>,
+    /// Those that are announced and not here yet: to be asked for first.
+    pub(super) to_ask: Vec<Ipv4Addr>,
 }
 
 /// Everything a plan for the networks is made from.
@@ -50,7 +53,11 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let any_public = ctx.index.read().public_ips.all().next().is_some();
     let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
     // Read after the host: a VM that came meanwhile is in it.
-    let wanted = wanted(&ctx.index.read(), ctx.host(), uplink.as_ref());
+    let probed = ctx.network.probes.all();
+    let wanted = wanted(&ctx.index.read(), ctx.host(), uplink.as_ref(), &probed);
+    if let Some(Ok(interface)) = uplink.as_ref().map(|uplink| &uplink.interface) {
+        ctx.network.probes.ask(&ctx.system, &ctx.queue, interface, &wanted.to_ask);
+    }
     let tables = ctx.index.read();
     tap_owners.extend(tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix));
     let real = ctx.network.real().clone();
@@ -72,7 +79,12 @@ impl Observed {
 }
 
 /// What the objects say. Pure.
-pub(super) fn wanted(tables: &Tables, host: &str, uplink: Option<&Uplink>) -> Wanted {
+pub(super) fn wanted(
+    tables: &Tables,
+    host: &str,
+    uplink: Option<&Uplink>,
+    probed: &BTreeMap<Ipv4Addr, Probe>,
+) -> Wanted {
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
     let mut wanted = Wanted::default();
     for (name, vm) in tables.vms.all() {
@@ -91,7 +103,20 @@ pub(super) fn wanted(tables: &Tables, host: &str, uplink: Option<&Uplink>) -> Wa
             let hostname = hostname(vm);
             network.leases.push(Lease { mac: interface.mac_address.to_ascii_lowercase(), address, hostname });
             if let Some((public, mode)) = public(tables, name, vm, &interface.name) {
-                match announced_on(public, mode, uplink) {
+                let announced_on = announced_on(public, mode, uplink);
+                let announced = matches!(announced_on, Ok(Some(_)));
+                if announced && !uplink.is_some_and(|uplink| uplink.public.contains(&public)) {
+                    wanted.to_ask.push(public);
+                    match probed.get(&public) {
+                        Some(Probe::Free) => {}
+                        Some(Probe::Taken(mac, _)) => {
+                            wanted.refused.insert(public, occupied(public, mac));
+                            continue;
+                        }
+                        Some(Probe::Asked) | None => continue,
+                    }
+                }
+                match announced_on {
                     Ok(announced_on) => {
                         wanted.firewall.forwards.push(Forward { public, private: address, announced_on });
                     }
@@ -117,6 +142,15 @@ pub(super) fn wanted(tables: &Tables, host: &str, uplink: Option<&Uplink>) -> Wa
     wanted
 }
 
+/// Somebody else has the address: two who answer for it would cut each other off.
+fn occupied(public: Ipv4Addr, mac: &str) -> Refused {
+    let text = format!(
+        "{public} is answered for by {mac} on the segment: it is not taken, and asked for again every few seconds; take it \
+         away from that machine, or out of its IPPool's ranges"
+    );
+    Refused { reason: Reason::AddressConflict, text, mac: Some(mac.to_owned()) }
+}
+
 /// The interface a public address is announced on, if it is; or why it cannot be a VM's here.
 fn announced_on(
     public: Ipv4Addr,
@@ -128,7 +162,7 @@ fn announced_on(
         let text = format!(
             "{public} is this host's own address, so that it leads to no VM: take it out of its IPPool's ranges"
         );
-        return Err(Refused { reason: Reason::HostAddress, text });
+        return Err(Refused { reason: Reason::HostAddress, text, mac: None });
     }
     match (mode, &uplink.interface) {
         (IPPoolMode::Local, _) => Ok(None),
@@ -136,6 +170,7 @@ fn announced_on(
         (IPPoolMode::L2, Err(why)) => Err(Refused {
             reason: Reason::NoPublicInterface,
             text: format!("{public} is not announced: {why}"),
+            mac: None,
         }),
     }
 }

@@ -24,13 +24,15 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::Ipv4Addr;
 
     use berth_api::Reason;
     use kube::runtime::watcher::Event;
     use serde_json::json;
 
     use super::super::observe::wanted;
+    use super::super::probes::Probe;
     use super::super::{Real, bridge_of};
     use super::*;
     use crate::index::Index;
@@ -65,8 +67,9 @@ mod tests {
     }
 
     fn seen(index: &Index, real: Real, bridges: &[String], taps: &[&str]) -> Observed {
-        let uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new() };
-        let wanted = wanted(&index.read(), "h1", Some(&uplink));
+        let uplink =
+            Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
+        let wanted = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
         let tap_owners = vec!["btt01234567n".to_owned()];
         Observed { wanted, bridges: bridges.to_vec(), taps, tap_owners, real, make_sure: false }
@@ -226,11 +229,13 @@ mod tests {
     fn an_address_of_an_l2_pool_is_announced_where_there_is_an_interface_for_it() {
         let index = world(true, true);
         announced(&index);
-        let mut uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new() };
-        let seen = wanted(&index.read(), "h1", Some(&uplink));
+        let mut uplink =
+            Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
+        let free = BTreeMap::from([("192.0.2.130".parse().expect("an address"), Probe::Free)]);
+        let seen = wanted(&index.read(), "h1", Some(&uplink), &free);
         assert_eq!(seen.firewall.forwards[0].announced_on.as_deref(), Some("eth0"));
         uplink.interface = Err("there is none".to_owned());
-        let seen = wanted(&index.read(), "h1", Some(&uplink));
+        let seen = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
         assert!(seen.firewall.forwards.is_empty());
         let refused = seen.refused.values().next().expect("said");
         assert_eq!(refused.reason, Reason::NoPublicInterface);
@@ -238,11 +243,42 @@ mod tests {
     }
 
     #[test]
+    fn an_announced_address_is_taken_only_once_nobody_else_is_known_to_have_it() {
+        let index = world(true, true);
+        announced(&index);
+        let address: Ipv4Addr = "192.0.2.130".parse().expect("an address");
+        let here = |public: &[Ipv4Addr], probe: Option<Probe>| {
+            let public = public.iter().copied().collect();
+            let uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public };
+            let probed = probe.map(|probe| (address, probe)).into_iter().collect();
+            wanted(&index.read(), "h1", Some(&uplink), &probed)
+        };
+        for probe in [None, Some(Probe::Asked)] {
+            let seen = here(&[], probe);
+            assert_eq!((seen.firewall.forwards.len(), seen.refused.len()), (0, 0), "nothing is known yet");
+            assert_eq!(seen.to_ask, [address]);
+        }
+        assert_eq!(here(&[], Some(Probe::Free)).firewall.forwards.len(), 1);
+        let mac = "52:54:00:66:66:66".to_owned();
+        let seen = here(&[], Some(Probe::Taken(mac.clone(), tokio::time::Instant::now())));
+        assert_eq!((seen.firewall.forwards.len(), &seen.to_ask[..]), (0, &[address][..]), "asked for again");
+        let refused = &seen.refused[&address];
+        assert_eq!((refused.reason, refused.mac.as_ref()), (Reason::AddressConflict, Some(&mac)));
+        assert!(
+            refused.text.starts_with("192.0.2.130 is answered for by 52:54:00:66:66:66"),
+            "{}",
+            refused.text
+        );
+        let seen = here(&[address], None);
+        assert_eq!((seen.firewall.forwards.len(), seen.to_ask.len()), (1, 0), "a restart interrupts nothing");
+    }
+
+    #[test]
     fn an_address_that_is_the_hosts_own_never_leads_to_a_vm() {
         let index = world(true, true);
         let own = ["198.18.100.1".parse().expect("an address")].into();
-        let uplink = Uplink { interface: Ok("eth0".to_owned()), own };
-        let seen = wanted(&index.read(), "h1", Some(&uplink));
+        let uplink = Uplink { interface: Ok("eth0".to_owned()), own, public: BTreeSet::new() };
+        let seen = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
         assert!(seen.firewall.forwards.is_empty(), "the host would be cut off");
         assert_eq!(seen.refused.values().next().map(|r| r.reason), Some(Reason::HostAddress));
     }

@@ -168,6 +168,8 @@ pub struct Uplink {
     pub interface: Result<String, String>,
     /// What the host itself has on interfaces that are not berth's.
     pub own: BTreeSet<Ipv4Addr>,
+    /// The public addresses it has taken.
+    pub public: BTreeSet<Ipv4Addr>,
 }
 
 /// Whether guests' packets get through.

@@ -275,6 +275,10 @@ impl System for LinuxSystem {
         self.networks.leases_taken(bridge).await
     }
 
+    async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+        self.networks.occupant(interface, address).await
+    }
+
     async fn uplink(&self) -> Result<Uplink> {
         self.networks.uplink(&self.uplink).await
     }

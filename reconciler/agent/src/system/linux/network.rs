@@ -9,6 +9,7 @@ mod dnsmasq;
 mod firewall;
 mod foreign;
 mod netlink;
+mod probe;
 mod ruleset;
 mod tap;
 mod tunnel;
@@ -229,6 +230,11 @@ impl Networks {
 
     pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {
         uplink::find(&Netlink::open()?, choice).await
+    }
+
+    pub(super) async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+        let link = Netlink::open()?.expect(interface).await?;
+        probe::occupant(&link, address).await
     }
 
     pub(super) async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {

@@ -19,9 +19,9 @@ use crate::system::SystemError;
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 /// Less than the time between two looks at everything, so that each such look tells again.
 const KNOWN_FOR: Duration = Duration::from_secs(240);
-const ETHERTYPE_ARP: u16 = 0x0806;
-const ASKS: u8 = 1;
-const ANSWERS: u8 = 2;
+pub(super) const ETHERTYPE_ARP: u16 = 0x0806;
+pub(super) const ASKS: u8 = 1;
+pub(super) const ANSWERS: u8 = 2;
 
 /// What was told, and when last.
 #[derive(Clone, Debug, Default)]
@@ -85,49 +85,56 @@ impl Announcer {
 
 /// As a question and as an answer: some listen to one only.
 fn send(link: u32, mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
-    // SAFETY: takes integers and no pointer.
-    let number = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if number < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for us; nobody else knows it.
-    let socket = unsafe { OwnedFd::from_raw_fd(number) };
-    // SAFETY: all-zero bytes are a valid `sockaddr_ll`: it has integers and byte arrays only.
-    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    to.sll_family = libc::c_ushort::try_from(libc::AF_PACKET).expect("a small number");
-    to.sll_protocol = ETHERTYPE_ARP.to_be();
-    to.sll_ifindex = i32::try_from(link).map_err(io::Error::other)?;
-    let size = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("a small number");
-    for frame in [frame(mac, address, ASKS), frame(mac, address, ANSWERS)] {
-        // SAFETY: the kernel reads the frame and the address, both of which live until the call returns, and not
-        // beyond the sizes given.
-        let sent = unsafe {
-            libc::sendto(
-                socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                0,
-                (&raw const to).cast(),
-                size,
-            )
-        };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
+    let socket = arp_socket(0)?;
+    for operation in [ASKS, ANSWERS] {
+        send_frame(&socket, link, &frame(mac, address, address, operation))?;
     }
     Ok(())
 }
 
-fn frame(mac: [u8; 6], address: Ipv4Addr, operation: u8) -> Vec<u8> {
+/// A packet socket that hears this protocol, in network byte order; 0: nothing.
+pub(super) fn arp_socket(protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers and no pointer.
+    let number = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us; nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The address of ARP on a link.
+pub(super) fn on_link(link: u32) -> io::Result<libc::sockaddr_ll> {
+    // SAFETY: all-zero bytes are a valid `sockaddr_ll`: it has integers and byte arrays only.
+    let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    at.sll_family = libc::c_ushort::try_from(libc::AF_PACKET).expect("a small number");
+    at.sll_protocol = ETHERTYPE_ARP.to_be();
+    at.sll_ifindex = i32::try_from(link).map_err(io::Error::other)?;
+    Ok(at)
+}
+
+pub(super) fn send_frame(socket: &OwnedFd, link: u32, frame: &[u8]) -> io::Result<()> {
+    let to = on_link(link)?;
+    let size = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("a small number");
+    // SAFETY: the kernel reads the frame and the address, both of which live until the call returns, and not beyond the
+    // sizes given.
+    let sent = unsafe {
+        libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, (&raw const to).cast(), size)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An ARP packet to all of the segment: from `sender`, about `target`.
+pub(super) fn frame(mac: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr, operation: u8) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend(mac);
     frame.extend(ETHERTYPE_ARP.to_be_bytes());
     // Ethernet, IPv4, their lengths.
     frame.extend([0, 1, 8, 0, 6, 4, 0, operation]);
     frame.extend(mac);
-    frame.extend(address.octets());
+    frame.extend(sender.octets());
     frame.extend(if operation == ASKS { [0; 6] } else { [0xff; 6] });
-    frame.extend(address.octets());
+    frame.extend(target.octets());
     // The least that Ethernet carries.
     frame.resize(60, 0);
     frame

@@ -20,13 +20,15 @@ pub(super) async fn find(netlink: &Netlink, choice: &Choice) -> Result<Uplink> {
     let ours = links.iter().find(|link| link.name == PUBLIC_LINK && link.kind == Some(Kind::Bridge));
     let ours = ours.map(|link| link.index);
     let all = netlink.all_addresses().await?;
-    let own: BTreeSet<Ipv4Addr> =
-        all.into_iter().filter(|(index, _)| Some(*index) != ours).map(|(_, address)| address).collect();
+    let (public, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|(index, _)| Some(*index) == ours);
+    let addresses = |of: Vec<(u32, Ipv4Addr)>| -> BTreeSet<Ipv4Addr> {
+        of.into_iter().map(|(_, address)| address).collect()
+    };
     let interface = match pick(netlink, &links, choice).await? {
         Ok(link) => answers(&link).await,
         Err(why) => Err(why),
     };
-    Ok(Uplink { interface, own })
+    Ok(Uplink { interface, own: addresses(own), public: addresses(public) })
 }
 
 async fn pick(

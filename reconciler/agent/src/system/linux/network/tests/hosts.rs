@@ -303,6 +303,39 @@ fn an_address_that_moves_to_another_host_is_found_there_at_once() {
 }
 
 #[test]
+fn who_else_has_an_address_is_found_before_it_is_taken() {
+    in_own_namespace(|| async {
+        segment(1500);
+        let (a, b) = (Host::on_segment(11, 1500), Host::on_segment(12, 1500));
+        make(&b, &[&a], 1450);
+        let outsider = host::outsider("192.0.2.130/24");
+        let occupant = |address: &'static str| {
+            a.run(move |f| {
+                Box::pin(async move {
+                    let address = address.parse().expect("address");
+                    f.networks.occupant("up0", address).await.expect("asked")
+                })
+            })
+        };
+        let link = outsider.on(|| ip("-o link show eth0"));
+        let mac = occupant("192.0.2.130").expect("the outsider answers");
+        assert!(link.contains(&mac), "{mac} is not of {link}");
+        assert_eq!(occupant("192.0.2.131"), None, "nobody has it");
+        assert_eq!(occupant("192.0.2.11"), None, "who asks does not answer himself");
+        publish(&b, &[&a], &[("192.0.2.131", "10.77.0.6")]);
+        assert!(occupant("192.0.2.131").is_some(), "another host has taken it");
+        let public = b.run(|f| {
+            Box::pin(async move {
+                let choice = UplinkChoice { named: Some("up0".to_owned()), address: None };
+                f.networks.uplink(&choice).await.expect("looked").public
+            })
+        });
+        assert_eq!(public, ["192.0.2.131".parse::<Ipv4Addr>().expect("address")].into());
+        clear(&[&b]);
+    });
+}
+
+#[test]
 fn a_host_that_cannot_announce_says_why() {
     in_own_namespace(|| async {
         segment(1500);
