@@ -13,6 +13,7 @@ pub mod handshake;
 pub mod host;
 pub mod hotswap;
 pub mod idle;
+pub mod libvirt;
 pub mod machine;
 pub mod memory;
 pub mod peers;

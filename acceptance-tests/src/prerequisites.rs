@@ -56,9 +56,14 @@ pub fn is_root() -> bool {
 
 /// Installs whatever is missing and tells so.
 pub fn ensure_installed() -> Result<()> {
+    install(NEEDED)
+}
+
+/// Installs whatever of these is missing: files or commands that tell, each with its package.
+pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     ensure!(is_root(), "this needs root: it makes network namespaces and taps, and installs Debian packages");
     let missing: BTreeSet<&str> =
-        NEEDED.iter().filter(|(probe, _)| !present(probe)).map(|(_, package)| *package).collect();
+        needed.iter().filter(|(probe, _)| !present(probe)).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -71,7 +76,7 @@ pub fn ensure_installed() -> Result<()> {
     process::run(&mut install, Duration::from_secs(900))?.success().context("installing Debian packages")?;
     report::note(&format!("installed in {}", report::spoken(started.elapsed())));
     let absent: Vec<&str> =
-        NEEDED.iter().filter(|(probe, _)| !present(probe)).map(|(probe, _)| *probe).collect();
+        needed.iter().filter(|(probe, _)| !present(probe)).map(|(probe, _)| *probe).collect();
     ensure!(absent.is_empty(), "still missing after installing their packages: {}", absent.join(", "));
     Ok(())
 }

@@ -99,8 +99,36 @@ pub mod starts {
         "100 bare QEMUs at once: first process started → running, P95",
         Milliseconds,
     );
-    pub(super) const ALL: &[Figure] =
-        &[RATE_P50, RATE_P95, BURST_RATIO, BURST_P50, BURST_P95, BARE_P50, BARE_P95];
+    /// Another manager, one at a time.
+    pub const LIBVIRT_RATE_P50: Figure = Figure::anchor(
+        "N1.libvirt.rate.p50",
+        "libvirtd: 100 domains, 2 a second: asked → running, P50",
+        Milliseconds,
+    );
+    /// Another manager, all at once.
+    pub const LIBVIRT_P50: Figure = Figure::anchor(
+        "N1.libvirt.p50",
+        "libvirtd: 100 domains at once: first asked → running, P50",
+        Milliseconds,
+    );
+    /// Another manager, the slow ones.
+    pub const LIBVIRT_P95: Figure = Figure::anchor(
+        "N1.libvirt.p95",
+        "libvirtd: 100 domains at once: first asked → running, P95",
+        Milliseconds,
+    );
+    pub(super) const ALL: &[Figure] = &[
+        RATE_P50,
+        RATE_P95,
+        BURST_RATIO,
+        BURST_P50,
+        BURST_P95,
+        BARE_P50,
+        BARE_P95,
+        LIBVIRT_RATE_P50,
+        LIBVIRT_P50,
+        LIBVIRT_P95,
+    ];
 }
 
 /// N2 and N3.
@@ -130,7 +158,13 @@ pub mod memory {
     /// With each.
     pub const GROWTH: Figure =
         Figure::at_most("N3.growth", "growth of its RSS a VM, between 20 and 60 VMs", Mebibytes, 0.1);
-    pub(super) const ALL: &[Figure] = &[ABOVE, BARE, OURS, AGENT, GROWTH];
+    /// Another manager.
+    pub const LIBVIRTD: Figure =
+        Figure::anchor("N3.libvirtd", "libvirtd without domains: resident memory (RSS)", Mebibytes);
+    /// Another manager, with each.
+    pub const LIBVIRTD_GROWTH: Figure =
+        Figure::anchor("N3.libvirtd.growth", "growth of its RSS a domain, between 20 and 60", Mebibytes);
+    pub(super) const ALL: &[Figure] = &[ABOVE, BARE, OURS, AGENT, GROWTH, LIBVIRTD, LIBVIRTD_GROWTH];
 }
 
 /// N6.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_secs(600);
 /// Makes the class and the image of VMs that end up halted: their boot sector stops the processor, so that a hundred
 /// of them cost the host what starting them costs, and not what booting a hundred systems does.
 pub fn make_halted(api: &mut Api, access: &Access, folder: &Path) -> Result<()> {
-    let sector = folder.join("halt.img");
+    let sector = halting_sector(folder);
     let mut bytes = vec![0; 1 << 20];
     // cli; hlt; jmp back to the hlt: an interrupt that cannot be masked must not run into nothing.
     bytes[..4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
@@ -33,6 +33,11 @@ pub fn make_halted(api: &mut Api, access: &Access, folder: &Path) -> Result<()> 
     api.create(api::VM_CLASS, HALTED, &class(HALTED_MEMORY))?;
     let source = json!({"url": format!("file://{}", sector.display()), "sha256": sha256});
     make_image(api, access, IMAGE, &json!({"source": source, "format": "raw"}))
+}
+
+/// Where [`make_halted`] puts the image.
+pub fn halting_sector(folder: &Path) -> PathBuf {
+    folder.join("halt.img")
 }
 
 /// One processor and so much memory, by BIOS.

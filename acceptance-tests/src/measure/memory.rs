@@ -8,9 +8,10 @@ use serde_json::json;
 
 use super::bare::{Burst, Template};
 use super::figure::Reading;
-use super::figures::memory::{ABOVE, AGENT, BARE, GROWTH, OURS};
+use super::figures::memory::{ABOVE, AGENT, BARE, GROWTH, LIBVIRTD, LIBVIRTD_GROWTH, OURS};
 use super::fleet::{self, Fleet};
 use super::host::{self, Host};
+use super::libvirt::Libvirt;
 use super::samples::Samples;
 use super::site::Site;
 use super::{Bench, api, proc};
@@ -76,13 +77,32 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let pid = pid_of(&pids, &instance)?;
     let bare = bare(&Template::of(pid, &instance)?, site.folder())?;
     host.stop()?;
+    let (libvirtd, libvirtd_growth) = libvirtd(&site, &bench.log("N3-libvirtd"))?;
     Ok(vec![
         Reading::median(ABOVE, &Samples::new(above).context("VMs")?),
         Reading::median(BARE, &Samples::new(bare).context("QEMUs")?),
         Reading::once(OURS, growth.max(0.0) + others),
         Reading::once(AGENT, empty),
         Reading::once(GROWTH, growth),
+        Reading::once(LIBVIRTD, libvirtd),
+        Reading::once(LIBVIRTD_GROWTH, libvirtd_growth),
     ])
+}
+
+/// libvirtd's memory in place of the agent's: without machines, and the growth with each.
+fn libvirtd(site: &Site, log: &Path) -> Result<(f64, f64)> {
+    let libvirt = Libvirt::start(&site.folder().join("libvirt"), log)?;
+    std::thread::sleep(SETTLE);
+    let empty = libvirt.memory()?;
+    let image = fleet::halting_sector(site.folder());
+    let with = |prefix: &str, more: usize| -> Result<f64> {
+        libvirt.burst(&libvirt.prepare(prefix, more, &image)?)?;
+        std::thread::sleep(SETTLE);
+        libvirt.memory()
+    };
+    let with_few = with("few", FEW)?;
+    let with_many = with("more", MANY - FEW)?;
+    Ok((empty, (with_many - with_few) / count(MANY - FEW)))
 }
 
 /// The same guests on the same command line, without berth.

@@ -7,8 +7,12 @@ use anyhow::{Context, Result};
 use super::Bench;
 use super::bare::{Burst, Template};
 use super::figure::Reading;
-use super::figures::starts::{BARE_P50, BARE_P95, BURST_P50, BURST_P95, BURST_RATIO, RATE_P50, RATE_P95};
+use super::figures::starts::{
+    BARE_P50, BARE_P95, BURST_P50, BURST_P95, BURST_RATIO, LIBVIRT_P50, LIBVIRT_P95, LIBVIRT_RATE_P50,
+    RATE_P50, RATE_P95,
+};
 use super::fleet::{self, Fleet, Times};
+use super::libvirt::Libvirt;
 use super::samples::Samples;
 use super::site::Site;
 use crate::{berth, report, undo};
@@ -51,6 +55,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
     let rate = samples(times.iter().map(|time| time.running - time.written));
     fleet.remove(&access)?;
     site.stop()?;
+    let libvirt = under_libvirt(bench, &site)?;
     let over_rounds = |figure, rounds: &[Samples], percent| {
         let values: Vec<f64> = rounds.iter().map(|round| round.percentile(percent)).collect();
         Reading::median(figure, &Samples::new(values).expect("there was a round"))
@@ -65,7 +70,33 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
         over_rounds(BURST_P95, &ours, 95),
         over_rounds(BARE_P50, &bare, 50),
         over_rounds(BARE_P95, &bare, 95),
+        Reading::percentile(LIBVIRT_RATE_P50, &libvirt.rate, 50),
+        over_rounds(LIBVIRT_P50, &libvirt.bursts, 50),
+        over_rounds(LIBVIRT_P95, &libvirt.bursts, 95),
     ])
+}
+
+/// What libvirtd took for the same.
+struct UnderLibvirt {
+    bursts: Vec<Samples>,
+    rate: Samples,
+}
+
+fn under_libvirt(bench: &Bench, site: &Site) -> Result<UnderLibvirt> {
+    let libvirt = Libvirt::start(&site.folder().join("libvirt"), &bench.log("N1-libvirtd"))?;
+    let image = fleet::halting_sector(site.folder());
+    let mut bursts = Vec::new();
+    for round in 0..ROUNDS {
+        undo::halt_if_interrupted();
+        let domains = libvirt.prepare(&format!("burst{round}"), VMS, &image)?;
+        bursts.push(samples(libvirt.burst(&domains)?.into_iter()));
+        libvirt.destroy(&domains)?;
+        let p95 = bursts[round].percentile(95);
+        report::note(&format!("        round {}: libvirtd P95 {p95:.0} ms", round + 1));
+    }
+    let domains = libvirt.prepare("rate", VMS, &image)?;
+    let rate = samples(libvirt.one_by_one(&domains, GAP)?.into_iter());
+    Ok(UnderLibvirt { bursts, rate })
 }
 
 /// What berth starts for one such VM. Its files stay: a burst of bare QEMUs is made from them.
