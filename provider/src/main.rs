@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         },
         arguments => {
             let debug = arguments.iter().any(|argument| matches!(*argument, "-debug" | "--debug"));
-            tfplugin6::serve(BerthProvider::default(), ServeOptions::new(ADDRESS).debug(debug))
+            tfplugin6::serve(BerthProvider::default, ServeOptions::new(ADDRESS).debug(debug))
         }
     }
 }

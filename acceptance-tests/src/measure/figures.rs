@@ -210,6 +210,42 @@ pub mod scale {
         &[PLAN, APPLY, RSS, RATIO, KUBERNETES_PLAN, KUBERNETES_APPLY, KUBERNETES_RSS, CORE_PLAN, CORE_APPLY];
 }
 
+/// N8 and N9.
+pub mod many {
+    use super::{Count, Figure, Mebibytes, Percent, Ratio, Seconds};
+
+    /// Each has a host.
+    pub const BOUND: Figure =
+        Figure::at_most("N8.bound", "10,000 VMs with a disk each, at once: all bound", Seconds, 30.0);
+    /// Each runs.
+    pub const CONVERGED: Figure = Figure::at_most("N8.converged", "all converged", Seconds, 120.0);
+    /// Meanwhile.
+    pub const MEMORY: Figure =
+        Figure::at_most("N8.rss", "control plane and controllers: most resident memory", Mebibytes, 400.0);
+    /// Afterwards.
+    pub const STEADY: Figure = Figure::at_most(
+        "N8.steady",
+        "control plane and controllers afterwards: processor time, of one core",
+        Percent,
+        5.0,
+    );
+    /// One host costs what all cost.
+    pub const HOST_WRITES: Figure =
+        Figure::anchor("N8.hosts", "writes of Host objects while all were made", Count);
+    /// To make one.
+    pub const GROWTH: Figure = Figure::at_most(
+        "N9.reconcile",
+        "processor time to create, schedule and reconcile a VM: at 10,000 ÷ at 100",
+        Ratio,
+        1.5,
+    )
+    .enforced();
+    /// To list one.
+    pub const LIST: Figure =
+        Figure::at_most("N9.list", "processor time to list a VM: at 10,000 ÷ at 100", Ratio, 1.5).enforced();
+    pub(super) const ALL: &[Figure] = &[BOUND, CONVERGED, MEMORY, STEADY, HOST_WRITES, GROWTH, LIST];
+}
+
 /// N11 and N12.
 pub mod hotswap {
     use super::{Count, Figure, Milliseconds};
@@ -261,6 +297,7 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
         idle::ALL,
         handshake::ALL,
         scale::ALL,
+        many::ALL,
         hotswap::ALL_DISKS,
         hotswap::ALL,
         sizes::ALL,

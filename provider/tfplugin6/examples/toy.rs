@@ -21,7 +21,7 @@ use tfplugin6::{
 
 fn main() -> ExitCode {
     let debug = std::env::args().any(|argument| argument == "--debug");
-    tfplugin6::serve(Toy, ServeOptions::new("example/toy").debug(debug))
+    tfplugin6::serve(|| Toy, ServeOptions::new("example/toy").debug(debug))
 }
 
 struct Toy;

@@ -9,7 +9,7 @@
 //! # struct Mine;
 //! # impl Provider for Mine { fn schema(&self) -> Schema { Schema::default() } }
 //! fn main() -> std::process::ExitCode {
-//!     tfplugin6::serve(Mine, ServeOptions::new("me/mine"))
+//!     tfplugin6::serve(|| Mine, ServeOptions::new("me/mine"))
 //! }
 //! ```
 //!

@@ -94,16 +94,18 @@ enum ServeError {
 
 /// Serves a provider until Terraform is done with it: all that a provider's `main` does.
 ///
+/// The provider is made once Terraform has been told where to connect: what that takes passes while it connects.
+///
 /// Installs the process's `tracing` subscriber (the log goes to Terraform, at the level of `TF_LOG_PROVIDER` or
 /// `TF_LOG`) and its panic hook. Runs the provider on one thread: what blocks belongs in
 /// `tokio::task::spawn_blocking`.
-pub fn serve(provider: impl Provider, options: ServeOptions) -> ExitCode {
+pub fn serve<P: Provider>(provider: impl FnOnce() -> P, options: ServeOptions) -> ExitCode {
     hclog::install(&options.module(), |name| std::env::var(name).ok());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&ServeError::Start(error)),
     };
-    let served = runtime.block_on(run(Arc::new(provider), &options));
+    let served = runtime.block_on(run(provider, &options));
     // A blocking task of the provider must not hold the exit up.
     runtime.shutdown_background();
     match served {
@@ -124,7 +126,7 @@ fn failed(error: &ServeError) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn run(provider: Arc<dyn Provider>, options: &ServeOptions) -> Result<(), ServeError> {
+async fn run<P: Provider>(provider: impl FnOnce() -> P, options: &ServeOptions) -> Result<(), ServeError> {
     let environment = |name: &str| std::env::var(name).ok();
     let handshake = if options.debug {
         Handshake::for_debugging(environment)
@@ -145,7 +147,7 @@ async fn run(provider: Arc<dyn Provider>, options: &ServeOptions) -> Result<(), 
 
     let acceptor = identity.map(tls::Identity::into_acceptor);
     let connections = incoming::connections(listener, acceptor, shutdown.clone());
-    let serving = router(provider, &shutdown)
+    let serving = router(Arc::new(provider()), &shutdown)
         .serve_with_incoming_shutdown(connections, shutdown.clone().cancelled_owned());
     let overtime = async {
         shutdown.cancelled().await;
