@@ -47,7 +47,7 @@ pub struct KubernetesControlPlane {
     folder: PathBuf,
     logs: PathBuf,
     api_server: Option<Daemon>,
-    _etcd: Daemon,
+    etcd: Daemon,
 }
 
 impl KubernetesControlPlane {
@@ -73,7 +73,7 @@ impl KubernetesControlPlane {
             folder: folder.to_owned(),
             logs: logs.to_owned(),
             api_server: None,
-            _etcd: etcd,
+            etcd,
         };
         credentials.write_kubeconfig(&plane.kubeconfig(), &format!("https://{address}:{PORT}"))?;
         plane.start_api_server(address)?;
@@ -115,6 +115,12 @@ impl KubernetesControlPlane {
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
+    }
+
+    /// The processes of kube-apiserver and etcd.
+    pub fn pids(&self) -> Result<Vec<i32>> {
+        let api_server = self.api_server.as_ref().context("kube-apiserver is not running")?;
+        Ok(vec![i32::try_from(api_server.pid())?, i32::try_from(self.etcd.pid())?])
     }
 
     /// Ends kube-apiserver as a crash would; etcd stays.

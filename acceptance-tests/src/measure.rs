@@ -18,6 +18,7 @@ pub mod machine;
 pub mod many;
 pub mod memory;
 pub mod peers;
+pub mod planes;
 pub mod proc;
 pub mod samples;
 pub mod scale;
@@ -58,7 +59,16 @@ pub const ALL: &[Number] = &[
     Number { names: &["N11", "N12"], about: "disks on a running VM", measure: hotswap::measure },
     Number { names: &["N2", "N3"], about: "memory of a VM and of a host's agent", measure: memory::measure },
     Number { names: &["N1"], about: "VM written to running, a hundred of them", measure: starts::measure },
-    Number { names: &["N8", "N9"], about: "ten thousand VMs, and the cost of growth", measure: many::measure },
+    Number {
+        names: &["N7"],
+        about: "the control plane beside kube-apiserver with etcd",
+        measure: planes::measure,
+    },
+    Number {
+        names: &["N8", "N9"],
+        about: "ten thousand VMs, and the cost of growth",
+        measure: many::measure,
+    },
 ];
 
 impl Number {

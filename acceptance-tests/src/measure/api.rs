@@ -41,6 +41,8 @@ impl Access {
     pub fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
         let text = std::fs::read_to_string(kubeconfig)
             .with_context(|| format!("reading {}", kubeconfig.display()))?;
+        // One that is written as JSON has the same lines, with quotes and commas.
+        let text = if text.starts_with('{') { text.replace(['"', ','], "") } else { text };
         let field = |name| field(&text, name).with_context(|| format!("no {name} in the kubeconfig"));
         let mut roots = RootCertStore::empty();
         let authority = STANDARD.decode(field("certificate-authority-data:")?)?;
@@ -157,6 +159,11 @@ impl Api {
         Ok(serde_json::from_str(&self.ask("POST", &kind.path(), &object.to_string())?)?)
     }
 
+    /// Makes an object of any kind, written as JSON, below the path of its kind.
+    pub fn post(&mut self, path: &str, object: &str) -> Result<()> {
+        self.ask("POST", path, object).map(drop)
+    }
+
     /// Deletes an object.
     pub fn delete(&mut self, kind: Kind, name: &str) -> Result<()> {
         self.ask("DELETE", &format!("{}/{name}", kind.path()), "").map(drop)
@@ -234,12 +241,17 @@ impl Api {
     }
 
     /// Follows all objects of a kind, beginning with what there is.
-    pub fn watch(mut self, kind: Kind) -> Result<Watch> {
-        let path = format!("{}?watch=true&resourceVersion=0", kind.path());
-        self.send(&Request::new("GET", &path, ""))?;
+    pub fn watch(self, kind: Kind) -> Result<Watch> {
+        self.watch_from(&kind.path(), "0")
+    }
+
+    /// Follows all objects below a path, from this revision on.
+    pub fn watch_from(mut self, path: &str, revision: &str) -> Result<Watch> {
+        let query = format!("{path}?watch=true&resourceVersion={revision}");
+        self.send(&Request::new("GET", &query, ""))?;
         match self.head()? {
             (200, Length::Chunked) => Ok(Watch { api: self, read: Vec::new() }),
-            (status, _) => bail!("watching {}: {status}", kind.kind),
+            (status, _) => bail!("watching {path}: {status}"),
         }
     }
 }
@@ -270,6 +282,19 @@ impl Watch {
             }
             ensure!(self.api.chunk(&mut self.read)?, "the watch ended");
         }
+    }
+
+    /// Reads so many events without looking at them; when the last had come.
+    pub fn skip(&mut self, mut count: usize) -> Result<Instant> {
+        while count > 0 {
+            ensure!(self.api.chunk(&mut self.read)?, "the watch ended");
+            let lines = self.read.iter().filter(|byte| **byte == b'\n').count();
+            ensure!(!self.read.starts_with(b"{\"type\":\"ERROR\""), "the watch ended with an error");
+            let rest = self.read.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            self.read.drain(..rest);
+            count = count.saturating_sub(lines);
+        }
+        Ok(Instant::now())
     }
 
     /// Waits until `done` says so of an object.

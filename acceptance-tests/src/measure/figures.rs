@@ -210,6 +210,91 @@ pub mod scale {
         &[PLAN, APPLY, RSS, RATIO, KUBERNETES_PLAN, KUBERNETES_APPLY, KUBERNETES_RSS, CORE_PLAN, CORE_APPLY];
 }
 
+/// N7.
+pub mod planes {
+    use super::{Count, Figure, Mebibytes, Milliseconds, Ratio};
+
+    /// Against the anchor.
+    pub const WRITES_RATIO: Figure = Figure::at_most(
+        "N7.writes.ratio",
+        "durable creates a second, 100 clients: kube-apiserver + etcd ÷ berth",
+        Ratio,
+        0.333,
+    )
+    .enforced();
+    /// Against the anchor.
+    pub const EVENTS_RATIO: Figure = Figure::at_most(
+        "N7.events.ratio",
+        "events a second to 1,000 watchers: kube-apiserver + etcd ÷ berth",
+        Ratio,
+        0.333,
+    )
+    .enforced();
+    /// Against the anchor.
+    pub const MEMORY_RATIO: Figure =
+        Figure::at_most("N7.rss.ratio", "memory after all that: berth ÷ kube-apiserver + etcd", Ratio, 0.1)
+            .enforced();
+    /// All at once.
+    pub const WRITES: Figure =
+        Figure::anchor("N7.writes", "berth: durable creates a second, 100 clients", Count);
+    /// One of them.
+    pub const P50: Figure = Figure::anchor("N7.p50", "berth: one of those creates, P50", Milliseconds);
+    /// The slow ones.
+    pub const P99: Figure = Figure::anchor("N7.p99", "berth: one of those creates, P99", Milliseconds);
+    /// One client.
+    pub const ALONE: Figure =
+        Figure::anchor("N7.alone", "berth: a create by the only client, P50", Milliseconds);
+    /// All watchers together.
+    pub const EVENTS: Figure = Figure::anchor("N7.events", "berth: events a second to 1,000 watchers", Count);
+    /// Afterwards.
+    pub const MEMORY: Figure =
+        Figure::anchor("N7.rss", "`berth up --no-agent`: resident memory (RSS)", Mebibytes);
+    /// An anchor.
+    pub const THEIR_WRITES: Figure = Figure::anchor(
+        "N7.kubernetes.writes",
+        "kube-apiserver + etcd: durable creates a second, 100 clients",
+        Count,
+    );
+    /// An anchor.
+    pub const THEIR_P50: Figure =
+        Figure::anchor("N7.kubernetes.p50", "kube-apiserver + etcd: one of those creates, P50", Milliseconds);
+    /// An anchor.
+    pub const THEIR_P99: Figure =
+        Figure::anchor("N7.kubernetes.p99", "kube-apiserver + etcd: one of those creates, P99", Milliseconds);
+    /// An anchor.
+    pub const THEIR_ALONE: Figure = Figure::anchor(
+        "N7.kubernetes.alone",
+        "kube-apiserver + etcd: a create by the only client, P50",
+        Milliseconds,
+    );
+    /// An anchor.
+    pub const THEIR_EVENTS: Figure = Figure::anchor(
+        "N7.kubernetes.events",
+        "kube-apiserver + etcd: events a second to 1,000 watchers",
+        Count,
+    );
+    /// An anchor.
+    pub const THEIR_MEMORY: Figure =
+        Figure::anchor("N7.kubernetes.rss", "kube-apiserver + etcd: resident memory (RSS)", Mebibytes);
+    pub(super) const ALL: &[Figure] = &[
+        WRITES_RATIO,
+        EVENTS_RATIO,
+        MEMORY_RATIO,
+        WRITES,
+        P50,
+        P99,
+        ALONE,
+        EVENTS,
+        MEMORY,
+        THEIR_WRITES,
+        THEIR_P50,
+        THEIR_P99,
+        THEIR_ALONE,
+        THEIR_EVENTS,
+        THEIR_MEMORY,
+    ];
+}
+
 /// N8 and N9.
 pub mod many {
     use super::{Count, Figure, Mebibytes, Percent, Ratio, Seconds};
@@ -297,6 +382,7 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
         idle::ALL,
         handshake::ALL,
         scale::ALL,
+        planes::ALL,
         many::ALL,
         hotswap::ALL_DISKS,
         hotswap::ALL,

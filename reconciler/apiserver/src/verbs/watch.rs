@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
@@ -27,6 +27,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(290);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How often a watcher who wants bookmarks gets one.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// What is at hand goes out together, up to about so many bytes: a watcher that lags catches up at less cost to both sides.
+const TOGETHER: usize = 32 << 10;
 /// Says that every object that existed has been sent.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
@@ -156,11 +158,11 @@ impl Call {
 }
 
 impl WatchStream {
-    /// The next frame. Never empty; `None` ends the stream.
+    /// The next lines. Never empty; `None` ends the stream.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.ready() {
-                return Some(frame);
+                return Some(self.with_more(frame));
             }
             if self.done {
                 return None;
@@ -190,6 +192,26 @@ impl WatchStream {
                 }
             }
         }
+    }
+
+    /// A frame and those that can follow it at once.
+    fn with_more(&mut self, first: Bytes) -> Bytes {
+        let mut lines = BytesMut::new();
+        let mut length = first.len();
+        while length < TOGETHER {
+            if self.backlog.is_empty()
+                && let Ok(event) = self.subscription.events.try_recv()
+            {
+                self.backlog.push_back(event);
+            }
+            let Some(frame) = self.ready() else { break };
+            if lines.is_empty() {
+                lines.extend_from_slice(&first);
+            }
+            lines.extend_from_slice(&frame);
+            length = lines.len();
+        }
+        if lines.is_empty() { first } else { lines.freeze() }
     }
 
     fn ready(&mut self) -> Option<Bytes> {
