@@ -1,11 +1,13 @@
 //! Tokens of ServiceAccounts: what they open, and when they end.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_apiserver::Server;
+use berth_apiserver::{Clock, Server, ServerConfig};
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde::Serialize;
@@ -56,6 +58,30 @@ async fn a_token_is_its_account_until_it_runs_out() {
     tokio::time::advance(Duration::from_secs(599)).await;
     assert!(server.service_with_token(&secret).is_some());
     tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(server.service_with_token(&secret).is_none(), "it has run out");
+}
+
+/// A machine's clock, which is put right now and then.
+#[derive(Debug)]
+struct Wall(Mutex<Timestamp>);
+
+impl Clock for Wall {
+    fn now(&self) -> Timestamp {
+        *self.0.lock().expect("nobody panics")
+    }
+}
+
+#[tokio::test]
+async fn a_token_outlives_a_clock_that_is_put_back() {
+    let noon: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+    let wall = Arc::new(Wall(Mutex::new(noon)));
+    let config = ServerConfig { clock: Arc::clone(&wall) as Arc<dyn Clock>, ..ServerConfig::in_memory() };
+    let server = Server::open(config).await.expect("an in-memory server opens");
+    let (_admin, accounts) = robot(&server).await;
+    let secret = token(&accounts, json!({"expirationSeconds": 600})).await.expect("a token");
+    *wall.0.lock().expect("nobody panics") = noon - SignedDuration::from_hours(1);
+    assert!(server.service_with_token(&secret).is_some(), "it was made an hour from now");
+    *wall.0.lock().expect("nobody panics") = noon + SignedDuration::from_hours(1);
     assert!(server.service_with_token(&secret).is_none(), "it has run out");
 }
 
