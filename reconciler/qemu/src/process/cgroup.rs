@@ -105,21 +105,31 @@ impl Cgroups {
         Entrances { files, instance: instance.to_owned() }
     }
 
-    /// Removes the cgroups of all machines whose process is gone, however it went.
-    pub(super) fn sweep(&self) {
+    /// Removes the cgroups of all machines whose process is gone, however it went. True when one is empty and could not be
+    /// removed yet: a process leaves its cgroup a moment after it is seen to have ended.
+    pub(super) fn sweep(&self) -> bool {
         let launching = launching();
+        let mut busy = false;
         for hierarchy in &self.hierarchies {
             let parent = hierarchy.mount().join(PARENT);
             for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                if !launching.contains(&name) {
-                    // Refused while a process is in it, and for the files beside.
-                    let _ = std::fs::remove_dir(entry.path());
+                if launching.contains(&name) {
+                    continue;
                 }
+                // Refused while a process is in it, and for the files beside.
+                let removed = std::fs::remove_dir(entry.path());
+                busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+                    && holds_no_process(&entry.path());
             }
             let _ = std::fs::remove_dir(&parent);
         }
+        busy
     }
+}
+
+fn holds_no_process(cgroup: &Path) -> bool {
+    std::fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
 }
 
 impl Hierarchy {

@@ -29,6 +29,9 @@ const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 const STDERR_LINES: usize = 20;
 const STDERR_BYTES: u64 = 8 << 10;
+/// How often the cgroup of a machine that has just ended is tried to be removed, and how long is waited in between.
+const SWEEPS: u32 = 50;
+const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 /// Users distributions make for QEMU, best first.
 const USERS: [&str; 4] = ["berth-qemu", "libvirt-qemu", "qemu", "nobody"];
 
@@ -124,6 +127,17 @@ impl LocalHypervisor {
         launch::spawn(&self.binary, &args, stderr, &taps, &entrances.files, self.run_as.as_ref(), group)
     }
 
+    /// Removes the cgroups of machines that have ended; what stays busy goes with the next that ends.
+    async fn sweep(&self) {
+        for _ in 0..SWEEPS {
+            if !self.cgroups.sweep() {
+                return;
+            }
+            tokio::time::sleep(SWEEP_PAUSE).await;
+        }
+        tracing::debug!("a cgroup without a process is still busy");
+    }
+
     fn is_ours(&self, found: &FoundQemu) -> bool {
         // Anybody can write our words on a command line, but not as these users.
         let user = self.run_as.as_ref().map(|u| u.uid);
@@ -191,7 +205,7 @@ impl Hypervisor for LocalHypervisor {
                 // Ended already, or about to.
                 let _ = child.kill();
                 let _ = tokio::task::spawn_blocking(move || child.wait()).await;
-                self.cgroups.sweep();
+                self.sweep().await;
                 Err(error)
             }
         }
@@ -216,13 +230,13 @@ impl Hypervisor for LocalHypervisor {
             fd.ended(process.pid).await?;
             identity::reap(process.pid);
         }
-        self.cgroups.sweep();
+        self.sweep().await;
         Ok(())
     }
 
     async fn kill(&self, process: &ProcessIdentity, grace: Duration) -> Result<(), ProcessError> {
         let Some(fd) = PidFd::open(process)? else {
-            self.cgroups.sweep();
+            self.sweep().await;
             return Ok(());
         };
         for (signal, limit) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILL_LIMIT)] {
@@ -237,7 +251,7 @@ impl Hypervisor for LocalHypervisor {
         if identity::is_alive(process)? {
             return Err(ProcessError::Unkillable { pid: process.pid, after: KILL_LIMIT });
         }
-        self.cgroups.sweep();
+        self.sweep().await;
         Ok(())
     }
 
