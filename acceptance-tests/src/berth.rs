@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::clock::Clock;
 use crate::kubectl::{Kubectl, condition_of};
 use crate::machine::Machine;
 use crate::namespace::Namespace;
@@ -38,6 +39,7 @@ pub struct Berth {
     public: String,
     listen: String,
     name: Option<String>,
+    clock: Option<Clock>,
     daemon: Option<Daemon>,
 }
 
@@ -52,6 +54,7 @@ impl Berth {
             public: public.to_owned(),
             listen: LISTEN.to_owned(),
             name: None,
+            clock: None,
             daemon: None,
         }
     }
@@ -66,6 +69,11 @@ impl Berth {
     #[must_use]
     pub fn listening_on(self, address: &str) -> Self {
         Self { listen: address.to_owned(), ..self }
+    }
+
+    /// Gives it a clock of its own. Not so QEMU, which it starts in an environment of QEMU's own.
+    pub fn set_clock(&mut self, clock: &Clock) {
+        self.clock = Some(clock.clone());
     }
 
     /// `berth up`, as a command.
@@ -84,7 +92,15 @@ impl Berth {
     }
 
     fn command(&self, name: &str) -> Command {
-        let mut command = self.machine.command(&self.program);
+        let mut command = match &self.clock {
+            Some(clock) => {
+                // Not around the program that enters the machine: what the clock is made of must be on the machine.
+                let mut command = self.machine.command("env");
+                command.args(clock.variables()).arg(&self.program);
+                command
+            }
+            None => self.machine.command(&self.program),
+        };
         command.arg(name);
         command
     }

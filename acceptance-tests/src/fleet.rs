@@ -109,10 +109,10 @@ impl Fleet {
     }
 
     /// As [`Self::embedded`], on a machine that was prepared for it.
-    pub fn embedded_on(parts: &Parts, prepare: impl FnOnce(&Member) -> Result<()>) -> Result<Self> {
+    pub fn embedded_on(parts: &Parts, prepare: impl FnOnce(&mut Member) -> Result<()>) -> Result<Self> {
         let (folder, segment, outside) = ground(parts)?;
         let mut first = member(parts, &folder, &segment, 1)?;
-        prepare(&first)?;
+        prepare(&mut first)?;
         first.berth = first.berth.listening_on("0.0.0.0:7443");
         let local = first.berth.machine().seen(&first.berth.kubeconfig());
         // The one berth writes is for its own machine.
@@ -189,7 +189,12 @@ impl Fleet {
 
     /// A machine that joins as `h` + `number`, and is a member once it is ready.
     pub fn join(&mut self, number: u32, labels: &[&str]) -> Result<()> {
-        let mut member = self.machine(number)?;
+        let machine = self.machine(number)?;
+        self.join_on(machine, labels)
+    }
+
+    /// A machine made before that joins under its own name.
+    pub fn join_on(&mut self, mut member: Member, labels: &[&str]) -> Result<()> {
         let token = self.administrator.token(&member.name)?;
         member.berth.spawn_joined(Some(&token), labels)?;
         let name = member.name.clone();

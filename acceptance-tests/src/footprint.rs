@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::namespace::{self, Namespace};
-use crate::process;
+use crate::{cgroups, process};
 
 /// What was found at one moment, one line a thing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,7 +34,7 @@ impl Footprint {
     pub fn of_this_machine() -> Result<Self> {
         let mut seen = Self::default();
         seen.network(&|program| Command::new(program))?;
-        seen.things.extend(idle_groups().into_iter().map(|path| format!("cgroup {path}")));
+        seen.things.extend(cgroups::idle().iter().map(|path| format!("cgroup {}", path.display())));
         let temporary = std::env::temp_dir().display().to_string();
         let folders = folders_named(&temporary, "berth-", 1);
         seen.things
@@ -106,22 +106,6 @@ pub fn files(folder: &Path) -> BTreeSet<String> {
         }
     }
     found
-}
-
-/// berth's control groups, in any hierarchy, that hold no process: one that does belongs to a VM that runs.
-fn idle_groups() -> BTreeSet<String> {
-    let mut idle = BTreeSet::new();
-    for ours in folders_named("/sys/fs/cgroup", "berth", 2) {
-        let groups = folders_named(&ours, "", 1);
-        let holds_none = |group: &&String| {
-            fs::read_to_string(Path::new(group).join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
-        };
-        idle.extend(groups.iter().filter(holds_none).cloned());
-        if groups.is_empty() {
-            idle.insert(ours);
-        }
-    }
-    idle
 }
 
 /// Whether a temporary folder is that of another run of these tests, which is still going on.

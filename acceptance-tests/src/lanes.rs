@@ -2,12 +2,12 @@
 
 pub mod cargo_tests;
 pub mod debian;
-pub mod full_disk;
 pub mod hosts;
 pub mod inputs;
 pub mod kubectl;
 pub mod kubernetes;
 pub mod manifests;
+pub mod misfortunes;
 pub mod modern;
 pub mod rules;
 pub mod scale;
@@ -16,6 +16,7 @@ pub mod terraform;
 pub mod tofu;
 
 use std::cell::OnceCell;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -121,6 +122,13 @@ pub const ALL: &[Lane] = &[
         run: hosts::embedded,
     },
     Lane {
+        name: "misfortunes",
+        about: "a host whose disk is full, hosts whose clocks jump: what is refused, what goes on, how it heals",
+        limit: minutes(30),
+        obstacle: needs_root,
+        run: misfortunes::run,
+    },
+    Lane {
         name: "hosts-kubernetes",
         about: "hosts, their placement and faults on a real kube-apiserver; what a host's credential opens there",
         limit: minutes(30),
@@ -219,6 +227,11 @@ impl Kit {
     /// OpenTofu and the newer Terraform.
     pub fn other_terraforms(&self) -> Result<[TerraformCli; 2]> {
         Ok([tools::opentofu(&self.cache)?, tools::newer_terraform(&self.cache)?])
+    }
+
+    /// The library that gives a program a clock of its own.
+    pub fn settable_clock(&self) -> Result<PathBuf> {
+        tools::faketime(&self.cache)
     }
 
     /// etcd and kube-apiserver.

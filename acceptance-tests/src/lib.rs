@@ -5,6 +5,8 @@
 
 pub mod berth;
 pub mod cache;
+pub mod cgroups;
+pub mod clock;
 pub mod control_plane;
 pub mod fleet;
 pub mod footprint;

@@ -14,18 +14,22 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::process::Daemon;
+use crate::report::note;
+use crate::undo::Undo;
 use crate::wait;
 
-/// The first process of a whole machine: takes its name, tells that it is up, and buries what others leave behind.
-const INIT: &str =
-    "printf %s \"$1\" >/proc/sys/kernel/hostname; echo up; while :; do sleep 3600 & wait; done";
+/// The first process of a whole machine: takes its name, has shared memory of its own, tells that it is up, and buries what
+/// others leave behind.
+const INIT: &str = "printf %s \"$1\" >/proc/sys/kernel/hostname; mount -t tmpfs tmpfs /dev/shm && echo up; \
+                    while :; do sleep 3600 & wait; done";
 
 /// The machine. Dropping it ends all that runs on it.
 #[derive(Debug)]
 pub struct Machine {
-    // Ended before its network goes.
+    // Dropped in this order. The last of its processes to go would take with it which control groups its VMs were in.
+    _undo: Option<Undo>,
     first: Option<Daemon>,
     namespace: Arc<Namespace>,
 }
@@ -33,7 +37,7 @@ pub struct Machine {
 impl Machine {
     /// One that differs from this machine in its network only.
     pub fn plain(namespace: &Arc<Namespace>) -> Arc<Self> {
-        Arc::new(Self { first: None, namespace: Arc::clone(namespace) })
+        Arc::new(Self { _undo: None, first: None, namespace: Arc::clone(namespace) })
     }
 
     /// One with processes, mounts and a name of its own.
@@ -47,7 +51,13 @@ impl Machine {
             anyhow::ensure!(first.log_tail().contains("up"), "it has not said so");
             Ok(())
         })?;
-        Ok(Arc::new(Self { first: Some(first), namespace: Arc::clone(namespace) }))
+        let doomed = namespace.name().to_owned();
+        let undo = Undo::later(move || {
+            if let Err(error) = namespace::end_all(&doomed) {
+                note(&format!("ending what runs in {doomed}: {error:#}"));
+            }
+        });
+        Ok(Arc::new(Self { _undo: Some(undo), first: Some(first), namespace: Arc::clone(namespace) }))
     }
 
     /// Its network.

@@ -17,15 +17,13 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::process;
 use crate::undo::Undo;
+use crate::{cgroups, process};
 
 /// Where iproute2 keeps named namespaces.
 const FOLDER: &str = "/run/netns";
 /// What ours are called, before our pid; our temporary folders too.
 pub const PREFIX: &str = "berth-test-";
-/// Where control groups are.
-const GROUPS: &str = "/sys/fs/cgroup";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A network namespace; dropping it kills all that runs in it.
@@ -110,6 +108,8 @@ pub fn sweep() -> Result<()> {
     for name in orphans(Path::new(FOLDER)) {
         dismantle(&name)?;
     }
+    // Of whose VMs they were nothing is left to tell. A berth that is about to enter one can do without.
+    cgroups::remove(&cgroups::idle());
     let temporary = std::env::temp_dir();
     for name in orphans(&temporary) {
         fs::remove_dir_all(temporary.join(&name)).with_context(|| format!("removing {name}"))?;
@@ -127,28 +127,6 @@ fn orphans(folder: &Path) -> Vec<String> {
             owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists())
         })
         .collect()
-}
-
-/// The control groups berth made for a process, in every hierarchy.
-fn groups_of(pid: i32) -> Vec<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let names: Vec<&str> =
-        text.lines().filter_map(|line| line.splitn(3, ':').nth(2)?.strip_prefix("/berth/")).collect();
-    let hierarchies = fs::read_dir(GROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
-    let roots = hierarchies.chain([PathBuf::from(GROUPS)]).map(|hierarchy| hierarchy.join("berth"));
-    roots.flat_map(|root| names.iter().map(move |name| root.join(name)).collect::<Vec<_>>()).collect()
-}
-
-/// Removes control groups whose process we have killed: with no berth left, nobody else does. Those berth itself forgot stay, to be
-/// found.
-fn remove_groups(groups: &BTreeSet<PathBuf>) {
-    for group in groups {
-        // Not every hierarchy has it, and one that holds a process stays.
-        let _ = fs::remove_dir(group);
-        if let Some(ours) = group.parent() {
-            let _ = fs::remove_dir(ours);
-        }
-    }
 }
 
 fn path_of(name: &str) -> PathBuf {
@@ -176,7 +154,9 @@ fn processes_in(name: &str) -> Result<Vec<(i32, String)>> {
     Ok(found)
 }
 
-fn dismantle(name: &str) -> Result<()> {
+/// Kills all that runs in a namespace, and removes the control groups of the VMs among it: with no berth left, nobody else does.
+/// Those berth itself forgot stay, to be found.
+pub fn end_all(name: &str) -> Result<()> {
     let mut emptied = BTreeSet::new();
     // What is being started while we look is found in the next round.
     for _ in 0..50 {
@@ -184,13 +164,19 @@ fn dismantle(name: &str) -> Result<()> {
         if running.is_empty() {
             break;
         }
+        // All of them first: the end of one may be that of others.
+        emptied.extend(running.iter().flat_map(|(pid, _)| cgroups::of(*pid)));
         for (pid, _) in running {
-            emptied.extend(groups_of(pid));
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    remove_groups(&emptied);
+    cgroups::remove(&emptied);
+    Ok(())
+}
+
+fn dismantle(name: &str) -> Result<()> {
+    end_all(name)?;
     // Not through `process::run`: it refuses to start anything once we were interrupted.
     let status = Command::new("ip").args(["netns", "delete", name]).status().context("starting ip")?;
     anyhow::ensure!(status.success(), "ip netns delete {name}: {status}");

@@ -1,5 +1,5 @@
-//! Programs the tests drive that are neither ours nor ordinary Debian packages of a machine: terraform (or OpenTofu), kubectl, etcd
-//! and kube-apiserver. Taken from PATH, unpacked from Debian or built from a pinned `go.mod`.
+//! Programs the tests drive that are neither ours nor ordinary Debian packages of a machine: terraform (or OpenTofu), kubectl, etcd,
+//! kube-apiserver and a clock that can be set. Taken from PATH, unpacked from Debian or built from a pinned `go.mod`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,16 @@ pub fn kubectl(cache: &Cache) -> Result<PathBuf> {
 /// etcd. Installing its package would start a service, so it is only unpacked.
 pub fn etcd(cache: &Cache) -> Result<PathBuf> {
     from_debian(cache, "etcd", "etcd-server", "usr/bin/etcd")
+}
+
+/// libfaketime, which stands between a program and the clock.
+pub fn faketime(cache: &Cache) -> Result<PathBuf> {
+    from_debian(
+        cache,
+        "libfaketime.so",
+        "libfaketime",
+        "usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    )
 }
 
 /// A real kube-apiserver.

@@ -113,6 +113,7 @@ fn prepare(kit: &Kit) -> Result<Count> {
     note(&format!("small guest: {}", kit.small_guest()?.path.display()));
     note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
+    note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     for cli in kit.other_terraforms()? {
         note(&format!("{}: {}", cli.name, cli.program.display()));
     }

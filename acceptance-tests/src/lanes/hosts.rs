@@ -6,6 +6,7 @@ pub mod faults;
 pub mod joining;
 pub mod spread;
 pub mod tenants;
+pub mod zones;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,6 +78,7 @@ fn ends(report: &mut Report, fleet: &mut Fleet) {
 
 fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<()> {
     joining::run(report, fleet);
+    zones::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     faults::run(report, fleet, &group);
     spread::destroy(report, fleet, group)?;

@@ -1,11 +1,11 @@
-//! Bad input that needs the whole stack: hostile images, things that do not exist yet, addresses that ran out, a control plane
-//! that goes away in the middle of an apply.
+//! Bad input that needs the whole stack: hostile images, things that do not exist yet or never will, addresses that ran out, a
+//! control plane that goes away in the middle of an apply.
 
-use std::fs::{self, File};
-use std::io::Write;
+mod images;
+
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -17,7 +17,7 @@ use crate::guests::GuestImage;
 use crate::image_server::Content;
 use crate::kubectl::{Kubectl, condition_of};
 use crate::platform::Platform;
-use crate::process::{self, Daemon};
+use crate::process::Daemon;
 use crate::report::{Report, note};
 use crate::wait;
 
@@ -27,9 +27,10 @@ const LONGER: Duration = Duration::from_secs(120);
 /// Runs the cases; each cleans up after itself.
 pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
     let failed = report.count().failed;
-    images(report, platform, guest);
+    images::run(report, platform, guest);
     disks(report, platform, guest);
     waiting(report, platform);
+    hopeless(report, platform);
     sharing(report, platform);
     failing_qemu(report, platform);
     through_terraform(report, platform, guest);
@@ -41,164 +42,6 @@ pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> 
 
 fn delete(kubectl: &Kubectl, objects: &[&str]) -> Result<()> {
     objects.iter().try_for_each(|object| kubectl.delete(object))
-}
-
-fn sum_of(path: &Path) -> Result<String> {
-    let text = process::run(Command::new("sha256sum").arg(path), Duration::from_secs(60))?.success()?;
-    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
-}
-
-/// The same disk in another file with another checksum: one that no cache knows.
-fn variant(guest: &GuestImage, folder: &Path, name: &str) -> Result<PathBuf> {
-    let path = folder.join(name);
-    fs::copy(&guest.path, &path)?;
-    // A qcow2 may be longer than what it refers to.
-    let mut file = File::options().append(true).open(&path)?;
-    file.write_all(format!("{name:>4096}").as_bytes())?;
-    Ok(path)
-}
-
-fn qemu_img(arguments: &[&str], folder: &Path) -> Result<()> {
-    process::run(Command::new("qemu-img").args(arguments).current_dir(folder), Duration::from_secs(60))?
-        .success()?;
-    Ok(())
-}
-
-/// Applies an Image and waits until it is Stalled; its message.
-fn stalled(platform: &Platform, name: &str, url: &str, sha256: &str, reason: &str) -> Result<String> {
-    let kubectl = platform.kubectl();
-    kubectl.apply(&manifests::image(name, url, sha256).to_string())?;
-    let image = kubectl.condition("image", name, "Stalled", "True", Some(reason), SOON)?;
-    let message =
-        condition_of(&image, "Stalled").and_then(|stalled| stalled["message"].as_str()).unwrap_or_default();
-    delete(kubectl, &[&format!("image/{name}")])?;
-    Ok(message.to_owned())
-}
-
-fn images(report: &mut Report, platform: &Platform, guest: &GuestImage) {
-    let server = platform.images();
-    let good = server.put("good.qcow2", Content::File(guest.path.clone()));
-    report.case("a wrong checksum is refused, naming both sums", || {
-        let wrong = "0".repeat(64);
-        let message = stalled(platform, "wrong-sum", &good, &wrong, "ChecksumMismatch")?;
-        says(&message, &[&guest.sha256, &wrong])
-    });
-    report.case("an image that is not found is refused with the answer", || {
-        let message = stalled(platform, "missing", &server.url("missing"), &"1".repeat(64), "ImageNotFound")?;
-        says(&message, &["404"])
-    });
-    report.case("a connection cut in the middle is resumed where it ended", || {
-        let fresh = variant(guest, platform.folder(), "cut")?;
-        let length = fs::metadata(&fresh)?.len();
-        let url = server.put("cut.qcow2", Content::CutOnce(fresh.clone(), length / 2));
-        let kubectl = platform.kubectl();
-        let sent = server.bytes_sent();
-        kubectl.apply(&manifests::image("cut", &url, &sum_of(&fresh)?).to_string())?;
-        kubectl.condition("image", "cut", "Ready", "True", None, LONGER)?;
-        let sent = server.bytes_sent() - sent;
-        ensure!(server.requests("cut.qcow2") >= 2, "the connection was not cut");
-        ensure!(
-            (length..length + length / 4).contains(&sent),
-            "{sent} bytes were sent for an image of {length}"
-        );
-        Ok(())
-    });
-    report.case(
-        "an image is downloaded once for any number of objects, and goes when nothing refers to it",
-        || {
-            let kubectl = platform.kubectl();
-            let sum = sum_of(&platform.folder().join("cut"))?;
-            let requests = server.requests("cut.qcow2");
-            kubectl.apply(&manifests::image("cut-again", &server.url("cut.qcow2"), &sum).to_string())?;
-            kubectl.condition("image", "cut-again", "Ready", "True", None, SOON)?;
-            ensure!(server.requests("cut.qcow2") == requests, "it was asked for again");
-            let cached = platform.host().state().join("images").join(&sum);
-            ensure!(cached.exists(), "{} is not there", cached.display());
-            delete(kubectl, &["image/cut", "image/cut-again"])?;
-            wait::until("the cached content to go", LONGER, || {
-                ensure!(!cached.exists(), "{} is still there", cached.display());
-                Ok(())
-            })
-        },
-    );
-    report.case("a connection that is always cut is told and tried again, and heals", || {
-        let kubectl = platform.kubectl();
-        let fresh = variant(guest, platform.folder(), "always")?;
-        let url = server.put("always.qcow2", Content::CutAlways(fresh.clone(), 100_000));
-        kubectl.apply(&manifests::image("always", &url, &sum_of(&fresh)?).to_string())?;
-        kubectl.condition("image", "always", "Ready", "False", Some("Retrying"), SOON)?;
-        server.put("always.qcow2", Content::File(fresh));
-        kubectl.condition("image", "always", "Ready", "True", None, LONGER)?;
-        delete(kubectl, &["image/always"])
-    });
-    for (fact, name, make, reason) in hostile() {
-        report.case(fact, || {
-            let path = make(platform.folder())?;
-            let url = server.put(name, Content::File(path.clone()));
-            let message = stalled(platform, name, &url, &sum_of(&path)?, reason)?;
-            ensure!(!message.is_empty(), "no message");
-            Ok(())
-        });
-    }
-}
-
-type Make = fn(&Path) -> Result<PathBuf>;
-
-/// Images nobody should boot.
-fn hostile() -> [(&'static str, &'static str, Make, &'static str); 5] {
-    [
-        (
-            "what is no image is refused",
-            "text",
-            |folder| {
-                let path = folder.join("text");
-                fs::write(&path, "<html>not found</html>\n".repeat(100))?;
-                Ok(path)
-            },
-            "ImageInvalid",
-        ),
-        (
-            "an empty file is refused",
-            "empty",
-            |folder| {
-                let path = folder.join("empty");
-                File::create(&path)?;
-                Ok(path)
-            },
-            "ImageInvalid",
-        ),
-        (
-            "a qcow2 with a backing file is refused",
-            "backed",
-            |folder| {
-                qemu_img(
-                    &["create", "-q", "-f", "qcow2", "-u", "-b", "/etc/passwd", "-F", "raw", "backed", "1M"],
-                    folder,
-                )?;
-                Ok(folder.join("backed"))
-            },
-            "ImageInvalid",
-        ),
-        (
-            "a qcow2 with an external data file is refused",
-            "external",
-            |folder| {
-                let options = "data_file=external.raw,data_file_raw=on";
-                qemu_img(&["create", "-q", "-f", "qcow2", "-o", options, "external", "1M"], folder)?;
-                Ok(folder.join("external"))
-            },
-            "ImageInvalid",
-        ),
-        (
-            "a qcow2 of an absurd virtual size is refused",
-            "absurd",
-            |folder| {
-                qemu_img(&["create", "-q", "-f", "qcow2", "absurd", "1000T"], folder)?;
-                Ok(folder.join("absurd"))
-            },
-            "ImageTooLarge",
-        ),
-    ]
 }
 
 fn disks(report: &mut Report, platform: &Platform, guest: &GuestImage) {
@@ -293,6 +136,36 @@ fn sharing(report: &mut Report, platform: &Platform) {
     );
 }
 
+/// A cloud-config with a bracket that nobody closes.
+const NOT_YAML: &str = "#cloud-config\nusers:\n  - name: [web\nruncmd: []\n";
+
+fn hopeless(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    let stalled = |reason: &str| -> Result<String> {
+        let vm = kubectl.condition("vm", "hopeless", "Stalled", "True", Some(reason), SOON)?;
+        ensure!(crate::fleet::host_in(&vm).is_none(), "it is bound: {:#}", vm["status"]);
+        Ok(condition_of(&vm, "Stalled").context("no Stalled")?["message"].to_string())
+    };
+    report.case("user data that is no YAML stalls its VM, with line and column and none of its text", || {
+        let vm = manifests::vm("hopeless", "vast", "hopeless");
+        let vm = manifests::with(vm, "bootstrap", serde_json::json!({"userData": NOT_YAML}));
+        kubectl.apply(&vm.to_string())?;
+        let message = stalled("InvalidSpec")?;
+        says(&message, &["user data", "line", "column"])?;
+        ensure!(!message.contains("web"), "{message}");
+        delete(kubectl, &["vm/hopeless"])
+    });
+    report.case("a VM larger than any host is stalled, with what the largest host offers", || {
+        kubectl.apply(&manifests::all(&[
+            manifests::class("vast", 1, "4000Gi"),
+            manifests::blank_disk("hopeless", "64Mi"),
+            manifests::vm("hopeless", "vast", "hopeless"),
+        ]))?;
+        says(&stalled("NoHostLargeEnough")?, &["4000Gi", "the largest"])?;
+        delete(kubectl, &["vm/hopeless", "disk/hopeless", "vmclass/vast"])
+    });
+}
+
 /// A QEMU that cannot start a machine, and tells so the way QEMU does.
 const FAILING: &str = "#!/bin/sh
 case \"$*\" in
@@ -363,6 +236,12 @@ pub fn through_terraform(report: &mut Report, platform: &mut Platform, guest: &G
         }
         project.edit("main.tf", r#"name = "web-data""#, r#"name = "Web_Data""#)?;
         says(&project.plan_refused()?, &["name", "Web_Data"])
+    });
+    report.case("Terraform's plan refuses user data that is no YAML, with line and column", || {
+        let project = story::quickstart(platform, guest, NOT_YAML)?;
+        project.init()?;
+        let told = crate::terraform::unwrapped(&project.plan_refused()?);
+        says(&told, &["user_data", "not YAML", "line", "column"])
     });
     report.case(
         "a control plane that goes away in the middle of an apply costs a second apply and nothing else",

@@ -3,11 +3,12 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::{ANSWER, SOON, page, reaches};
+use super::{ANSWER, SOON, message, page, reaches};
 use crate::fleet::Fleet;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::Content;
+use crate::lanes::kubectl::says;
 use crate::lanes::manifests;
 use crate::report::Report;
 use crate::wait;
@@ -38,6 +39,7 @@ pub fn run(report: &mut Report, fleet: &Fleet, guest: &GuestImage) {
     if let Ok(guests) = guests {
         cases(report, fleet, &guests);
     }
+    overlap(report, fleet);
     report.case("both tenants are taken away", || {
         for (tenant, _) in TENANTS {
             // What a VM uses can be deleted once the VM has let go of it.
@@ -80,6 +82,33 @@ fn cases(report: &mut Report, fleet: &Fleet, guests: &[Guest]) {
         }
         Ok(())
     });
+}
+
+/// Hosts route all tenants' networks, so no two may have an address in common.
+fn overlap(report: &mut Report, fleet: &Fleet) {
+    report.case(
+        "a network that overlaps another tenant's is refused, and what needs it is not bound",
+        || {
+            let (older, cidr) = TENANTS[0];
+            let (younger, _) = TENANTS[1];
+            let kubectl = fleet.kubectl().within(younger);
+            let vm = manifests::vm("late", "web", "late");
+            let card = json!([{"name": "nic0", "network": "late"}]);
+            kubectl.apply(&manifests::all(&[
+                manifests::network("late", "10.81.0.128/25"),
+                manifests::blank_disk("late", "64Mi"),
+                manifests::with(vm, "networkInterfaces", card),
+            ]))?;
+            let network =
+                kubectl.condition("network", "late", "Stalled", "True", Some("InvalidSpec"), SOON)?;
+            let told = [cidr, &format!("network {older}/private")];
+            says(message(&network, "Stalled")?, &told)?;
+            let vm = kubectl.condition("vm", "late", "Ready", "False", Some("WaitingForNetwork"), SOON)?;
+            says(message(&vm, "Ready")?, &told)?;
+            ensure!(crate::fleet::host_in(&vm).is_none(), "it is bound: {:#}", vm["status"]);
+            kubectl.ok(&["delete", "vm/late", "disk/late", "network/late", "--timeout=60s"]).map(drop)
+        },
+    );
 }
 
 fn objects(tenant: &str, cidr: &str, url: &str, sha256: &str) -> Vec<Value> {

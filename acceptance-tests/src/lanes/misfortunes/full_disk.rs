@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::kubectl::says;
-use super::{Kit, manifests};
 use crate::fleet::{Fleet, Member};
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::Content;
 use crate::kubectl::condition_of;
+use crate::lanes::kubectl::says;
+use crate::lanes::manifests;
+use crate::platform::Parts;
 use crate::report::{Report, note};
 use crate::{process, wait};
 
@@ -28,13 +29,11 @@ const SOON: Duration = Duration::from_secs(60);
 /// The file that takes the room away.
 const FILLER: &str = "filler";
 
-/// Runs the lane.
-pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
-    let parts = report.step("the programs are built", || kit.parts("full-disk"))?;
-    let guest = report.step("the small guest is built", || kit.small_guest())?;
+/// Runs the story on a host of its own.
+pub fn run(report: &mut Report, parts: &Parts, guest: &GuestImage) -> Result<()> {
     let mut fleet = report
-        .step("berth up is ready on a host with a small disk", || Fleet::embedded_on(&parts, small_disk))?;
-    let outcome = chapters(report, &mut fleet, &guest);
+        .step("berth up is ready on a host with a small disk", || Fleet::embedded_on(parts, small_disk))?;
+    let outcome = chapters(report, &mut fleet, guest);
     if outcome.is_err() || report.count().failed > 0 {
         note(&fleet.keep_evidence());
     }
@@ -43,7 +42,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn small_disk(member: &Member) -> Result<()> {
+fn small_disk(member: &mut Member) -> Result<()> {
     let state = member.berth.state();
     fs::create_dir_all(state)?;
     let mut mount = member.berth.machine().command("mount");
@@ -220,7 +219,7 @@ fn refused_writes(fleet: &mut Fleet, address: &str) -> Result<()> {
         ensure!(!finished.status.success(), "it was taken");
         Ok(finished.told())
     })?;
-    says(&told.to_lowercase(), &["full"])?;
+    says(&told.to_lowercase(), &["no space left for the database"])?;
     kubectl.object("vm", "full").context("reading")?;
     http::get(fleet.members()[0].namespace(), address, "/", SOON).context("the guest")?;
     fleet.member_mut("h1")?.berth.must_run()

@@ -1,0 +1,71 @@
+//! The control groups berth makes for its VMs, seen from outside.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where control groups are.
+const ROOT: &str = "/sys/fs/cgroup";
+/// berth's folder in every hierarchy.
+const PARENT: &str = "berth";
+/// A process leaves its group a moment after it is seen to have ended.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// berth's folder in every hierarchy that has one: v2 is mounted at the root or beside those of v1.
+fn parents() -> Vec<PathBuf> {
+    let hierarchies = fs::read_dir(ROOT).into_iter().flatten().flatten().map(|entry| entry.path());
+    let parents = hierarchies.chain([PathBuf::from(ROOT)]).map(|hierarchy| hierarchy.join(PARENT));
+    parents.filter(|parent| parent.is_dir()).collect()
+}
+
+/// The groups a process is in.
+pub fn of(pid: i32) -> Vec<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let names: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.splitn(3, ':').nth(2)?.strip_prefix("/berth/")).collect();
+    parents()
+        .iter()
+        .flat_map(|parent| names.iter().map(|name| parent.join(name)).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The groups that hold no process, and berth's folders that hold no group: one that does belongs to a VM that runs.
+pub fn idle() -> BTreeSet<PathBuf> {
+    let mut idle = BTreeSet::new();
+    for parent in parents() {
+        let groups: Vec<PathBuf> = fs::read_dir(&parent)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir())
+            .collect();
+        idle.extend(groups.iter().filter(|group| holds_none(group)).cloned());
+        if groups.is_empty() {
+            idle.insert(parent);
+        }
+    }
+    idle
+}
+
+fn holds_none(group: &Path) -> bool {
+    fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
+}
+
+/// Removes groups whose process has ended, and berth's folders where these were the last.
+pub fn remove(groups: &BTreeSet<PathBuf>) {
+    for group in groups {
+        for _ in 0..TRIES {
+            // Not every hierarchy has it, and one that holds a process stays.
+            if fs::remove_dir(group).is_ok() || !holds_none(group) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        if let Some(parent) = group.parent().filter(|parent| parent.ends_with(PARENT)) {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
