@@ -69,3 +69,17 @@ pub fn remove(groups: &BTreeSet<PathBuf>) {
         }
     }
 }
+
+/// A group as berth would make it, in the first hierarchy that lets us.
+#[cfg(test)]
+pub(crate) fn make(name: &str) -> Option<PathBuf> {
+    let hierarchies = fs::read_dir(ROOT).into_iter().flatten().flatten().map(|entry| entry.path());
+    let groups = hierarchies.chain([PathBuf::from(ROOT)]).map(|hierarchy| hierarchy.join(PARENT).join(name));
+    groups.into_iter().find(|group| {
+        let made = fs::create_dir_all(group).is_ok() && group.join("cgroup.procs").is_file();
+        if !made {
+            remove(&BTreeSet::from([group.clone()]));
+        }
+        made
+    })
+}

@@ -22,7 +22,7 @@ use crate::wait;
 
 /// The first process of a whole machine: takes its name, has shared memory of its own, tells that it is up, and buries what
 /// others leave behind.
-const INIT: &str = "printf %s \"$1\" >/proc/sys/kernel/hostname; mount -t tmpfs tmpfs /dev/shm && echo up; \
+const INIT: &str = "printf %s \"$1\" >/proc/sys/kernel/hostname; mount -t tmpfs tmpfs /dev/shm && echo \"$2 is up\"; \
                     while :; do sleep 3600 & wait; done";
 
 /// The machine. Dropping it ends all that runs on it.
@@ -44,11 +44,13 @@ impl Machine {
     pub fn whole(name: &str, namespace: &Arc<Namespace>, log: &Path) -> Result<Arc<Self>> {
         let mut unshare = namespace.command("unshare");
         unshare.args(["--mount", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]);
-        unshare.args(["sh", "-c", INIT, "init", name]);
+        unshare.args(["sh", "-c", INIT, "init", name, namespace.name()]);
         let mut first = Daemon::spawn(&format!("machine {name}"), &mut unshare, log)?;
         wait::until(&format!("machine {name} to be up"), Duration::from_secs(20), || {
             first.must_run()?;
-            anyhow::ensure!(first.log_tail().contains("up"), "it has not said so");
+            // A machine of the same name may have said so in the same log before.
+            let said = first.log_tail().contains(&format!("{} is up", namespace.name()));
+            anyhow::ensure!(said, "it has not said so");
             Ok(())
         })?;
         let doomed = namespace.name().to_owned();
@@ -122,4 +124,41 @@ impl Machine {
 
 fn space(pid: u32, kind: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/ns/{kind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cgroups, prerequisites};
+
+    #[test]
+    fn a_machine_that_goes_takes_the_control_groups_of_what_ran_on_it_along() {
+        if !prerequisites::is_root() {
+            eprintln!("not tried: network namespaces and control groups need root");
+            return;
+        }
+        let name = format!("i-test-{}", std::process::id());
+        let Some(group) = cgroups::make(&name) else {
+            eprintln!("not tried: no control group can be made here");
+            return;
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let network = Namespace::new().expect("a namespace");
+        let machine = Machine::whole("m", &network, &folder.path().join("machine.log")).expect("a machine");
+        let mut enter = machine.command("sh");
+        // In a session of its own, as QEMU is: ending whoever started it does not end it.
+        let script = format!("echo 0 >{}/cgroup.procs; setsid sleep 600 & exec sleep 600", group.display());
+        enter.args(["-c", &script]);
+        let inside = machine.spawn("sleep", enter, &folder.path().join("sleep.log")).expect("it starts");
+        let pid = i32::try_from(inside.pid()).expect("a pid fits");
+        wait::until("it to be in the group", Duration::from_secs(20), || {
+            anyhow::ensure!(cgroups::of(pid).contains(&group), "it is in {:?}", cgroups::of(pid));
+            Ok(())
+        })
+        .expect("it enters");
+        drop(inside);
+        assert!(group.exists(), "the other process is still in it");
+        drop(machine);
+        assert!(!group.exists(), "{} is left", group.display());
+    }
 }

@@ -6,6 +6,7 @@ pub mod full_disk;
 use anyhow::Result;
 
 use super::Kit;
+use crate::platform::Parts;
 use crate::report::Report;
 
 /// Runs the lane.
@@ -13,6 +14,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("misfortunes"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let library = report.step("a clock that can be set is there", || kit.settable_clock())?;
-    full_disk::run(report, &parts, &guest)?;
-    clocks::run(report, &parts, &guest, &library)
+    let within = |folder: &str| Parts { logs: parts.logs.join(folder), ..parts.clone() };
+    full_disk::run(report, &within("full-disk"), &guest)?;
+    clocks::run(report, &within("clocks"), &guest, &library)
 }

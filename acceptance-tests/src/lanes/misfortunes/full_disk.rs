@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fleet::{Fleet, Member};
 use crate::guests::GuestImage;
@@ -26,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(120);
 /// A failed step is tried again with pauses that grow.
 const HEALS: Duration = Duration::from_secs(330);
 const SOON: Duration = Duration::from_secs(60);
-/// The file that takes the room away.
+/// The file that takes the room away, and a label.
 const FILLER: &str = "filler";
 
 /// Runs the story on a host of its own.
@@ -60,8 +60,15 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
         let kubectl = fleet.kubectl();
         kubectl.ok(&["delete", "vm/full", "--timeout=85s"])?;
         wait::until("disks and image to go", SOON, || {
-            let objects =
-                ["delete", "disk/full", "disk/data", "image/full", "vmclass/full", "--ignore-not-found"];
+            let objects = [
+                "delete",
+                "disk/full",
+                "disk/data",
+                "image/full",
+                "vmclass/full",
+                "vmclass/after",
+                "--ignore-not-found",
+            ];
             kubectl.ok(&objects).map(drop)
         })?;
         ensure!(fleet.members()[0].qemu()?.is_empty(), "QEMU still runs");
@@ -183,16 +190,17 @@ fn writing(report: &mut Report, fleet: &Fleet, address: &str, disk: &HostDisk) {
 
 fn database(report: &mut Report, fleet: &mut Fleet, address: &str, disk: &HostDisk) {
     report.case(
-        "with no room for the database writes are refused, reads and guests go on, and it heals",
+        "with no room for the database nothing new is taken, small changes, deletions and guests go on, and it heals",
         || {
             let kubectl = fleet.kubectl().clone();
+            kubectl.apply(&manifests::class("spare", 1, "128Mi").to_string())?;
             let boot = boot_of(fleet, address)?;
             disk.leave(0)?;
             let outcome = refused_writes(fleet, address);
             disk.empty()?;
             outcome?;
-            wait::until("writes to be taken again", SOON, || {
-                kubectl.ok(&["label", "vmclass", "full", "after=full", "--overwrite"]).map(drop)
+            wait::until("something new to be taken again", SOON, || {
+                kubectl.apply(&manifests::class("after", 1, "128Mi").to_string()).map(drop)
             })?;
             fleet.member_mut("h1")?.berth.must_run()?;
             kubectl.condition("vm", "full", "Ready", "True", None, HEALS)?;
@@ -202,7 +210,9 @@ fn database(report: &mut Report, fleet: &mut Fleet, address: &str, disk: &HostDi
             fleet.member_mut("h1")?.berth.spawn_up()?;
             fleet.host_is_ready("h1")?;
             let class = kubectl.object("vmclass", "full")?;
-            ensure!(class["metadata"]["labels"]["after"] == "full", "{:#}", class["metadata"]);
+            ensure!(class["metadata"]["labels"]["during"] == "full", "{:#}", class["metadata"]);
+            kubectl.object("vmclass", "after")?;
+            kubectl.refused(&["get", "vmclass", "spare"])?;
             ensure!(boot_of(fleet, address)? == boot, "the guest rebooted");
             Ok(())
         },
@@ -211,26 +221,23 @@ fn database(report: &mut Report, fleet: &mut Fleet, address: &str, disk: &HostDi
 
 fn refused_writes(fleet: &mut Fleet, address: &str) -> Result<()> {
     let kubectl = fleet.kubectl().clone();
-    // What is written until the last page is full is taken; then comes the refusal.
-    let told = wait::until("a write to be refused", SOON, || {
-        let filled = manifests::with(manifests::class("filling", 1, "128Mi"), "cpus", json!(2));
-        let labelled = long_label(filled);
-        let finished = kubectl.with_input(&["apply", "--server-side", "-f", "-"], &labelled.to_string())?;
+    let mut number = 0;
+    // The disk is not looked at for every write.
+    let told = wait::until("something new to be refused", SOON, || {
+        number += 1;
+        let mut filling = manifests::class(&format!("filling-{number}"), 1, "128Mi");
+        filling["metadata"]["labels"] = json!({FILLER: "yes"});
+        let finished = kubectl.with_input(&["apply", "--server-side", "-f", "-"], &filling.to_string())?;
         ensure!(!finished.status.success(), "it was taken");
         Ok(finished.told())
     })?;
-    says(&told.to_lowercase(), &["no space left for the database"])?;
+    says(&told, &["disk is full", "make some"])?;
     kubectl.object("vm", "full").context("reading")?;
+    kubectl.ok(&["label", "vmclass", "full", "during=full", "--overwrite"]).context("a small change")?;
+    kubectl.ok(&["delete", "vmclass", "-l", &format!("{FILLER}=yes")]).context("deleting what was taken")?;
+    kubectl.ok(&["delete", "vmclass", "spare"]).context("deleting")?;
     http::get(fleet.members()[0].namespace(), address, "/", SOON).context("the guest")?;
     fleet.member_mut("h1")?.berth.must_run()
-}
-
-/// Different each time, so that there is something to write.
-fn long_label(mut object: Value) -> Value {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    object["metadata"]["annotations"] =
-        json!({"filling": format!("{}{}", now.as_nanos(), "x".repeat(60_000))});
-    object
 }
 
 fn boot_of(fleet: &Fleet, address: &str) -> Result<String> {
