@@ -154,8 +154,12 @@ fn running(fleet: &Fleet) -> Result<Vec<(Vec<i32>, String)>> {
         let vm = fleet.kubectl().object("vm", &format!("on-{host}"))?;
         let address = vm["status"]["interfaces"][0]["address"].as_str().context("no address")?;
         let page = http::get_within(member.namespace(), address, "/cgi-bin/uptime", ANSWER)?;
-        let qemu = member.qemu()?;
-        ensure!(qemu.len() == 1, "{host} runs {qemu:?}");
+        // An agent that starts asks QEMU what it can do, by a QEMU of its own that ends.
+        let qemu = wait::until(&format!("{host} to run one QEMU"), SOON, || {
+            let qemu = member.qemu()?;
+            ensure!(qemu.len() == 1, "it runs {qemu:?}");
+            Ok(qemu)
+        })?;
         Ok((qemu, field(&page, "boot_id")?.to_owned()))
     };
     HOSTS.iter().map(|host| guest(host)).collect()
