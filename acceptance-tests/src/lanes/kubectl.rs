@@ -303,7 +303,8 @@ fn machines(report: &mut Report, platform: &mut Platform) {
             &delete()?.failure()?,
             &["VMClass whole is in use by VM default/whole", "Disk whole is in use"],
         )?;
-        says(&kubectl.refused(&["get", "vm", "whole"])?, &["NotFound"])?;
+        // After a refusal kubectl does not wait for what it did delete.
+        kubectl.ok(&["wait", "vm/whole", "--for=delete", "--timeout=60s"])?;
         wait::until("the rest to go", SOON, || delete()?.success().map(drop))
     });
     report.case("a VM declared stopped and stopped is Ready, and no process is left", || {
