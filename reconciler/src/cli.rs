@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use ipnet::Ipv4Net;
 
-use crate::log::LogOptions;
+use crate::{controllers::Filling, log::LogOptions};
 
 /// Runs virtual machines on KVM hosts, declared in Terraform or as Kubernetes objects.
 #[derive(Debug, Parser)]
@@ -92,6 +92,14 @@ fn label(text: &str) -> Result<(String, String), String> {
     pair.ok_or_else(|| format!("{text:?} is not key=value"))
 }
 
+/// What the controllers are told.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PlacementOptions {
+    /// Which of several hosts that can take a VM it goes to, after the wishes of its group and its preferred labels.
+    #[arg(long, env = "BERTH_PLACEMENT", value_enum, default_value_t)]
+    pub placement: Filling,
+}
+
 /// `berth up`
 #[derive(Args, Debug)]
 pub struct UpOptions {
@@ -123,6 +131,8 @@ pub struct UpOptions {
     pub history_revisions: u64,
     #[command(flatten)]
     pub backups: BackupSchedule,
+    #[command(flatten)]
+    pub placement: PlacementOptions,
     #[command(flatten)]
     pub agent: AgentOptions,
 }
@@ -252,6 +262,8 @@ pub struct ControllersOptions {
     /// See --private-cidr.
     #[arg(long)]
     pub public_cidr: Option<Ipv4Net>,
+    #[command(flatten)]
+    pub placement: PlacementOptions,
 }
 
 /// `berth host`

@@ -160,3 +160,19 @@ fn an_agent_that_starts_again_takes_up_what_runs() {
         rig.is_quiet().await;
     });
 }
+
+#[test]
+fn what_runs_and_what_lies_on_a_host_is_found_again_when_every_status_was_lost() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let before = (rig.pid("web").await, rig.identity("web").await, rig.system.volumes_now());
+        rig.strike_from_here();
+        rig.lose_every_status().await;
+        web_runs(rig).await;
+        let after = (rig.pid("web").await, rig.identity("web").await, rig.system.volumes_now());
+        assert_eq!(after, before, "the same QEMU, the same disk, nothing made twice");
+        rig.is_quiet().await;
+        all_is_deleted(rig).await;
+    });
+}

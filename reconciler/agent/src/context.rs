@@ -10,14 +10,15 @@ use tokio::sync::watch;
 
 use crate::config::AgentConfig;
 use crate::definitions::Definitions;
-use crate::host::SignOfLife;
+use crate::error::Error;
+use crate::host::{Overhead, SignOfLife};
 use crate::index::Index;
 use crate::machine::Machines;
 use crate::network::Applied;
 use crate::pulls::Pulls;
 use crate::queue::Queue;
 use crate::recorder::Recorder;
-use crate::system::System;
+use crate::system::{HostFacts, System};
 use crate::vm::Admissions;
 
 /// One running agent.
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) network: Applied,
     pub(crate) recorder: Recorder,
     pub(crate) sign_of_life: SignOfLife,
+    /// What a VM takes above its guest memory, as it is measured here.
+    pub(crate) overhead: Overhead,
     /// Whether the control plane knows all that is reported.
     pub(crate) definitions: Definitions,
     /// Whether this host was being emptied when that was last looked at.
@@ -62,6 +65,7 @@ impl Context {
             network: Applied::default(),
             recorder,
             sign_of_life: SignOfLife::default(),
+            overhead: Overhead::default(),
             definitions: Definitions::default(),
             draining: AtomicBool::new(false),
             synced: watch::channel(false).0,
@@ -74,6 +78,12 @@ impl Context {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.config.clock.now()
+    }
+
+    /// What the machine has, with what a VM takes here above its guest memory.
+    pub(crate) async fn facts(&self) -> Result<HostFacts, Error> {
+        let facts = self.system.facts().await?;
+        Ok(HostFacts { overhead_bytes: self.overhead.figure(facts.overhead_bytes), ..facts })
     }
 
     pub(crate) fn host(&self) -> &str {

@@ -6,6 +6,7 @@
 
 mod lease;
 mod observe;
+mod overhead;
 mod plan;
 mod status;
 
@@ -19,6 +20,7 @@ use kube::{Api, Resource};
 
 pub(crate) use lease::{SignOfLife, renew_for_ever};
 use observe::Observed;
+pub(crate) use overhead::Overhead;
 
 use crate::context::Context;
 use crate::converge::post;

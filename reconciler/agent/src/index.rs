@@ -153,11 +153,6 @@ impl Tables {
             .map(|(_, a)| a)
     }
 
-    /// The VM with this identity on disk.
-    pub(crate) fn vm_of_instance(&self, instance: &str) -> Option<(&ObjectName, &Arc<VM>)> {
-        self.vms.all().find(|(_, vm)| instance_of(vm) == Some(instance))
-    }
-
     fn vms_where(&self, wanted: impl Fn(&ObjectName, &VM) -> bool) -> Vec<Key> {
         self.vms.all().filter(|(name, vm)| wanted(name, vm)).map(|(name, _)| Key::Vm(name.clone())).collect()
     }

@@ -172,6 +172,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
 
     async fn facts(&self) -> Result<HostFacts>;
 
+    /// Bytes that a QEMU takes above its guest's memory; `None` if that cannot be told, or it is gone.
+    async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>>;
+
     /// What runs or lies here that berth did not make.
     async fn strangers(&self) -> Result<Vec<Stranger>>;
 

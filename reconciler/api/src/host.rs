@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser};
+use crate::{Conditions, ObjectUser, vm::InterfaceStatus};
 
 /// A machine that runs VMs. Made by its agent; a person sets `spec` only.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -87,7 +87,8 @@ pub struct HostStatus {
     /// What is left of it after the VMs bound here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Resources>,
-    /// Memory each VM takes above its guest memory, as a quantity.
+    /// Memory that a VM is counted with above its guest memory, as a quantity: the most that one was measured to take
+    /// here lately, and before that what the accelerator is known to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm_overhead: Option<String>,
     /// How many VMs are bound here.
@@ -102,9 +103,14 @@ pub struct HostStatus {
     /// Files of deleted disks that `berth undelete` can bring back. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trash: Vec<TrashedVolume>,
-    /// What runs or lies here that no object owns. Reported, never touched. At most 1,000 are listed.
+    /// What runs or lies here that no object owns. Reported, never touched, but given back to the object it was made
+    /// for when that has lost its status. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orphans: Vec<Orphan>,
+    /// That the agent has looked at what it holds. Absent before: nothing is placed until every host that answers has
+    /// looked, so that nothing is made again that runs or lies somewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<Inventory>,
     /// Some of what is bound to it: at most four, whoever else there is. While there is one, deleting the Host is refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -119,6 +125,14 @@ pub struct AddressConflict {
     pub address: String,
     /// The MAC address of whoever answers for it.
     pub mac: String,
+}
+
+/// That an agent has looked at what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Inventory {
+    /// Whether `orphans` names all of it that was made for an object.
+    pub complete: bool,
 }
 
 /// What was measured of `/dev/kvm`.
@@ -176,4 +190,28 @@ pub struct Orphan {
     pub name: String,
     /// What it is, for people.
     pub detail: String,
+    /// The object it was made for, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OrphanOwner>,
+}
+
+/// The object that something on a host was made for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrphanOwner {
+    /// `VM` or `Disk`.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid, if it is known: another object of the same name is not the owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// The epoch of the binding it was made under; 0 if that is not known.
+    #[serde(default)]
+    pub epoch: i64,
+    /// A VM's network interfaces as it was started with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<InterfaceStatus>,
 }

@@ -48,6 +48,8 @@ reasons! {
     Bound,
     /// No host can take it now; the message says why for each rule that failed.
     Unschedulable,
+    /// A host has not said yet what runs and lies there, or what it said is being taken up.
+    WaitingForInventory,
     /// The host it was bound to refused it; the message says why. It is placed anew.
     Refused,
     /// The VMClass does not exist yet.

@@ -10,7 +10,7 @@ pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     if let (Some(private), Some(public)) = (options.private_cidr, options.public_cidr) {
         install::defaults(&client, &private.to_string(), &public.to_string()).await?;
     }
-    let config = controllers::Config::new();
+    let config = controllers::Config { filling: options.placement.placement, ..controllers::Config::new() };
     let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
     let clock = config.clock.clone();
     leader::run(client.clone(), &identity, clock, cancel, |leading| {

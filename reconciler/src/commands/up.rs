@@ -49,8 +49,10 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut parts = JoinSet::new();
     {
         let (client, cancel) = (client.clone(), cancel.clone());
+        let config =
+            controllers::Config { filling: options.placement.placement, ..controllers::Config::new() };
         parts.spawn(async move {
-            controllers::run(client, controllers::Config::new(), cancel).await;
+            controllers::run(client, config, cancel).await;
             anyhow::Ok(())
         });
     }

@@ -5,17 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{CONTROLLER_MANAGER, SYSTEM_NAMESPACE, VM, manifests::access};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
-use tokio::time::Instant;
+use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access};
+use kube::ResourceExt;
 
 use super::{
-    Key, Kind, World,
-    apply::{WriteError, Writer},
+    Config, Key, Kind, World,
+    draft::{Draft, Write},
     plan::Outcome,
 };
 
@@ -108,40 +103,29 @@ fn host_of(role: &str) -> Option<&str> {
     role.strip_prefix("berth-secrets-")
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
+pub(super) fn reconcile(world: &World, _: &Config, key: &Key, draft: &mut Draft) -> Outcome {
     // The other roles of a host are those it joined with: an administrator's.
-    let Some(host) = host_of(&key.name).map(str::to_owned) else { return Ok(Outcome::Settled) };
+    let Some(host) = host_of(&key.name).map(str::to_owned) else { return Outcome::Settled };
     let wanted = world.index.secrets.of(&host, key.namespace());
     match plan(has_account(world, &host), &wanted, allowed(world, key).as_deref()) {
         Decision::Leave => {}
-        Decision::Allow(names) => allow(world, writer, &host, key, &names, touched).await?,
-        Decision::Remove => remove(world, writer, key, touched).await?,
+        Decision::Allow(secrets) => draft.write(Write::Allow { role: key.clone(), host, secrets }),
+        Decision::Remove => draft.write(Write::Disallow(key.clone())),
     }
-    Ok(Outcome::Settled)
+    Outcome::Settled
 }
 
 /// Lets a host read one more Secret, which a VM that is about to be bound to it needs.
-pub(super) async fn grant(
-    world: &mut World,
-    writer: &Writer,
-    host: &str,
-    vm: &VM,
-    touched: &mut Vec<Key>,
-) -> Result<(), WriteError> {
-    let Some(secret) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else { return Ok(()) };
-    let key = key(host, &vm.namespace().unwrap_or_default());
-    let mut names = world.index.secrets.of(host, key.namespace());
-    if !has_account(world, host) || names.contains(&secret) {
-        return Ok(());
+pub(super) fn grant(world: &World, host: &str, vm: &VM, draft: &mut Draft) {
+    let Some(secret) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else { return };
+    let role = key(host, &vm.namespace().unwrap_or_default());
+    let mut secrets = world.index.secrets.of(host, role.namespace());
+    if !has_account(world, host) || secrets.contains(&secret) {
+        return;
     }
-    names.push(secret);
-    names.sort();
-    allow(world, writer, host, &key, &names, touched).await
+    secrets.push(secret);
+    secrets.sort();
+    draft.write(Write::Allow { role, host: host.to_owned(), secrets });
 }
 
 fn has_account(world: &World, host: &str) -> bool {
@@ -162,46 +146,6 @@ fn plan(has_account: bool, wanted: &[String], allowed: Option<&[String]>) -> Dec
         (false, Some(_)) => Decision::Remove,
         (false, None) => Decision::Leave,
     }
-}
-
-async fn allow(
-    world: &mut World,
-    writer: &Writer,
-    host: &str,
-    key: &Key,
-    names: &[String],
-    touched: &mut Vec<Key>,
-) -> Result<(), WriteError> {
-    let failed = |source| WriteError::new(key, source);
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let [role, binding] = access::secrets(host, key.namespace(), &names);
-    let params = PatchParams::apply(CONTROLLER_MANAGER).force();
-    let bindings: Api<RoleBinding> = Api::namespaced(writer.client().clone(), key.namespace());
-    bindings.patch(&key.name, &params, &Patch::Apply(&binding)).await.map_err(failed)?;
-    let roles: Api<Role> = Api::namespaced(writer.client().clone(), key.namespace());
-    let written = roles.patch(&key.name, &params, &Patch::Apply(&role)).await.map_err(failed)?;
-    touched.extend(world.put(written, Instant::now()));
-    Ok(())
-}
-
-async fn remove(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<(), WriteError> {
-    let ended = |result: kube::Result<()>| match result {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other,
-    };
-    let failed = |source| WriteError::new(key, source);
-    let params = DeleteParams::default();
-    let bindings: Api<RoleBinding> = Api::namespaced(writer.client().clone(), key.namespace());
-    ended(bindings.delete(&key.name, &params).await.map(|_| ())).map_err(failed)?;
-    let roles: Api<Role> = Api::namespaced(writer.client().clone(), key.namespace());
-    ended(roles.delete(&key.name, &params).await.map(|_| ())).map_err(failed)?;
-    touched.extend(world.remove(key));
-    Ok(())
 }
 
 #[cfg(test)]

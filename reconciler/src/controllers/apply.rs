@@ -1,22 +1,29 @@
-//! The only writer of the controllers: each write stands for itself, carries the resourceVersion that was read, and
-//! its answer goes into the world at once, so that the next decision already knows of it.
+//! The only writer of the controllers. It makes the writes of one decision in their order; those of other decisions
+//! are under way beside them.
 
-use berth_api::{
-    Binding, CONTROLLER_MANAGER, Disk, DiskState, DiskStatus, Readiness, Reason, SYSTEM_NAMESPACE,
+use std::{fmt::Debug, time::Duration};
+
+use berth_api::{CONTROLLER_MANAGER, Host, SYSTEM_NAMESPACE, manifests::access};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        coordination::v1::Lease,
+        rbac::v1::{Role, RoleBinding},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use k8s_openapi::{NamespaceResourceScope, api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use rand::{SeedableRng, rngs::StdRng};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use std::{fmt::Debug, sync::Mutex};
-use tokio::time::Instant;
 
-use super::{Config, Filling, Key, Kind, World, key::Watched, plan::Step, users, watches::Object};
-use crate::clock::Identities;
+use super::{Key, Kind, draft::Write, key::Watched, watches::Object};
+
+/// When it is asked what became of an object whose write failed, in milliseconds after each other; then what was known
+/// of it counts again.
+const ASKED: [u64; 10] = [0, 100, 200, 400, 1_000, 2_000, 5_000, 10_000, 20_000, 20_000];
 
 /// A write that failed.
 #[derive(Debug, thiserror::Error)]
@@ -49,20 +56,44 @@ impl WriteError {
     }
 }
 
-/// Writes decisions.
-#[derive(Debug)]
-pub(super) struct Writer {
-    client: PrintableClient,
-    config: Config,
-    jitter: Mutex<StdRng>,
+/// What the server says of an object.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    /// It is this.
+    Is(Object),
+    /// It is gone.
+    Gone(Key),
+    /// The Lease of a host, as it is now.
+    Lease(String, Option<Box<Lease>>),
 }
 
-/// A client that can be printed.
-struct PrintableClient(Client);
+impl Answer {
+    fn key(&self) -> Key {
+        match self {
+            Self::Is(object) => object.key(),
+            Self::Gone(key) => key.clone(),
+            Self::Lease(host, _) => Key::namespaced(Kind::Lease, SYSTEM_NAMESPACE, host),
+        }
+    }
+}
 
-impl Debug for PrintableClient {
+/// What became of the writes of one decision.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// What the server said, the latest last. After a failure also of the objects that were not written; of one it
+    /// could not be asked about there is nothing.
+    pub(super) answers: Vec<Answer>,
+    /// The write that failed: none after it was tried.
+    pub(super) error: Option<WriteError>,
+}
+
+/// Makes writes.
+#[derive(Clone)]
+pub(super) struct Writer(Client);
+
+impl Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
+        f.write_str("Writer")
     }
 }
 
@@ -76,14 +107,23 @@ pub(super) trait WithStatus: Watched + Serialize + DeserializeOwned + Debug + In
 }
 
 macro_rules! with_status {
-    ($($kind:ty, $status:ty, $api:expr;)+) => { $(
-        impl WithStatus for $kind {
-            type Status = $status;
+    ($($kind:ident, $status:ident, $api:expr;)+) => {
+        $(impl WithStatus for berth_api::$kind {
+            type Status = berth_api::$status;
             fn status(&self) -> Option<&Self::Status> { self.status.as_ref() }
             fn set_status(&mut self, status: Self::Status) { self.status = Some(status); }
             fn api(client: Client, key: &Key) -> Api<Self> { ($api)(client, key) }
+        })+
+
+        impl Writer {
+            async fn object(&self, object: &Object, write: What<'_>) -> Result<Option<Object>, kube::Error> {
+                match object {
+                    $(Object::$kind(object) => self.typed(object.as_ref(), write).await,)+
+                    Object::Lease(_) | Object::ServiceAccount(_) | Object::Role(_) => Ok(None),
+                }
+            }
         }
-    )+ };
+    };
 }
 
 fn namespaced<K>(client: Client, key: &Key) -> Api<K>
@@ -98,188 +138,165 @@ fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<K> {
 }
 
 with_status! {
-    berth_api::VM, berth_api::VMStatus, namespaced;
+    VM, VMStatus, namespaced;
     Disk, DiskStatus, namespaced;
-    berth_api::HotswapDiskAttachment, berth_api::HotswapDiskAttachmentStatus, namespaced;
-    berth_api::Image, berth_api::ImageStatus, namespaced;
-    berth_api::PublicIP, berth_api::PublicIPStatus, namespaced;
-    berth_api::PlacementGroup, berth_api::PlacementGroupStatus, namespaced;
-    berth_api::VMClass, berth_api::VMClassStatus, namespaced;
-    berth_api::Network, berth_api::NetworkStatus, namespaced;
-    berth_api::IPPool, berth_api::IPPoolStatus, cluster;
-    berth_api::StoragePool, berth_api::StoragePoolStatus, cluster;
-    berth_api::Host, berth_api::HostStatus, cluster;
+    HotswapDiskAttachment, HotswapDiskAttachmentStatus, namespaced;
+    Image, ImageStatus, namespaced;
+    PublicIP, PublicIPStatus, namespaced;
+    PlacementGroup, PlacementGroupStatus, namespaced;
+    VMClass, VMClassStatus, namespaced;
+    Network, NetworkStatus, namespaced;
+    IPPool, IPPoolStatus, cluster;
+    StoragePool, StoragePoolStatus, cluster;
+    Host, HostStatus, cluster;
+}
+
+/// What to do with an object.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    /// Read it.
+    Read,
+    /// Write its finalizers.
+    Finalizers(&'a [String]),
+    /// Write its status, over this version of it.
+    Status(&'a ObjectMeta),
 }
 
 impl Writer {
-    /// Whether the host is silent, by its Lease as it is now: a watch that lags must not have us call unknown, again
-    /// and again, what a living agent reports.
-    pub(super) async fn confirms_silence(
-        &self,
-        world: &mut World,
-        host: &str,
-        touched: &mut Vec<Key>,
-    ) -> Result<bool, WriteError> {
-        let api: Api<Lease> = Api::namespaced(self.client.0.clone(), SYSTEM_NAMESPACE);
-        let key = Key::namespaced(Kind::Lease, SYSTEM_NAMESPACE, host);
-        let read = api.get_opt(host).await.map_err(|source| WriteError::new(&key, source))?;
-        if let Some(lease) = read {
-            touched.extend(world.put(lease, Instant::now()));
-        }
-        Ok(!world.is_alive(host))
+    pub(super) fn new(client: Client) -> Self {
+        Self(client)
     }
 
-    pub(super) fn new(client: Client, config: Config) -> Self {
-        let seed = u64::from_str_radix(&config.identities.hex(16), 16).unwrap_or_default();
-        Self { client: PrintableClient(client), config, jitter: Mutex::new(StdRng::seed_from_u64(seed)) }
-    }
-
-    pub(super) fn client(&self) -> &Client {
-        &self.client.0
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        self.config.clock.now()
-    }
-
-    pub(super) fn identities(&self) -> &Identities {
-        &self.config.identities
-    }
-
-    pub(super) fn filling(&self) -> Filling {
-        self.config.filling
-    }
-
-    /// A number from 0 to 1 that spreads retries.
-    pub(super) fn jitter(&self) -> f64 {
-        use rand::Rng;
-        self.jitter.lock().unwrap_or_else(std::sync::PoisonError::into_inner).random()
-    }
-
-    /// Makes the steps true, in order; the keys that were written are added to `touched`.
-    pub(super) async fn apply(
-        &self,
-        world: &mut World,
-        steps: &[Step],
-        touched: &mut Vec<Key>,
-    ) -> Result<(), WriteError> {
-        for step in steps {
-            match step {
-                Step::AddFinalizer(key, finalizer) => {
-                    self.finalizer(world, key, finalizer, true, touched).await?
-                }
-                Step::RemoveFinalizer(key, finalizer) => {
-                    self.finalizer(world, key, finalizer, false, touched).await?
-                }
-                Step::BindDisk { disk, host, volume_id, serial, used_by } => {
-                    let Some(object) = world.disks.get(disk).cloned() else { continue };
-                    users::claim(world, self, users::of_disk(&object), touched).await?;
-                    let mut status = object.status.clone().unwrap_or_default();
-                    let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
-                    status.binding = Some(Binding { host: host.clone(), epoch });
-                    status.volume_id = Some(volume_id.clone());
-                    status.serial = Some(serial.clone());
-                    status.used_by.clone_from(used_by);
-                    status.state = Some(DiskState::Creating);
-                    let generation = object.metadata.generation.unwrap_or_default();
-                    status.observed_generation = generation;
-                    Readiness::Reconciling(Reason::Bound, format!("bound to host {host}")).write(
-                        &mut status.conditions,
-                        generation,
-                        self.now(),
-                    );
-                    self.status(world, object.as_ref(), status, touched).await?;
+    /// Makes the writes, in order, up to the first that fails.
+    pub(super) async fn run(&self, writes: &[Write]) -> Written {
+        let mut answers = Vec::new();
+        for (done, write) in writes.iter().enumerate() {
+            match self.write(write, &answers).await {
+                Ok(answer) => answers.extend(answer),
+                Err(source) => {
+                    let error = Some(WriteError::new(&write.key(), source));
+                    self.ask_again(&writes[done..], &mut answers).await;
+                    return Written { answers, error };
                 }
             }
         }
-        Ok(())
+        Written { answers, error: None }
     }
 
-    /// Writes the status of an object, if it differs from what was read.
-    pub(super) async fn status<K: WithStatus>(
-        &self,
-        world: &mut World,
-        object: &K,
-        status: K::Status,
-        touched: &mut Vec<Key>,
-    ) -> Result<(), WriteError> {
-        if object.status() == Some(&status) {
-            return Ok(());
-        }
+    async fn write(&self, write: &Write, before: &[Answer]) -> Result<Option<Answer>, kube::Error> {
+        let answer = match write {
+            Write::Finalizers(object, finalizers) => {
+                let written = self.object(object, What::Finalizers(finalizers)).await?;
+                written.map(|written| {
+                    // The answer to a patch that took the last finalizer off is the object's last state: it is gone.
+                    let meta = written.meta();
+                    let is_gone = meta.deletion_timestamp.is_some()
+                        && meta.finalizers.as_ref().is_none_or(Vec::is_empty);
+                    if is_gone { Answer::Gone(written.key()) } else { Answer::Is(written) }
+                })
+            }
+            Write::Status(object) => {
+                let key = object.key();
+                let meta = match before.iter().rev().find(|answer| answer.key() == key) {
+                    Some(Answer::Is(written)) => written.meta(),
+                    Some(_) => return Ok(None),
+                    None => object.meta(),
+                };
+                self.object(object, What::Status(meta)).await?.map(Answer::Is)
+            }
+            Write::Allow { role, host, secrets } => Some(self.allow(role, host, secrets).await?),
+            Write::Disallow(role) => {
+                let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), role.namespace());
+                ended(bindings.delete(&role.name, &DeleteParams::default()).await)?;
+                let roles: Api<Role> = Api::namespaced(self.0.clone(), role.namespace());
+                ended(roles.delete(&role.name, &DeleteParams::default()).await)?;
+                Some(Answer::Gone(role.clone()))
+            }
+            Write::ReadLease(host) => {
+                let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+                Some(Answer::Lease(host.clone(), leases.get_opt(host).await?.map(Box::new)))
+            }
+            Write::EndHost(host) => Some(self.end_host(host).await?),
+        };
+        Ok(answer)
+    }
+
+    async fn typed<K: WithStatus>(&self, object: &K, what: What<'_>) -> Result<Option<Object>, kube::Error> {
         let key = Key::of(object);
-        let mut object = object.clone();
-        object.set_status(status);
-        object.meta_mut().managed_fields = None;
-        let params =
-            PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
-        let api = K::api(self.client.0.clone(), &key);
-        let written = api.replace_subresource("status", &key.name, &params, &object).await;
-        touched.extend(world.put(written.map_err(|error| WriteError::new(&key, error))?, Instant::now()));
-        Ok(())
+        let api = K::api(self.0.clone(), &key);
+        let manager = Some(CONTROLLER_MANAGER.to_owned());
+        let answer = match what {
+            What::Read => return Ok(api.get_opt(&key.name).await?.map(Into::into)),
+            What::Finalizers(finalizers) => {
+                let patch = json!({"metadata": {
+                    "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
+                }});
+                let params = PatchParams { field_manager: manager, ..PatchParams::default() };
+                api.patch(&key.name, &params, &Patch::Merge(&patch)).await?
+            }
+            What::Status(meta) => {
+                let mut object = object.clone();
+                *object.meta_mut() = meta.clone();
+                object.meta_mut().managed_fields = None;
+                let params = PostParams { field_manager: manager, ..PostParams::default() };
+                api.replace_subresource("status", &key.name, &params, &object).await?
+            }
+        };
+        Ok(Some(answer.into()))
     }
 
-    async fn finalizer(
-        &self,
-        world: &mut World,
-        key: &Key,
-        finalizer: &str,
-        wanted: bool,
-        touched: &mut Vec<Key>,
-    ) -> Result<(), WriteError> {
-        match key.kind {
-            Kind::VM => {
-                let object = world.vms.get(key).cloned();
-                self.finalizer_of(world, object, key, finalizer, wanted, touched).await
+    /// Asks what became of the objects of these writes, which failed or were not tried.
+    async fn ask_again(&self, writes: &[Write], answers: &mut Vec<Answer>) {
+        for write in writes {
+            let (Write::Finalizers(object, _) | Write::Status(object)) = write else { continue };
+            let key = object.key();
+            let is_failed = std::ptr::eq(write, &writes[0]);
+            if is_failed || !answers.iter().any(|answer| answer.key() == key) {
+                answers.extend(self.ask(object).await);
             }
-            Kind::Disk => {
-                let object = world.disks.get(key).cloned();
-                self.finalizer_of(world, object, key, finalizer, wanted, touched).await
-            }
-            Kind::HotswapDiskAttachment => {
-                let object = world.attachments.get(key).cloned();
-                self.finalizer_of(world, object, key, finalizer, wanted, touched).await
-            }
-            Kind::PublicIP => {
-                let object = world.public_ips.get(key).cloned();
-                self.finalizer_of(world, object, key, finalizer, wanted, touched).await
-            }
-            _ => Ok(()),
         }
     }
 
-    async fn finalizer_of<K: WithStatus>(
-        &self,
-        world: &mut World,
-        object: Option<std::sync::Arc<K>>,
-        key: &Key,
-        finalizer: &str,
-        wanted: bool,
-        touched: &mut Vec<Key>,
-    ) -> Result<(), WriteError> {
-        let Some(object) = object else { return Ok(()) };
-        let mut finalizers = object.finalizers().to_vec();
-        if finalizers.iter().any(|f| f == finalizer) == wanted {
-            return Ok(());
+    async fn ask(&self, object: &Object) -> Option<Answer> {
+        for delay in ASKED {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            match self.object(object, What::Read).await {
+                Ok(Some(object)) => return Some(Answer::Is(object)),
+                Ok(None) => return Some(Answer::Gone(object.key())),
+                Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
+                    return None;
+                }
+                Err(_) => {}
+            }
         }
-        if wanted {
-            finalizers.push(finalizer.to_owned());
-        } else {
-            finalizers.retain(|f| f != finalizer);
-        }
-        let patch = json!({"metadata": {
-            "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
-        }});
-        let params =
-            PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
-        let api = K::api(self.client.0.clone(), key);
-        let written = api.patch(&key.name, &params, &Patch::Merge(&patch)).await;
-        let written = written.map_err(|error| WriteError::new(key, error))?;
-        // The answer to a patch that took the last finalizer off is the object's last state: it is gone.
-        if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
-            touched.extend(world.remove(key));
-        } else {
-            touched.extend(world.put(written, Instant::now()));
-        }
-        Ok(())
+        None
+    }
+
+    async fn allow(&self, key: &Key, host: &str, secrets: &[String]) -> Result<Answer, kube::Error> {
+        let names: Vec<&str> = secrets.iter().map(String::as_str).collect();
+        let [role, binding] = access::secrets(host, key.namespace(), &names);
+        let params = PatchParams::apply(CONTROLLER_MANAGER).force();
+        let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), key.namespace());
+        bindings.patch(&key.name, &params, &Patch::Apply(&binding)).await?;
+        let roles: Api<Role> = Api::namespaced(self.0.clone(), key.namespace());
+        Ok(Answer::Is(roles.patch(&key.name, &params, &Patch::Apply(&role)).await?.into()))
+    }
+
+    async fn end_host(&self, host: &Host) -> Result<Answer, kube::Error> {
+        let name = host.name_any();
+        let this_one = Preconditions { uid: host.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
+        let hosts: Api<Host> = Api::all(self.0.clone());
+        ended(hosts.delete(&name, &params).await)?;
+        let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+        ended(leases.delete(&name, &DeleteParams::default()).await)?;
+        Ok(Answer::Gone(Key::of(host)))
+    }
+}
+
+fn ended<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(|_| ()),
     }
 }

@@ -10,8 +10,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    Key, Kind, World,
-    apply::{WriteError, Writer},
+    Config, Key, Kind, World,
+    draft::Draft,
     fenced,
     plan::{Need, Outcome, Plan, Standing, Step},
     vm::bind_disk,
@@ -22,6 +22,8 @@ struct Observed {
     image: Option<Arc<Image>>,
     /// It was bound for a VM that is not bound there (any more), before anything was made of it.
     forsaken: bool,
+    /// A host has its file already, and the volume's identity there: its status was lost.
+    claim: Option<(String, String)>,
     /// For a disk that is to be brought back: whether that host's trash has it.
     restore: Option<Restore>,
 }
@@ -33,26 +35,21 @@ struct Restore {
     found: bool,
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(disk) = world.disks.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(disk) = world.disks.get(key).cloned() else { return Outcome::Settled };
     let observed = observe(world, &disk);
     // What nothing was made of is not lost with its host.
     if !observed.forsaken
-        && let Some(outcome) = fenced::disk(world, writer, &disk, touched).await?
+        && let Some(outcome) = fenced::disk(world, config, &disk, draft)
     {
-        return Ok(outcome);
+        return outcome;
     }
     let plan = plan(&disk, &observed);
-    writer.apply(world, &plan.steps, touched).await?;
-    let Some(disk) = world.disks.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&disk, &plan.decision, writer.now());
-    writer.status(world, disk.as_ref(), status, touched).await?;
-    Ok(plan.outcome)
+    draft.steps(world, config, &plan.steps);
+    if plan.decision.is_some() {
+        draft.status(disk.as_ref(), status(&disk, &plan.decision, config.clock.now()));
+    }
+    plan.outcome
 }
 
 fn observe(world: &World, disk: &Disk) -> Observed {
@@ -69,7 +66,8 @@ fn observe(world: &World, disk: &Disk) -> Observed {
             Restore { host: host.to_owned(), volume_id: volume.to_owned(), found }
         },
     );
-    Observed { image, restore, forsaken: is_forsaken(world, disk, &namespace) }
+    let claim = world.claims.of(&Key::of(disk), disk).map(|claim| (claim.host.clone(), claim.id.clone()));
+    Observed { image, restore, claim, forsaken: is_forsaken(world, disk, &namespace) }
 }
 
 /// Nothing is made of a disk before the host has taken on the VM it is bound for.
@@ -88,6 +86,10 @@ fn plan(disk: &Disk, observed: &Observed) -> Plan<Standing> {
     let is_bound = disk.status.as_ref().is_some_and(|s| s.binding.is_some());
     if is_bound && !(observed.forsaken && disk.metadata.deletion_timestamp.is_none()) {
         return Plan::settled(None);
+    }
+    if let Some((host, volume)) = observed.claim.as_ref().filter(|_| !is_bound) {
+        let steps = bind_disk(&Key::of(disk), host, volume, Vec::new()).into();
+        return Plan { steps, decision: None, outcome: Outcome::Settled };
     }
     if disk.metadata.deletion_timestamp.is_some() {
         let mut plan = Plan::settled(None);
@@ -187,7 +189,7 @@ mod tests {
                 "usedBy": [{"use": "Fixed", "vm": "web", "vmUid": "u1"}]},
         }))
         .expect("a disk");
-        let seen = |forsaken| Observed { image: None, restore: None, forsaken };
+        let seen = |forsaken| Observed { image: None, restore: None, claim: None, forsaken };
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
         let decision = plan(&disk, &seen(true)).decision;
         let status = status(&disk, &decision, now);

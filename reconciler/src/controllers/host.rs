@@ -2,39 +2,37 @@
 
 use berth_api::{ConditionType, Host, HostStatus, Reason, condition};
 use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::{
-    Key, World,
-    apply::{WriteError, Writer},
+    Config, Key, World,
+    draft::{Draft, Write},
     fenced,
     plan::Outcome,
 };
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(host) = world.hosts.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(host) = world.hosts.get(key).cloned() else { return Outcome::Settled };
     if host.spec.fenced {
-        let mut status = fenced_status(&host, writer.now());
+        let mut status = fenced_status(&host, config.clock.now());
         status.used_by = world.listed_users(key, &status.used_by);
-        writer.status(world, host.as_ref(), status, touched).await?;
-        fenced::host_itself(world, writer, key, touched).await?;
-        return Ok(Outcome::Settled);
+        draft.status(host.as_ref(), status);
+        fenced::host_itself(world, &host, draft);
+        return Outcome::Settled;
     }
-    let mut alive = world.is_alive(&key.name);
-    if !alive && !is_called_unknown(&host) {
-        alive = !writer.confirms_silence(world, &key.name, touched).await?;
+    let alive = world.is_alive(&key.name);
+    if !alive && !is_called_unknown(&host) && !world.is_silence_confirmed(&key.name, Instant::now()) {
+        draft.write(Write::ReadLease(key.name.clone()));
+        draft.touch(key.clone());
+        return Outcome::Settled;
     }
-    let mut status = status(&host, alive, writer.now());
+    let mut status = status(&host, alive, config.clock.now());
     if !alive {
         // Nobody else says so while its agent is silent.
         status.used_by = world.listed_users(key, &status.used_by);
     }
-    writer.status(world, host.as_ref(), status, touched).await?;
-    Ok(Outcome::Settled)
+    draft.status(host.as_ref(), status);
+    Outcome::Settled
 }
 
 fn fenced_status(host: &Host, now: Timestamp) -> HostStatus {

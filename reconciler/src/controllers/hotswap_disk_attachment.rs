@@ -10,11 +10,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    Key, Kind, World,
-    apply::{WriteError, Writer},
+    Config, Key, Kind, World,
+    draft::Draft,
     fenced,
     plan::{Need, Outcome, Plan, Step},
     vm::bind_disk,
+    world::Unknown,
 };
 use crate::clock::Identities;
 
@@ -25,6 +26,8 @@ struct Observed {
     /// Somebody else who has the disk: the VM, and how.
     user: Option<String>,
     fresh_volume_id: String,
+    /// Why no disk may be given a host yet.
+    unknown: Option<Unknown>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,22 +37,16 @@ enum Decision {
     Bind(String),
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(attachment) = world.attachments.get(key).cloned() else { return Ok(Outcome::Settled) };
-    if let Some(outcome) = fenced::attachment(world, writer, &attachment, touched).await? {
-        return Ok(outcome);
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(attachment) = world.attachments.get(key).cloned() else { return Outcome::Settled };
+    if let Some(outcome) = fenced::attachment(world, config, &attachment, draft) {
+        return outcome;
     }
-    let plan = plan(&attachment, &observe(world, &attachment, writer.identities()));
-    writer.apply(world, &plan.steps, touched).await?;
-    let Some(attachment) = world.attachments.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&attachment, &plan.decision, writer.now());
-    writer.status(world, attachment.as_ref(), status, touched).await?;
-    Ok(plan.outcome)
+    let plan = plan(&attachment, &observe(world, &attachment, &config.identities));
+    draft.steps(world, config, &plan.steps);
+    let status = status(&attachment, &plan.decision, config.clock.now());
+    draft.status(attachment.as_ref(), status);
+    plan.outcome
 }
 
 fn observe(world: &World, attachment: &HotswapDiskAttachment, identities: &Identities) -> Observed {
@@ -72,6 +69,7 @@ fn observe(world: &World, attachment: &HotswapDiskAttachment, identities: &Ident
         user: by_status.or(by_vm).or(by_attachment.map(|key| format!("attachment {}", key.name))),
         disk,
         fresh_volume_id: format!("v-{}", identities.hex(16)),
+        unknown: world.why_not_place(),
     }
 }
 
@@ -117,6 +115,10 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
         }
         Some(_) => {}
         None => {
+            if let Some(unknown) = &observed.unknown {
+                let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+                return Plan::blocked(Decision::Wait(readiness), vec![unknown.need.clone()]);
+            }
             if let Some(why) = super::disk::blocks_its_vm(disk) {
                 return wait(Reason::WaitingForDisk, format!("Disk {}: {why}", disk_key.name));
             }

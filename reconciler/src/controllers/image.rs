@@ -4,8 +4,8 @@ use berth_api::{Binding, Image, ImageState, ImageStatus, Readiness, Reason};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Key, World,
-    apply::{WriteError, Writer},
+    Config, Key, World,
+    draft::Draft,
     plan::{Need, Outcome, Plan},
 };
 
@@ -24,18 +24,13 @@ enum Decision {
     Bind(String),
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(image) = world.images.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(image) = world.images.get(key).cloned() else { return Outcome::Settled };
     let plan = plan(&image, &observe(world, &image));
-    let mut status = status(&image, &plan.decision, writer.now());
+    let mut status = status(&image, &plan.decision, config.clock.now());
     status.used_by = world.listed_users(key, &status.used_by);
-    writer.status(world, image.as_ref(), status, touched).await?;
-    Ok(plan.outcome)
+    draft.status(image.as_ref(), status);
+    plan.outcome
 }
 
 fn observe(world: &World, image: &Image) -> Observed {

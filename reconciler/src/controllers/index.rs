@@ -203,6 +203,11 @@ impl Index {
         concerned.into_iter().collect()
     }
 
+    /// Whether the VM as given takes less than it does as it is known.
+    pub(super) fn gives_back(&self, key: &Key, vm: &VM, cpus: i64, memory: u64) -> bool {
+        gives_back(self.vm_entries.get(key), Some(&entry_of(vm, cpus, memory)))
+    }
+
     /// Counts a VM's networks where it is now instead of where it was; returns those whose hosts are others now.
     fn move_networks(&mut self, old: Option<&VmEntry>, new: Option<&VmEntry>) -> BTreeSet<Key> {
         let places = |entry: Option<&VmEntry>| -> BTreeSet<(String, String)> {

@@ -14,8 +14,8 @@ use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Key, World,
-    apply::{WriteError, Writer},
+    Config, Key, World,
+    draft::Draft,
     plan::{Need, Outcome},
 };
 
@@ -36,22 +36,17 @@ struct Observed {
     hosts: Vec<(String, Ipv4Addr)>,
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(network) = world.networks.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(network) = world.networks.get(key).cloned() else { return Outcome::Settled };
     let observed = observe(world, &network);
     let readiness = plan(&network, observed.overlapped.as_deref());
-    let mut status = status(&network, &observed, &readiness, writer.now());
+    let mut status = status(&network, &observed, &readiness, config.clock.now());
     status.used_by = world.listed_users(key, &status.used_by);
-    writer.status(world, network.as_ref(), status, touched).await?;
-    Ok(match observed.overlapped {
+    draft.status(network.as_ref(), status);
+    match observed.overlapped {
         Some(other) => Outcome::Blocked(vec![Need::Object(Key::of(other.as_ref()))]),
         None => Outcome::Settled,
-    })
+    }
 }
 
 /// Whether VMs may be on it: it was looked at and not refused.

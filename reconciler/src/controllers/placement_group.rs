@@ -9,8 +9,8 @@ use berth_api::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Key, World,
-    apply::{WriteError, Writer},
+    Config, Key, World,
+    draft::Draft,
     plan::{Need, Outcome},
     scheduler::topology_values,
 };
@@ -33,18 +33,13 @@ struct Member {
     why_not: Option<String>,
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(group) = world.placement_groups.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(group) = world.placement_groups.get(key).cloned() else { return Outcome::Settled };
     let observed = observe(world, &group, key);
-    let mut status = status(&group, &observed, &plan(&group, &observed), writer.now());
+    let mut status = status(&group, &observed, &plan(&group, &observed), config.clock.now());
     status.used_by = world.listed_users(key, &status.used_by);
-    writer.status(world, group.as_ref(), status, touched).await?;
-    Ok(Outcome::Blocked(vec![Need::Hosts]))
+    draft.status(group.as_ref(), status);
+    Outcome::Blocked(vec![Need::Hosts])
 }
 
 fn observe(world: &World, group: &PlacementGroup, key: &Key) -> Observed {

@@ -11,8 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    Key, Kind, World,
-    apply::{WriteError, Writer},
+    Config, Key, Kind, World,
+    draft::Draft,
     plan::{Need, Outcome, Plan, Step},
     users,
 };
@@ -48,27 +48,21 @@ enum Decision {
     },
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(ip) = world.public_ips.get(key).cloned() else { return Outcome::Settled };
     let observed = observe(world, &ip);
     let plan = plan(&ip, &observed);
     if matches!(plan.decision, Decision::Allocated { .. }) {
-        users::claim(world, writer, users::of_public_ip(&ip), touched).await?;
+        users::claim(world, config, users::of_public_ip(&ip), draft);
     }
-    writer.apply(world, &plan.steps, touched).await?;
-    let Some(ip) = world.public_ips.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let mut status = status(&ip, &plan.decision, writer.now());
+    draft.steps(world, config, &plan.steps);
+    let mut status = status(&ip, &plan.decision, config.clock.now());
     if plan.decision != Decision::Gone {
         let generation = ip.metadata.generation.unwrap_or_default();
-        write_conflict(&mut status, observed.conflict.as_ref(), generation, writer.now());
+        write_conflict(&mut status, observed.conflict.as_ref(), generation, config.clock.now());
     }
-    writer.status(world, ip.as_ref(), status, touched).await?;
-    Ok(plan.outcome)
+    draft.status(ip.as_ref(), status);
+    plan.outcome
 }
 
 fn observe(world: &World, ip: &PublicIP) -> Observed {

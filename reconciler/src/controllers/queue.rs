@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     Key, Kind,
-    plan::{Need, Place},
+    plan::{Need, Outcome, Place},
     scheduler::Request,
 };
 
@@ -131,10 +131,22 @@ impl Queue {
         self.later.first_key_value().map(|(at, _)| *at)
     }
 
-    /// The key's object is as it should be.
-    pub(super) fn settled(&mut self, key: &Key) {
-        self.failures.remove(key);
+    /// What is to become of the key being worked on is decided; what it has to write may still fail.
+    pub(super) fn decided(&mut self, key: &Key, outcome: Outcome) {
+        match outcome {
+            Outcome::Settled => self.left_line(),
+            Outcome::Blocked(needs) => self.blocked(key, needs),
+        }
+    }
+
+    /// The key being worked on cannot be decided yet.
+    pub(super) fn put_off(&mut self) {
         self.left_line();
+    }
+
+    /// What was decided of the key is written.
+    pub(super) fn succeeded(&mut self, key: &Key) {
+        self.failures.remove(key);
     }
 
     /// The key being worked on is out of its line: what it was tried for may be there for the next.
@@ -146,8 +158,7 @@ impl Queue {
     }
 
     /// The key waits for these.
-    pub(super) fn blocked(&mut self, key: &Key, needs: Vec<Need>) {
-        self.failures.remove(key);
+    fn blocked(&mut self, key: &Key, needs: Vec<Need>) {
         for need in &needs {
             if let Need::Room(place) = need {
                 let line = self.lines.entry(place.line.clone()).or_default();
@@ -256,7 +267,7 @@ mod tests {
         assert_eq!(queue.next_ready(now), Some(vm("large")));
         queue.blocked(&vm("large"), room(900, 0));
         assert_eq!(queue.next_ready(now), Some(vm("b")));
-        queue.settled(&vm("b"));
+        queue.decided(&vm("b"), Outcome::Settled);
         assert_eq!(queue.next_ready(now), Some(vm("c")));
         queue.blocked(&vm("c"), room(100, 2));
         assert_eq!(queue.next_ready(now), None, "where one does not fit the others are not tried");
@@ -277,7 +288,7 @@ mod tests {
         assert_eq!(queue.next_ready(now), Some(vm("b")));
         queue.blocked(&vm("b"), vec![Need::Address]);
         assert_eq!(queue.next_ready(now), Some(vm("c")));
-        queue.settled(&vm("c"));
+        queue.decided(&vm("c"), Outcome::Settled);
         assert!(queue.lines.is_empty() && queue.in_line.is_empty());
     }
 
@@ -329,7 +340,7 @@ mod tests {
             short,
             "what waits for room is looked at sooner"
         );
-        queue.settled(&vm("a"));
+        queue.succeeded(&vm("a"));
         assert_eq!(queue.retry(&vm("a"), 0.5), FIRST_DELAY, "a success forgets the failures");
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Candidate {
     /// Its agent reports and says it is ready.
     pub(super) ready: bool,
     pub(super) cordoned: bool,
+    /// Its agent answers and has not said yet what it has.
+    pub(super) untold: bool,
     /// What VMs may use. Nothing, before its first report.
     pub(super) allocatable_cpus: i64,
     pub(super) allocatable_memory: u64,
@@ -82,7 +84,7 @@ pub(super) struct Group {
 pub(super) type Members = BTreeMap<String, usize>;
 
 /// Which of several hosts that can take a VM is taken, after rules and wishes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Filling {
     /// The one with the largest share left: load is even.
     #[default]

@@ -11,10 +11,7 @@ use berth_api::{
 };
 use kube::ResourceExt;
 
-use super::{
-    Key, Kind, World,
-    apply::{WriteError, Writer},
-};
+use super::{Config, Key, Kind, World, draft::Draft};
 
 /// Which objects each is used by. See the module.
 #[derive(Debug, Default)]
@@ -178,33 +175,28 @@ impl Users {
 /// Has each of these objects say that it is used, if it does not yet: before anything is bound that names it.
 ///
 /// *Guarantees:* when it succeeds, each that exists is listed as used by a write that found it there.
-pub(super) async fn claim(
-    world: &mut World,
-    writer: &Writer,
-    used: impl IntoIterator<Item = Key>,
-    touched: &mut Vec<Key>,
-) -> Result<(), WriteError> {
+pub(super) fn claim(world: &World, config: &Config, used: impl IntoIterator<Item = Key>, draft: &mut Draft) {
     for key in used {
         let key = world.meant(&key);
-        if world.says_it_is_used(&key) != Some(false) {
+        if world.says_it_is_used(&key) != Some(false) || draft.keys().any(|written| written == key) {
             continue;
         }
-        match key.kind {
-            Kind::VMClass => super::vm_class::reconcile(world, writer, &key, touched).await?,
-            Kind::Network => super::network::reconcile(world, writer, &key, touched).await?,
-            Kind::PlacementGroup => super::placement_group::reconcile(world, writer, &key, touched).await?,
-            Kind::Image => super::image::reconcile(world, writer, &key, touched).await?,
-            Kind::StoragePool => super::storage_pool::reconcile(world, writer, &key, touched).await?,
-            Kind::IPPool => super::ip_pool::reconcile(world, writer, &key, touched).await?,
+        let reconcile = match key.kind {
+            Kind::VMClass => super::vm_class::reconcile,
+            Kind::Network => super::network::reconcile,
+            Kind::PlacementGroup => super::placement_group::reconcile,
+            Kind::Image => super::image::reconcile,
+            Kind::StoragePool => super::storage_pool::reconcile,
+            Kind::IPPool => super::ip_pool::reconcile,
             _ => continue,
         };
+        reconcile(world, config, &key, draft);
     }
-    Ok(())
 }
 
 impl World {
     /// The object that is meant when its name is said: the shared one where there is none in the user's namespace.
-    fn meant(&self, named: &Key) -> Key {
+    pub(super) fn meant(&self, named: &Key) -> Key {
         match is_shared(named.kind) && !self.exists(named) {
             true => Key::namespaced(named.kind, SHARED_NAMESPACE, &named.name),
             false => named.clone(),

@@ -13,18 +13,20 @@ use berth_api::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use tokio::time::Instant;
 
 use super::{
-    Key, Kind, World, access,
+    Config, Key, Kind, World, access,
     addresses::{self, Fresh as FreshInterface},
-    apply::{WriteError, Writer},
+    claims::Claim,
+    draft::{Draft, Write},
     fenced,
     fleet::Fleet,
     plan::{Need, Outcome, Plan, Step},
     scheduler::{Filling, Members},
     users,
+    world::Unknown,
 };
-use crate::clock::Identities;
 pub(super) use placing::bind_disk;
 use placing::{bound, check_disk, fixed_use};
 
@@ -44,10 +46,14 @@ struct Observed {
     /// The network of each interface, if it exists.
     networks: Vec<Option<Arc<Network>>>,
     filling: Filling,
-    /// Its host, when it is bound, is silent.
+    /// The host it is bound to, or that has it, is silent.
     host_silent: bool,
     /// Or gone for good.
     host_fenced: bool,
+    /// A host has it already: its status was lost.
+    claim: Option<Claim>,
+    /// Why nothing may be placed yet.
+    unknown: Option<Unknown>,
     /// The host that has just refused it, and why.
     refused_by: Option<(String, String)>,
     fresh: Fresh,
@@ -60,6 +66,8 @@ struct DiskSeen {
     object: Option<Arc<Disk>>,
     /// Another VM has it.
     user: Option<String>,
+    /// The host that has its file, though its status does not say so (any more).
+    claimed: Option<String>,
 }
 
 /// Identities and addresses to give out: randomness and the pool of addresses come in as data.
@@ -80,7 +88,13 @@ enum Decision {
     /// Not bound, for this reason.
     Wait(VMState, Readiness),
     /// Bound.
-    Bind { host: String, instance_id: String, interfaces: Vec<InterfaceStatus> },
+    Bind {
+        host: String,
+        instance_id: String,
+        interfaces: Vec<InterfaceStatus>,
+        /// The newest epoch that is known of it elsewhere than in its status.
+        after: i64,
+    },
     /// Its host is silent.
     Unknown(String),
     /// Its host has not taken it on and will not: it is placed anew.
@@ -89,43 +103,40 @@ enum Decision {
     Interfaces(Vec<InterfaceStatus>),
 }
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(vm) = world.vms.get(key).cloned() else { return Outcome::Settled };
     // What was never taken on there is not lost with its host.
     let admitted = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
-    if admitted && let Some(outcome) = fenced::vm(world, writer, &vm, touched).await? {
-        return Ok(outcome);
+    if admitted && let Some(outcome) = fenced::vm(world, config, &vm, draft) {
+        return outcome;
     }
-    let mut observed = observe(world, &vm, writer);
+    let vm = with_what_was_lost(world, vm);
+    let observed = observe(world, &vm, config);
     if observed.host_silent
         && let Some(status) =
             vm.status.as_ref().filter(|s| s.state != Some(VMState::Unknown) || !s.is_admitted())
         && let Some(binding) = &status.binding
+        && !world.is_silence_confirmed(&binding.host, Instant::now())
     {
-        observed.host_silent = writer.confirms_silence(world, &binding.host, touched).await?;
+        draft.write(Write::ReadLease(binding.host.clone()));
+        draft.touch(key.clone());
+        return Outcome::Settled;
     }
     let plan = plan(&vm, &observed, &world.index.fleet);
     if let Decision::Bind { host, .. } = &plan.decision {
         // Before the host knows of the VM, so that it never looks for its Secret in vain.
-        access::grant(world, writer, host, &vm, touched).await?;
+        access::grant(world, host, &vm, draft);
     }
     if matches!(plan.decision, Decision::Bind { .. } | Decision::Interfaces(_)) {
-        users::claim(world, writer, users::of_vm(&vm), touched).await?;
+        users::claim(world, config, users::of_vm(&vm), draft);
     }
-    writer.apply(world, &plan.steps, touched).await?;
-    let Some(vm) = world.vms.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let status = status(&vm, &plan.decision, writer.now());
-    writer.status(world, vm.as_ref(), status, touched).await?;
-    Ok(plan.outcome)
+    draft.steps(world, config, &plan.steps);
+    draft.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
+    plan.outcome
 }
 
-fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
-    let (identities, filling): (&Identities, Filling) = (writer.identities(), writer.filling());
+fn observe(world: &World, vm: &VM, config: &Config) -> Observed {
+    let (identities, filling) = (&config.identities, config.filling);
     let namespace = vm.namespace().unwrap_or_default();
     let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
     let networks: Vec<Option<Arc<Network>>> = vm
@@ -143,10 +154,15 @@ fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
             let key = Key::namespaced(Kind::Disk, &namespace, disk.name.as_str());
             let object = world.disks.get(&key).cloned();
             let user = other_user(world, &key, object.as_deref(), vm);
-            DiskSeen { key, object, user }
+            let claimed = claim_of(world, &key, object.as_deref()).map(|claim| claim.host.clone());
+            DiskSeen { key, object, user, claimed }
         })
         .collect();
-    let volume_ids = disks.iter().map(|_| format!("v-{}", identities.hex(16))).collect();
+    let volume_id = |disk: &DiskSeen| match claim_of(world, &disk.key, disk.object.as_deref()) {
+        Some(claim) => claim.id.clone(),
+        None => format!("v-{}", identities.hex(16)),
+    };
+    let volume_ids = disks.iter().map(volume_id).collect();
     if let Some(binding) = binding {
         return Observed {
             size: None,
@@ -157,6 +173,8 @@ fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
             filling,
             host_silent: !world.is_alive(&binding.host) && world.hosts.cluster(&binding.host).is_some(),
             host_fenced: world.is_fenced(&binding.host),
+            claim: None,
+            unknown: None,
             refused_by: None,
             fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
         };
@@ -166,8 +184,9 @@ fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
     // It has no host itself: whoever counts is another.
     let members = group.as_ref().map(|group| world.index.group_hosts(&Key::of(group.as_ref())));
     let fresh = Fresh { instance_id: format!("i-{}", identities.hex(12)), volume_ids, interfaces };
+    let claim = world.claims.of(&Key::of(vm), vm);
     let refusal = vm.status.as_ref().and_then(|s| s.refusal.as_ref());
-    let just_now = |time: &Timestamp| writer.now().duration_since(*time) < REFUSAL_COUNTS;
+    let just_now = |time: &Timestamp| config.clock.now().duration_since(*time) < REFUSAL_COUNTS;
     let refusal = refusal.filter(|r| r.time.as_ref().is_some_and(just_now));
     Observed {
         size: world.vm_size(vm),
@@ -176,11 +195,40 @@ fn observe(world: &World, vm: &VM, writer: &Writer) -> Observed {
         members: members.unwrap_or_default(),
         networks,
         filling,
-        host_silent: false,
+        host_silent: claim.is_some_and(|claim| !world.is_alive(&claim.host)),
         host_fenced: false,
+        claim: claim.cloned(),
+        unknown: world.why_not_place(),
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
+}
+
+/// What a host has of a disk that has no host by its status.
+fn claim_of<'a>(world: &'a World, key: &Key, disk: Option<&Disk>) -> Option<&'a Claim> {
+    let disk = disk.filter(|disk| bound(disk).is_none())?;
+    world.claims.of(key, disk)
+}
+
+/// A VM whose status was lost, with the interfaces its host has it with: but for those somebody else has been given.
+fn with_what_was_lost(world: &World, vm: Arc<VM>) -> Arc<VM> {
+    let status = vm.status.clone().unwrap_or_default();
+    let claim = world.claims.of(&Key::of(vm.as_ref()), vm.as_ref());
+    let Some(claim) = claim.filter(|_| status.binding.is_none() && status.interfaces.is_empty()) else {
+        return vm;
+    };
+    let is_free = |i: &&InterfaceStatus| {
+        let address =
+            i.address.parse().is_ok_and(|address| !world.index.is_address_used(&i.network, address));
+        address && !world.index.is_mac_used(&i.mac_address)
+    };
+    let is_wanted =
+        |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
+    let interfaces = claim.interfaces.iter().filter(is_wanted).filter(is_free);
+    let interfaces = interfaces.map(|i| InterfaceStatus { public_address: None, ..i.clone() }).collect();
+    let mut vm = vm.as_ref().clone();
+    vm.status = Some(VMStatus { interfaces, ..status });
+    Arc::new(vm)
 }
 
 fn host_of(world: &World, key: &Key) -> Option<String> {
@@ -205,6 +253,16 @@ fn plan(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
             (None, true) => Plan::settled(Decision::Unknown(binding.host.clone())),
             (None, false) => plan_bound(vm, observed, &binding.host),
         };
+    }
+    if let Some(claim) = &observed.claim {
+        if observed.host_silent {
+            let text =
+                format!("host {} has it and does not report: what runs there is not known", claim.host);
+            let waits = Decision::Wait(VMState::Unknown, Readiness::Reconciling(Reason::HostSilent, text));
+            return Plan::blocked(waits, vec![Need::Object(Key::cluster(Kind::Host, &claim.host))]);
+        }
+        // Whatever was declared since: where it is it can be stopped, changed and deleted.
+        return placing::bind_again(vm, observed, claim);
     }
     if vm.metadata.deletion_timestamp.is_some() {
         // Nothing was made for it: only a finalizer set before a bind that never came holds it.
@@ -269,7 +327,10 @@ fn plan_interfaces(vm: &VM, observed: &Observed) -> Plan<Decision> {
     let wanted = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let is_wanted =
         |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
-    let leftover = status.interfaces.iter().filter(|i| !is_wanted(i) && status.process.is_some()).cloned();
+    // What is new and what is given back are never one write: the new is taken before it is written, the old is free after.
+    let is_more = wanted.iter().any(|w| !status.interfaces.contains(w));
+    let stays = status.process.is_some() || is_more;
+    let leftover = status.interfaces.iter().filter(|i| !is_wanted(i) && stays).cloned();
     let interfaces: Vec<InterfaceStatus> = wanted.into_iter().chain(leftover).collect();
     if interfaces == status.interfaces || vm.metadata.deletion_timestamp.is_some() {
         return Plan::settled(Decision::Leave);
@@ -323,7 +384,7 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             readiness.write(conditions, generation, now);
             status.state = Some(*state);
         }
-        Decision::Bind { host, instance_id, interfaces } => {
+        Decision::Bind { host, instance_id, interfaces, after } => {
             let text = format!("bound to host {host}");
             condition::set(
                 conditions,
@@ -337,7 +398,7 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             Readiness::Reconciling(Reason::Bound, text).write(conditions, generation, now);
             status.state = Some(VMState::Creating);
             // Above every epoch that a host has seen of this VM.
-            let epoch = status.refusal.as_ref().map_or(1, |r| r.epoch + 1);
+            let epoch = status.refusal.as_ref().map_or(0, |r| r.epoch).max(*after) + 1;
             status.binding = Some(Binding { host: host.clone(), epoch });
             status.instance_id = Some(instance_id.clone());
             status.private_address = interfaces.first().map(|i| i.address.clone());

@@ -3,23 +3,14 @@
 use berth_api::{Readiness, Reason, VMClass, VMClassStatus};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    Key, World,
-    apply::{WriteError, Writer},
-    plan::Outcome,
-};
+use super::{Config, Key, World, draft::Draft, plan::Outcome};
 
-pub(super) async fn reconcile(
-    world: &mut World,
-    writer: &Writer,
-    key: &Key,
-    touched: &mut Vec<Key>,
-) -> Result<Outcome, WriteError> {
-    let Some(class) = world.vm_classes.get(key).cloned() else { return Ok(Outcome::Settled) };
-    let mut status = status(&class, writer.now());
+pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut Draft) -> Outcome {
+    let Some(class) = world.vm_classes.get(key).cloned() else { return Outcome::Settled };
+    let mut status = status(&class, config.clock.now());
     status.used_by = world.listed_users(key, &status.used_by);
-    writer.status(world, class.as_ref(), status, touched).await?;
-    Ok(Outcome::Settled)
+    draft.status(class.as_ref(), status);
+    Outcome::Settled
 }
 
 fn status(class: &VMClass, now: Timestamp) -> VMClassStatus {

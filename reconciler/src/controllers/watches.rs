@@ -5,9 +5,12 @@ use berth_api::{
     StoragePool, VM, VMClass, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, StreamExt, stream::BoxStream, stream::select_all};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
-    Api, Client,
+    Api, Client, Resource,
     runtime::{WatchStreamExt, watcher},
 };
 use serde::de::DeserializeOwned;
@@ -42,6 +45,11 @@ macro_rules! objects {
             /// Which object it is.
             pub(super) fn key(&self) -> Key {
                 match self { $(Self::$kind(object) => Key::of(object.as_ref()),)+ }
+            }
+
+            /// Its metadata.
+            pub(super) fn meta(&self) -> &ObjectMeta {
+                match self { $(Self::$kind(object) => object.meta(),)+ }
             }
         }
     };

@@ -16,13 +16,18 @@ use tokio::time::Instant;
 
 use super::{
     Key, Kind,
+    claims::Claims,
     index::Index,
     key::Watched,
+    plan::Need,
     scheduler::Candidate,
     underlay::Underlay,
     users::{self, Users},
-    watches::{Change, Object},
+    watches::Object,
 };
+
+/// How long a host is called silent after its Lease was read.
+const CONFIRMED_FOR: Duration = Duration::from_secs(2);
 
 /// The objects of one kind.
 #[derive(Debug)]
@@ -61,8 +66,8 @@ impl<K: Watched> Cache<K> {
         self.named(namespace, name).or_else(|| self.named(SHARED_NAMESPACE, name))
     }
 
-    /// Takes an object unless a newer one is known; returns the one it replaces, or `None` when it is not taken.
-    fn put(&mut self, mut object: K) -> Option<Option<Arc<K>>> {
+    /// Takes an object, unless a newer one is known and counts for more; tells whether it was taken.
+    fn put(&mut self, mut object: K, taken: Taken) -> bool {
         // Who owns which field is of no use here, and half of an object's memory.
         object.meta_mut().managed_fields = None;
         let key = Key::of(&object);
@@ -70,11 +75,19 @@ impl<K: Watched> Cache<K> {
             listing.insert(key.clone());
         }
         let known = self.objects.get(&key);
-        if known.is_some_and(|known| !is_newer(&object, known.as_ref())) {
-            return None;
+        if taken == Taken::IfNewer && known.is_some_and(|known| !is_newer(&object, known.as_ref())) {
+            return false;
         }
-        Some(self.objects.insert(key, Arc::new(object)))
+        self.objects.insert(key, Arc::new(object));
+        true
     }
+}
+
+/// Which of two states of an object counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    IfNewer,
+    Always,
 }
 
 /// Whether `a` is newer than `b`: another object of the same name always is, the same one by its resourceVersion.
@@ -84,6 +97,13 @@ fn is_newer<K: Watched>(a: &K, b: &K) -> bool {
         (_, Some(a), Some(b)) => a > b,
         (same, ..) => !same || a.resource_version() != b.resource_version(),
     }
+}
+
+/// Why nothing may be placed yet, and what that waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unknown {
+    pub(super) text: String,
+    pub(super) need: Need,
 }
 
 /// Every object the controllers know.
@@ -105,11 +125,14 @@ pub struct World {
     pub(super) roles: Cache<Role>,
     pub(super) index: Index,
     pub(super) underlay: Underlay,
+    pub(super) claims: Claims,
     pub(super) users: Users,
     host_silence: Duration,
     /// When each host's Lease was last seen to change. By our own clock, so that a host's clock may be wrong.
     renewed: HashMap<String, Instant>,
     silent: BTreeSet<String>,
+    /// When the Lease of a silent host was last read, and was no newer.
+    confirmed: HashMap<String, Instant>,
 }
 
 macro_rules! each_cache {
@@ -194,10 +217,12 @@ impl World {
             roles: Cache::default(),
             index: Index::default(),
             underlay: Underlay::default(),
+            claims: Claims::default(),
             users: Users::default(),
             host_silence,
             renewed: HashMap::new(),
             silent: BTreeSet::new(),
+            confirmed: HashMap::new(),
         }
     }
 
@@ -206,71 +231,134 @@ impl World {
         Kind::ALL.iter().all(|kind| each_cache!(self, kind, cache => cache.synced))
     }
 
-    /// Takes a change from a watch; returns the keys it concerns.
-    pub(super) fn take(&mut self, change: Change, now: Instant) -> Vec<Key> {
-        match change {
-            Change::ListBegins(kind) => {
-                each_cache!(self, kind, cache => cache.listing = Some(BTreeSet::new()));
-                Vec::new()
-            }
-            Change::Listed(kind) => self.end_list(kind),
-            Change::Applied(object) => self.put(object, now),
-            Change::Deleted(object) => {
-                let key = object.key();
-                self.remove(&key)
-            }
-        }
+    /// A list of a kind begins.
+    pub(super) fn begin_list(&mut self, kind: Kind) {
+        each_cache!(self, kind, cache => cache.listing = Some(BTreeSet::new()));
     }
 
-    fn end_list(&mut self, kind: Kind) -> Vec<Key> {
-        let gone: Vec<Key> = each_cache!(self, kind, cache => {
+    /// The list that runs names this object.
+    pub(super) fn list(&mut self, key: &Key) {
+        each_cache!(self, key.kind, cache => if let Some(listing) = &mut cache.listing {
+            listing.insert(key.clone());
+        });
+    }
+
+    /// The list of a kind is complete; returns what it did not name.
+    pub(super) fn end_list(&mut self, kind: Kind) -> Vec<Key> {
+        each_cache!(self, kind, cache => {
             cache.synced = true;
             let listed = cache.listing.take().unwrap_or_default();
             cache.objects.keys().filter(|key| !listed.contains(*key)).cloned().collect()
-        });
-        gone.iter().flat_map(|key| self.remove(key)).collect()
+        })
     }
 
-    /// Takes an object, from a watch or from the answer to a write; returns the keys it concerns.
+    /// An object as it is known.
+    pub(super) fn known(&mut self, key: &Key) -> Option<Object> {
+        each_cache!(self, key.kind, cache => cache.objects.get(key).map(|object| object.as_ref().clone().into()))
+    }
+
+    /// An object of a kind that gets finalizers.
+    pub(super) fn object(&self, key: &Key) -> Option<Object> {
+        match key.kind {
+            Kind::VM => self.vms.get(key).map(|object| object.as_ref().clone().into()),
+            Kind::Disk => self.disks.get(key).map(|object| object.as_ref().clone().into()),
+            Kind::HotswapDiskAttachment => {
+                self.attachments.get(key).map(|object| object.as_ref().clone().into())
+            }
+            Kind::PublicIP => self.public_ips.get(key).map(|object| object.as_ref().clone().into()),
+            _ => None,
+        }
+    }
+
+    /// The objects that a decision about this one binds it to, or takes at their word: not to be decided while one of
+    /// them is being written.
+    pub(super) fn rests_on(&self, key: &Key) -> Vec<Key> {
+        let mut keys = vec![key.clone()];
+        let named = |kind, name: &str| Key::namespaced(kind, key.namespace(), name);
+        match key.kind {
+            Kind::VM => {
+                let Some(vm) = self.vms.get(key) else { return keys };
+                let disks: Vec<Key> =
+                    vm.spec.disks.iter().map(|d| named(Kind::Disk, d.name.as_str())).collect();
+                let of_disks =
+                    disks.iter().filter_map(|key| self.disks.get(key)).flat_map(|d| users::of_disk(d));
+                // What it uses says so before it is bound. A host does not, and is written often.
+                let used =
+                    users::of_vm(vm).into_iter().chain(of_disks).filter(|used| used.kind != Kind::Host);
+                keys.extend(used.map(|used| self.meant(&used)));
+                keys.extend(disks);
+            }
+            Kind::HotswapDiskAttachment => {
+                if let Some(attachment) = self.attachments.get(key) {
+                    keys.push(named(Kind::VM, attachment.spec.vm.as_str()));
+                    keys.push(named(Kind::Disk, attachment.spec.disk.as_str()));
+                }
+            }
+            Kind::PublicIP => keys.extend(self.index.vms_with_public_ip(key)),
+            _ => {}
+        }
+        keys
+    }
+
+    /// Whether the object as given takes less than it does as it is known.
+    pub(super) fn gives_back(&self, object: &Object) -> bool {
+        let Object::VM(vm) = object else { return false };
+        let (cpus, memory) = self.vm_size(vm).unwrap_or((0, 0));
+        self.index.gives_back(&object.key(), vm, cpus, memory)
+    }
+
+    /// Takes an object, from a watch or from the answer to a write, unless a newer one is known; returns the keys it
+    /// concerns.
     pub(super) fn put(&mut self, object: impl Into<Object>, now: Instant) -> Vec<Key> {
-        let object = object.into();
+        self.insert(object.into(), now, Taken::IfNewer)
+    }
+
+    /// Takes an object whatever is known of it.
+    pub(super) fn replace(&mut self, object: Object, now: Instant) -> Vec<Key> {
+        self.insert(object, now, Taken::Always)
+    }
+
+    fn insert(&mut self, object: Object, now: Instant, how: Taken) -> Vec<Key> {
         let key = object.key();
         let mut keys = vec![key.clone()];
         let before = self.uses_of(&key);
         let taken = match object {
             Object::Host(object) => {
                 let conflicts = object.status.clone().map(|s| s.address_conflicts).unwrap_or_default();
-                let old = self.hosts.put(*object);
-                let taken = old.is_some();
+                let old = self.hosts.get(&key).cloned();
+                let taken = self.hosts.put(*object, how);
                 if taken {
-                    keys.extend(self.conflicts_changed(old.flatten().as_deref(), &conflicts));
+                    keys.extend(self.conflicts_changed(old.as_deref(), &conflicts));
                     self.fleet_host(&key.name);
                     keys.extend(self.index_host(&key));
+                    let host = self.hosts.get(&key).cloned();
+                    keys.extend(self.claims.set(&key.name, host.as_deref()));
                 }
                 taken
             }
             Object::Lease(object) => {
                 let host = object.name_any();
-                let taken = self.leases.put(*object).is_some();
+                let taken = self.leases.put(*object, how);
                 keys = if taken { self.spoke(&host, now) } else { Vec::new() };
                 taken
             }
-            Object::StoragePool(object) => self.storage_pools.put(*object).is_some(),
-            Object::IPPool(object) => self.ip_pools.put(*object).is_some(),
-            Object::Network(object) => self.networks.put(*object).is_some(),
+            Object::StoragePool(object) => self.storage_pools.put(*object, how),
+            Object::IPPool(object) => self.ip_pools.put(*object, how),
+            Object::Network(object) => self.networks.put(*object, how),
             Object::VMClass(object) => {
+                let old = self.vm_classes.get(&key).cloned();
                 let spec = object.spec.clone();
-                let old = self.vm_classes.put(*object);
-                if old.as_ref().is_some_and(|old| old.as_ref().is_none_or(|old| old.spec != spec)) {
+                let taken = self.vm_classes.put(*object, how);
+                if taken && old.is_none_or(|old| old.spec != spec) {
                     keys.extend(self.resize_vms(&key));
                 }
-                old.is_some()
+                taken
             }
-            Object::PlacementGroup(object) => self.placement_groups.put(*object).is_some(),
-            Object::Image(object) => self.images.put(*object).is_some(),
-            Object::Disk(object) => self.disks.put(*object).is_some(),
+            Object::PlacementGroup(object) => self.placement_groups.put(*object, how),
+            Object::Image(object) => self.images.put(*object, how),
+            Object::Disk(object) => self.disks.put(*object, how),
             Object::PublicIP(object) => {
-                let taken = self.public_ips.put(*object).is_some();
+                let taken = self.public_ips.put(*object, how);
                 if taken {
                     let ip = self.public_ips.get(&key).cloned();
                     keys.extend(self.index.set_public_ip(&key, ip.as_deref()));
@@ -278,14 +366,14 @@ impl World {
                 taken
             }
             Object::VM(object) => {
-                let taken = self.vms.put(*object).is_some();
+                let taken = self.vms.put(*object, how);
                 if taken {
                     keys.extend(self.index_vm(&key));
                 }
                 taken
             }
             Object::HotswapDiskAttachment(object) => {
-                let taken = self.attachments.put(*object).is_some();
+                let taken = self.attachments.put(*object, how);
                 if taken {
                     let attachment = self.attachments.get(&key).cloned();
                     keys.extend(self.index.set_attachment(&key, attachment.as_deref()));
@@ -294,9 +382,9 @@ impl World {
             }
             Object::ServiceAccount(object) => {
                 keys.extend(self.index.secrets.keys_of_account(&key));
-                self.accounts.put(*object).is_some()
+                self.accounts.put(*object, how)
             }
-            Object::Role(object) => self.roles.put(*object).is_some(),
+            Object::Role(object) => self.roles.put(*object, how),
         };
         if !taken {
             return Vec::new();
@@ -318,6 +406,7 @@ impl World {
             Kind::Host => {
                 self.index.fleet.remove_host(&key.name);
                 keys.extend(self.index_host(key));
+                keys.extend(self.claims.set(&key.name, None));
             }
             Kind::VMClass => keys.extend(self.resize_vms(key)),
             Kind::ServiceAccount => keys.extend(self.index.secrets.keys_of_account(key)),
@@ -402,6 +491,9 @@ impl World {
             name: name.to_owned(),
             labels: host.labels().clone(),
             ready: ready && self.is_alive(name),
+            untold: self.is_alive(name)
+                && !host.spec.fenced
+                && !status.and_then(|s| s.inventory.as_ref()).is_some_and(|i| i.complete),
             cordoned: host.spec.cordoned || host.spec.draining || host.spec.fenced,
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory)),
@@ -422,6 +514,25 @@ impl World {
         size_taken(declared, has, host.map(|h| (h.allocatable_cpus, h.allocatable_memory)))
     }
 
+    /// Why nothing may be placed that was not placed before: what runs or lies on hosts is not known, or belongs to VMs
+    /// that are to be given their hosts again first.
+    pub(super) fn why_not_place(&self) -> Option<Unknown> {
+        if let Some(host) = self.index.fleet.hosts().find(|host| host.untold) {
+            let text = format!("host {} has not said yet what runs and lies there", host.name);
+            return Some(Unknown { text, need: Need::Hosts });
+        }
+        let is_lost = |key: &&Key| {
+            let vm = self.vms.get(key);
+            vm.is_some_and(|vm| {
+                let bound = vm.status.as_ref().is_some_and(|s| s.binding.is_some());
+                !bound && self.claims.of(key, vm.as_ref()).is_some()
+            })
+        };
+        let lost = self.claims.vms().find(is_lost)?;
+        let text = format!("VM {}/{} is given back to its host first", lost.namespace(), lost.name);
+        Some(Unknown { text, need: Need::Object(lost.clone()) })
+    }
+
     /// Whether somebody said that the host is gone for good.
     pub(super) fn is_fenced(&self, host: &str) -> bool {
         self.hosts.cluster(host).is_some_and(|host| host.spec.fenced)
@@ -432,9 +543,27 @@ impl World {
         self.renewed.contains_key(host) && !self.silent.contains(host)
     }
 
+    /// Whether the host is silent by its Lease as it was read a moment ago: a watch that lags must not have us call
+    /// unknown, again and again, what a living agent reports.
+    pub(super) fn is_silence_confirmed(&self, host: &str, now: Instant) -> bool {
+        !self.is_alive(host)
+            && self.confirmed.get(host).is_some_and(|at| now.duration_since(*at) < CONFIRMED_FOR)
+    }
+
+    /// Notes the Lease of a host as it is now; returns the keys that concerns.
+    pub(super) fn read_lease(&mut self, host: &str, lease: Option<Box<Lease>>, now: Instant) -> Vec<Key> {
+        let mut keys = lease.map(|lease| self.put(*lease, now)).unwrap_or_default();
+        if !self.is_alive(host) {
+            self.confirmed.insert(host.to_owned(), now);
+        }
+        keys.push(Key::cluster(Kind::Host, host));
+        keys
+    }
+
     /// Notes that a host's agent renewed its Lease; returns what that concerns: nothing, unless it was silent before.
     /// Leases are the most frequent writes there are, so this looks at no other host.
     fn spoke(&mut self, host: &str, now: Instant) -> Vec<Key> {
+        self.confirmed.remove(host);
         let is_new = self.renewed.insert(host.to_owned(), now).is_none();
         if !self.silent.remove(host) && !is_new {
             return Vec::new();

@@ -147,6 +147,30 @@ impl Rig {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 
+    /// Ends controllers and agent, takes every status away as a restore may, and starts them again.
+    pub(crate) async fn lose_every_status(&self) {
+        self.restart.notify_one();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for kind in plurals().keys() {
+            let everywhere: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource(kind));
+            for mut object in
+                everywhere.list(&ListParams::default()).await.expect("the control plane answers")
+            {
+                let api: Api<DynamicObject> = match object.namespace() {
+                    Some(namespace) => {
+                        Api::namespaced_with(self.admin.0.clone(), &namespace, &resource(kind))
+                    }
+                    None => everywhere.clone(),
+                };
+                object.data.as_object_mut().expect("an object").remove("status");
+                let (name, params) = (object.name_any(), kube::api::PostParams::default());
+                let written = api.replace_subresource("status", &name, &params, &object).await;
+                written.unwrap_or_else(|error| panic!("taking the status of {kind} {name}: {error}"));
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+
     /// Declares an object, as a user would.
     pub(crate) async fn apply(&self, kind: &str, name: &str, spec: Value) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
@@ -199,6 +223,14 @@ impl Rig {
             assert!(begun.elapsed() < LIMIT, "never: {} {name} {what}; it is {object:#?}", K::kind(&()));
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
+    }
+
+    /// What was decided once and for all of the VM: its host, what it is there, its addresses.
+    pub(crate) async fn identity(&self, vm: &str) -> Vec<Option<String>> {
+        let api: Api<VM> = Api::default_namespaced(self.admin.0.clone());
+        let status = api.get(vm).await.expect("the VM is there").status.unwrap_or_default();
+        let interfaces = status.interfaces.iter().map(|i| Some(format!("{} {}", i.mac_address, i.address)));
+        [status.binding.map(|b| b.host), status.instance_id].into_iter().chain(interfaces).collect()
     }
 
     /// The VM's QEMU.

@@ -83,6 +83,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
     let owner = VolumeOwner {
         namespace: disk.namespace().unwrap_or_default(),
         name: disk.name_any(),
+        uid: disk.uid(),
         image: disk.spec.image.as_ref().map(ToString::to_string),
     };
     if disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION) {

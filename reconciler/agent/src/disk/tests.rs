@@ -32,7 +32,7 @@ fn volume(size: u64) -> Observed {
         id: "v-1".into(),
         size,
         base: None,
-        owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), image: None },
+        owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None },
         path: "/v-1.qcow2".into(),
         format: Format::Qcow2,
         backing: None,

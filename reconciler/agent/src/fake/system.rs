@@ -530,6 +530,11 @@ impl System for FakeSystem {
         self.call("facts", async { Ok(self.state().facts.clone()) }).await
     }
 
+    async fn overhead(&self, _: &ProcessIdentity, _: u64) -> Result<Option<u64>> {
+        // A fake QEMU takes nothing of the host.
+        Ok(None)
+    }
+
     async fn strangers(&self) -> Result<Vec<Stranger>> {
         let work = async {
             let all = self.hypervisor.list().await?;

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use berth_api::{Binding, LISTED_USERS, ObjectUser, listed_users};
+use berth_api::{Binding, Disk, LISTED_USERS, ObjectUser, VM, host::OrphanOwner, listed_users};
 use jiff::Timestamp;
+use kube::{Api, api::ListParams};
 
 use crate::context::Context;
 use crate::converge::Kind;
 use crate::disk::{DiskKind, volume_of};
 use crate::error::Error;
 use crate::hotswap_disk_attachment::AttachmentKind;
-use crate::index::{Tables, vm_size};
+use crate::index::{Tables, instance_of, vm_size};
 use crate::network::Refused;
 use crate::queue::ObjectName;
 use crate::system::{Forwarding, HostFacts, InstanceFacts, Stranger, TrashedVolume, VolumeFacts};
@@ -49,6 +50,8 @@ pub(crate) struct LostInstance {
     pub(super) instance: String,
     /// `namespace/name` of the VM it was.
     pub(super) vm: Option<String>,
+    /// The VM it was made for, as its journal has it.
+    pub(super) owner: Option<OrphanOwner>,
     pub(super) pid: Option<i32>,
     /// Its VM was being deleted by us.
     pub(super) deleting: bool,
@@ -65,13 +68,15 @@ pub(crate) struct Usage {
 
 pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let system = &ctx.system;
-    let facts = system.facts().await?;
     let forwarding = system.forwarding().await?;
     let strangers = system.strangers().await?;
     let images: Vec<String> = system.images().await?.into_iter().map(|image| image.sha256).collect();
     let volumes = system.volumes().await?;
     let trash = system.trash().await?;
     let instances = system.instances().await?;
+    measure_overhead(ctx, &instances).await?;
+    let facts = ctx.facts().await?;
+    let owned = owned(ctx).await?;
     let tables = ctx.index.read();
     let mut images_in_use: BTreeSet<String> =
         tables.images.all().map(|(_, image)| image.spec.source.sha256.clone()).collect();
@@ -87,8 +92,8 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
         images,
         images_in_use,
         retention: retention(&tables, &trash),
-        lost_volumes: lost_volumes(&tables, volumes),
-        lost_instances: lost_instances(&tables, instances),
+        lost_volumes: lost_volumes(&owned, volumes),
+        lost_instances: lost_instances(&owned, instances),
         usage: usage(&tables),
         users: users(&tables, ctx.host()),
         trash,
@@ -104,18 +109,74 @@ fn retention(tables: &Tables, trash: &[TrashedVolume]) -> BTreeMap<String, Durat
     trash.iter().map(|t| (t.volume.pool.clone(), of(&t.volume.pool))).collect()
 }
 
-fn lost_volumes(tables: &Tables, volumes: Vec<VolumeFacts>) -> Vec<VolumeFacts> {
-    let owned: BTreeSet<&str> = tables.disks.all().filter_map(|(_, disk)| volume_of(disk)).collect();
-    volumes.into_iter().filter(|volume| !owned.contains(volume.id.as_str())).collect()
+/// Measures, now and then, what running VMs take above their guests' memory.
+async fn measure_overhead(ctx: &Context, instances: &[InstanceFacts]) -> Result<(), Error> {
+    if !ctx.overhead.is_due(ctx.now()) {
+        return Ok(());
+    }
+    let mut most = None;
+    for found in instances {
+        let run = found.journal.clone().and_then(|value| Journal::parse(value).ok()).and_then(|j| j.run);
+        let (Some(process), Some(run)) = (&found.process, run) else { continue };
+        most = most.max(ctx.system.overhead(&process.identity, run.memory_bytes).await?);
+    }
+    if let Some(most) = most {
+        ctx.overhead.measured(most, ctx.system.facts().await?.overhead_bytes, ctx.now());
+    }
+    Ok(())
 }
 
-fn lost_instances(tables: &Tables, instances: Vec<InstanceFacts>) -> Vec<LostInstance> {
-    let lost = instances.into_iter().filter(|found| tables.vm_of_instance(&found.instance).is_none());
+/// The volumes and instances that objects bound here have.
+struct Owned {
+    volumes: BTreeSet<String>,
+    instances: BTreeSet<String>,
+}
+
+/// What objects bound here have. Before it is said for the first time what none has, the control plane is asked: after
+/// a restore the tables may still hold what it had before.
+async fn owned(ctx: &Context) -> Result<Owned, Error> {
+    let volume = |disk: &Disk| volume_of(disk).map(str::to_owned);
+    let instance = |vm: &VM| instance_of(vm).map(str::to_owned);
+    {
+        let tables = ctx.index.read();
+        let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+        if host.is_some_and(|host| host.status.as_ref().is_some_and(|s| s.inventory.is_some())) {
+            return Ok(Owned {
+                volumes: tables.disks.all().filter_map(|(_, disk)| volume(disk)).collect(),
+                instances: tables.vms.all().filter_map(|(_, vm)| instance(vm)).collect(),
+            });
+        }
+    }
+    let here = ListParams::default().fields(&format!("status.binding.host={}", ctx.host()));
+    let disks: Api<Disk> = Api::all(ctx.client.clone());
+    let vms: Api<VM> = Api::all(ctx.client.clone());
+    let disks = disks.list(&here).await.map_err(Error::api("list the Disks bound here"))?;
+    let vms = vms.list(&here).await.map_err(Error::api("list the VMs bound here"))?;
+    Ok(Owned {
+        volumes: disks.iter().filter_map(volume).collect(),
+        instances: vms.iter().filter_map(instance).collect(),
+    })
+}
+
+fn lost_volumes(owned: &Owned, volumes: Vec<VolumeFacts>) -> Vec<VolumeFacts> {
+    volumes.into_iter().filter(|volume| !owned.volumes.contains(&volume.id)).collect()
+}
+
+fn lost_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<LostInstance> {
+    let lost = instances.into_iter().filter(|found| !owned.instances.contains(&found.instance));
     lost.map(|found| {
         let journal = found.journal.and_then(|value| Journal::parse(value).ok());
         LostInstance {
             vm: journal.as_ref().map(|j| format!("{}/{}", j.namespace, j.name)),
-            deleting: journal.is_some_and(|j| j.deleting),
+            deleting: journal.as_ref().is_some_and(|j| j.deleting),
+            owner: journal.filter(|j| !j.deleting).map(|j| OrphanOwner {
+                kind: "VM".to_owned(),
+                namespace: j.namespace,
+                name: j.name,
+                uid: Some(j.uid).filter(|uid| !uid.is_empty()),
+                epoch: j.epoch,
+                interfaces: j.interfaces,
+            }),
             pid: found.process.map(|p| p.identity.pid),
             instance: found.instance,
         }

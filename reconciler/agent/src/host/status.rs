@@ -1,7 +1,7 @@
 //! What is reported of this host. Pure. Amounts that move all the time are rounded, so that an idle host is silent.
 
 use berth_api::condition::{self, set_bool};
-use berth_api::host::{AddressConflict, KvmStatus, Orphan, Resources, TrashedVolume};
+use berth_api::host::{AddressConflict, Inventory, KvmStatus, Orphan, OrphanOwner, Resources, TrashedVolume};
 use berth_api::{ConditionType, Host, HostStatus, Quantity, Readiness, Reason};
 use berth_qemu::machine::Accelerator;
 use jiff::Timestamp;
@@ -72,7 +72,7 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.images.clone_from(&observed.images);
     status.images.sort();
     status.trash = trash(observed);
-    status.orphans = orphans(observed);
+    (status.orphans, status.inventory) = orphans(observed);
     status
 }
 
@@ -142,7 +142,8 @@ fn trash(observed: &Observed) -> Vec<TrashedVolume> {
     trash
 }
 
-fn orphans(observed: &Observed) -> Vec<Orphan> {
+/// What no object owns, and whether all of it is listed that was made for one: that comes first.
+fn orphans(observed: &Observed) -> (Vec<Orphan>, Option<Inventory>) {
     let mut orphans: Vec<Orphan> = Vec::new();
     for stranger in &observed.strangers {
         let kind = match stranger.kind {
@@ -150,7 +151,7 @@ fn orphans(observed: &Observed) -> Vec<Orphan> {
             StrangerKind::Volume => "Volume",
             StrangerKind::Instance => "Instance",
         };
-        orphans.push(orphan(kind, stranger.name.clone(), stranger.detail.clone()));
+        orphans.push(orphan(kind, stranger.name.clone(), stranger.detail.clone(), None));
     }
     for volume in &observed.lost_volumes {
         let owner = format!("{}/{}", volume.owner.namespace, volume.owner.name);
@@ -158,20 +159,30 @@ fn orphans(observed: &Observed) -> Vec<Orphan> {
             "Volume",
             volume.id.clone(),
             format!("no Disk has it; it was made for Disk {owner}"),
+            Some(OrphanOwner {
+                kind: "Disk".to_owned(),
+                namespace: volume.owner.namespace.clone(),
+                name: volume.owner.name.clone(),
+                uid: volume.owner.uid.clone(),
+                ..OrphanOwner::default()
+            }),
         ));
     }
     for lost in &observed.lost_instances {
         let vm = lost.vm.as_deref().unwrap_or("unknown");
         let runs = lost.pid.map_or("does not run".to_owned(), |pid| format!("runs as pid {pid}"));
         let detail = format!("no VM bound to this host has it; it was VM {vm} and {runs}");
-        orphans.push(orphan("Instance", lost.instance.clone(), detail));
+        orphans.push(orphan("Instance", lost.instance.clone(), detail, lost.owner.clone()));
     }
-    orphans.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+    let by_name = |a: &Orphan, b: &Orphan| (&a.kind, &a.name).cmp(&(&b.kind, &b.name));
+    orphans.sort_by(|a, b| a.owner.is_none().cmp(&b.owner.is_none()).then_with(|| by_name(a, b)));
     orphans.dedup();
+    let complete = orphans.get(MAX_LISTED).is_none_or(|first_left_out| first_left_out.owner.is_none());
     orphans.truncate(MAX_LISTED);
-    orphans
+    orphans.sort_by(by_name);
+    (orphans, Some(Inventory { complete }))
 }
 
-fn orphan(kind: &str, name: String, detail: String) -> Orphan {
-    Orphan { kind: kind.to_owned(), name, detail }
+fn orphan(kind: &str, name: String, detail: String, owner: Option<OrphanOwner>) -> Orphan {
+    Orphan { kind: kind.to_owned(), name, detail, owner }
 }

@@ -21,7 +21,12 @@ fn volume(id: &str) -> VolumeFacts {
         id: id.into(),
         size: 1 << 30,
         base: Some("base".into()),
-        owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), image: Some("debian".into()) },
+        owner: VolumeOwner {
+            namespace: "ns".into(),
+            name: "d".into(),
+            uid: None,
+            image: Some("debian".into()),
+        },
         path: "/v".into(),
         format: Format::Qcow2,
         backing: None,
@@ -64,7 +69,7 @@ fn observed() -> Observed {
 }
 
 fn lost(instance: &str, deleting: bool) -> LostInstance {
-    LostInstance { instance: instance.into(), vm: Some("ns/web".into()), pid: Some(7), deleting }
+    LostInstance { instance: instance.into(), vm: Some("ns/web".into()), owner: None, pid: Some(7), deleting }
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn seen(used_by: Value, look: Option<Look>) -> Observed {
         id: "v-1".into(),
         size: 1,
         base: None,
-        owner: VolumeOwner { namespace: "ns".into(), name: "data".into(), image: None },
+        owner: VolumeOwner { namespace: "ns".into(), name: "data".into(), uid: None, image: None },
         path: "/v-1".into(),
         format: Format::Qcow2,
         backing: None,

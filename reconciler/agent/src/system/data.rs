@@ -51,6 +51,9 @@ pub struct NewVolume {
 pub struct VolumeOwner {
     pub namespace: String,
     pub name: String,
+    /// The Disk's uid; unknown of volumes made before it was noted.
+    #[serde(default)]
+    pub uid: Option<String>,
     /// The name of the Image it was made from.
     pub image: Option<String>,
 }

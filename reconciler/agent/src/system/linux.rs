@@ -17,6 +17,7 @@ mod layout;
 mod machines;
 mod network;
 mod program;
+mod resident;
 mod seed;
 mod volumes;
 
@@ -338,6 +339,10 @@ impl System for LinuxSystem {
             facts.mtu = self.networks.mtu_at(address).await?;
         }
         Ok(facts)
+    }
+
+    async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>> {
+        resident::above_guest_memory(process.pid, guest_memory).await
     }
 
     async fn strangers(&self) -> Result<Vec<Stranger>> {

@@ -80,7 +80,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Admission, Error> 
     if let Some(refusal) = status.refused() {
         return Ok(Admission::Refused(refusal.message.clone()));
     }
-    let facts = ctx.system.facts().await?;
+    let facts = ctx.facts().await?;
     let group = group(ctx, vm).await?;
     let tables = ctx.index.read();
     let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
@@ -102,6 +102,12 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Admission, Error> 
         }
         Err(why) => Admission::Refused(why),
     })
+}
+
+/// Of a VM that was let in before, whatever its status says of that.
+pub(super) fn again(vm: &VM) -> Admission {
+    let is_known = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
+    if is_known || vm.metadata.deletion_timestamp.is_some() { Admission::Done } else { Admission::Now }
 }
 
 fn epoch_of(vm: &VM) -> Option<i64> {

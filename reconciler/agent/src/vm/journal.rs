@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::VM;
+use berth_api::{VM, vm::InterfaceStatus};
 use berth_qemu::hypervisor::ProcessIdentity;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -35,6 +35,9 @@ pub(crate) struct Journal {
     /// The PCI slot of each network interface, by name: decides what the guest calls it.
     #[serde(default)]
     pub(crate) slots: BTreeMap<String, u8>,
+    /// The network interfaces as they were decided when it was started last: they are the VM's should its status be lost.
+    #[serde(default)]
+    pub(crate) interfaces: Vec<InterfaceStatus>,
     #[serde(default)]
     pub(crate) run: Option<Run>,
     #[serde(default)]
@@ -128,6 +131,7 @@ impl Journal {
             epoch: epoch_of(vm),
             pins: None,
             slots: BTreeMap::new(),
+            interfaces: Vec::new(),
             run: None,
             stop: None,
             restarts: 0,

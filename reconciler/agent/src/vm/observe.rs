@@ -114,6 +114,8 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let process = ctx.system.process(&instance).await?;
     let admission = match &process {
         Some(_) => Admission::Done,
+        // What has a journal here was let in: only its status can have been lost.
+        None if journal_written && Some(&journal.uid) == vm.metadata.uid.as_ref() => admission::again(vm),
         None => admission::observe(ctx, vm).await?,
     };
     let mut observed = Observed {
@@ -331,7 +333,7 @@ async fn observe_absent(ctx: &Context, vm: &VM, observed: &mut Observed) -> Resu
     let taps = ctx.system.taps().await?;
     observed.taps = taps.into_iter().filter(|tap| tap.starts_with(&prefix)).collect();
     if vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none() {
-        let host = ctx.system.facts().await?;
+        let host = ctx.facts().await?;
         observed.free_memory = Some(free_memory(ctx, vm, &host));
         observed.offered = Some(offered(ctx, &host));
         observed.host = Some(host);

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use super::{Decision, DiskSeen, Observed};
 use crate::controllers::{
     Key, Kind, addresses,
+    claims::Claim,
     disk::blocks_its_vm,
     fleet::Fleet,
     network::why_not,
@@ -15,6 +16,10 @@ use crate::controllers::{
 
 /// Chooses its host, or says what it waits for.
 pub(super) fn place(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
+    if let Some(unknown) = &observed.unknown {
+        let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+        return Plan::blocked(Decision::Wait(VMState::Pending, readiness), vec![unknown.need.clone()]);
+    }
     let request = match requirements(vm, observed) {
         Err((state, readiness, needs)) => return Plan::blocked(Decision::Wait(state, readiness), needs),
         Ok(request) => request,
@@ -111,8 +116,8 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             topology_key: group.spec.topology_key.clone(),
         }),
     };
-    let disk_hosts =
-        observed.disks.iter().filter_map(|d| Some(bound(d.object.as_ref()?)?.host.clone())).collect();
+    let host = |d: &DiskSeen| d.claimed.clone().or_else(|| Some(bound(d.object.as_ref()?)?.host.clone()));
+    let disk_hosts = observed.disks.iter().filter_map(host).collect();
     Ok(Request {
         cpus,
         memory,
@@ -164,7 +169,25 @@ fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
     let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let known = vm.status.as_ref().and_then(|s| s.instance_id.clone());
     let instance_id = known.unwrap_or_else(|| observed.fresh.instance_id.clone());
-    Plan { steps, decision: Decision::Bind { host, instance_id, interfaces }, outcome: Outcome::Settled }
+    let decision = Decision::Bind { host, instance_id, interfaces, after: 0 };
+    Plan { steps, decision, outcome: Outcome::Settled }
+}
+
+/// Binds a VM whose status was lost to the host that has it, as what it is there, and its disks there as what they are.
+pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<Decision> {
+    let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
+    for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
+        if disk.claimed.as_ref() == Some(&claim.host) {
+            steps.extend(bind_disk(&disk.key, &claim.host, volume_id, vec![fixed_use(vm)]));
+        }
+    }
+    let decision = Decision::Bind {
+        host: claim.host.clone(),
+        instance_id: claim.id.clone(),
+        interfaces: addresses::decide(vm, &observed.networks, &observed.fresh.interfaces),
+        after: claim.epoch,
+    };
+    Plan { steps, decision, outcome: Outcome::Settled }
 }
 
 pub(super) fn fixed_use(vm: &VM) -> ObjectUse {

@@ -56,6 +56,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
             key: Key::namespaced(Kind::Disk, "default", "root"),
             object: disk,
             user: None,
+            claimed: None,
         }],
         group: None,
         members: Members::new(),
@@ -63,6 +64,8 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         filling: Filling::Balance,
         host_silent: false,
         host_fenced: false,
+        claim: None,
+        unknown: None,
         refused_by: None,
         fresh: Fresh {
             instance_id: "i-1".into(),

@@ -96,7 +96,7 @@ async fn what_berth_did_not_make_is_reported_and_left_alone() {
         ["default/mine.qcow2", "default/notes.txt", "default/v-0123456789abcdef.qcow2"]
     );
     assert_eq!(named(StrangerKind::Instance).collect::<Vec<_>>(), ["My VM"]);
-    let owner = VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), image: None };
+    let owner = VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), uid: None, image: None };
     let new = NewVolume {
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),
@@ -128,7 +128,12 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         sha256: sha256.clone(),
         format: berth_qemu::machine::Format::Qcow2,
     };
-    let owner = VolumeOwner { namespace: "n".to_owned(), name: "d".to_owned(), image: Some("a".to_owned()) };
+    let owner = VolumeOwner {
+        namespace: "n".to_owned(),
+        name: "d".to_owned(),
+        uid: None,
+        image: Some("a".to_owned()),
+    };
     let new = NewVolume {
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),

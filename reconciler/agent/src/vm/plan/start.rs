@@ -170,6 +170,7 @@ fn launch(
     let mut journal = observed.journal.clone().with_slots(names);
     journal.epoch = epoch_of(vm);
     journal.uid = vm.uid().unwrap_or_default();
+    journal.interfaces = interfaces(vm, &journal).map(|(interface, _)| interface.clone()).collect();
     journal.pins = Some(pins.clone());
     journal.restarts += i64::from(again);
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());

@@ -57,7 +57,7 @@ fn disk(name: &str, boot: bool) -> DiskSeen {
         id: id.clone(),
         size: 1 << 30,
         base: None,
-        owner: VolumeOwner { namespace: "ns".into(), name: name.into(), image: None },
+        owner: VolumeOwner { namespace: "ns".into(), name: name.into(), uid: None, image: None },
         path: format!("/{id}.qcow2").into(),
         format: Format::Qcow2,
         backing: None,

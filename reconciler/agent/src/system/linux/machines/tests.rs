@@ -32,7 +32,8 @@ async fn host() -> Option<(TempDir, LinuxSystem)> {
 }
 
 async fn machine(system: &LinuxSystem, instance: &str, firmware: FirmwareKind) -> LaunchConfig {
-    let owner = VolumeOwner { namespace: "default".to_owned(), name: "root".to_owned(), image: None };
+    let owner =
+        VolumeOwner { namespace: "default".to_owned(), name: "root".to_owned(), uid: None, image: None };
     let new = NewVolume {
         pool: "default".to_owned(),
         id: "v-0123456789abcdef".to_owned(),

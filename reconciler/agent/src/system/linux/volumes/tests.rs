@@ -41,7 +41,7 @@ impl Fixture {
 }
 
 fn owner(name: &str) -> VolumeOwner {
-    VolumeOwner { namespace: "default".to_owned(), name: name.to_owned(), image: None }
+    VolumeOwner { namespace: "default".to_owned(), name: name.to_owned(), uid: None, image: None }
 }
 
 fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {

@@ -1,0 +1,124 @@
+//! What hosts hold of objects that have lost their status (a restore): made once already, and not to be made again.
+//!
+//! A host lists what it has that no object bound to it owns, with the object it was made for. Such an object is bound to
+//! that host again, with the identity it has there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use berth_api::{Host, vm::InterfaceStatus};
+use kube::ResourceExt;
+
+use super::{Key, Kind};
+
+/// What a host has that was made for an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// The highest counts, should two hosts have something.
+    pub(super) epoch: i64,
+    pub(super) host: String,
+    /// Its identity there: an `instanceID` or a `volumeID`.
+    pub(super) id: String,
+    uid: Option<String>,
+    /// A VM's, as it was started with them.
+    pub(super) interfaces: Vec<InterfaceStatus>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    by_object: BTreeMap<Key, Vec<Claim>>,
+    by_host: HashMap<String, BTreeSet<Key>>,
+}
+
+impl Claims {
+    /// Notes what a host says (`None`: it is gone); returns the objects it speaks of now or did before.
+    pub(super) fn set(&mut self, name: &str, host: Option<&Host>) -> Vec<Key> {
+        let before = self.by_host.remove(name).unwrap_or_default();
+        for key in &before {
+            if let Some(claims) = self.by_object.get_mut(key) {
+                claims.retain(|claim| claim.host != name);
+                if claims.is_empty() {
+                    self.by_object.remove(key);
+                }
+            }
+        }
+        // What was on a host that is gone for good is lost.
+        let orphans = host
+            .filter(|host| !host.spec.fenced)
+            .and_then(|host| host.status.as_ref())
+            .map(|s| s.orphans.as_slice())
+            .unwrap_or_default();
+        let mut now = BTreeSet::new();
+        for orphan in orphans {
+            let Some(owner) = &orphan.owner else { continue };
+            let kind = if owner.kind == "VM" { Kind::VM } else { Kind::Disk };
+            let key = Key::namespaced(kind, &owner.namespace, &owner.name);
+            now.insert(key.clone());
+            self.by_object.entry(key).or_default().push(Claim {
+                host: name.to_owned(),
+                id: orphan.name.clone(),
+                epoch: owner.epoch,
+                uid: owner.uid.clone(),
+                interfaces: owner.interfaces.clone(),
+            });
+        }
+        let concerned = before.union(&now).cloned().collect();
+        if !now.is_empty() {
+            self.by_host.insert(name.to_owned(), now);
+        }
+        concerned
+    }
+
+    /// What a host has of this object. One of the same name with another uid is another object.
+    pub(super) fn of<K: ResourceExt>(&self, key: &Key, object: &K) -> Option<&Claim> {
+        let uid = object.uid();
+        let its = |claim: &&Claim| claim.uid.is_none() || claim.uid == uid;
+        self.by_object.get(key)?.iter().filter(its).max_by_key(|claim| (claim.epoch, &claim.host, &claim.id))
+    }
+
+    /// The VMs that hosts have something of.
+    pub(super) fn vms(&self) -> impl Iterator<Item = &Key> {
+        self.by_object.keys().filter(|key| key.kind == Kind::VM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::Disk;
+    use serde_json::json;
+
+    fn host(orphans: serde_json::Value) -> Host {
+        let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host", "metadata": {"name": "h1"}, "spec": {},
+            "status": {"orphans": orphans}});
+        serde_json::from_value(host).expect("a host")
+    }
+
+    fn disk(uid: &str) -> Disk {
+        let disk = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+            "metadata": {"name": "root", "namespace": "ns", "uid": uid}, "spec": {}});
+        serde_json::from_value(disk).expect("a disk")
+    }
+
+    #[test]
+    fn what_a_host_has_is_the_objects_it_was_made_for_and_no_other_of_that_name() {
+        let owner = json!({"kind": "Disk", "namespace": "ns", "name": "root", "uid": "u1"});
+        let has = host(json!([{"kind": "Volume", "name": "v-1", "detail": "", "owner": owner},
+            {"kind": "Process", "name": "7 theirs", "detail": ""}]));
+        let key = Key::namespaced(Kind::Disk, "ns", "root");
+        let mut claims = Claims::default();
+        assert_eq!(claims.set("h1", Some(&has)), std::slice::from_ref(&key));
+        assert_eq!(
+            claims.of(&key, &disk("u1")).map(|c| (c.host.as_str(), c.id.as_str())),
+            Some(("h1", "v-1"))
+        );
+        assert_eq!(claims.of(&key, &disk("u2")), None);
+        assert_eq!(
+            claims.set("h1", Some(&host(json!([])))),
+            std::slice::from_ref(&key),
+            "it is told when it is given back"
+        );
+        assert_eq!(claims.of(&key, &disk("u1")), None);
+        assert!(claims.set("h1", None).is_empty() && claims.by_object.is_empty());
+    }
+}
