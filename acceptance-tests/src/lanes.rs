@@ -11,6 +11,7 @@ pub mod misfortunes;
 pub mod modern;
 pub mod rules;
 pub mod scale;
+pub mod storms;
 pub mod story;
 pub mod terraform;
 pub mod tofu;
@@ -78,6 +79,13 @@ pub const ALL: &[Lane] = &[
         limit: minutes(15),
         obstacle: needs_root,
         run: scale::run,
+    },
+    Lane {
+        name: "storms",
+        about: "kill -9 amid writes, over and over: what was acknowledged is there, watches miss and repeat nothing",
+        limit: minutes(8),
+        obstacle: needs_root,
+        run: storms::run,
     },
     Lane {
         name: "terraform",

@@ -25,6 +25,7 @@ pub mod report;
 pub mod scale;
 pub mod scratch;
 pub mod segment;
+pub mod storms;
 pub mod terraform;
 pub mod tools;
 pub mod undo;
