@@ -123,6 +123,10 @@ pub struct UpOptions {
     /// The user who may read the kubeconfig, so that terraform need not run as root.
     #[arg(long)]
     pub kubeconfig_owner: Option<String>,
+    /// A line for every request that would change something goes into this file: who, what, from where, which code.
+    /// At most six files of 64 MiB (FILE, FILE.1, …) are kept.
+    #[arg(long, env = "BERTH_AUDIT_LOG", value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
     /// How long revisions that were superseded are kept, for `berth history`, `berth diff` and watches that resume.
     #[arg(long, default_value = "24h", value_name = "TIME", value_parser = crate::commands::time)]
     pub history_for: Life,

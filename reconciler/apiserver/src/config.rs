@@ -73,6 +73,8 @@ pub struct ServerConfig {
     pub history: HistoryWindow,
     /// How long an Event lives after its last write.
     pub event_ttl: Duration,
+    /// A line for every request that would change something goes into this file.
+    pub audit_log: Option<PathBuf>,
     /// Backups of a server on disk.
     pub backups: Option<BackupSchedule>,
     /// More names and addresses the server certificate is valid for, besides loopback and the host name.
@@ -89,6 +91,7 @@ impl ServerConfig {
             seed: None,
             history: HistoryWindow::default(),
             event_ttl: Duration::from_secs(3600),
+            audit_log: None,
             backups: None,
             subject_alt_names: Vec::new(),
         }

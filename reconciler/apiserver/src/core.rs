@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Policies;
+use crate::audit::Audit;
 use crate::authorize::GrantsCache;
 use crate::backups;
 use crate::builtin::{ADMISSION, EVENTS};
@@ -19,6 +20,8 @@ use crate::resource::Resource;
 use crate::service_account::SigningKey;
 use crate::store::{Encoded, Entry, Key, Store, Write, WriteError};
 
+/// Who the server's own controllers are.
+pub(crate) const SELF: &str = "system:apiserver";
 /// Bytes one stored object may have, as etcd's default.
 pub(crate) const MAX_OBJECT: usize = 1536 * 1024;
 
@@ -37,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) signing: SigningKey,
     pub(crate) grants: GrantsCache,
     pub(crate) backups: backups::Counters,
+    /// Set before the server answers anybody.
+    pub(crate) audit: Option<Audit>,
     policies: Mutex<Option<(u64, u64, Arc<Policies>)>>,
     policy_storage: Arc<str>,
     binding_storage: Arc<str>,
@@ -63,6 +68,7 @@ impl Core {
             signing,
             grants: GrantsCache::default(),
             backups: backups::Counters::default(),
+            audit: None,
             policies: Mutex::default(),
             policy_storage: format!("{ADMISSION}/validatingadmissionpolicies").into(),
             binding_storage: format!("{ADMISSION}/validatingadmissionpolicybindings").into(),
@@ -72,7 +78,15 @@ impl Core {
     /// Writes, and keeps the catalog in step when a definition was written.
     pub(crate) async fn commit(&self, write: Write) -> Result<Arc<Entry>, WriteError> {
         let defines = write.key.resource == self.catalog.crds;
+        // Everybody else's writes are told of as requests.
+        let own = (write.by.user == SELF).then(|| (write.key.to_string(), write.by.verb));
         let entry = self.store.submit(write).await?;
+        if let (Some(audit), Some((key, verb))) = (&self.audit, own) {
+            let time = self.clock.now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+            let revision = entry.revision.to_string();
+            audit
+                .tell(json!({"time": time, "user": SELF, "verb": verb, "object": key, "revision": revision}));
+        }
         if defines {
             self.catalog.refresh();
         }

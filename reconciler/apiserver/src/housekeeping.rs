@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::config::HistoryWindow;
-use crate::core::Core;
+use crate::core::{Core, SELF};
 use crate::identity::Identity;
 use crate::request::{Options, Propagation, Sub, Target};
 use crate::resource::Resource;
-use crate::store::{Change, Entry, Event, Key};
+use crate::store::{Change, Entry, Event, Events, Key};
 use crate::verbs::{Call, FOREGROUND, ORPHAN, PatchKind};
 use crate::{builtin, crd};
 
@@ -55,7 +54,7 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
                 tracing::debug!(error = error.message, "housekeeping step failed, retrying");
                 retry.get_or_insert_with(|| Instant::now() + RETRY);
             }
-            while let Ok(event) = events.try_recv() {
+            while let Some(event) = events.try_recv() {
                 note(&core, &mut tasks, &event);
             }
         }
@@ -91,7 +90,7 @@ async fn at(when: Option<Instant>) {
 }
 
 /// Events came faster than they could be attended to: subscribe again and look at everything.
-fn start_over(core: &Core) -> (mpsc::Receiver<Arc<Event>>, BTreeSet<Task>) {
+fn start_over(core: &Core) -> (Events, BTreeSet<Task>) {
     let events = core.store.subscribe_all();
     (events, everything(core))
 }
@@ -358,7 +357,7 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
     };
     Some(Call {
         core: Arc::clone(core),
-        who: Identity::new("system:apiserver", [builtin::SYSTEM_GROUP.to_owned()]),
+        who: Identity::new(SELF, [builtin::SYSTEM_GROUP.to_owned()]),
         target,
         options: Options::default(),
         default_manager: "berth-apiserver".into(),

@@ -6,12 +6,13 @@ mod protobuf;
 mod respond;
 mod shape;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode, Uri, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::core::Core;
@@ -29,6 +30,23 @@ const MAX_IN_FLIGHT: usize = 400;
 const MAX_WATCHES: usize = 20_000;
 /// How long a request that is no watch may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a request wrote, for the audit log.
+#[derive(Debug, Clone, Default)]
+struct Written {
+    name: String,
+    revision: Option<u64>,
+}
+
+impl Written {
+    fn finish(self, mut line: Value, verb: &str, status: StatusCode) -> Value {
+        line["verb"] = verb.into();
+        line["name"] = self.name.into();
+        line["code"] = status.as_u16().into();
+        line["revision"] = self.revision.map(|revision| revision.to_string()).into();
+        line
+    }
+}
 
 /// Answers requests; shared by every connection.
 #[derive(Debug)]
@@ -54,12 +72,17 @@ impl Front {
         let mut what = metrics::What::other(request.method());
         let compress = request.extensions().get::<respond::MayCompress>().is_some()
             && respond::takes_gzip(request.headers());
-        let response = match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut what)).await
-        {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => respond::failure(&error, &[]),
-            Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),
-        };
+        let audited = self.audited(&request, who.as_ref());
+        let mut response =
+            match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut what)).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(error)) => respond::failure(&error, &[]),
+                Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),
+            };
+        if let (Some(audit), Some(line)) = (&self.core.audit, audited) {
+            let written = response.extensions_mut().remove::<Written>().unwrap_or_default();
+            audit.tell(written.finish(line, what.verb(), response.status()));
+        }
         self.metrics.count(what, response.status());
         if compress { respond::compressed(response).await } else { response }
     }
@@ -177,10 +200,33 @@ impl Front {
             _ => {}
         }
         let answer = self.single(verb, &mut call, request).await;
-        match answer {
-            Ok(answer) => Ok(respond::answer(&answer, &shape, &call.warnings)),
-            Err(error) => Ok(respond::failure(&error, &call.warnings)),
+        let mut response = match answer {
+            Ok(answer) => respond::answer(&answer, &shape, &call.warnings),
+            Err(error) => respond::failure(&error, &call.warnings),
+        };
+        response.extensions_mut().insert(Written { name: call.target.name, revision: call.written });
+        Ok(response)
+    }
+
+    /// The beginning of the line that tells of a request, if it is one that is told of.
+    fn audited(&self, request: &Request<Body>, who: Option<&Identity>) -> Option<Value> {
+        let path = request.uri().path();
+        if self.core.audit.is_none() || request.method().is_safe() || review::Kind::of(path).is_some() {
+            return None;
         }
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let short = |text: &str| text.chars().take(256).collect::<String>();
+        let from = request.extensions().get::<SocketAddr>();
+        Some(json!({
+            "time": self.core.clock.now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
+            "user": who.map_or_else(String::new, |who| short(&who.user)),
+            "as": header("impersonate-user").map(short),
+            "method": request.method().as_str(),
+            "path": path.chars().take(1024).collect::<String>(),
+            "dryRun": request.uri().query().unwrap_or_default().contains("dryRun=All"),
+            "from": from.map_or_else(|| "in process".to_owned(), ToString::to_string),
+            "agent": header("user-agent").map(short),
+        }))
     }
 
     async fn single(
@@ -260,7 +306,8 @@ fn verb(method: &Method, target: &Target, options: &Options) -> Result<&'static 
 }
 
 /// Marks requests that came over a socket: compressing for a caller in the same process is wasted.
-pub(crate) fn from_socket(request: &mut Request<Body>) {
+pub(crate) fn from_socket(request: &mut Request<Body>, peer: SocketAddr) {
+    request.extensions_mut().insert(peer);
     request.extensions_mut().insert(respond::MayCompress);
 }
 

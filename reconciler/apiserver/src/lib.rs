@@ -10,6 +10,7 @@
 //! ```
 
 mod admission;
+mod audit;
 mod authorize;
 mod backups;
 mod bootstrap;
@@ -40,6 +41,7 @@ mod schema;
 mod selector;
 mod server;
 mod service_account;
+mod stall;
 mod store;
 mod table;
 mod verbs;

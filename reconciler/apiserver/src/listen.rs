@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::credentials::{Credentials, of_certificate};
 use crate::http::{Front, bearer, from_socket};
 use crate::identity::Identity;
 use crate::service_account;
+use crate::stall::Stalling;
 
 /// Connections open at once.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -56,10 +58,10 @@ pub(crate) async fn serve(
             () = stop.cancelled() => break,
             place = Arc::clone(&places).acquire_owned() => place.map_err(io::Error::other)?,
         };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors, or the client left: neither ends the listener.
                     tracing::warn!(error = %error, "accepting a connection failed");
@@ -70,7 +72,7 @@ pub(crate) async fn serve(
         };
         let (door, tls, stop) = (Arc::clone(&door), tls.clone(), stop.clone());
         connections.spawn(async move {
-            connection(door, stream, tls, stop).await;
+            connection(door, stream, peer, tls, stop).await;
             drop(place);
         });
     }
@@ -81,29 +83,41 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-async fn connection(door: Arc<Door>, stream: TcpStream, tls: Option<TlsAcceptor>, stop: CancellationToken) {
+async fn connection(
+    door: Arc<Door>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    stop: CancellationToken,
+) {
     // Watch frames are small and must not wait for each other.
     let _ = stream.set_nodelay(true);
+    let stream = Stalling::new(stream);
     let Some(tls) = tls else {
-        return talk(door, stream, None, stop).await;
+        return talk(door, stream, peer, None, stop).await;
     };
     match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
         Ok(Ok(stream)) => {
             let (_, session) = stream.get_ref();
             let by_certificate = session.peer_certificates().and_then(|chain| of_certificate(chain.first()?));
-            talk(door, stream, by_certificate, stop).await;
+            talk(door, stream, peer, by_certificate, stop).await;
         }
         Ok(Err(error)) => tracing::debug!(error = %error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
     }
 }
 
-async fn talk<S>(door: Arc<Door>, stream: S, by_certificate: Option<Identity>, stop: CancellationToken)
-where
+async fn talk<S>(
+    door: Arc<Door>,
+    stream: S,
+    peer: SocketAddr,
+    by_certificate: Option<Identity>,
+    stop: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        answer(Arc::clone(&door), request.map(Body::new), by_certificate.clone())
+        answer(Arc::clone(&door), request.map(Body::new), peer, by_certificate.clone())
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
@@ -129,6 +143,7 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
 async fn answer(
     door: Arc<Door>,
     mut request: Request<Body>,
+    peer: SocketAddr,
     by_certificate: Option<Identity>,
 ) -> Result<http::Response<Body>, Infallible> {
     // A wrong token is not overlooked because the certificate would do.
@@ -139,6 +154,6 @@ async fn answer(
         }
         None => by_certificate,
     };
-    from_socket(&mut request);
+    from_socket(&mut request, peer);
     Ok(door.front.answer(request, who).await)
 }

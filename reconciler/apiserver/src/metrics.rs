@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 
 use crate::http::Front;
 use crate::request::{Sub, Target};
+use crate::store::{Counters, LATENCIES};
 
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
@@ -28,6 +29,10 @@ impl What {
             sub => format!("{plural}/{}", sub.name()),
         };
         Self { verb, resource }
+    }
+
+    pub(crate) fn verb(&self) -> &'static str {
+        self.verb
     }
 
     /// Of a request that came to no resource: documents, reviews, nonsense.
@@ -96,6 +101,30 @@ pub(crate) fn render(front: &Front) -> String {
     metric("berth_apiserver_objects", "gauge", "Objects stored.", &objects);
     let watchers = [(String::new(), state.watcher_count() as u64)];
     metric("berth_apiserver_watches", "gauge", "Watches open.", &watchers);
+    let (events, bytes) = state.longest_queue();
+    let gauge = |value: u64| [(String::new(), value)];
+    metric(
+        "berth_apiserver_watch_queue_events",
+        "gauge",
+        "Events that wait for the slowest watcher.",
+        &gauge(events as u64),
+    );
+    metric("berth_apiserver_watch_queue_bytes", "gauge", "Bytes of them.", &gauge(bytes as u64));
+    metric(
+        "berth_apiserver_watches_cut_off_total",
+        "counter",
+        "Watchers that were too slow.",
+        &gauge(state.cut_off),
+    );
+    metric(
+        "berth_apiserver_write_queue",
+        "gauge",
+        "Writes that wait to be committed.",
+        &gauge(store.queued() as u64),
+    );
+    metric("berth_apiserver_store_bytes", "gauge", "Size of the database and its log.", &gauge(store.size()));
+    let dropped = front.core.audit.as_ref().map_or(0, |audit| audit.dropped.load(Ordering::Relaxed));
+    metric("berth_apiserver_audit_dropped_total", "counter", "Lines the audit log lost.", &gauge(dropped));
     let backups = &front.core.backups;
     metric("berth_apiserver_backups_total", "counter", "Backups made by schedule.", &of(&backups.made));
     metric("berth_apiserver_failed_backups_total", "counter", "Backups that failed.", &of(&backups.failed));
@@ -113,5 +142,25 @@ pub(crate) fn render(front: &Front) -> String {
         &[(String::new(), last)],
     );
     metric("berth_apiserver_revision", "gauge", "The last revision.", &[(String::new(), state.revision)]);
+    drop(state);
+    write_durations(&mut out, counters);
     out
+}
+
+/// A histogram, as Prometheus has it: each bucket counts what the ones before it do too.
+fn write_durations(out: &mut String, counters: &Counters) {
+    const NAME: &str = "berth_apiserver_write_duration_seconds";
+    // Writing into a String cannot fail.
+    let _ = writeln!(
+        out,
+        "# HELP {NAME} From a write's submission to its being durable.\n# TYPE {NAME} histogram"
+    );
+    let bounds = LATENCIES.iter().map(|bound| (*bound as f64 / 1e3).to_string()).chain(["+Inf".to_owned()]);
+    let mut count = 0;
+    for (bound, bucket) in bounds.zip(&counters.latency.buckets) {
+        count += bucket.load(Ordering::Relaxed);
+        let _ = writeln!(out, "{NAME}_bucket{{le=\"{bound}\"}} {count}");
+    }
+    let sum = counters.latency.microseconds.load(Ordering::Relaxed) as f64 / 1e6;
+    let _ = writeln!(out, "{NAME}_sum {sum}\n{NAME}_count {count}");
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::BoxError;
 
+use crate::audit::Audit;
 use crate::clock::Ids;
 use crate::config::{ServerConfig, Storage};
 use crate::core::Core;
@@ -95,7 +96,11 @@ impl Server {
             }
         };
         let ids = Ids::new(config.seed);
-        let core = Arc::new(Core::new(store, config.clock, ids, config.event_ttl, signing));
+        let mut core = Core::new(store, config.clock, ids, config.event_ttl, signing);
+        if let Some(path) = config.audit_log {
+            core.audit = Some(Audit::open(&path).map_err(|source| OpenError::Directory { path, source })?);
+        }
+        let core = Arc::new(core);
         bootstrap::ensure(&core).await.map_err(OpenError::Content)?;
         let background = TaskTracker::new();
         background.spawn(housekeeping::run(Arc::clone(&core), config.history));

@@ -11,6 +11,7 @@ mod key;
 mod keyring;
 mod log;
 mod look_back;
+mod queue;
 mod restore;
 mod rotate;
 mod seal;
@@ -25,6 +26,7 @@ use std::fs::{File, TryLockError};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,10 +37,11 @@ use floor::Floor;
 pub(crate) use key::Key;
 use log::Log;
 pub(crate) use look_back::Revision;
+pub(crate) use queue::Events;
 pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use rotate::{Rotated, rotate_key};
 pub(crate) use state::{Change, Event, Interest, State};
-pub(crate) use writer::{Action, Counters, Expect, Origin, Write, WriteError};
+pub(crate) use writer::{Action, Counters, Expect, LATENCIES, Origin, Write, WriteError};
 use writer::{Job, Writer};
 
 use crate::config::{Storage, WriterMode};
@@ -47,8 +50,6 @@ use crate::config::{Storage, WriterMode};
 pub(crate) const DATABASE: &str = "berth.db";
 /// Writes that may wait for the writer; further ones wait to be queued.
 const QUEUE: usize = 1024;
-/// Events a watcher may lag behind before it is cut off with 410.
-const WATCH_BUFFER: usize = 2048;
 
 /// Why a database could not be opened. Guarantees: the file has not been changed.
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +156,8 @@ pub(crate) struct Store {
     /// Looks back; `None` where the writer's own connection does (in memory), and once closed.
     reader: Arc<Mutex<Option<Log>>>,
     pub(crate) counters: Arc<Counters>,
+    /// The database and its log; none in memory.
+    files: Vec<PathBuf>,
     /// Held for as long as the database is open.
     lock: Mutex<Option<File>>,
 }
@@ -168,7 +171,7 @@ pub(crate) struct Subscription {
     id: u64,
     /// What happened between the point asked for and the subscription.
     pub(crate) backlog: Vec<Arc<Event>>,
-    pub(crate) events: mpsc::Receiver<Arc<Event>>,
+    pub(crate) events: Events,
 }
 
 impl Drop for Subscription {
@@ -226,7 +229,11 @@ impl Store {
             WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
             WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),
         };
-        Ok(Arc::new(Self { state, hands, reader, counters, lock: Mutex::new(lock) }))
+        let files = directory.map(|directory| {
+            [DATABASE.to_owned(), format!("{DATABASE}-wal")].map(|name| directory.join(name)).into()
+        });
+        let (files, lock) = (files.unwrap_or_default(), Mutex::new(lock));
+        Ok(Arc::new(Self { state, hands, reader, counters, files, lock }))
     }
 
     fn start_thread(writer: Writer, path: &Path) -> Result<Hands, OpenError> {
@@ -254,6 +261,13 @@ impl Store {
     /// Makes one write durable and answers with what is stored now; a deletion answers with the last state
     /// under the deletion's revision.
     pub(crate) async fn submit(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
+        let begun = Instant::now();
+        let answer = self.write(one).await;
+        self.counters.latency.observe(begun.elapsed());
+        answer
+    }
+
+    async fn write(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
         match &self.hands {
             Hands::Inline(writer) => {
                 let mut writer = hold(writer);
@@ -303,7 +317,7 @@ impl Store {
             if let Some(after) = after {
                 check_range(&state, after)?;
             }
-            let (events, receiver) = mpsc::channel(WATCH_BUFFER);
+            let (events, receiver) = queue::queue();
             let id = state.watch(resource, &interest, events);
             let backlog = after.map(|after| state.recent(resource, after)).unwrap_or_default();
             let missing =
@@ -327,8 +341,8 @@ impl Store {
     }
 
     /// Subscribes to everything, for the server's own controllers.
-    pub(crate) fn subscribe_all(&self) -> mpsc::Receiver<Arc<Event>> {
-        let (events, receiver) = mpsc::channel(WATCH_BUFFER);
+    pub(crate) fn subscribe_all(&self) -> Events {
+        let (events, receiver) = queue::queue();
         write(&self.state).watch_everything(events);
         receiver
     }
@@ -389,6 +403,20 @@ impl Store {
             },
         };
         result.map_err(|source| ReadError::Database(source.to_string()))
+    }
+
+    /// Writes that wait for the writer.
+    pub(crate) fn queued(&self) -> usize {
+        match &self.hands {
+            Hands::Thread { jobs, .. } => hold(jobs).as_ref().map_or(0, |jobs| QUEUE - jobs.capacity()),
+            Hands::Inline(_) => 0,
+        }
+    }
+
+    /// Bytes of the database and its log; 0 in memory.
+    pub(crate) fn size(&self) -> u64 {
+        let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
+        self.files.iter().map(size).sum()
     }
 
     /// Ends every watch.

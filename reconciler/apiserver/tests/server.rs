@@ -1,6 +1,8 @@
 //! The whole server: as kube-rs sees it in process with paused time, as HTTP clients see it, and on disk with
 //! restarts, `kill -9`, TLS and the real `kubectl`.
 
+#[path = "server/audit.rs"]
+mod audit;
 #[path = "server/backups.rs"]
 mod backups;
 #[path = "server/crud.rs"]

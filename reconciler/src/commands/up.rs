@@ -118,6 +118,7 @@ async fn wait(
 async fn open(options: &UpOptions, state_dir: &Path) -> anyhow::Result<Server> {
     let mut config = ServerConfig::in_directory(state_dir.join(CONTROL_PLANE));
     config.backups = backup::schedule(&options.backups)?;
+    config.audit_log.clone_from(&options.audit_log);
     config.history.keep_for = options.history_for.0;
     config.history.keep_revisions = options.history_revisions;
     config.subject_alt_names.clone_from(&options.tls_san);

@@ -8,10 +8,10 @@ use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 
 use super::entry::{Entry, Facts, FieldPath};
 use super::key::Key;
+use super::queue::Feed;
 
 /// Events kept in memory for watches that resume; older ones come from disk.
 const RECENT_EVENTS: usize = 4096;
@@ -53,7 +53,7 @@ pub(crate) enum Interest {
 #[derive(Debug)]
 struct Watcher {
     id: u64,
-    events: mpsc::Sender<Arc<Event>>,
+    events: Feed,
 }
 
 type Name = (Box<str>, Box<str>);
@@ -83,6 +83,8 @@ pub(crate) struct State {
     dependents: HashMap<Box<str>, HashSet<Key>>,
     everything: Vec<Watcher>,
     next_watcher: u64,
+    /// Watchers that were too slow, since the start.
+    pub(crate) cut_off: u64,
 }
 
 impl State {
@@ -98,6 +100,7 @@ impl State {
             dependents: HashMap::new(),
             everything: Vec::new(),
             next_watcher: 0,
+            cut_off: 0,
         }
     }
 
@@ -168,6 +171,15 @@ impl State {
         self.tables.values().map(of_table).sum()
     }
 
+    /// Events and bytes that wait for the slowest watcher.
+    pub(crate) fn longest_queue(&self) -> (usize, usize) {
+        let of_tables = self.tables.values().flat_map(|table| {
+            table.watchers.iter().chain(table.by_field.values().flat_map(HashMap::values).flatten())
+        });
+        let waiting = of_tables.map(|watcher| watcher.events.waiting());
+        waiting.fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
+    }
+
     /// Sets which fields objects of `resource` can be selected by, reading them anew where that changed.
     pub(crate) fn select_by(&mut self, resource: &Arc<str>, fields: Arc<[FieldPath]>) {
         let table = self.tables.entry(Arc::clone(resource)).or_default();
@@ -210,8 +222,7 @@ impl State {
         } else {
             table.objects.insert(name, Arc::clone(entry));
         }
-        table.fan_out(event);
-        send_all(&mut self.everything, event);
+        self.cut_off += table.fan_out(event) + send_all(&mut self.everything, event);
         self.remember(event);
     }
 
@@ -233,12 +244,7 @@ impl State {
     }
 
     /// Adds a watcher; events committed from now on reach `events`.
-    pub(crate) fn watch(
-        &mut self,
-        resource: &Arc<str>,
-        interest: &Interest,
-        events: mpsc::Sender<Arc<Event>>,
-    ) -> u64 {
+    pub(super) fn watch(&mut self, resource: &Arc<str>, interest: &Interest, events: Feed) -> u64 {
         let id = self.next_id();
         let table = self.tables.entry(Arc::clone(resource)).or_default();
         let watchers = match interest {
@@ -252,7 +258,7 @@ impl State {
     }
 
     /// Adds a watcher of every resource, for the server's own controllers.
-    pub(crate) fn watch_everything(&mut self, events: mpsc::Sender<Arc<Event>>) {
+    pub(super) fn watch_everything(&mut self, events: Feed) {
         let id = self.next_id();
         self.everything.push(Watcher { id, events });
     }
@@ -309,8 +315,9 @@ impl State {
 }
 
 impl Table {
-    fn fan_out(&mut self, event: &Arc<Event>) {
-        send_all(&mut self.watchers, event);
+    /// How many watchers were too slow.
+    fn fan_out(&mut self, event: &Arc<Event>) -> u64 {
+        let mut cut_off = send_all(&mut self.watchers, event);
         for (field, by_value) in &mut self.by_field {
             let value = |entry: &Entry| match &**field {
                 "metadata.name" => Some(entry.key.name.clone()),
@@ -322,14 +329,17 @@ impl Table {
                 event.previous.as_deref().and_then(value).filter(|before| Some(before) != now.as_ref());
             for value in now.into_iter().chain(before) {
                 if let Some(watchers) = by_value.get_mut(&value) {
-                    send_all(watchers, event);
+                    cut_off += send_all(watchers, event);
                 }
             }
         }
+        cut_off
     }
 }
 
 /// A watcher that cannot take the event is dropped: its stream ends with 410 and the client lists again.
-fn send_all(watchers: &mut Vec<Watcher>, event: &Arc<Event>) {
-    watchers.retain(|watcher| watcher.events.try_send(Arc::clone(event)).is_ok());
+fn send_all(watchers: &mut Vec<Watcher>, event: &Arc<Event>) -> u64 {
+    let before = watchers.len();
+    watchers.retain(|watcher| watcher.events.send(event));
+    (before - watchers.len()) as u64
 }

@@ -188,7 +188,7 @@ proptest! {
         check(&store, &model, &boats);
         let mut live = live;
         let mut seen = Vec::new();
-        while let Ok(event) = live.events.try_recv() {
+        while let Some(event) = live.events.try_recv() {
             seen.push(event);
         }
         prop_assert_eq!(told(&seen), model.history);
@@ -237,24 +237,41 @@ fn a_watcher_by_field_is_told_of_objects_that_have_or_had_the_value() {
     write("b", "bremen", Expect::Absent);
     let moved = write("a", "bremen", Expect::Revision(first));
     write("a", "emden", Expect::Revision(moved));
-    let seen: Vec<u64> =
-        std::iter::from_fn(|| watch.events.try_recv().ok()).map(|e| e.entry.revision).collect();
+    let seen: Vec<u64> = std::iter::from_fn(|| watch.events.try_recv()).map(|e| e.entry.revision).collect();
     assert_eq!(seen, [first, moved]);
 }
 
 #[test]
-fn a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_up() {
+fn a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_and_nothing_up() {
     let (store, boats) = (memory(), resource("toys.example/boats"));
-    let mut slow = block_on(store.subscribe(&boats, Interest::Resource, None, |_| ())).unwrap().1;
-    for at in 0..=WATCH_BUFFER {
+    let watch = || block_on(store.subscribe(&boats, Interest::Resource, None, |_| ())).unwrap().1;
+    let (mut slow, mut quick) = (watch(), watch());
+    for at in 0..=queue::WATCH_BUFFER {
         let key = Key::new(&boats, "", &format!("n{at}"));
         block_on(store.submit(put(&key, Expect::Absent, 0))).unwrap();
+        assert_eq!(block_on(quick.events.recv()).unwrap().entry.key, key, "another one's pace is its own");
     }
-    let mut seen = 0;
-    while let Some(_event) = block_on(slow.events.recv()) {
-        seen += 1;
+    assert!(block_on(slow.events.recv()).is_none(), "nothing is kept for who may never read again");
+    assert_eq!((store.state().cut_off, store.state().watcher_count()), (1, 1));
+    // It goes on from what it was told last.
+    let again = block_on(store.subscribe(&boats, Interest::Resource, Some(3), |_| ())).unwrap().1;
+    assert_eq!(again.backlog.first().unwrap().entry.revision, 4);
+}
+
+#[test]
+fn what_waits_for_a_watcher_is_bounded_in_bytes_too() {
+    let (store, boats) = (memory(), resource("toys.example/boats"));
+    let mut slow = block_on(store.subscribe(&boats, Interest::Resource, None, |_| ())).unwrap().1;
+    let big = json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": "big"}, "x": "x".repeat(1 << 20)});
+    let mut most = 0;
+    for at in 0..40 {
+        let action = Action::Put(Encoded::of(&big, &[]));
+        let key = Key::new(&boats, "", &format!("n{at}"));
+        block_on(store.submit(Write { action, ..put(&key, Expect::Absent, 0) })).unwrap();
+        most = most.max(store.state().longest_queue().1);
     }
-    assert_eq!(seen, WATCH_BUFFER, "what was queued is delivered, then the watch ends");
+    assert!((8 << 20..=17 << 20).contains(&most), "{most} bytes waited");
+    assert!(block_on(slow.events.recv()).is_none());
 }
 
 #[test]
@@ -386,7 +403,7 @@ fn a_write_costs_the_same_however_many_objects_there_are() {
     let (store, boats) = (memory(), resource("toys.example/boats"));
     let mut made = 0..;
     let mut batch = || {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         for at in made.by_ref().take(500) {
             block_on(store.submit(put(&Key::new(&boats, "ns", &format!("n{at}")), Expect::Absent, at)))
                 .unwrap();

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use rusqlite::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
@@ -102,6 +103,28 @@ pub(crate) struct Counters {
     pub(crate) writes: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) failed: AtomicU64,
+    /// From being submitted to being durable, or refused.
+    pub(crate) latency: Latency,
+}
+
+/// Upper bounds of the buckets, in milliseconds.
+pub(crate) const LATENCIES: [u64; 7] = [1, 5, 20, 100, 500, 2_000, 10_000];
+
+/// How long writes took.
+#[derive(Debug, Default)]
+pub(crate) struct Latency {
+    /// One more than there are bounds; each counts what the ones before do not.
+    pub(crate) buckets: [AtomicU64; LATENCIES.len() + 1],
+    pub(crate) microseconds: AtomicU64,
+}
+
+impl Latency {
+    pub(super) fn observe(&self, took: Duration) {
+        let at = LATENCIES.iter().position(|bound| took <= Duration::from_millis(*bound));
+        self.buckets[at.unwrap_or(LATENCIES.len())].fetch_add(1, Ordering::Relaxed);
+        let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.microseconds.fetch_add(microseconds, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]

@@ -242,7 +242,7 @@ impl WatchStream {
     /// Takes every event up to the current revision, which it answers with: a bookmark must not overtake one.
     fn catch_up(&mut self) -> u64 {
         let revision = self.core.store.state().revision;
-        while let Ok(event) = self.subscription.events.try_recv() {
+        while let Some(event) = self.subscription.events.try_recv() {
             self.backlog.push_back(event);
         }
         revision

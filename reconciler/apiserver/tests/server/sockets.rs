@@ -14,7 +14,11 @@ use crate::toy::reason;
 
 /// A server on a socket of its own; ends with the runtime of its test.
 pub(crate) async fn serve(directory: &Path) -> (Server, String, CancellationToken) {
-    let server = Server::open(ServerConfig::in_directory(directory)).await.expect("it opens");
+    serve_with(ServerConfig::in_directory(directory)).await
+}
+
+pub(crate) async fn serve_with(config: ServerConfig) -> (Server, String, CancellationToken) {
+    let server = Server::open(config).await.expect("it opens");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", listener.local_addr().expect("an address"));
     let stop = CancellationToken::new();
@@ -23,7 +27,7 @@ pub(crate) async fn serve(directory: &Path) -> (Server, String, CancellationToke
     (server, url, stop)
 }
 
-async fn client(kubeconfig: &str) -> Client {
+pub(crate) async fn client(kubeconfig: &str) -> Client {
     let config = Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.expect("usable");
     Client::try_from(config).expect("a client")

@@ -1,0 +1,164 @@
+//! A line for every request that would change something: who, what, from where, and what became of it. Never a body.
+//!
+//! ```text
+//! request ─▶ bounded queue ─▶ one thread ─▶ FILE, FILE.1 … FILE.5
+//! ```
+//! No request waits for the file. Lines that find the queue full are dropped, counted, and said in the file.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use serde_json::{Value, json};
+
+/// Lines that may wait for the file.
+const QUEUE: usize = 4096;
+/// Bytes of one file.
+const LARGEST: u64 = 64 << 20;
+/// Files kept besides the current one.
+const KEPT: u32 = 5;
+
+/// Where lines go.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    lines: SyncSender<Value>,
+    pub(crate) dropped: Arc<AtomicU64>,
+}
+
+impl Audit {
+    /// Opens the file, readable by its owner only, and goes on at its end.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Self::with_limit(path, LARGEST)
+    }
+
+    fn with_limit(path: &Path, largest: u64) -> io::Result<Self> {
+        let mut log = Log { path: path.to_owned(), largest, file: None, size: 0 };
+        log.open()?;
+        let (lines, queued) = sync_channel(QUEUE);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&dropped);
+        std::thread::Builder::new().name("audit".into()).spawn(move || log.run(&queued, &counted))?;
+        Ok(Self { lines, dropped })
+    }
+
+    /// Queues a line.
+    pub(crate) fn tell(&self, line: Value) {
+        if self.lines.try_send(line).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Log {
+    path: PathBuf,
+    largest: u64,
+    file: Option<File>,
+    size: u64,
+}
+
+impl Log {
+    fn run(mut self, lines: &Receiver<Value>, dropped: &AtomicU64) {
+        let (mut told, mut failing) = (0, false);
+        while let Ok(line) = lines.recv() {
+            let lost = dropped.load(Ordering::Relaxed);
+            let mut text = String::new();
+            if lost > told {
+                text = format!("{}\n", json!({"dropped": lost - told}));
+            }
+            text.push_str(&format!("{line}\n"));
+            match self.append(text.as_bytes()) {
+                Ok(()) => (told, failing) = (lost, false),
+                Err(error) => {
+                    dropped.fetch_add(1, Ordering::Relaxed);
+                    // Once, not for every line.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::error!(path = %self.path.display(), %error, "writing the audit log failed");
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self) -> io::Result<&mut File> {
+        let file = File::options().create(true).append(true).mode(0o600).open(&self.path)?;
+        self.size = file.metadata()?.len();
+        Ok(self.file.insert(file))
+    }
+
+    fn append(&mut self, text: &[u8]) -> io::Result<()> {
+        if self.file.is_some() && self.size + text.len() as u64 > self.largest {
+            self.file = None;
+            self.rotate()?;
+        }
+        let written = match &mut self.file {
+            Some(file) => file.write_all(text),
+            None => self.open()?.write_all(text),
+        };
+        match written {
+            Ok(()) => self.size += text.len() as u64,
+            // Opened anew by the next line, whatever is wrong with it.
+            Err(_) => self.file = None,
+        }
+        written
+    }
+
+    fn rotate(&self) -> io::Result<()> {
+        let numbered = |number: u32| {
+            let mut name = self.path.as_os_str().to_owned();
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        };
+        for number in (1..KEPT).rev() {
+            match fs::rename(numbered(number), numbered(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::rename(&self.path, numbered(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn the_log_is_rotated_bounded_and_loses_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::with_limit(&path, 1000).unwrap();
+        let lines = |path: &Path| -> Vec<u64> {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap()["n"].as_u64().unwrap())
+                .collect()
+        };
+        let written = |last: u64| {
+            let end = Instant::now() + Duration::from_secs(60);
+            while lines(&path).last() != Some(&last) {
+                assert!(Instant::now() < end, "line {last} is not written");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        for n in 0..400_u64 {
+            audit.tell(json!({"n": n, "pad": "x".repeat(20)}));
+            if n % 100 == 99 {
+                written(n);
+            }
+        }
+        let all: Vec<PathBuf> =
+            (1..=KEPT).rev().map(|n| folder.path().join(format!("audit.log.{n}"))).collect();
+        let kept: Vec<u64> = all.iter().chain([&path]).flat_map(|path| lines(path)).collect();
+        assert_eq!(kept, (400 - kept.len() as u64..400).collect::<Vec<_>>(), "the newest, without a gap");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), KEPT as usize + 1);
+        for file in all {
+            assert!(fs::metadata(file).unwrap().len() <= 1000);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use berth_apiserver::{Identity, Server, ServerConfig};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use serde_json::Value;
+
+use crate::sockets::{client, serve_with};
+
+fn lines(path: &Path, count: usize) -> Vec<Value> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let whole = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let lines: Vec<Value> = whole.collect();
+        if lines.len() >= count {
+            return lines;
+        }
+        assert!(Instant::now() < end, "{count} lines of {text}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[tokio::test]
+async fn every_request_that_would_write_is_one_line_without_its_body() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("audit.log");
+    let config = ServerConfig {
+        audit_log: Some(path.clone()),
+        ..ServerConfig::in_directory(place.path().join("state"))
+    };
+    let (server, url, _stop) = serve_with(config).await;
+    let outside = client(&server.kubeconfig(&url).unwrap()).await;
+    let secrets: Api<Secret> = Api::default_namespaced(outside);
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some("s".into()), ..ObjectMeta::default() },
+        string_data: Some([("a".to_owned(), "canary-in-a-body".to_owned())].into()),
+        ..Secret::default()
+    };
+    let made = secrets.create(&PostParams::default(), &secret).await.unwrap();
+    secrets.get("s").await.unwrap();
+    let eve = Client::new(server.service_as(Identity::new("eve", [])), "default");
+    let refused = Api::<Secret>::default_namespaced(eve).delete("s", &DeleteParams::default()).await;
+    assert!(refused.is_err());
+    let told = lines(&path, 2);
+    // The namespaces every server has are made by nobody's request.
+    assert_eq!(told.len(), 2, "{told:?}");
+    let of = |line: &Value, names: &[&str]| {
+        names.iter().map(|name| line[name].to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let names = ["user", "verb", "path", "name", "code"];
+    assert_eq!(of(&told[0], &names), r#""admin" "create" "/api/v1/namespaces/default/secrets" "s" 201"#);
+    assert_eq!(told[0]["revision"], made.metadata.resource_version.unwrap());
+    assert!(told[0]["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{}", told[0]);
+    assert_eq!(
+        of(&told[1], &["user", "verb", "path", "code", "revision", "from"]),
+        r#""eve" "delete" "/api/v1/namespaces/default/secrets/s" 403 null "in process""#
+    );
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("canary") && !text.contains("Y2FuYXJ5"), "{text}");
+    server.shutdown().await;
+    let unwritable =
+        ServerConfig { audit_log: Some("/no/such/audit.log".into()), ..ServerConfig::in_memory() };
+    assert!(Server::open(unwritable).await.is_err(), "what cannot be written is told at the start");
+}
