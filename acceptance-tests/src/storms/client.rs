@@ -34,9 +34,7 @@ impl Plane {
     }
 
     pub(super) fn watch(&self, after: u64) -> Result<Watching> {
-        Ok(Watching(
-            self.access.connect()?.watch_path(&format!("{PATH}?watch=true&resourceVersion={after}"))?,
-        ))
+        Ok(Watching(self.access.connect()?.watch_from(PATH, &after.to_string())?))
     }
 
     /// Writes until the server does not answer any more; how many writes it acknowledged.

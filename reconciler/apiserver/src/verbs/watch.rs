@@ -200,7 +200,7 @@ impl WatchStream {
         let mut length = first.len();
         while length < TOGETHER {
             if self.backlog.is_empty()
-                && let Ok(event) = self.subscription.events.try_recv()
+                && let Some(event) = self.subscription.events.try_recv()
             {
                 self.backlog.push_back(event);
             }
