@@ -57,8 +57,14 @@ pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> R
     for (resource, namespace, name) in std::iter::once(subject).chain(asked) {
         let wanted = Attributes { verb: "impersonate", resource, namespace, name, ..Attributes::default() };
         if !allows(core, &who, &wanted) {
-            let why =
-                format!("User {:?} cannot impersonate resource {resource:?} at the cluster scope", who.user);
+            let place = match namespace {
+                "" => "at the cluster scope".to_owned(),
+                namespace => format!("in the namespace {namespace:?}"),
+            };
+            let why = format!(
+                "User {:?} cannot impersonate resource {resource:?} in API group \"\" {place}",
+                who.user
+            );
             return Err(ApiError::forbidden(Subject { group: "", kind: resource, name }, &why));
         }
     }
@@ -98,12 +104,14 @@ pub(crate) fn resource(
     if allows(core, who, &attributes) {
         return Ok(());
     }
-    let subject = Subject { group: &resource.group, kind: &resource.plural, name: &target.name };
+    let subject = Subject { group: &resource.group, kind: &resource.plural, name };
     let what = match attributes.subresource {
         "" => resource.plural.clone(),
         sub => format!("{}/{sub}", resource.plural),
     };
-    let place = match target.namespace.as_str() {
+    // A namespace is in itself, as in Kubernetes.
+    let of_namespace = resource.is("", "namespaces") && !target.name.is_empty();
+    let place = match if of_namespace { target.name.as_str() } else { target.namespace.as_str() } {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
@@ -118,8 +126,8 @@ pub(crate) fn path(core: &Core, who: &Identity, verb: &str, path: &str) -> Resul
     if allows(core, who, &Attributes { verb, path, ..Attributes::default() }) {
         return Ok(());
     }
-    let why = format!("User {:?} cannot {verb} path {path:?}", who.user);
-    Err(ApiError::forbidden(Subject { group: "", kind: "", name: "" }, &why))
+    let message = format!("forbidden: User {:?} cannot {verb} path {path:?}", who.user);
+    Err(ApiError::new(http::StatusCode::FORBIDDEN, "Forbidden", message))
 }
 
 /// Whether the rules allow it.

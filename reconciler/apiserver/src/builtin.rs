@@ -2,6 +2,8 @@
 //!
 //! Their schemas are not checked field by field as custom resources' are; what would do harm is.
 
+mod validate;
+
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -9,14 +11,13 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
-use crate::meta::{NameRule, field_error, invalid, required};
+use crate::meta::NameRule;
 use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version};
-use crate::schema::{ErrorKind, FieldError, StructuralSchema};
+use crate::schema::StructuralSchema;
 use crate::store::FieldPath;
 use crate::table::Columns;
 
-/// Bytes of all values of a Secret or ConfigMap.
-const MAX_DATA: usize = 1024 * 1024;
+pub(crate) use validate::validate;
 
 /// The group of the server itself.
 pub(crate) const SYSTEM_GROUP: &str = crate::identity::MASTERS;
@@ -107,6 +108,7 @@ fn definitions() -> Vec<Definition> {
         },
         Definition {
             namespaced: false,
+            generation: true,
             ..kind(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", &[])
         },
         Definition {
@@ -237,126 +239,7 @@ fn prepare_policy(object: &mut Value, old: Option<&Value>) {
     if let Some(constraints) = object.pointer_mut("/spec/matchConstraints") {
         crate::admission::default_constraints(constraints);
     }
-    if old.is_none()
-        && let Some(members) = object.as_object_mut()
-    {
-        members.shift_remove("status");
-    }
-}
-
-/// What makes a built-in object unfit to be stored.
-pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "secrets") => validate_secret(object, old, &mut errors),
-        ("", "configmaps") => validate_config_map(object, old, &mut errors),
-        ("", "events") => validate_event(object, &mut errors),
-        (RBAC, "roles" | "clusterroles") => validate_rules(object, &mut errors),
-        (RBAC, "rolebindings" | "clusterrolebindings") => validate_binding(object, old, &mut errors),
-        (ADMISSION, "validatingadmissionpolicies") => errors = crate::admission::validate_policy(object),
-        (ADMISSION, "validatingadmissionpolicybindings") => {
-            errors = crate::admission::validate_binding(object)
-        }
-        (APIEXTENSIONS, _) => errors = crate::crd::validate(object, old),
-        _ => {}
-    }
-    errors
-}
-
-fn immutable(object: &Value, old: Option<&Value>, members: &[&str], errors: &mut Vec<FieldError>) {
-    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
-    if object["immutable"] != true {
-        errors.push(crate::meta::forbidden("immutable", "field is immutable when `immutable` is set"));
-    }
-    for member in members {
-        if object[*member] != old[*member] {
-            errors.push(crate::meta::forbidden(member, "field is immutable when `immutable` is set"));
-        }
-    }
-}
-
-fn is_data_key(key: &str) -> bool {
-    (1..=253).contains(&key.len())
-        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        && key != "."
-        && !key.starts_with("..")
-}
-
-fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usize {
-    if !object[member].is_null() && !object[member].is_object() {
-        errors.push(invalid(member, &object[member], "must be a map"));
-    }
-    let mut total = 0;
-    for (key, value) in object[member].as_object().into_iter().flatten() {
-        let field = format!("{member}[{key}]");
-        if !is_data_key(key) {
-            let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
-            errors.push(invalid(&field, &key.as_str().into(), why));
-        }
-        match value.as_str() {
-            Some(text) => total += text.len(),
-            None => {
-                errors.push(field_error(ErrorKind::TypeInvalid, &field, "Invalid value: must be a string"))
-            }
-        }
-    }
-    total
-}
-
-fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    let total = data_keys(object, "data", errors);
-    for (key, value) in object["data"].as_object().into_iter().flatten() {
-        let decoded = value.as_str().map(|text| base64::engine::general_purpose::STANDARD.decode(text));
-        if matches!(decoded, Some(Err(_))) {
-            errors.push(invalid(&format!("data[{key}]"), &"<secret>".into(), "must be base64"));
-        }
-    }
-    too_much(total / 4 * 3, errors);
-    if old.is_some_and(|old| old["type"] != object["type"]) {
-        errors.push(invalid("type", &object["type"], "field is immutable"));
-    }
-    immutable(object, old, &["data"], errors);
-}
-
-fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    let total = data_keys(object, "data", errors) + data_keys(object, "binaryData", errors);
-    too_much(total, errors);
-    immutable(object, old, &["data", "binaryData"], errors);
-}
-
-fn too_much(total: usize, errors: &mut Vec<FieldError>) {
-    if total > MAX_DATA {
-        let message = format!("Too long: may not be more than {MAX_DATA} bytes");
-        errors.push(field_error(ErrorKind::TooLong, "", message));
-    }
-}
-
-fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
-    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    // Events about cluster-scoped objects live in `default`.
-    if involved != namespace && !(involved.is_empty() && namespace == "default") {
-        let why = "does not match event.namespace";
-        errors.push(invalid("involvedObject.namespace", &object["involvedObject"]["namespace"], why));
-    }
-}
-
-fn validate_rules(object: &Value, errors: &mut Vec<FieldError>) {
-    if !object["rules"].is_null() && !object["rules"].is_array() {
-        errors.push(invalid("rules", &object["rules"], "must be a list"));
-    }
-    for (at, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
-        if rule["verbs"].as_array().is_none_or(Vec::is_empty) {
-            errors.push(required(&format!("rules[{at}].verbs"), "verbs must contain at least one value"));
-        }
-    }
-}
-
-fn validate_binding(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    if object["roleRef"]["name"].as_str().is_none_or(str::is_empty) {
-        errors.push(required("roleRef.name", ""));
-    }
-    if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
-        errors.push(invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
+    if old.is_none() {
+        object["status"] = json!({});
     }
 }

@@ -69,7 +69,8 @@ impl ApiError {
     }
 
     pub(crate) fn forbidden(subject: Subject<'_>, why: &str) -> Self {
-        let message = format!("{} {:?} is forbidden: {why}", subject.qualified(), subject.name);
+        let name = if subject.name.is_empty() { String::new() } else { format!(" {:?}", subject.name) };
+        let message = format!("{}{name} is forbidden: {why}", subject.qualified());
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(subject)
     }
 

@@ -20,7 +20,7 @@ use crate::discovery::Document;
 use crate::error::{ApiError, Result};
 use crate::identity::Identity;
 use crate::request::{Options, ResourcePath, Sub, Target};
-use crate::verbs::{Call, PatchKind};
+use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
 use shape::Shape;
 
@@ -133,7 +133,7 @@ impl Front {
         }
         let resource_path = ResourcePath::parse(&path).ok_or_else(ApiError::no_such_path)?;
         let target = resource_path.resolve(&self.core.catalog.served())?;
-        let options = Options::parse(request.uri())?;
+        let options = Options::parse(request.method(), request.uri())?;
         let verb = verb(request.method(), &target, &options)?;
         *what = metrics::What::new(verb, &target);
         self.resource(request, verb, target, options, who, &accept).await
@@ -250,7 +250,8 @@ impl Front {
             }
             "patch" => {
                 let kind = body::content_type(request.headers());
-                let kind = PatchKind::of(&kind).ok_or_else(|| ApiError::unsupported_media_type(PATCHES))?;
+                let accepted = if call.target.resource.is_custom() { CUSTOM_PATCHES } else { PATCHES };
+                let kind = PatchKind::of(&kind).ok_or_else(|| ApiError::unsupported_media_type(accepted))?;
                 let patch = if kind == PatchKind::Apply {
                     call.verb = "apply";
                     body::yaml(request).await?
@@ -268,8 +269,8 @@ impl Front {
     }
 }
 
-const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, \
-    application/strategic-merge-patch+json";
+const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
+    application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<()> {
     let body = body::optional_object(request).await?;

@@ -204,6 +204,13 @@ fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
                 ));
             }
         }
+        if owner["kind"] == "Event" && owner["apiVersion"] == "v1" {
+            errors.push(invalid(
+                "metadata.ownerReferences",
+                owner,
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
+        }
         controllers += usize::from(owner["controller"] == true);
     }
     if controllers > 1 {

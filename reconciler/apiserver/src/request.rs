@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use http::Uri;
+use http::{Method, Uri};
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, Result, Subject};
+use crate::meta::{field_error, invalid};
 use crate::resource::Resource;
+use crate::schema::{ErrorKind, FieldError, quote};
 
 /// Text a query may have.
 const MAX_QUERY: usize = 64 * 1024;
+/// Bytes a field manager's name may have.
+const MAX_MANAGER: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sub {
@@ -142,6 +146,8 @@ pub(crate) enum FieldValidation {
 /// The query of a request, and for deletions the body's `DeleteOptions`.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
+    /// What Kubernetes calls the options of such a request: `ListOptions` and so on.
+    kind: &'static str,
     pub(crate) label_selector: String,
     pub(crate) field_selector: String,
     pub(crate) limit: usize,
@@ -171,18 +177,23 @@ pub(crate) enum Propagation {
 }
 
 impl Options {
-    pub(crate) fn parse(uri: &Uri) -> Result<Self> {
+    pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<Self> {
         if uri.query().is_some_and(|query| query.len() > MAX_QUERY) {
             return Err(ApiError::bad_request("query is too long"));
         }
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| ApiError::bad_request(error.body_text()))?
             .0;
-        let mut options = Self::default();
+        let mut options = Self { kind: options_of(method), ..Self::default() };
         for (name, value) in pairs {
             options.set(&name, value)?;
         }
         Ok(options)
+    }
+
+    /// The refusal of a request whose options are wrong.
+    pub(crate) fn refused(&self, errors: &[FieldError]) -> ApiError {
+        ApiError::invalid(Subject { group: "meta.k8s.io", kind: self.kind, name: "" }, errors)
     }
 
     fn set(&mut self, name: &str, value: String) -> Result<()> {
@@ -198,10 +209,12 @@ impl Options {
             "sendInitialEvents" => self.send_initial_events = Some(flag(name, &value)?),
             "timeoutSeconds" => self.timeout_seconds = Some(number(name, &value)? as u64),
             "dryRun" => self.set_dry_run(&value)?,
-            "fieldManager" => self.field_manager = manager(value)?,
-            "fieldValidation" => self.field_validation = validation(&value)?,
+            "fieldManager" => self.field_manager = manager(value).map_err(|error| self.refused(&[error]))?,
+            "fieldValidation" => {
+                self.field_validation = validation(&value).map_err(|error| self.refused(&[error]))?;
+            }
             "force" => self.force = flag(name, &value)?,
-            "propagationPolicy" => self.propagation = Some(propagation(&value)?),
+            "propagationPolicy" => self.set_propagation(&value)?,
             "orphanDependents" if flag(name, &value)? => self.propagation = Some(Propagation::Orphan),
             "includeObject" => self.include_object = value,
             // Unknown parameters are ignored, as kube-apiserver does.
@@ -215,18 +228,33 @@ impl Options {
             "" => false,
             "All" => true,
             other => {
-                return Err(ApiError::bad_request(format!(
-                    "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-                )));
+                let value = format!("[{}]", quote(other));
+                return Err(self.refused(&[unsupported("dryRun", &value, "\"All\"")]));
             }
         };
         Ok(())
     }
 
+    fn set_propagation(&mut self, value: &str) -> Result<()> {
+        let policy = propagation(value).map_err(|error| self.refused(&[error]))?;
+        self.propagation = Some(policy);
+        Ok(())
+    }
+
     /// Takes over a `DeleteOptions` body.
     pub(crate) fn take_delete_options(&mut self, body: &Value) -> Result<()> {
+        let kind = body["kind"].as_str().unwrap_or_default();
+        if !kind.is_empty() && kind != "DeleteOptions" {
+            return Err(ApiError::bad_request(format!(
+                "the body of a deletion must be DeleteOptions, not {kind}"
+            )));
+        }
         if let Some(policy) = body["propagationPolicy"].as_str() {
-            self.propagation = Some(propagation(policy)?);
+            if body["orphanDependents"].is_boolean() {
+                let why = "orphanDependents and deletionPropagation cannot be both set";
+                return Err(self.refused(&[invalid("propagationPolicy", &policy.into(), why)]));
+            }
+            self.set_propagation(policy)?;
         } else if body["orphanDependents"] == true {
             self.propagation = Some(Propagation::Orphan);
         }
@@ -243,6 +271,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            kind: "GetOptions",
             label_selector: String::new(),
             field_selector: String::new(),
             limit: 0,
@@ -279,31 +308,59 @@ fn flag(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-fn manager(value: String) -> Result<String> {
-    if value.chars().count() > 128 || value.chars().any(char::is_control) {
-        let why = "fieldManager: Invalid value: must be printable and no longer than 128 characters";
-        return Err(ApiError::bad_request(why));
+fn options_of(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "CreateOptions",
+        Method::PUT => "UpdateOptions",
+        Method::PATCH => "PatchOptions",
+        Method::DELETE => "DeleteOptions",
+        _ => "ListOptions",
+    }
+}
+
+fn unsupported(field: &str, value: &str, supported: &str) -> FieldError {
+    let message = format!("Unsupported value: {value}: supported values: {supported}");
+    field_error(ErrorKind::NotSupported, field, message)
+}
+
+/// `resourceVersionMatch` of a list or watch.
+pub(crate) fn unsupported_match(value: &str, supported: &str) -> FieldError {
+    unsupported("resourceVersionMatch", &quote(value), supported)
+}
+
+fn manager(value: String) -> Result<String, FieldError> {
+    if value.len() > MAX_MANAGER {
+        let message = format!("Too long: may not be more than {MAX_MANAGER} bytes");
+        return Err(field_error(ErrorKind::TooLong, "fieldManager", message));
+    }
+    if let Some((at, letter)) = value.chars().enumerate().find(|(_, letter)| letter.is_control()) {
+        let why = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
+        return Err(invalid("fieldManager", &value.into(), &why));
     }
     Ok(value)
 }
 
-fn validation(value: &str) -> Result<FieldValidation> {
+fn validation(value: &str) -> Result<FieldValidation, FieldError> {
     match value {
         "" | "Warn" => Ok(FieldValidation::Warn),
         "Ignore" => Ok(FieldValidation::Ignore),
         "Strict" => Ok(FieldValidation::Strict),
-        other => Err(ApiError::bad_request(format!(
-            "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-        ))),
+        other => {
+            let supported = "\"\", \"Ignore\", \"Strict\", \"Warn\"";
+            Err(unsupported("fieldValidation", &quote(other), supported))
+        }
     }
 }
 
-fn propagation(value: &str) -> Result<Propagation> {
+fn propagation(value: &str) -> Result<Propagation, FieldError> {
     match value {
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
         "Orphan" => Ok(Propagation::Orphan),
-        other => Err(ApiError::bad_request(format!("propagationPolicy: Unsupported value: {other:?}"))),
+        other => {
+            let supported = "\"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+            Err(unsupported("propagationPolicy", &quote(other), supported))
+        }
     }
 }
 
@@ -333,12 +390,46 @@ mod tests {
 
     #[test]
     fn unknown_query_parameters_are_ignored_and_bad_values_refused() {
-        let parse = |query: &str| Options::parse(&format!("/x?{query}").parse().unwrap());
+        let parse = |query: &str| Options::parse(&Method::POST, &format!("/x?{query}").parse().unwrap());
         assert!(parse("pretty=true&labelSelector=a%3Db").is_ok_and(|o| o.label_selector == "a=b"));
         for bad in
             ["limit=many", "watch=perhaps", "dryRun=Some", "fieldValidation=Loose", "propagationPolicy=x"]
         {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn options_that_are_wrong_are_told_by_kind_and_field() {
+        let told = |method: Method, query: &str| {
+            let error = Options::parse(&method, &format!("/x?{query}").parse().unwrap()).unwrap_err();
+            (error.code.as_u16(), error.message)
+        };
+        for (method, query, message) in [
+            (
+                Method::POST,
+                "dryRun=x",
+                "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"x\"]: supported values: \"All\"",
+            ),
+            (
+                Method::PATCH,
+                "fieldValidation=x",
+                "PatchOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: \"x\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
+            ),
+            (
+                Method::DELETE,
+                "propagationPolicy=x",
+                "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"x\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
+            ),
+        ] {
+            assert_eq!(told(method, query), (422, message.to_owned()));
+        }
+        let long = format!("fieldManager={}", "a".repeat(129));
+        assert!(
+            told(Method::PUT, &long).1.ends_with("fieldManager: Too long: may not be more than 128 bytes")
+        );
+        let both = serde_json::json!({"propagationPolicy": "Orphan", "orphanDependents": true});
+        assert!(Options::default().take_delete_options(&both).is_err());
+        assert!(Options::default().take_delete_options(&serde_json::json!({"kind": "Boat"})).is_err());
     }
 }

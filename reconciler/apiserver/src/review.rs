@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use crate::authorize::{self, Attributes};
 use crate::core::Core;
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
+use crate::meta::invalid;
 
 /// A review: posted, answered, never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +43,16 @@ impl Kind {
 pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value) -> Result<Value> {
     crate::meta::well_formed(&review).map_err(ApiError::bad_request)?;
     let spec = review["spec"].clone();
+    if kind == MAY {
+        one_question(&spec)?;
+    }
     review["kind"] = kind.kind.into();
     review["apiVersion"] = format!("{}/v1", kind.group).into();
     if !review["metadata"].is_object() {
-        review["metadata"] = json!({"creationTimestamp": null});
+        review["metadata"] = json!({});
+    }
+    if kind == WHO {
+        review["metadata"]["creationTimestamp"] = crate::clock::seconds(core.clock.now()).into();
     }
     review["status"] = if kind == WHO {
         let mut user = json!({"username": who.user, "groups": who.groups});
@@ -64,6 +71,24 @@ pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value)
         rules(core, who, spec["namespace"].as_str().unwrap_or_default())
     };
     Ok(review)
+}
+
+/// A review asks about a resource or about a path.
+fn one_question(spec: &Value) -> Result<()> {
+    let (of_resource, of_path) =
+        (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object());
+    let error = match (of_resource, of_path) {
+        (false, false) => {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            invalid("spec.resourceAttributes", &Value::Null, why)
+        }
+        (true, true) => {
+            let why = "cannot be specified in combination with resourceAttributes";
+            invalid("spec.nonResourceAttributes", &spec["nonResourceAttributes"], why)
+        }
+        _ => return Ok(()),
+    };
+    Err(ApiError::invalid(Subject { group: MAY.group, kind: "", name: "" }, &[error]))
 }
 
 fn attributes(spec: &Value) -> Attributes<'_> {

@@ -164,7 +164,7 @@ fn parse_requirement(text: &str) -> Result<(String, Test)> {
 fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>> {
     let mut requirements = Vec::new();
     for part in split_unescaped(text) {
-        let bad = || ApiError::bad_request(format!("invalid selector: {text:?}; can't understand {part:?}"));
+        let bad = || ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"));
         let (field, value, equal) = if let Some((field, value)) = part.split_once("!=") {
             (field, value, false)
         } else if let Some((field, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
@@ -172,7 +172,7 @@ fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>> {
         } else {
             return Err(bad());
         };
-        requirements.push((field.trim().to_owned(), unescape(value).ok_or_else(bad)?, equal));
+        requirements.push((field.trim().to_owned(), unescape(value).map_err(ApiError::bad_request)?, equal));
         if requirements.len() > MAX_REQUIREMENTS {
             return Err(ApiError::bad_request("selector has too many requirements"));
         }
@@ -198,17 +198,28 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     parts
 }
 
-fn unescape(value: &str) -> Option<String> {
+fn unescape(value: &str) -> Result<String, String> {
     let mut out = String::with_capacity(value.len());
     let mut letters = value.chars();
     while let Some(letter) = letters.next() {
         match letter {
-            '\\' => out.push(letters.next().filter(|next| matches!(next, '\\' | ',' | '='))?),
-            '=' => return None,
+            '\\' => match letters.next() {
+                Some(next @ ('\\' | ',' | '=')) => out.push(next),
+                other => {
+                    let sequence = other.map_or(String::from("\\"), |next| format!("\\{next}"));
+                    return Err(format!("invalid field selector: invalid escape sequence: {sequence}"));
+                }
+            },
+            '=' => {
+                return Err(format!(
+                    "invalid field selector: unescaped character in value: {}",
+                    u32::from('=')
+                ));
+            }
             _ => out.push(letter),
         }
     }
-    Some(out)
+    Ok(out)
 }
 
 #[cfg(test)]

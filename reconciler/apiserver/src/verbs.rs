@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use list::Page;
-pub(crate) use patch::PatchKind;
+pub(crate) use patch::{CUSTOM_PATCHES, PatchKind};
 pub(crate) use watch::{WatchFormat, WatchStream};
 
 use crate::core::Core;
@@ -167,7 +167,11 @@ impl Call {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => self.warnings.extend(told),
             FieldValidation::Strict => {
-                return Err(ApiError::bad_request(format!("strict decoding error: {}", told.join(", "))));
+                let (kind, version) = (&self.resource().kind, &self.version().name);
+                return Err(ApiError::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+                    told.join(", ")
+                )));
             }
         }
         Ok(())

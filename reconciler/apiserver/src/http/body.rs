@@ -13,6 +13,8 @@ use crate::error::{ApiError, Result};
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Told to who sends something else.
+const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 async fn read(request: Request<Body>) -> Result<Bytes> {
     match Limited::new(request.into_body(), MAX_BODY).collect().await {
@@ -36,7 +38,7 @@ pub(super) async fn object(request: Request<Body>) -> Result<Value> {
         "" | "application/json" | "*/*" => json(request).await,
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(request).await,
         PROTOBUF => parse_protobuf(&read(request).await?),
-        _ => Err(ApiError::unsupported_media_type("application/json, application/yaml")),
+        _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }
 
@@ -49,7 +51,7 @@ pub(super) async fn optional_object(request: Request<Body>) -> Result<Value> {
         "" | "application/json" => parse_json(&text),
         "application/yaml" => parse_yaml(&text),
         PROTOBUF => parse_protobuf(&text),
-        _ => Err(ApiError::unsupported_media_type("application/json, application/yaml")),
+        _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }
 
@@ -64,8 +66,7 @@ pub(super) async fn yaml(request: Request<Body>) -> Result<Value> {
 
 fn parse_protobuf(text: &[u8]) -> Result<Value> {
     // A kind that is not read this way: the client is told what it may send instead.
-    protobuf::decode(text)
-        .ok_or_else(|| ApiError::unsupported_media_type("application/json, application/yaml"))
+    protobuf::decode(text).ok_or_else(|| ApiError::unsupported_media_type(ACCEPTED))
 }
 
 fn parse_json(text: &[u8]) -> Result<Value> {

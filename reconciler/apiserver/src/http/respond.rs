@@ -18,6 +18,7 @@ use super::shape::{Shape, bytes_of};
 use crate::core::Core;
 use crate::discovery::Document;
 use crate::error::{ApiError, Result};
+use crate::resource::Resource;
 use crate::verbs::{Answer, Call, Page, WatchStream};
 
 /// Smaller answers are not worth compressing, as in kube-apiserver.
@@ -94,7 +95,7 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
     let body = if shape.wanted == Wanted::Plain {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
-        plain_list(&resource.list_kind, &resource.api_version(version), page, texts)
+        plain_list(resource, version, page, texts)
     } else {
         let objects: Vec<Value> =
             page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
@@ -106,10 +107,12 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
 }
 
 /// A list made of the stored texts of its items, none of which is parsed.
-fn plain_list(kind: &str, api_version: &str, page: &Page, texts: impl Iterator<Item = Bytes>) -> Bytes {
+fn plain_list(resource: &Resource, version: usize, page: &Page, texts: impl Iterator<Item = Bytes>) -> Bytes {
+    let (kind, api_version) = (&resource.list_kind, resource.api_version(version));
     let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
-    if let Some(token) = &page.continue_token {
-        metadata["continue"] = token.as_str().into();
+    // Lists of custom resources always have the member, those of built-in kinds only where there is more.
+    if resource.is_custom() || page.continue_token.is_some() {
+        metadata["continue"] = page.continue_token.as_deref().unwrap_or_default().into();
     }
     if let Some(remaining) = page.remaining {
         metadata["remainingItemCount"] = remaining.into();

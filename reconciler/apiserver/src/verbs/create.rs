@@ -123,11 +123,12 @@ impl Call {
     pub(super) async fn finish_create(&mut self, object: Value) -> Result<Answer> {
         for _ in 0..super::ATTEMPTS {
             let guards = self.guards()?;
+            self.validate(&object, None)?;
+            self.admit(Operation::Create, Some(&object), None)?;
+            // As in Kubernetes what is wrong with an object is told before that its name is taken.
             if self.core.store.get(&self.key()).is_some() {
                 return Err(ApiError::already_exists(self.subject(&self.target.name)));
             }
-            self.validate(&object, None)?;
-            self.admit(Operation::Create, Some(&object), None)?;
             let encoded = Core::encode(self.resource(), &object)?;
             if self.options.dry_run {
                 return Ok(Answer::of_value(StatusCode::CREATED, &object));

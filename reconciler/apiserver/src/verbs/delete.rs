@@ -14,11 +14,17 @@ use crate::store::{Action, Entry, Expect, WriteError};
 
 pub(crate) const ORPHAN: &str = "orphan";
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// Namespaces without which nothing works.
+const KEPT: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 impl Call {
     pub(crate) async fn delete(&mut self) -> Result<Answer> {
         if self.target.sub != Sub::None {
             return Err(ApiError::method_not_allowed());
+        }
+        if self.resource().is("", "namespaces") && KEPT.contains(&self.target.name.as_str()) {
+            let why = "this namespace may not be deleted";
+            return Err(ApiError::forbidden(self.subject(&self.target.name), why));
         }
         for _ in 0..ATTEMPTS {
             let entry = self.existing()?;
@@ -73,7 +79,9 @@ impl Call {
         metadata.shift_remove("resourceVersion");
         if !already {
             metadata.insert("deletionTimestamp".into(), seconds(self.core.clock.now()).into());
-            metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+            if !resource.is("", "namespaces") {
+                metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+            }
             if let Some(generation) = live["metadata"]["generation"].as_i64() {
                 metadata.insert("generation".into(), (generation + 1).into());
             }

@@ -80,7 +80,10 @@ impl Call {
         let exact = match self.options.resource_version_match.as_str() {
             "" | "NotOlderThan" => None,
             "Exact" => parse_revision(&self.options.resource_version)?,
-            _ => return Err(ApiError::bad_request("resourceVersionMatch: Unsupported value")),
+            other => {
+                let supported = "\"Exact\", \"NotOlderThan\", \"\"";
+                return Err(self.options.refused(&[crate::request::unsupported_match(other, supported)]));
+            }
         };
         self.check_list_revision(token.is_some())?;
         let resource = &self.target.resource.storage;
@@ -117,15 +120,23 @@ impl Call {
                 "specifying resource version is not allowed when using continue",
             ));
         }
+        let mut wrong = Vec::new();
+        let mut forbid = |why: &str| wrong.push(crate::meta::forbidden("resourceVersionMatch", why));
         if !matching.is_empty() && revision.is_empty() {
-            return Err(ApiError::bad_request(
-                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ));
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !matching.is_empty() && continues {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
         }
         if matching == "Exact" && revision == "0" {
-            return Err(ApiError::bad_request(
-                "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
-            ));
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+        if self.options.send_initial_events.is_some() {
+            wrong
+                .push(crate::meta::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+        }
+        if !wrong.is_empty() {
+            return Err(self.options.refused(&wrong));
         }
         check_not_future(&self.core.store, revision)
     }

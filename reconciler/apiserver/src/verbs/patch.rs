@@ -32,7 +32,8 @@ impl PatchKind {
     }
 }
 
-const CUSTOM_PATCHES: &str =
+/// What custom resources take.
+pub(crate) const CUSTOM_PATCHES: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 impl Call {
@@ -49,6 +50,10 @@ impl Call {
         if kind == PatchKind::Apply {
             return self.apply(patch).await;
         }
+        if self.options.force {
+            let why = "may not be specified for non-apply patch";
+            return Err(self.options.refused(&[meta::forbidden("force", why)]));
+        }
         let operations = operations(kind, &patch)?;
         self.change(Source::Update, move |call, live| {
             let mut object = live.clone();
@@ -61,9 +66,9 @@ impl Call {
 
     async fn apply(&mut self, mut applied: Value) -> Result<Answer> {
         if self.options.field_manager.is_empty() {
-            return Err(ApiError::bad_request(
-                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-            ));
+            return Err(self
+                .options
+                .refused(&[meta::required("fieldManager", "is required for apply patch")]));
         }
         meta::well_formed(&applied).map_err(ApiError::bad_request)?;
         for member in ["apiVersion", "kind"] {
@@ -71,6 +76,7 @@ impl Call {
                 return Err(ApiError::bad_request(format!("{member} must be set")));
             }
         }
+        self.refuse_unknown(&applied)?;
         self.accept(&mut applied)?;
         self.name_applied(&mut applied)?;
         for _ in 0..super::ATTEMPTS {
@@ -90,6 +96,23 @@ impl Call {
             }
         }
         Err(ApiError::modified(self.subject(&self.target.name)))
+    }
+
+    /// Nobody can own a field there is not. As in Kubernetes no `fieldValidation` changes that.
+    fn refuse_unknown(&self, applied: &Value) -> Result<()> {
+        let mut pruned = applied.clone();
+        let unknown = self.version().schema.prune(&mut pruned);
+        let Some(field) = unknown.first() else { return Ok(()) };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &applied["metadata"];
+        let message = format!(
+            "failed to create typed patch object ({}/{}; {}, Kind={}): .{field}: field not declared in schema",
+            text(&metadata["namespace"]),
+            text(&metadata["name"]),
+            text(&applied["apiVersion"]),
+            text(&applied["kind"]),
+        );
+        Err(self.invalid(applied, &[meta::field_error(crate::schema::ErrorKind::Invalid, "", message)]))
     }
 
     /// What is applied is named by the URL; it may repeat that.

@@ -4,7 +4,9 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::update::Source;
-use super::{Answer, ApiError, Call, PatchKind, Result};
+use super::{Answer, ApiError, Call, PatchKind, Result, Subject};
+use crate::meta::field_error;
+use crate::schema::ErrorKind;
 
 /// Reads `.spec.replicas` and the like; Kubernetes allows nothing but dotted names here.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
@@ -67,12 +69,27 @@ pub(super) async fn patch(call: &mut Call, kind: PatchKind, patch: Value) -> Res
     .await
 }
 
+/// None at all is none; what is no number must not become one.
+fn replicas(name: &str, sent: &Value) -> Result<i64> {
+    if sent.is_null() {
+        return Ok(0);
+    }
+    sent.as_i64().ok_or_else(|| {
+        let error = field_error(
+            ErrorKind::TypeInvalid,
+            "spec.replicas",
+            format!("Invalid value: {sent}: must be an integer"),
+        );
+        ApiError::invalid(Subject { group: "autoscaling", kind: "Scale", name }, &[error])
+    })
+}
+
 async fn set(call: &mut Call, new_scale: impl Fn(&Call, &Value) -> Result<Value>) -> Result<Answer> {
     let path = path(call, "specReplicasPath").to_owned();
     let answer = call
         .change(Source::Update, |call, live| {
             let scale = new_scale(call, live)?;
-            let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+            let replicas = replicas(&call.target.name, &scale["spec"]["replicas"])?;
             let mut object = live.clone();
             put(&mut object, &path, replicas.into());
             object["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();

@@ -135,7 +135,7 @@ async fn patches_are_known_by_their_content_type() {
     assert_eq!(passed.json()["spec"]["oars"], 2, "removed, then defaulted again");
     assert_eq!(
         client.patch(&path, APPLY, &boat("ada")).await.reason(),
-        (400, "BadRequest".into()),
+        (422, "Invalid".into()),
         "no manager"
     );
     let absent = format!("{BOATS}/new");
@@ -268,6 +268,30 @@ async fn scale_reads_and_writes_the_declared_fields() {
     let scaled = client.patch(&path, MERGE, &json!({"spec": {"replicas": 6}})).await.json();
     assert_eq!(scaled["spec"]["replicas"], 6);
     assert_eq!(client.get(&format!("{BOATS}/ada")).await.json()["spec"]["oars"], 6);
+    let words = client.patch(&path, MERGE, &json!({"spec": {"replicas": "many"}})).await;
+    assert_eq!(words.reason(), (422, "Invalid".into()), "what is no number is not taken for none");
+    assert_eq!(client.get(&format!("{BOATS}/ada")).await.json()["spec"]["oars"], 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_everything_needs_and_what_was_not_meant_is_not_deleted() {
+    let (_server, client) = harbour().await;
+    client.post(BOATS, &boat("ada")).await;
+    for name in ["default", "kube-system", "kube-public"] {
+        let refused = client.send(Method::DELETE, &format!("/api/v1/namespaces/{name}"), "", "", "").await;
+        assert_eq!(refused.reason(), (403, "Forbidden".into()), "{name}");
+    }
+    let path = format!("{BOATS}/ada");
+    let other = client.send(Method::DELETE, &path, JSON, "", boat("ada").to_string()).await;
+    assert_eq!(other.reason(), (400, "BadRequest".into()), "a body that is no DeleteOptions");
+    assert_eq!(client.get(&path).await.code, 200);
+    let mut taken = boat("ada");
+    taken["spec"]["oars"] = json!(9);
+    assert_eq!(
+        client.post(BOATS, &taken).await.reason(),
+        (422, "Invalid".into()),
+        "told before that the name is taken"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,264 @@
+//! What makes built-in objects unfit to be stored, in the words of kube-apiserver.
+
+use base64::Engine as _;
+use serde_json::Value;
+
+use super::{ADMISSION, APIEXTENSIONS, RBAC};
+use crate::meta::{field_error, invalid, required};
+use crate::resource::Resource;
+use crate::schema::{ErrorKind, FieldError};
+
+/// Bytes of all values of a Secret or ConfigMap.
+const MAX_DATA: usize = 1024 * 1024;
+
+/// What makes a built-in object unfit to be stored.
+pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "secrets") => validate_secret(object, old, &mut errors),
+        ("", "configmaps") => validate_config_map(object, old, &mut errors),
+        ("", "events") => validate_event(object, &mut errors),
+        ("coordination.k8s.io", "leases") => validate_lease(object, &mut errors),
+        (RBAC, "roles" | "clusterroles") => validate_rules(resource.namespaced, object, &mut errors),
+        (RBAC, "rolebindings" | "clusterrolebindings") => {
+            validate_binding(resource.namespaced, object, old, &mut errors);
+        }
+        (ADMISSION, "validatingadmissionpolicies") => errors = crate::admission::validate_policy(object),
+        (ADMISSION, "validatingadmissionpolicybindings") => {
+            errors = crate::admission::validate_binding(object)
+        }
+        (APIEXTENSIONS, _) => errors = crate::crd::validate(object, old),
+        _ => {}
+    }
+    errors
+}
+
+fn immutable(object: &Value, old: Option<&Value>, members: &[&str], errors: &mut Vec<FieldError>) {
+    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
+    if object["immutable"] != true {
+        errors.push(crate::meta::forbidden("immutable", "field is immutable when `immutable` is set"));
+    }
+    for member in members {
+        if object[*member] != old[*member] {
+            errors.push(crate::meta::forbidden(member, "field is immutable when `immutable` is set"));
+        }
+    }
+}
+
+fn is_data_key(key: &str) -> bool {
+    (1..=253).contains(&key.len())
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && key != "."
+        && !key.starts_with("..")
+}
+
+fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usize {
+    if !object[member].is_null() && !object[member].is_object() {
+        errors.push(invalid(member, &object[member], "must be a map"));
+    }
+    let mut total = 0;
+    for (key, value) in object[member].as_object().into_iter().flatten() {
+        let field = format!("{member}[{key}]");
+        if !is_data_key(key) {
+            let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
+            errors.push(invalid(&field, &key.as_str().into(), why));
+        }
+        match value.as_str() {
+            Some(text) => total += text.len(),
+            None => {
+                errors.push(field_error(ErrorKind::TypeInvalid, &field, "Invalid value: must be a string"))
+            }
+        }
+    }
+    total
+}
+
+/// What Secrets of Kubernetes' own types must have: all of these, or for the last any.
+const SECRET_TYPES: &[(&str, &[&str])] = &[
+    ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
+    ("kubernetes.io/ssh-auth", &["ssh-privatekey"]),
+    ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
+    ("kubernetes.io/dockercfg", &[".dockercfg"]),
+];
+const BASIC_AUTH: (&str, [&str; 2]) = ("kubernetes.io/basic-auth", ["username", "password"]);
+
+fn type_of_secret(object: &Value, errors: &mut Vec<FieldError>) {
+    let kind = object["type"].as_str().unwrap_or_default();
+    let lacks = |key: &&&str| object["data"].get(**key).is_none();
+    let keys = SECRET_TYPES.iter().find(|(name, _)| *name == kind).map_or(&[] as &[&str], |(_, keys)| keys);
+    errors.extend(keys.iter().filter(lacks).map(|key| required(&format!("data[{key}]"), "")));
+    if kind == BASIC_AUTH.0 && BASIC_AUTH.1.iter().all(|key| lacks(&key)) {
+        errors.extend(BASIC_AUTH.1.iter().map(|key| required(&format!("data[{key}]"), "")));
+    }
+}
+
+fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let total = data_keys(object, "data", errors);
+    type_of_secret(object, errors);
+    for (key, value) in object["data"].as_object().into_iter().flatten() {
+        let decoded = value.as_str().map(|text| base64::engine::general_purpose::STANDARD.decode(text));
+        if matches!(decoded, Some(Err(_))) {
+            errors.push(invalid(&format!("data[{key}]"), &"<secret>".into(), "must be base64"));
+        }
+    }
+    too_much(total / 4 * 3, errors);
+    if old.is_some_and(|old| old["type"] != object["type"]) {
+        errors.push(invalid("type", &object["type"], "field is immutable"));
+    }
+    immutable(object, old, &["data"], errors);
+}
+
+fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let total = data_keys(object, "data", errors) + data_keys(object, "binaryData", errors);
+    for (key, _) in object["data"].as_object().into_iter().flatten() {
+        if object["binaryData"].get(key).is_some() {
+            let why = "duplicate of key present in binaryData";
+            errors.push(invalid(&format!("data[{key}]"), &key.as_str().into(), why));
+        }
+    }
+    too_much(total, errors);
+    immutable(object, old, &["data", "binaryData"], errors);
+}
+
+fn too_much(total: usize, errors: &mut Vec<FieldError>) {
+    if total > MAX_DATA {
+        let message = format!("Too long: may not be more than {MAX_DATA} bytes");
+        errors.push(field_error(ErrorKind::TooLong, "", message));
+    }
+}
+
+fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
+    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    // Events about cluster-scoped objects live in `default`.
+    if involved != namespace && !(involved.is_empty() && namespace == "default") {
+        let why = "does not match event.namespace";
+        errors.push(invalid("involvedObject.namespace", &object["involvedObject"]["namespace"], why));
+    }
+}
+
+fn validate_lease(object: &Value, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    if spec["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) {
+        let why = "must be greater than 0";
+        errors.push(invalid("spec.leaseDurationSeconds", &spec["leaseDurationSeconds"], why));
+    }
+    if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
+        let why = "must be greater than or equal to 0";
+        errors.push(invalid("spec.leaseTransitions", &spec["leaseTransitions"], why));
+    }
+}
+
+fn validate_rules(namespaced: bool, object: &Value, errors: &mut Vec<FieldError>) {
+    if !object["rules"].is_null() && !object["rules"].is_array() {
+        errors.push(invalid("rules", &object["rules"], "must be a list"));
+    }
+    for (at, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
+        if rule["verbs"].as_array().is_none_or(Vec::is_empty) {
+            errors.push(required(&format!("rules[{at}].verbs"), "verbs must contain at least one value"));
+        }
+        let lacks = |member: &str| rule[member].as_array().is_none_or(Vec::is_empty);
+        if !lacks("nonResourceURLs") {
+            let (field, urls) = (format!("rules[{at}].nonResourceURLs"), &rule["nonResourceURLs"]);
+            if namespaced {
+                errors.push(invalid(&field, urls, "namespaced rules cannot apply to non-resource URLs"));
+            }
+            if ["apiGroups", "resources", "resourceNames"].into_iter().any(|member| !lacks(member)) {
+                errors.push(invalid(
+                    &field,
+                    urls,
+                    "rules cannot apply to both regular resources and non-resource URLs",
+                ));
+            }
+            continue;
+        }
+        for (member, what) in [("apiGroups", "api group"), ("resources", "resource")] {
+            if lacks(member) {
+                let why = format!("resource rules must supply at least one {what}");
+                errors.push(required(&format!("rules[{at}].{member}"), &why));
+            }
+        }
+    }
+}
+
+fn one_of(field: &str, value: &Value, supported: &[&str], errors: &mut Vec<FieldError>) {
+    let text = value.as_str().unwrap_or_default();
+    if !supported.contains(&text) {
+        let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
+        let message = format!("Unsupported value: {text:?}: supported values: {}", supported.join(", "));
+        errors.push(field_error(ErrorKind::NotSupported, field, message));
+    }
+}
+
+fn validate_binding(namespaced: bool, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+    one_of("roleRef.apiGroup", &object["roleRef"]["apiGroup"], &[RBAC], errors);
+    one_of("roleRef.kind", &object["roleRef"]["kind"], kinds, errors);
+    for (at, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
+        one_of(
+            &format!("subjects[{at}].kind"),
+            &subject["kind"],
+            &["ServiceAccount", "User", "Group"],
+            errors,
+        );
+    }
+    if object["roleRef"]["name"].as_str().is_none_or(str::is_empty) {
+        errors.push(required("roleRef.name", ""));
+    }
+    if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
+        errors.push(invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(errors: &[FieldError]) -> Vec<String> {
+        errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
+    }
+
+    #[test]
+    fn a_rule_names_resources_or_paths_and_a_namespaced_one_no_paths() {
+        let of = |namespaced: bool, rule: Value| {
+            let mut errors = Vec::new();
+            validate_rules(namespaced, &json!({"rules": [rule]}), &mut errors);
+            told(&errors)
+        };
+        assert!(of(true, json!({"verbs": ["get"], "apiGroups": [""], "resources": ["x"]})).is_empty());
+        assert!(of(false, json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})).is_empty());
+        assert_eq!(
+            of(true, json!({"verbs": ["get"], "apiGroups": [""]})),
+            ["rules[0].resources: Required value: resource rules must supply at least one resource"]
+        );
+        assert_eq!(of(true, json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})).len(), 1);
+    }
+
+    #[test]
+    fn a_binding_names_roles_and_subjects_there_are() {
+        let binding = json!({"roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "a"}, "subjects": [{"kind": "Dog"}]});
+        let mut errors = Vec::new();
+        validate_binding(false, &binding, None, &mut errors);
+        assert_eq!(
+            told(&errors),
+            [
+                "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
+                "subjects[0].kind: Unsupported value: \"Dog\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_secret_has_what_its_type_wants() {
+        let of = |kind: &str, data: Value| {
+            let mut errors = Vec::new();
+            type_of_secret(&json!({"type": kind, "data": data}), &mut errors);
+            told(&errors)
+        };
+        assert!(of("Opaque", json!({})).is_empty());
+        assert!(of("kubernetes.io/basic-auth", json!({"password": ""})).is_empty());
+        assert_eq!(of("kubernetes.io/tls", json!({"tls.crt": ""})), ["data[tls.key]: Required value"]);
+    }
+}
