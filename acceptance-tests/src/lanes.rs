@@ -2,6 +2,7 @@
 
 pub mod cargo_tests;
 pub mod debian;
+pub mod differential;
 pub mod hosts;
 pub mod inputs;
 pub mod kubectl;
@@ -72,6 +73,13 @@ pub const ALL: &[Lane] = &[
         limit: minutes(15),
         obstacle: needs_root,
         run: kubectl::run,
+    },
+    Lane {
+        name: "differential",
+        about: "several hundred requests to berth's control plane and to a real kube-apiserver: equal answers",
+        limit: minutes(15),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: differential::run,
     },
     Lane {
         name: "scale",
@@ -214,6 +222,11 @@ impl Kit {
     /// Our programs alone.
     pub fn binaries(&self) -> Result<Binaries> {
         Binaries::get(&self.source)
+    }
+
+    /// kubectl.
+    pub fn kubectl(&self) -> Result<PathBuf> {
+        tools::kubectl(&self.cache)
     }
 
     /// The small guest.

@@ -8,6 +8,7 @@ pub mod cache;
 pub mod cgroups;
 pub mod clock;
 pub mod control_plane;
+pub mod differential;
 pub mod fleet;
 pub mod footprint;
 pub mod guests;

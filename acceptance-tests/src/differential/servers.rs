@@ -1,0 +1,61 @@
+//! The two servers under comparison, each as its users start it, in one network namespace.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::wire::Access;
+use crate::control_plane::{KubernetesControlPlane, Programs};
+use crate::namespace::Namespace;
+use crate::process::Daemon;
+use crate::scratch::Scratch;
+use crate::wait;
+
+/// kube-apiserver wants an address that is no loopback address.
+const ADDRESS: &str = "10.254.0.1";
+const READY: Duration = Duration::from_secs(60);
+
+/// Both, running; ended when dropped.
+#[derive(Debug)]
+pub(super) struct Servers {
+    pub(super) ours: Access,
+    pub(super) theirs: Access,
+    // Fields drop in this order.
+    _berth: Daemon,
+    _kubernetes: KubernetesControlPlane,
+    _namespace: Arc<Namespace>,
+    _folder: Scratch,
+}
+
+impl Servers {
+    /// Starts both and waits until they serve.
+    pub(super) fn start(berth: &Path, programs: &Programs, kubectl: &Path, logs: &Path) -> Result<Self> {
+        std::fs::create_dir_all(logs)?;
+        let folder = Scratch::new()?;
+        let namespace = Namespace::new()?;
+        namespace.ip(&["address", "add", &format!("{ADDRESS}/32"), "dev", "lo"])?;
+        let state = folder.path().join("berth");
+        let mut up = namespace.command(berth);
+        // Nothing is placed on any host: the control plane alone is asked.
+        up.args(["up", "--no-agent", "--state-dir"]).arg(&state);
+        let mut up = Daemon::spawn("berth up --no-agent", &mut up, &logs.join("up.log"))?;
+        let kubernetes = KubernetesControlPlane::start(
+            programs,
+            &namespace,
+            ADDRESS,
+            &folder.path().join("kubernetes"),
+            logs,
+            kubectl,
+        )?;
+        let theirs = Access::read(&kubernetes.kubeconfig(), &namespace)?;
+        let ours = wait::until("berth's control plane", READY, || {
+            up.must_run()?;
+            let access = Access::read(&state.join("admin.kubeconfig"), &namespace)?;
+            access.ready()?;
+            Ok(access)
+        })?;
+        Ok(Self { ours, theirs, _berth: up, _kubernetes: kubernetes, _namespace: namespace, _folder: folder })
+    }
+}

@@ -1,0 +1,258 @@
+//! HTTP/1.1 over TLS, showing everything an answer has: what a client library hides is what is compared.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+use crate::namespace::Namespace;
+
+/// No answer is longer.
+const LONGEST: usize = 64 << 20;
+/// Between two reads.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
+
+/// Where a server is, and its administrator's token.
+#[derive(Debug, Clone)]
+pub(super) struct Access {
+    address: String,
+    pub(super) token: String,
+    tls: Arc<ClientConfig>,
+    namespace: Arc<Namespace>,
+}
+
+/// One request, ready to be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Message {
+    pub(super) method: String,
+    /// Path and query, encoded.
+    pub(super) path: String,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+/// One answer as it came.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Answer {
+    pub(super) code: u16,
+    /// Names in lower case.
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Access {
+    /// As a kubeconfig says.
+    pub(super) fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
+        let text = std::fs::read_to_string(kubeconfig)?;
+        let config: Value = serde_saphyr::from_str(&text).context("the kubeconfig is no YAML")?;
+        let field = |pointer: &str| {
+            let found = config.pointer(pointer).and_then(Value::as_str);
+            found.map(str::to_owned).with_context(|| format!("no {pointer} in the kubeconfig"))
+        };
+        let authority = STANDARD.decode(field("/clusters/0/cluster/certificate-authority-data")?)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&authority)?)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let server = field("/clusters/0/cluster/server")?;
+        let address = server.strip_prefix("https://").context("the server has no TLS")?.to_owned();
+        let token = field("/users/0/user/token")?;
+        Ok(Self { address, token, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
+    }
+
+    /// Fails while the server is not ready.
+    pub(super) fn ready(&self) -> Result<()> {
+        let authorization = ("Authorization".to_owned(), format!("Bearer {}", self.token));
+        let message = Message {
+            method: "GET".into(),
+            path: "/readyz".into(),
+            headers: vec![authorization],
+            body: Vec::new(),
+        };
+        let answer = Wire::new(self).ask(&message)?;
+        ensure!(answer.code == 200, "/readyz answers {}", answer.code);
+        Ok(())
+    }
+
+    fn connect(&self) -> Result<Stream> {
+        let address = self.address.clone();
+        let socket = self.namespace.inside(move || Ok(TcpStream::connect(&address)?))?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        let tls = ClientConnection::new(Arc::clone(&self.tls), ServerName::try_from(host.to_owned())?)?;
+        Ok(BufReader::new(StreamOwned::new(tls, socket)))
+    }
+}
+
+/// A connection that is opened again when the server has closed it.
+#[derive(Debug)]
+pub(super) struct Wire {
+    access: Access,
+    stream: Option<Stream>,
+}
+
+impl Wire {
+    pub(super) fn new(access: &Access) -> Self {
+        Self { access: access.clone(), stream: None }
+    }
+
+    /// One request and its whole answer.
+    pub(super) fn ask(&mut self, message: &Message) -> Result<Answer> {
+        let kept = self.stream.is_some();
+        match self.exchange(message) {
+            // A connection that was idle may be closed at any moment.
+            Err(_) if kept => self.exchange(message),
+            other => other,
+        }
+    }
+
+    fn exchange(&mut self, message: &Message) -> Result<Answer> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.access.connect()?,
+        };
+        // A server may answer and close before it has read a body that is too long.
+        let sent = send(&mut stream, &self.access.address, message);
+        let (mut answer, length) = match head(&mut stream) {
+            Ok(head) => head,
+            Err(error) => {
+                sent?;
+                return Err(error);
+            }
+        };
+        match length {
+            _ if message.method == "HEAD" => {}
+            Length::Known(length) => {
+                ensure!(length <= LONGEST, "an answer of {length} bytes");
+                answer.body.resize(length, 0);
+                stream.read_exact(&mut answer.body)?;
+            }
+            Length::Chunked => while chunk(&mut stream, &mut answer.body)? {},
+        }
+        let closes = answer.headers.iter().any(|(name, value)| name == "connection" && value == "close");
+        if sent.is_ok() && !closes {
+            self.stream = Some(stream);
+        }
+        Ok(answer)
+    }
+
+    /// Opens a stream on a connection of its own.
+    pub(super) fn open(access: &Access, message: &Message) -> Result<Flow> {
+        let mut stream = access.connect()?;
+        send(&mut stream, &access.address, message)?;
+        let (answer, length) = head(&mut stream)?;
+        Ok(Flow { stream, answer, length })
+    }
+}
+
+/// An answer whose body is still coming.
+#[derive(Debug)]
+pub(super) struct Flow {
+    stream: Stream,
+    answer: Answer,
+    length: Length,
+}
+
+impl Flow {
+    /// Reads until the server ends it, or until there are `frames` lines.
+    pub(super) fn read(mut self, frames: usize) -> Result<Answer> {
+        match self.length {
+            Length::Known(length) => {
+                ensure!(length <= LONGEST, "an answer of {length} bytes");
+                self.answer.body.resize(length, 0);
+                self.stream.read_exact(&mut self.answer.body)?;
+            }
+            Length::Chunked => loop {
+                let lines = self.answer.body.iter().filter(|byte| **byte == b'\n').count();
+                if lines >= frames || !chunk(&mut self.stream, &mut self.answer.body)? {
+                    break;
+                }
+            },
+        }
+        // Several lines may have come at once.
+        let ends =
+            self.answer.body.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+        if let Some(end) = ends.take(frames).last() {
+            self.answer.body.truncate(end);
+        }
+        Ok(self.answer)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Length {
+    Known(usize),
+    Chunked,
+}
+
+fn send(stream: &mut Stream, host: &str, message: &Message) -> Result<()> {
+    let mut text = format!("{} {} HTTP/1.1\r\nHost: {host}\r\n", message.method, message.path);
+    for (name, value) in &message.headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += &format!("Content-Length: {}\r\n\r\n", message.body.len());
+    let stream = stream.get_mut();
+    stream.write_all(text.as_bytes())?;
+    stream.write_all(&message.body)?;
+    stream.flush()?;
+    Ok(())
+}
+
+fn head(stream: &mut Stream) -> Result<(Answer, Length)> {
+    let first = line(stream)?;
+    let code = first.split(' ').nth(1).and_then(|word| word.parse().ok()).context("no status line")?;
+    let (mut answer, mut length) = (Answer { code, ..Answer::default() }, Length::Known(0));
+    loop {
+        let line = line(stream)?;
+        let Some((name, value)) = line.split_once(':') else {
+            ensure!(line.is_empty(), "no header: {line:?}");
+            return Ok((answer, length));
+        };
+        let (name, value) = (name.to_ascii_lowercase(), value.trim().to_owned());
+        match name.as_str() {
+            "content-length" => length = Length::Known(value.parse()?),
+            "transfer-encoding" if value == "chunked" => length = Length::Chunked,
+            "transfer-encoding" => bail!("transfer encoding {value}"),
+            _ => {}
+        }
+        answer.headers.push((name, value));
+    }
+}
+
+fn line(stream: &mut Stream) -> Result<String> {
+    let mut line = String::new();
+    ensure!(stream.take(64 << 10).read_line(&mut line)? > 0, "the connection was closed");
+    Ok(line.trim_end().to_owned())
+}
+
+/// Appends one chunk; false after the last.
+fn chunk(stream: &mut Stream, to: &mut Vec<u8>) -> Result<bool> {
+    let length = usize::from_str_radix(line(stream)?.split(';').next().unwrap_or_default(), 16)?;
+    ensure!(length + to.len() <= LONGEST, "an answer without end");
+    let from = to.len();
+    to.resize(from + length, 0);
+    stream.read_exact(&mut to[from..])?;
+    line_end(stream)?;
+    Ok(length > 0)
+}
+
+fn line_end(stream: &mut Stream) -> Result<()> {
+    let mut end = String::new();
+    stream.take(2).read_line(&mut end)?;
+    Ok(())
+}
