@@ -106,7 +106,7 @@ fn overlap(report: &mut Report, fleet: &Fleet) {
             let vm = kubectl.condition("vm", "late", "Ready", "False", Some("WaitingForNetwork"), SOON)?;
             says(message(&vm, "Ready")?, &told)?;
             ensure!(crate::fleet::host_in(&vm).is_none(), "it is bound: {:#}", vm["status"]);
-            kubectl.ok(&["delete", "vm/late", "disk/late", "network/late", "--timeout=60s"]).map(drop)
+            ["vm/late", "disk/late", "network/late"].iter().try_for_each(|object| kubectl.delete(object))
         },
     );
 }
