@@ -74,6 +74,7 @@ fn a_blank_disk_is_made_at_once() {
                 owner: VolumeOwner {
                     namespace: "ns",
                     name: "d",
+                    uid: None,
                     image: None,
                 },
             },
