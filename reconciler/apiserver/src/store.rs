@@ -159,7 +159,18 @@ pub(crate) struct Store {
     /// The database and its log; none in memory.
     files: Vec<PathBuf>,
     /// Held for as long as the database is open.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<DirectoryLock>>,
+}
+
+/// The directory's lock, let go when dropped.
+#[derive(Debug)]
+struct DirectoryLock(File);
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Said aloud: a child that is being started elsewhere in this process still shares the descriptor.
+        let _ = self.0.unlock();
+    }
 }
 
 /// Events of one resource from a point on.
@@ -439,10 +450,7 @@ impl Store {
             }
         }
         drop(hold(&self.reader).take());
-        if let Some(lock) = hold(&self.lock).take() {
-            // Said aloud: a child that is being started elsewhere in this process still shares the descriptor.
-            let _ = lock.unlock();
-        }
+        drop(hold(&self.lock).take());
     }
 }
 
@@ -463,7 +471,7 @@ fn check_range(state: &State, revision: u64) -> Result<(), ReadError> {
 }
 
 /// Makes the directory, closed to others, and takes its lock.
-fn lock_directory(directory: &Path) -> Result<File, OpenError> {
+fn lock_directory(directory: &Path) -> Result<DirectoryLock, OpenError> {
     use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
     let failed = |source| OpenError::Directory { path: directory.into(), source };
     if !directory.is_dir() {
@@ -476,7 +484,7 @@ fn lock_directory(directory: &Path) -> Result<File, OpenError> {
     // An empty file is a new database to SQLite, which gives its companions the same permissions.
     private(&directory.join(DATABASE)).map_err(failed)?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(DirectoryLock(lock)),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: directory.join(DATABASE) }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
