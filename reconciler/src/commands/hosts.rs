@@ -33,6 +33,8 @@ use super::{connect, token};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long it may take until a Host that nothing is bound to any more says so.
 const SAID_WITHIN: Duration = Duration::from_secs(15);
+/// The same once its agent has no access any more: the controllers say so, when it has been silent for long enough.
+const SAID_FOR_IT_WITHIN: Duration = Duration::from_secs(90);
 /// A Lease renewed within this time is a living agent's.
 const ALIVE: SignedDuration = SignedDuration::from_secs(40);
 
@@ -190,6 +192,9 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     if known.is_none() && account.is_none() {
         bail!("there is no host {host}: see `berth host list`");
     }
+    if known.is_some() && left.is_empty() {
+        said_unused(&hosts, host).await?;
+    }
     // First its access: what is forgotten must not come back by itself.
     token::end_access(client, host).await?;
     remove_roles(client, host).await?;
@@ -211,12 +216,26 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Waits a moment for the Host's agent to say that nothing uses it: without its access it no longer can.
+async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let known = hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?;
+        let used = known.and_then(|known| known.status).is_some_and(|status| !status.used_by.is_empty());
+        if !used || begun.elapsed() > SAID_WITHIN {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 /// Deletes the Host. What was bound to it is gone; it may take its agent, or the controllers, a moment to say so.
 async fn delete_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         match gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())) {
-            Err(kube::Error::Api(refused)) if refused.code == 403 && begun.elapsed() < SAID_WITHIN => {}
+            Err(kube::Error::Api(refused)) if refused.code == 403 && begun.elapsed() < SAID_FOR_IT_WITHIN => {
+            }
             result => return result.context("deleting the Host"),
         }
         tokio::time::sleep(LOOK_EVERY).await;
