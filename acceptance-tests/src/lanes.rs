@@ -63,7 +63,7 @@ pub const ALL: &[Lane] = &[
     Lane {
         name: "converge",
         about: "the reconciler on a fake QEMU, failing and crashing at every external call in turn",
-        limit: minutes(30),
+        limit: minutes(50),
         obstacle: || None,
         run: cargo_tests::converge,
     },
