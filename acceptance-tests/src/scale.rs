@@ -227,8 +227,8 @@ impl Site {
             created,
             bound,
             converged,
-            cpu: (proc::cpu(up)? - before.1).saturating_sub(took.mul_f64(idle)),
-            hosts_cpu: proc::cpu(hosts)? - before.2,
+            cpu: proc::cpu(up)?.saturating_sub(before.1).saturating_sub(took.mul_f64(idle)),
+            hosts_cpu: proc::cpu(hosts)?.saturating_sub(before.2),
             counts: self.plane.counts()?.since(&before.0),
         })
     }
@@ -245,13 +245,13 @@ impl Site {
     fn idle(&self) -> Result<f64> {
         let (begun, before) = (Instant::now(), proc::cpu(self.stage.up())?);
         std::thread::sleep(IDLE);
-        Ok((proc::cpu(self.stage.up())? - before).as_secs_f64() / begun.elapsed().as_secs_f64())
+        Ok(proc::cpu(self.stage.up())?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64())
     }
 
     fn list(&self, times: u32) -> Result<ListCost> {
         let before = proc::cpu(self.stage.up())?;
         let took = self.plane.list_vms(self.vms, times)?;
-        Ok(ListCost { vms: self.vms, cpu: (proc::cpu(self.stage.up())? - before) / times, took })
+        Ok(ListCost { vms: self.vms, cpu: proc::cpu(self.stage.up())?.saturating_sub(before) / times, took })
     }
 
     fn steady(&self, length: Duration) -> Result<Steady> {
@@ -262,7 +262,7 @@ impl Site {
         std::thread::sleep(length);
         Ok(Steady {
             lasted: begun.elapsed(),
-            cpu: proc::cpu(up)? - cpu,
+            cpu: proc::cpu(up)?.saturating_sub(cpu),
             counts: self.plane.counts()?.since(&counts),
             memory: proc::memory(up)?.rss,
             peak_memory: proc::peak(up)?,

@@ -59,7 +59,7 @@ fn length(line: &str) -> Option<u64> {
     Some(u64::from_str_radix(to, 16).ok()? - u64::from_str_radix(from, 16).ok()?)
 }
 
-/// Processor time all threads of a process have used.
+/// Processor time the threads a process has now have used: less than before when some have ended.
 pub fn cpu(pid: i32) -> Result<Duration> {
     let folder = format!("/proc/{pid}/task");
     let mut sum = Duration::ZERO;
