@@ -1,7 +1,9 @@
 //! The host as the agent uses it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -208,16 +210,17 @@ impl FakeSystem {
 
     /// Guests that are up have taken the address that is reserved for them.
     fn taken(&self, bridge: &str) -> Vec<LeaseTaken> {
-        let instances = self.hypervisor.instances();
-        let views: Vec<_> = instances.iter().filter_map(|instance| self.hypervisor.view(instance)).collect();
+        let booted = self.hypervisor.booted();
         let state = self.state();
         let Some(network) = state.networks.get(bridge) else { return Vec::new() };
+        let reserved: BTreeMap<&str, Ipv4Addr> =
+            network.leases.iter().map(|lease| (lease.mac.as_str(), lease.address)).collect();
         let mut taken = Vec::new();
-        for view in views.iter().filter(|view| view.booted) {
-            let at = state.started.get(&view.identity.pid).copied().unwrap_or_else(|| self.clock.now());
-            for nic in &view.spec.nics {
-                if let Some(lease) = network.leases.iter().find(|lease| lease.mac == nic.mac) {
-                    taken.push(LeaseTaken { mac: nic.mac.clone(), address: lease.address, taken_at: at });
+        for (pid, macs) in booted {
+            let taken_at = state.started.get(&pid).copied().unwrap_or_else(|| self.clock.now());
+            for mac in macs {
+                if let Some(address) = reserved.get(mac.as_str()).copied() {
+                    taken.push(LeaseTaken { mac, address, taken_at });
                 }
             }
         }
@@ -436,7 +439,7 @@ impl System for FakeSystem {
         self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
     }
 
-    async fn occupant(&self, _: &str, address: std::net::Ipv4Addr) -> Result<Option<String>> {
+    async fn occupant(&self, _: &str, address: Ipv4Addr) -> Result<Option<String>> {
         self.call("occupant", async { Ok(self.state().occupied.get(&address).cloned()) }).await
     }
 
@@ -537,14 +540,12 @@ impl System for FakeSystem {
 
     async fn strangers(&self) -> Result<Vec<Stranger>> {
         let work = async {
-            let all = self.hypervisor.list().await?;
-            let foreign = all.into_iter().filter(|found| found.instance.is_none());
-            let stranger = |found: berth_qemu::hypervisor::FoundQemu| Stranger {
+            let stranger = |(pid, name): (i32, String)| Stranger {
                 kind: StrangerKind::Process,
-                name: format!("{} {}", found.identity.pid, found.name.unwrap_or_default()),
+                name: format!("{pid} {name}"),
                 detail: "a QEMU that berth did not start".to_owned(),
             };
-            Ok(foreign.map(stranger).collect())
+            Ok(self.hypervisor.foreign().into_iter().map(stranger).collect())
         };
         self.call("strangers", work).await
     }

@@ -37,7 +37,7 @@ pub(crate) struct Observed {
     pub(super) bridges: Vec<String>,
     pub(super) taps: Vec<String>,
     /// What the names of taps start with that some instance may use.
-    pub(super) tap_owners: Vec<String>,
+    pub(super) tap_owners: BTreeSet<String>,
     pub(super) real: Real,
     /// Also what was made so already is to be made so.
     pub(super) make_sure: bool,
@@ -46,8 +46,9 @@ pub(crate) struct Observed {
 pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     let bridges = ctx.system.networks().await?;
     let taps = ctx.system.taps().await?;
-    let mut tap_owners: Vec<String> = Vec::new();
-    if !taps.is_empty() {
+    let mut tap_owners = known_owners(&ctx.index.read());
+    // Every instance on the host is only looked at for a tap of none of the VMs that are bound here.
+    if taps.iter().any(|tap| !is_owned(tap, &tap_owners)) {
         tap_owners.extend(ctx.system.instances().await?.iter().map(|i| tap_prefix(&i.instance)));
     }
     let any_public = ctx.index.read().public_ips.all().next().is_some();
@@ -58,10 +59,19 @@ pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
     if let Some(Ok(interface)) = uplink.as_ref().map(|uplink| &uplink.interface) {
         ctx.network.probes.ask(&ctx.system, &ctx.queue, interface, &wanted.to_ask);
     }
-    let tables = ctx.index.read();
-    tap_owners.extend(tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix));
+    tap_owners.extend(known_owners(&ctx.index.read()));
     let real = ctx.network.real().clone();
     Ok(Observed { wanted, bridges, taps, tap_owners, real, make_sure: false })
+}
+
+/// What the names of the taps of all VMs that are bound here start with.
+fn known_owners(tables: &Tables) -> BTreeSet<String> {
+    tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix).collect()
+}
+
+/// Whether this tap's name is one of those that start so; what ends it is the slot's number.
+pub(super) fn is_owned(tap: &str, owners: &BTreeSet<String>) -> bool {
+    owners.contains(tap.trim_end_matches(|c: char| c.is_ascii_digit()))
 }
 
 impl Observed {

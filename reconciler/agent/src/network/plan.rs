@@ -1,5 +1,6 @@
 //! What to do about the host's networks. Pure.
 
+use super::observe::is_owned;
 use super::{Observed, Step};
 
 pub(super) fn plan(observed: &Observed) -> Vec<Step> {
@@ -11,8 +12,8 @@ pub(super) fn plan(observed: &Observed) -> Vec<Step> {
     steps.push(Step::ApplyFirewall(observed.wanted.firewall.clone()));
     steps.extend(tunnelled.into_iter().map(Step::EnsureNetwork));
     steps.retain(|step| observed.make_sure || !observed.is_so(step));
-    let owned = |tap: &&String| observed.tap_owners.iter().any(|owner| tap.starts_with(owner.as_str()));
-    steps.extend(observed.taps.iter().filter(|tap| !owned(tap)).map(|tap| Step::RemoveTap(tap.clone())));
+    let nobodys = observed.taps.iter().filter(|tap| !is_owned(tap, &observed.tap_owners));
+    steps.extend(nobodys.map(|tap| Step::RemoveTap(tap.clone())));
     let used = |bridge: &String| {
         observed.wanted.networks.iter().any(|network| network.bridge == *bridge)
             || observed.wanted.left_alone.contains(bridge)
@@ -71,7 +72,7 @@ mod tests {
             Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
         let wanted = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
-        let tap_owners = vec!["btt01234567n".to_owned()];
+        let tap_owners = BTreeSet::from(["btt01234567n".to_owned()]);
         Observed { wanted, bridges: bridges.to_vec(), taps, tap_owners, real, make_sure: false }
     }
 

@@ -176,6 +176,20 @@ impl FakeHypervisor {
         })
     }
 
+    /// Process number and MAC addresses of every machine whose guest is up.
+    pub fn booted(&self) -> Vec<(i32, Vec<String>)> {
+        let world = self.lock();
+        let booted = world.machines.values().filter(|m| m.booted);
+        let macs = |m: &Machine| m.spec.nics.iter().map(|nic| nic.mac.clone()).collect();
+        booted.map(|m| (m.identity.pid, macs(m))).collect()
+    }
+
+    /// QEMUs that somebody else runs: process number and name.
+    pub fn foreign(&self) -> Vec<(i32, String)> {
+        let world = self.lock();
+        world.foreign.values().map(|f| (f.identity.pid, f.name.clone().unwrap_or_default())).collect()
+    }
+
     /// All instances that have a process.
     pub fn instances(&self) -> Vec<String> {
         self.lock().machines.values().map(|m| m.spec.instance.clone()).collect()

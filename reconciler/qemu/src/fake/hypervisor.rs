@@ -37,6 +37,12 @@ impl Hypervisor for FakeHypervisor {
         Ok(ours.chain(world.foreign.values().cloned()).collect())
     }
 
+    /// Asked for at every look at a machine: without making a command line of each to read it back.
+    async fn find(&self, instance: &str) -> Result<Option<ProcessIdentity>, ProcessError> {
+        let world = self.lock();
+        Ok(world.machines.values().find(|m| m.spec.instance == instance).map(|m| m.identity.clone()))
+    }
+
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {
         let world = self.lock();
         let ours = world.machines.get(&process.pid).is_some_and(|m| m.identity == *process);
