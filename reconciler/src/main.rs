@@ -4,6 +4,10 @@ use std::process::ExitCode;
 
 use berth::{cli::Cli, commands};
 use clap::Parser;
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

@@ -133,12 +133,23 @@ impl Policy {
     /// request.
     pub(super) fn evaluate(&self, facts: &mut Facts<'_>) -> Vec<Failure> {
         with_budget(POLICY_BUDGET, || {
-            let mut scope = facts.scope().inner();
+            // Most policies are about somebody else's requests: nothing is made that only their validations look at.
+            if !self.uses("variables", Part::Conditions) {
+                let scope = facts.scope(|name| self.uses(name, Part::Conditions)).inner();
+                match self.conditions_hold(&scope, &Variables::default()) {
+                    Ok(true) => {}
+                    Ok(false) => return Vec::new(),
+                    Err(message) => return self.failed_to_decide(message),
+                }
+            }
+            let mut scope = facts.scope(|name| self.uses(name, Part::All)).inner();
             let variables = Variables::evaluate(&self.variables, &mut scope);
-            match self.conditions_hold(&scope, &variables) {
-                Ok(true) => {}
-                Ok(false) => return Vec::new(),
-                Err(message) => return self.failed_to_decide(message),
+            if self.uses("variables", Part::Conditions) {
+                match self.conditions_hold(&scope, &variables) {
+                    Ok(true) => {}
+                    Ok(false) => return Vec::new(),
+                    Err(message) => return self.failed_to_decide(message),
+                }
             }
             let mut failures = Vec::new();
             for validation in &self.validations {
@@ -153,6 +164,18 @@ impl Policy {
             }
             failures
         })
+    }
+
+    /// Whether an expression of this part uses the variable.
+    fn uses(&self, variable: &str, part: Part) -> bool {
+        let uses = |compiled: &Compiled| compiled.as_ref().is_ok_and(|e| e.uses(variable));
+        let validation = |v: &Validation| {
+            uses(&v.check) || v.message_expression.as_ref().is_some_and(|e| e.uses(variable))
+        };
+        self.conditions.iter().any(uses)
+            || part == Part::All
+                && (self.variables.iter().any(|(_, compiled)| uses(compiled))
+                    || self.validations.iter().any(validation))
     }
 
     /// One that is false settles it, even if another cannot be decided.
@@ -226,7 +249,15 @@ impl Validation {
     }
 }
 
+/// What of a policy is evaluated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Conditions,
+    All,
+}
+
 /// `variables`, evaluated in order. One that fails is an error only where it is used.
+#[derive(Default)]
 struct Variables {
     failed: BTreeMap<String, String>,
 }
@@ -281,31 +312,47 @@ impl Variables {
     }
 }
 
-/// What expressions know of a request; made only once a policy matches.
+/// What expressions know of a request; each value is made once a policy looks at it.
 pub(super) struct Facts<'a> {
     request: &'a Request<'a>,
-    scope: Option<Scope<'static>>,
+    scope: Scope<'static>,
+    made: Vec<&'static str>,
 }
 
 impl<'a> Facts<'a> {
     pub(super) fn new(request: &'a Request<'a>) -> Self {
-        Self { request, scope: None }
+        Self { request, scope: Scope::new(), made: Vec::new() }
     }
 
-    fn scope(&mut self) -> &Scope<'static> {
-        let request = self.request;
-        self.scope.get_or_insert_with(|| {
-            let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, native);
-            let mut scope = Scope::new();
-            scope.set("object", or_null(request.object));
-            scope.set("oldObject", or_null(request.old_object));
-            // A Namespace is not in a namespace, whatever the request says.
+    /// The variables that are wanted, and those made before.
+    fn scope(&mut self, wanted: impl Fn(&str) -> bool) -> &Scope<'static> {
+        for name in ROOTS {
+            if !self.made.contains(&name)
+                && wanted(name)
+                && let Some(value) = value_of(name, self.request)
+            {
+                self.scope.set(name, value);
+                self.made.push(name);
+            }
+        }
+        &self.scope
+    }
+}
+
+/// What a variable is for a request; none of what a policy brings itself.
+fn value_of(name: &str, request: &Request<'_>) -> Option<cel::Value> {
+    let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, native);
+    match name {
+        "object" => Some(or_null(request.object)),
+        "oldObject" => Some(or_null(request.old_object)),
+        // A Namespace is not in a namespace, whatever the request says.
+        "namespaceObject" => {
             let in_namespace = !(request.group.is_empty() && request.resource == "namespaces");
-            scope.set("namespaceObject", or_null(request.namespace_object.filter(|_| in_namespace)));
-            scope.set("params", cel::Value::Null);
-            scope.set("request", native(&described(request)));
-            scope
-        })
+            Some(or_null(request.namespace_object.filter(|_| in_namespace)))
+        }
+        "params" => Some(cel::Value::Null),
+        "request" => Some(native(&described(request))),
+        _ => None,
     }
 }
 

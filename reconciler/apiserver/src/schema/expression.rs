@@ -6,12 +6,14 @@
 
 mod ast;
 mod convert;
+mod patterns;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use kube_cel::KubeCelExt;
+use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression as Tree, Parser};
 use kube_cel::cel::{self, Context, ExecutionError};
@@ -166,6 +168,7 @@ static BASE: LazyLock<Context<'static>> = LazyLock::new(|| {
     context.add_function("dyn", unchanged);
     context.add_function("type", type_name);
     context.add_function("bool", to_bool);
+    context.add_function("matches", matches);
     for name in ast::TYPE_NAMES {
         context.add_variable_from_value(name, cel::Value::String(Arc::new(name.to_owned())));
     }
@@ -200,6 +203,12 @@ fn to_bool(value: cel::Value) -> Result<bool, ExecutionError> {
         cel::Value::String(s) if matches!(s.as_str(), "false" | "False" | "FALSE" | "f" | "0") => Ok(false),
         _ => Err(ExecutionError::function_error("bool", "type conversion error")),
     }
+}
+
+fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> Result<bool, ExecutionError> {
+    patterns::is_match(&pattern, &text).map_err(|error| {
+        ExecutionError::function_error("matches", format!("'{pattern}' not a valid regex:\n{error}"))
+    })
 }
 
 /// The interpreter's errors in the words of cel-go, as far as they correspond.

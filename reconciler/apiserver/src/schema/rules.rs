@@ -228,13 +228,26 @@ impl Walk {
     }
 
     fn rules(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) -> Result<(), Stop> {
+        let unchanged = old == Some(value);
+        let needed = |rule: &Rule| rule.program.as_ref().is_some_and(|p| !unchanged || p.uses("oldSelf"));
+        if !node.rules.iter().any(needed) {
+            return Ok(());
+        }
         let mut scope = Scope::new();
-        scope.set("self", typed(value, node));
-        let old_self = old.map(|old| typed(old, node));
-        for rule in &node.rules {
+        let this = typed(value, node);
+        let of_old = |rule: &Rule| rule.program.as_ref().is_some_and(|p| p.uses("oldSelf"));
+        // Made only where a rule looks at it: the interpreter copies every value it is given.
+        let old_self = match old {
+            Some(_) if !node.rules.iter().any(of_old) => None,
+            Some(_) if unchanged => Some(this.clone()),
+            old => old.map(|old| typed(old, node)),
+        };
+        scope.set("self", this);
+        // A stored object that a newer rule refuses may still be written, as long as this part stays as it is: what such
+        // rules say of it need not be known.
+        for rule in node.rules.iter().filter(|rule| needed(rule)) {
             let Some(program) = &rule.program else { continue };
-            let transition = program.uses("oldSelf");
-            if transition && old.is_none() && !rule.optional_old_self {
+            if program.uses("oldSelf") && old.is_none() && !rule.optional_old_self {
                 continue;
             }
             if rule.optional_old_self {
@@ -242,8 +255,7 @@ impl Walk {
             } else if let Some(old_self) = &old_self {
                 scope.set("oldSelf", old_self.clone());
             }
-            let unchanged = !transition && old == Some(value);
-            self.rule(rule, program, &scope, Place { node, path, unchanged })?;
+            self.rule(rule, program, &scope, Place { node, path })?;
         }
         Ok(())
     }
@@ -260,12 +272,8 @@ impl Walk {
         match program.evaluate(scope) {
             Ok(kube_cel::cel::Value::Bool(true)) => Ok(()),
             Ok(kube_cel::cel::Value::Bool(false)) => {
-                // A stored object that a newer rule refuses may still be written, as long as this part stays
-                // as it is.
-                if !at.unchanged {
-                    let error = self.failed(rule, scope, &at);
-                    self.errors.push(error);
-                }
+                let error = self.failed(rule, scope, &at);
+                self.errors.push(error);
                 Ok(())
             }
             Ok(_) => {
@@ -322,7 +330,6 @@ fn type_name(node: &Node) -> Value {
 struct Place<'a> {
     node: &'a Node,
     path: &'a str,
-    unchanged: bool,
 }
 
 impl Rule {
