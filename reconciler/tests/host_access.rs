@@ -2,7 +2,7 @@
 //!
 //! `host_access/requests.json` is a table without code so that it can be sent to any control plane: `who` sends what,
 //! and which code answers. `h1` is the host's own token; `revoked` is one of a host whose ServiceAccount was deleted;
-//! `forged` is `h1`'s with another body. `host_access/objects.json` is what must be there before: each object, the
+//! `forged` is `h1`'s with another body; `admin` is an administrator, or whom he says in the headers that he is. `host_access/objects.json` is what must be there before: each object, the
 //! status it is given by an administrator, and whether it is deleted then (a finalizer holds it).
 
 use std::collections::BTreeMap;
@@ -134,13 +134,14 @@ async fn a_host_may_do_what_is_its_own_and_nothing_else() {
     let cases: Vec<Case> = serde_json::from_str(REQUESTS).expect("a table of requests");
     let mut wrong = Vec::new();
     for case in &cases {
-        let token = match case.who.as_str() {
-            "h1" => &h1,
-            "revoked" => &revoked,
-            "forged" => &forged,
+        let sender = match case.who.as_str() {
+            "admin" => Some(server.service()),
+            "h1" => server.service_with_token(&h1),
+            "revoked" => server.service_with_token(&revoked),
+            "forged" => server.service_with_token(&forged),
             other => panic!("{other:?} is nobody"),
         };
-        let (code, text) = match server.service_with_token(token) {
+        let (code, text) = match sender {
             Some(service) => send(&service, case).await,
             None => (401, "not authenticated".into()),
         };

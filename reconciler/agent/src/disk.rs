@@ -36,6 +36,12 @@ pub(crate) enum Step {
         volume: String,
         owner: VolumeOwner,
     },
+    /// Notes beside the file that it is this disk's, which had another uid before.
+    TakeOver {
+        pool: String,
+        volume: String,
+        owner: VolumeOwner,
+    },
     GrowOffline {
         pool: String,
         volume: String,
@@ -81,6 +87,9 @@ impl Kind for DiskKind {
             }
             Step::Restore { pool, volume, owner } => {
                 ctx.system.restore_volume(pool, volume, owner).await?;
+            }
+            Step::TakeOver { pool, volume, owner } => {
+                ctx.system.hand_over_volume(pool, volume, owner).await?;
             }
             Step::GrowOffline { pool, volume, bytes } => {
                 ctx.system.grow_volume(pool, volume, *bytes).await?;

@@ -16,7 +16,7 @@ use berth_api::Reason;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-pub(crate) use observe::{hostname, mtu_of, public_address};
+pub(crate) use observe::{hostname, mtu_of, public as public_address};
 
 use crate::context::Context;
 use crate::error::Error;

@@ -83,6 +83,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     /// Brings a volume back from the trash for a (new) owner.
     async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts>;
 
+    /// Notes that the volume is another owner's from now on. The file is not touched: it may be open.
+    async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()>;
+
     /// Deletes for good what has been in the pool's trash for longer than this. Returns the ids.
     async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>>;
 

@@ -27,7 +27,7 @@ use jiff::Timestamp;
 
 pub(crate) use admission::Admissions;
 pub(crate) use apply::unplug;
-pub(crate) use journal::Journal;
+pub(crate) use journal::{Journal, PublicNote};
 pub(crate) use observe::Observed;
 
 use crate::context::Context;

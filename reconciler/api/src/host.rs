@@ -214,4 +214,17 @@ pub struct OrphanOwner {
     /// A VM's network interfaces as it was started with them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<InterfaceStatus>,
+    /// The public addresses that led to it, and lead to it while it runs: they are given to nobody else.
+    #[serde(default, rename = "publicIPs", skip_serializing_if = "Vec::is_empty")]
+    pub public_ips: Vec<HeldPublicIP>,
+}
+
+/// A public address that leads to a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldPublicIP {
+    /// The PublicIP, in the VM's namespace.
+    pub name: String,
+    /// The address.
+    pub address: String,
 }

@@ -65,6 +65,9 @@ pub const HOST_FINALIZER: &str = "berth.dev/host";
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.
 pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
+/// On a VM or Disk: the uid it had in another control plane, or before it was made anew from a copy. What a host made for
+/// that uid, under the same name, is this object's. Set by administrators only.
+pub const FORMER_UID_ANNOTATION: &str = "berth.dev/former-uid";
 /// The name of the Network, IPPool and StoragePool that exist after `berth up`.
 pub const DEFAULT_NAME: &str = "default";
 /// On each definition: the version of berth it is of.
@@ -73,3 +76,8 @@ pub const VERSION_LABEL: &str = "berth.dev/version";
 pub const CONTROLLER_MANAGER: &str = "berth-controllers";
 /// Field manager of what a host agent writes.
 pub const AGENT_MANAGER: &str = "berth-agent";
+
+/// The uid an object had before, if somebody said so: see [`FORMER_UID_ANNOTATION`].
+pub fn former_uid(object: &impl kube::ResourceExt) -> Option<&str> {
+    object.annotations().get(FORMER_UID_ANNOTATION).map(String::as_str)
+}

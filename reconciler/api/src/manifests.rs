@@ -2,6 +2,7 @@
 //! applies them to its own control plane. The same on both.
 
 pub mod access;
+mod former_uid;
 mod host_policies;
 mod in_use;
 
@@ -75,10 +76,10 @@ pub fn defaults(private_cidr: &str, public_cidr: &str) -> Vec<Value> {
     ]
 }
 
-/// Deleting what is in use is refused at admission (of a Disk and a PublicIP a finalizer is the backstop), and a host may
-/// write only what is its own.
+/// Deleting what is in use is refused at admission (of a Disk and a PublicIP a finalizer is the backstop), a host may write
+/// only what is its own, and only an administrator says whose guests and files are whose.
 pub fn admission_policies() -> Vec<Value> {
-    in_use::all().into_iter().chain(host_policies::all()).collect()
+    in_use::all().into_iter().chain(host_policies::all()).chain(former_uid::all()).collect()
 }
 
 /// A policy that denies, and its binding.

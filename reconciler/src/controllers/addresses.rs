@@ -33,11 +33,14 @@ pub(super) fn fresh(
             continue;
         };
         let name = network_name(network);
-        let address =
-            pick(&world.index, network, interface.address.as_deref(), |a| taken.contains(&(name.clone(), a)));
+        let address = pick(&world.index, network, interface.address.as_deref(), |a| {
+            taken.contains(&(name.clone(), a)) || world.claims.is_address_held(&name, a)
+        });
         let mac = match &interface.mac_address {
             Some(mac) => mac.to_lowercase(),
-            None => fresh_mac(identities, |mac| world.index.is_mac_used(mac) || macs.contains(mac)),
+            None => fresh_mac(identities, |mac| {
+                world.index.is_mac_used(mac) || macs.contains(mac) || world.claims.is_mac_held(mac)
+            }),
         };
         if let Ok(address) = &address {
             taken.insert((name.clone(), *address));

@@ -3,9 +3,12 @@
 //! A host lists what it has that no object bound to it owns, with the object it was made for. Such an object is bound to
 //! that host again, with the identity it has there.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::Ipv4Addr,
+};
 
-use berth_api::{Host, vm::InterfaceStatus};
+use berth_api::{Host, former_uid, vm::InterfaceStatus};
 use kube::ResourceExt;
 
 use super::{Key, Kind};
@@ -21,6 +24,8 @@ pub(super) struct Claim {
     uid: Option<String>,
     /// A VM's, as it was started with them.
     pub(super) interfaces: Vec<InterfaceStatus>,
+    /// The public addresses that lead to it, by the name of the PublicIP.
+    pub(super) public: BTreeMap<String, Ipv4Addr>,
 }
 
 /// See the module.
@@ -60,6 +65,11 @@ impl Claims {
                 epoch: owner.epoch,
                 uid: owner.uid.clone(),
                 interfaces: owner.interfaces.clone(),
+                public: owner
+                    .public_ips
+                    .iter()
+                    .filter_map(|ip| Some((ip.name.clone(), ip.address.parse().ok()?)))
+                    .collect(),
             });
         }
         let concerned = before.union(&now).cloned().collect();
@@ -69,11 +79,32 @@ impl Claims {
         concerned
     }
 
-    /// What a host has of this object. One of the same name with another uid is another object.
+    /// What a host has of this object. One of the same name with another uid is another object, unless an administrator
+    /// said that it is the same one: what it has under its own uid counts before that.
     pub(super) fn of<K: ResourceExt>(&self, key: &Key, object: &K) -> Option<&Claim> {
-        let uid = object.uid();
-        let its = |claim: &&Claim| claim.uid.is_none() || claim.uid == uid;
-        self.by_object.get(key)?.iter().filter(its).max_by_key(|claim| (claim.epoch, &claim.host, &claim.id))
+        let (uid, former) = (object.uid(), former_uid(object));
+        let own = |claim: &Claim| claim.uid.is_none() || claim.uid == uid;
+        let its = |claim: &&Claim| own(claim) || (former.is_some() && claim.uid.as_deref() == former);
+        let claims = self.by_object.get(key)?.iter().filter(its);
+        claims.max_by_key(|claim| (own(claim), claim.epoch, &claim.host, &claim.id))
+    }
+
+    /// The public addresses that guests have whose VMs are not bound where they run.
+    pub(super) fn public_addresses(&self) -> BTreeSet<Ipv4Addr> {
+        self.by_object.values().flatten().flat_map(|claim| claim.public.values().copied()).collect()
+    }
+
+    /// Whether such a guest has this private address, or this MAC.
+    pub(super) fn is_address_held(&self, network: &str, address: Ipv4Addr) -> bool {
+        self.interfaces().any(|i| i.network == network && i.address.parse() == Ok(address))
+    }
+
+    pub(super) fn is_mac_held(&self, mac: &str) -> bool {
+        self.interfaces().any(|i| i.mac_address.eq_ignore_ascii_case(mac))
+    }
+
+    fn interfaces(&self) -> impl Iterator<Item = &InterfaceStatus> {
+        self.by_object.values().flatten().flat_map(|claim| &claim.interfaces)
     }
 
     /// The VMs that hosts have something of.
@@ -113,6 +144,13 @@ mod tests {
             Some(("h1", "v-1"))
         );
         assert_eq!(claims.of(&key, &disk("u2")), None);
+        let former = |uid: &str, former: &str| {
+            let mut disk = disk(uid);
+            disk.annotations_mut().insert(berth_api::FORMER_UID_ANNOTATION.into(), former.into());
+            disk
+        };
+        assert_eq!(claims.of(&key, &former("u2", "u1")).map(|c| c.id.as_str()), Some("v-1"));
+        assert_eq!(claims.of(&key, &former("u2", "u3")), None);
         assert_eq!(
             claims.set("h1", Some(&host(json!([])))),
             std::slice::from_ref(&key),

@@ -14,7 +14,7 @@ use super::{
     draft::Draft,
     fenced,
     plan::{Need, Outcome, Plan, Standing, Step},
-    vm::bind_disk,
+    vm::{awaits_its_host, bind_disk},
 };
 
 #[derive(Debug)]
@@ -79,7 +79,9 @@ fn is_forsaken(world: &World, disk: &Disk, namespace: &str) -> bool {
     }
     let vm = world.vms.named(namespace, &user.vm).filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
     let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
-    host != Some(&binding.host)
+    // A VM that its host has without being bound is about to be bound there again.
+    let held = vm.and_then(|vm| world.claims.of(&Key::of(vm.as_ref()), vm.as_ref())).map(|claim| &claim.host);
+    host.or(held) != Some(&binding.host)
 }
 
 fn plan(disk: &Disk, observed: &Observed) -> Plan<Standing> {
@@ -98,6 +100,9 @@ fn plan(disk: &Disk, observed: &Observed) -> Plan<Standing> {
     }
     if let Some(restore) = &observed.restore {
         return plan_restore(disk, restore);
+    }
+    if let Some(text) = awaits_its_host(disk) {
+        return Plan::settled(Some(Readiness::Reconciling(Reason::WaitingForInventory, text)));
     }
     plan_unbound(disk, observed.image.as_deref())
 }

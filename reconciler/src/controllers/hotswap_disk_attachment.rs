@@ -11,10 +11,11 @@ use kube::ResourceExt;
 
 use super::{
     Config, Key, Kind, World,
+    disk::blocks_its_vm,
     draft::Draft,
     fenced,
     plan::{Need, Outcome, Plan, Step},
-    vm::bind_disk,
+    vm::{awaits_its_host, bind_disk},
     world::Unknown,
 };
 use crate::clock::Identities;
@@ -28,6 +29,8 @@ struct Observed {
     fresh_volume_id: String,
     /// Why no disk may be given a host yet.
     unknown: Option<Unknown>,
+    /// The disk has its file somewhere, though its status does not say so (any more).
+    is_claimed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +70,10 @@ fn observe(world: &World, attachment: &HotswapDiskAttachment, identities: &Ident
     Observed {
         vm: world.vms.named(&namespace, attachment.spec.vm.as_str()).cloned(),
         user: by_status.or(by_vm).or(by_attachment.map(|key| format!("attachment {}", key.name))),
-        disk,
         fresh_volume_id: format!("v-{}", identities.hex(16)),
         unknown: world.why_not_place(),
+        is_claimed: disk.as_deref().is_some_and(|disk| world.claims.of(&disk_key, disk).is_some()),
+        disk,
     }
 }
 
@@ -119,7 +123,13 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
                 let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
                 return Plan::blocked(Decision::Wait(readiness), vec![unknown.need.clone()]);
             }
-            if let Some(why) = super::disk::blocks_its_vm(disk) {
+            if observed.is_claimed {
+                return wait(
+                    Reason::WaitingForDisk,
+                    format!("Disk {} is given back to its host first", disk_key.name),
+                );
+            }
+            if let Some(why) = awaits_its_host(disk.as_ref()).or_else(|| blocks_its_vm(disk)) {
                 return wait(Reason::WaitingForDisk, format!("Disk {}: {why}", disk_key.name));
             }
             let usage = ObjectUse {

@@ -1,6 +1,6 @@
 //! PublicIP: allocated from its pool, kept while its VM is stopped, returned when it is deleted.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 
 use berth_api::{
     ADDRESS_FINALIZER, Binding, ConditionType, IPPool, IPPoolMode, ObjectUse, PublicIP, PublicIPState,
@@ -15,6 +15,7 @@ use super::{
     draft::Draft,
     plan::{Need, Outcome, Plan, Step},
     users,
+    world::Unknown,
 };
 
 #[derive(Debug)]
@@ -27,6 +28,8 @@ struct Observed {
     user: Option<(ObjectUse, Option<String>)>,
     /// Who else answers for it where that host is.
     conflict: Option<Conflict>,
+    /// Why it can be given none yet.
+    unknown: Option<Unknown>,
 }
 
 /// Another machine that has the address.
@@ -68,12 +71,9 @@ pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut D
 fn observe(world: &World, ip: &PublicIP) -> Observed {
     let pool = world.ip_pools.cluster(ip.spec.pool.as_str());
     let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
-    let key = Key::of(ip);
-    let is_free = |address: Ipv4Addr| {
-        let free = world.index.public_ip_with(address).is_none_or(|holder| *holder == key);
-        // A host whose own address led to a VM would be cut off.
-        free && world.underlay.host_with(address).is_none()
-    };
+    // What leads to a guest is its, also while its VM is not known to be there.
+    let held = if mine.is_none() { world.claims.public_addresses() } else { BTreeSet::new() };
+    let is_free = |address: Ipv4Addr| is_free(world, ip, address) && !held.contains(&address);
     let address = match (mine, pool) {
         (Some(mine), _) => Ok(mine),
         (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
@@ -87,7 +87,31 @@ fn observe(world: &World, ip: &PublicIP) -> Observed {
         let found = status.address_conflicts.iter().find(|conflict| conflict.address == address)?;
         Some(Conflict { mac: found.mac.clone(), host })
     });
-    Observed { address, mode: pool.map(|pool| pool.spec.mode), user, conflict }
+    let unknown = if mine.is_none() { world.why_not_place() } else { None };
+    Observed { address, mode: pool.map(|pool| pool.spec.mode), user, conflict, unknown }
+}
+
+/// Whether nobody else has the address by what the control plane says.
+fn is_free(world: &World, ip: &PublicIP, address: Ipv4Addr) -> bool {
+    let free = world.index.public_ip_with(address).is_none_or(|holder| *holder == Key::of(ip));
+    // A host whose own address led to a VM would be cut off.
+    free && world.underlay.host_with(address).is_none()
+}
+
+/// Gives a PublicIP that has lost its status the address by which guests are reached through it.
+pub(super) fn give_back(world: &World, config: &Config, key: &Key, address: Ipv4Addr, draft: &mut Draft) {
+    let Some(ip) = world.public_ips.get(key) else { return };
+    let had = ip.status.as_ref().is_some_and(|s| s.address.is_some());
+    let other = ip.spec.address.as_ref().is_some_and(|wanted| wanted.parse() != Ok(address));
+    if had || other || ip.metadata.deletion_timestamp.is_some() || !is_free(world, ip, address) {
+        return;
+    }
+    draft.steps(world, config, &[Step::AddFinalizer(key.clone(), ADDRESS_FINALIZER)]);
+    let mut status = ip.status.clone().unwrap_or_default();
+    status.address = Some(address.to_string());
+    status.mode = world.ip_pools.cluster(ip.spec.pool.as_str()).map(|pool| pool.spec.mode);
+    draft.status(ip.as_ref(), status);
+    draft.touch(key.clone());
 }
 
 fn pick(
@@ -163,6 +187,10 @@ fn plan(ip: &PublicIP, observed: &Observed) -> Plan<Decision> {
     if terminating && (observed.user.is_none() || !has_address) {
         let steps = vec![Step::RemoveFinalizer(key, ADDRESS_FINALIZER)];
         return Plan { steps, decision: Decision::Gone, outcome: Outcome::Settled };
+    }
+    if let Some(unknown) = observed.unknown.as_ref().filter(|_| !terminating) {
+        let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+        return Plan::blocked(Decision::Wait(readiness), vec![unknown.need.clone()]);
     }
     match &observed.address {
         Ok(address) => Plan {

@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     /// Its agent reports and says it is ready.
     pub(super) ready: bool,
     pub(super) cordoned: bool,
-    /// Its agent answers and has not said yet what it has.
+    /// It has not said yet what it has.
     pub(super) untold: bool,
     /// What VMs may use. Nothing, before its first report.
     pub(super) allocatable_cpus: i64,

@@ -7,8 +7,8 @@ mod tests;
 use std::sync::Arc;
 
 use berth_api::{
-    Binding, ConditionType, Disk, HOST_FINALIZER, Network, PlacementGroup, Readiness, Reason, VM, VMState,
-    VMStatus, condition,
+    Binding, ConditionType, Disk, FORMER_UID_ANNOTATION, HOST_FINALIZER, Network, PlacementGroup, Readiness,
+    Reason, VM, VMState, VMStatus, condition, former_uid,
     vm::{InterfaceStatus, Refusal},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -23,6 +23,7 @@ use super::{
     fenced,
     fleet::Fleet,
     plan::{Need, Outcome, Plan, Step},
+    public_ip,
     scheduler::{Filling, Members},
     users,
     world::Unknown,
@@ -92,8 +93,8 @@ enum Decision {
         host: String,
         instance_id: String,
         interfaces: Vec<InterfaceStatus>,
-        /// The newest epoch that is known of it elsewhere than in its status.
-        after: i64,
+        /// That host has it already, and has seen it under this epoch: it was let in there.
+        held: Option<i64>,
     },
     /// Its host is silent.
     Unknown(String),
@@ -129,6 +130,14 @@ pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut D
     }
     if matches!(plan.decision, Decision::Bind { .. } | Decision::Interfaces(_)) {
         users::claim(world, config, users::of_vm(&vm), draft);
+    }
+    if let (Decision::Bind { .. }, Some(claim)) = (&plan.decision, &observed.claim) {
+        // While it is known: the host says so only until the VM is bound there.
+        for name in vm.spec.network_interfaces.iter().filter_map(|i| i.public_ip.as_ref()) {
+            let Some(address) = claim.public.get(name.as_str()) else { continue };
+            let key = Key::namespaced(Kind::PublicIP, key.namespace(), name.as_str());
+            public_ip::give_back(world, config, &key, *address, draft);
+        }
     }
     draft.steps(world, config, &plan.steps);
     draft.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
@@ -270,7 +279,23 @@ fn plan(vm: &VM, observed: &Observed, fleet: &Fleet) -> Plan<Decision> {
         plan.steps.push(Step::RemoveFinalizer(Key::of(vm), HOST_FINALIZER));
         return plan;
     }
+    if let Some(text) = awaits_its_host(vm) {
+        // Whoever says later that he has it has it looked at.
+        return Plan::settled(Decision::Wait(
+            VMState::Pending,
+            Readiness::Reconciling(Reason::WaitingForInventory, text),
+        ));
+    }
     placing::place(vm, observed, fleet)
+}
+
+/// Why nothing is made of an object without a host that was made real under another uid.
+pub(super) fn awaits_its_host<K: ResourceExt>(object: &K) -> Option<String> {
+    let uid = former_uid(object)?;
+    Some(format!(
+        "no host has said that it has what was made for it under the uid {uid}: it is not made anew before the annotation \
+         {FORMER_UID_ANNOTATION} is taken off"
+    ))
 }
 
 /// Why a VM that its host has not taken on comes back to be placed anew, if it does.
@@ -310,7 +335,8 @@ fn plan_bound(vm: &VM, observed: &Observed, host: &str) -> Plan<Decision> {
             continue;
         }
         needs.push(Need::Object(disk.key.clone()));
-        if check_disk(disk).is_ok() {
+        let here = disk.claimed.as_ref().is_none_or(|claimed| claimed == host);
+        if here && check_disk(disk).is_ok() {
             plan.steps.extend(bind_disk(&disk.key, host, volume_id, vec![fixed_use(vm)]));
         }
     }
@@ -384,7 +410,7 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             readiness.write(conditions, generation, now);
             status.state = Some(*state);
         }
-        Decision::Bind { host, instance_id, interfaces, after } => {
+        Decision::Bind { host, instance_id, interfaces, held } => {
             let text = format!("bound to host {host}");
             condition::set(
                 conditions,
@@ -398,7 +424,8 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             Readiness::Reconciling(Reason::Bound, text).write(conditions, generation, now);
             status.state = Some(VMState::Creating);
             // Above every epoch that a host has seen of this VM.
-            let epoch = status.refusal.as_ref().map_or(0, |r| r.epoch).max(*after) + 1;
+            let epoch = status.refusal.as_ref().map_or(0, |r| r.epoch).max(held.unwrap_or(0)) + 1;
+            status.admitted_epoch = held.map(|_| epoch);
             status.binding = Some(Binding { host: host.clone(), epoch });
             status.instance_id = Some(instance_id.clone());
             status.private_address = interfaces.first().map(|i| i.address.clone());

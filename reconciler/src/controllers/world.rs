@@ -491,9 +491,12 @@ impl World {
             name: name.to_owned(),
             labels: host.labels().clone(),
             ready: ready && self.is_alive(name),
-            untold: self.is_alive(name)
-                && !host.spec.fenced
-                && !status.and_then(|s| s.inventory.as_ref()).is_some_and(|i| i.complete),
+            untold: !host.spec.fenced
+                && match status.and_then(|s| s.inventory.as_ref()) {
+                    // What it has is in no status: it may run what is about to be placed, also while it is silent.
+                    None => true,
+                    Some(inventory) => self.is_alive(name) && !inventory.complete,
+                },
             cordoned: host.spec.cordoned || host.spec.draining || host.spec.fenced,
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory)),
@@ -518,7 +521,14 @@ impl World {
     /// that are to be given their hosts again first.
     pub(super) fn why_not_place(&self) -> Option<Unknown> {
         if let Some(host) = self.index.fleet.hosts().find(|host| host.untold) {
-            let text = format!("host {} has not said yet what runs and lies there", host.name);
+            let silent = match self.is_alive(&host.name) {
+                true => String::new(),
+                false => format!(
+                    " and is silent: start its agent or, if the machine is gone for good, \"berth host forget {} --lost\"",
+                    host.name
+                ),
+            };
+            let text = format!("host {} has not said yet what runs and lies there{silent}", host.name);
             return Some(Unknown { text, need: Need::Hosts });
         }
         let is_lost = |key: &&Key| {

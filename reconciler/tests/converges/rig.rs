@@ -29,6 +29,9 @@ use crate::faults::{Fault, FaultyApi, Injector};
 
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+/// The kinds that users make.
+const NAMESPACED: [&str; 7] =
+    ["Disk", "HotswapDiskAttachment", "Image", "PlacementGroup", "PublicIP", "VM", "VMClass"];
 /// How long anything may take, in simulated time, whatever goes wrong: longer than the longest back-off.
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -151,6 +154,60 @@ impl Rig {
     pub(crate) async fn lose_every_status(&self) {
         self.restart.notify_one();
         tokio::time::sleep(Duration::from_millis(500)).await;
+        self.take_every_status().await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+
+    /// Ends controllers and agent, makes every object anew under another uid as in another control plane, and starts
+    /// them again. With `told` each VM and Disk says which it was.
+    pub(crate) async fn make_everything_anew(&self, told: bool) {
+        self.restart.notify_one();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.take_every_status().await;
+        for kind in plurals().keys() {
+            let api = self.api(kind);
+            if !NAMESPACED.contains(&kind.as_str()) {
+                continue;
+            }
+            for object in api.list(&ListParams::default()).await.expect("the control plane answers") {
+                let name = object.name_any();
+                let params = PatchParams::default();
+                let freed =
+                    api.patch(&name, &params, &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await;
+                freed.unwrap_or_else(|error| panic!("freeing {kind} {name}: {error}"));
+                let deleted = api.delete(&name, &DeleteParams::default()).await;
+                deleted.unwrap_or_else(|error| panic!("deleting {kind} {name}: {error}"));
+                let annotations = match told && ["VM", "Disk"].contains(&kind.as_str()) {
+                    true => json!({berth_api::FORMER_UID_ANNOTATION: object.uid()}),
+                    false => json!({}),
+                };
+                let anew = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "spec": object.data["spec"],
+                    "metadata": {"name": name, "annotations": annotations}});
+                let anew: DynamicObject = serde_json::from_value(anew).expect("an object");
+                let made = api.create(&kube::api::PostParams::default(), &anew).await;
+                made.unwrap_or_else(|error| panic!("making {kind} {name} anew: {error}"));
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+
+    /// Takes what was said of former uids off every object.
+    pub(crate) async fn forget_former_uids(&self) {
+        for kind in ["VM", "Disk"] {
+            for object in
+                self.api(kind).list(&ListParams::default()).await.expect("the control plane answers")
+            {
+                let nothing = json!({"metadata": {"annotations": {berth_api::FORMER_UID_ANNOTATION: null}}});
+                let params = PatchParams::default();
+                self.api(kind)
+                    .patch(&object.name_any(), &params, &Patch::Merge(nothing))
+                    .await
+                    .expect("patched");
+            }
+        }
+    }
+
+    async fn take_every_status(&self) {
         for kind in plurals().keys() {
             let everywhere: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource(kind));
             for mut object in
@@ -168,7 +225,6 @@ impl Rig {
                 written.unwrap_or_else(|error| panic!("taking the status of {kind} {name}: {error}"));
             }
         }
-        tokio::time::sleep(Duration::from_secs(5)).await;
     }
 
     /// Declares an object, as a user would.
@@ -225,12 +281,13 @@ impl Rig {
         }
     }
 
-    /// What was decided once and for all of the VM: its host, what it is there, its addresses.
+    /// What was decided once and for all of the VM: its host, what it is there, its addresses, the public one included.
     pub(crate) async fn identity(&self, vm: &str) -> Vec<Option<String>> {
         let api: Api<VM> = Api::default_namespaced(self.admin.0.clone());
         let status = api.get(vm).await.expect("the VM is there").status.unwrap_or_default();
         let interfaces = status.interfaces.iter().map(|i| Some(format!("{} {}", i.mac_address, i.address)));
-        [status.binding.map(|b| b.host), status.instance_id].into_iter().chain(interfaces).collect()
+        let own = [status.binding.map(|b| b.host), status.instance_id, status.public_address];
+        own.into_iter().chain(interfaces).collect()
     }
 
     /// The VM's QEMU.

@@ -20,6 +20,8 @@ const FORGETS: Duration = Duration::from_secs(30);
 /// Those who send the requests.
 #[derive(Debug)]
 pub struct Senders {
+    /// An administrator, or whom the headers name.
+    admin: Access,
     /// A joined host, with the kubeconfig it has.
     host: Access,
     /// A host whose account is gone.
@@ -52,7 +54,7 @@ pub fn prepare(report: &mut Report, fleet: &mut Fleet) -> Result<Senders> {
         let secret = Request::new("GET", "/api/v1/namespaces/team/secrets/mine", "");
         wait::until("host h1 to read it", SOON, || answered(&host, &secret, &[200]).map(drop))?;
         let forged = admin.with_token(&forge(host.token(), revoked.token())?);
-        Ok(Senders { host, revoked, forged })
+        Ok(Senders { admin: admin.clone(), host, revoked, forged })
     })
 }
 
@@ -89,6 +91,7 @@ pub fn run(report: &mut Report, senders: &Senders) -> Result<()> {
 fn judge(senders: &Senders, case: &Value) -> Result<()> {
     let text = |field: &str| case[field].as_str().unwrap_or_default();
     let sender = match text("who") {
+        "admin" => &senders.admin,
         "h1" => &senders.host,
         "revoked" => &senders.revoked,
         "forged" => &senders.forged,

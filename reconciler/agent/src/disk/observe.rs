@@ -1,6 +1,6 @@
 //! What is so about a disk.
 
-use berth_api::{Disk, Image, ImageFormat, ObjectUse, UseKind, VM};
+use berth_api::{Disk, Image, ImageFormat, ObjectUse, UseKind, VM, former_uid};
 use berth_qemu::machine::Format;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -98,7 +98,16 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str) -> Vec<ObjectUse> 
     if unmade && !leaves(disk) && have.iter().any(|user| !is_here(ctx, user)) {
         return have;
     }
-    claims::users(&have, &wishes, |user| ctx.machines.holds(&user.vm_uid, volume))
+    // A machine is known by the uid its journal has, until the VM that has another one now has taken it over.
+    let former = |user: &ObjectUse| {
+        let tables = ctx.index.read();
+        let vm = tables.vms.all().map(|(_, vm)| vm).find(|vm| vm.metadata.uid.as_ref() == Some(&user.vm_uid));
+        vm.and_then(|vm| former_uid(vm.as_ref()).map(str::to_owned))
+    };
+    claims::users(&have, &wishes, |user| {
+        ctx.machines.holds(&user.vm_uid, volume)
+            || former(user).is_some_and(|uid| ctx.machines.holds(&uid, volume))
+    })
 }
 
 fn is_here(ctx: &Context, user: &ObjectUse) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{DeletionPolicy, Disk, Quantity, Readiness, Reason};
+use berth_api::{DeletionPolicy, Disk, Quantity, Readiness, Reason, former_uid};
 use kube::ResourceExt;
 
 use super::observe::{ImageSeen, Observed};
@@ -19,9 +19,43 @@ pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
         return delete(disk, volume, observed);
     }
     match &observed.volume {
-        Some(facts) => keep(disk, volume, facts, observed),
+        Some(facts) => match owner(disk, facts) {
+            Owner::ThisDisk => keep(disk, volume, facts, observed),
+            Owner::Former => take_over(disk, facts),
+            Owner::Other(uid) => {
+                let text = format!(
+                    "volume {volume} was made for another Disk of this name, with the uid {uid}: it is left alone"
+                );
+                Plan::stands(Readiness::Stalled(Reason::NotSupported, text))
+            }
+        },
         None => make(disk, volume, observed),
     }
+}
+
+/// Whose a volume is, by the note beside it.
+enum Owner<'a> {
+    ThisDisk,
+    /// This disk's under the uid it had before.
+    Former,
+    Other(&'a str),
+}
+
+fn owner<'a>(disk: &Disk, facts: &'a VolumeFacts) -> Owner<'a> {
+    let noted = &facts.owner;
+    let Some(uid) = noted.uid.as_deref().filter(|uid| Some(*uid) != disk.metadata.uid.as_deref()) else {
+        return Owner::ThisDisk;
+    };
+    let same_name = Some(&noted.namespace) == disk.metadata.namespace.as_ref()
+        && Some(&noted.name) == disk.metadata.name.as_ref();
+    if same_name && former_uid(disk) == Some(uid) { Owner::Former } else { Owner::Other(uid) }
+}
+
+fn take_over(disk: &Disk, facts: &VolumeFacts) -> Plan<Step> {
+    let owner = VolumeOwner { uid: disk.uid(), ..facts.owner.clone() };
+    let step = Step::TakeOver { pool: facts.pool.clone(), volume: facts.id.clone(), owner };
+    let text = "taken over from the uid it had before".to_owned();
+    Plan::steps(vec![step], Readiness::Reconciling(Reason::Bound, text))
 }
 
 fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
@@ -34,7 +68,9 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         return Plan::stands(Readiness::Reconciling(Reason::Deleting, text));
     }
     let mut steps = Vec::new();
-    if observed.volume.is_some() && disk.spec.deletion_policy == DeletionPolicy::Delete {
+    let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
+    if observed.volume.as_ref().is_some_and(is_its_own) && disk.spec.deletion_policy == DeletionPolicy::Delete
+    {
         steps.push(Step::Trash { pool: disk.spec.pool.to_string(), volume: volume.to_owned() });
     }
     steps.push(Step::Release);

@@ -181,6 +181,23 @@ fn any_observed() -> impl Strategy<Value = Observed> {
     )
 }
 
+#[test]
+fn a_volume_of_a_disk_that_had_another_uid_is_taken_over_and_one_of_another_disk_is_left_alone() {
+    let mut object = disk(json!({"size": "1Gi"}), json!({"size": "1Gi"}));
+    object.metadata.uid = Some("u2".into());
+    let mut seen = volume(GIB);
+    seen.volume.as_mut().expect("set").owner.uid = Some("u1".into());
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported));
+    assert_eq!(plan(&deleted(object.clone()), &seen).steps, [Step::Release], "its file stays");
+    object.metadata.annotations =
+        Some([(berth_api::FORMER_UID_ANNOTATION.to_owned(), "u1".to_owned())].into());
+    let taken = plan(&object, &seen);
+    let [Step::TakeOver { volume, owner, .. }] = &taken.steps[..] else { panic!("{taken:?}") };
+    assert_eq!((volume.as_str(), owner.uid.as_deref()), ("v-1", Some("u2")));
+    seen.volume.as_mut().expect("set").owner = owner.clone();
+    assert_eq!(reason(&plan(&object, &seen)), (false, Reason::Available));
+}
+
 proptest! {
     /// P2: whatever was observed, a disk whose object lives keeps its file, and its size never shrinks.
     #[test]
@@ -203,7 +220,7 @@ proptest! {
                     }
                     Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
-                    Step::Pull(_) | Step::Trash { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::TakeOver { .. } | Step::Trash { .. } | Step::Release => {}
                 }
             }
         }

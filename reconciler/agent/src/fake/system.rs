@@ -337,6 +337,16 @@ impl System for FakeSystem {
         self.call("restore_volume", work).await
     }
 
+    async fn hand_over_volume(&self, _: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let lost = || SystemError::VolumeLost { id: id.to_owned() };
+            state.volumes.get_mut(id).ok_or_else(lost)?.facts.owner = owner.clone();
+            Ok(())
+        };
+        self.call("hand_over_volume", work).await
+    }
+
     async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         let work = async {
             let now = self.clock.now();
@@ -382,6 +392,7 @@ impl System for FakeSystem {
         let work = async {
             let mut state = self.state();
             if state.taps.values().any(|tap| tap.bridge == bridge) {
+                state.violations.push(format!("bridge {bridge} removed from below a tap"));
                 return Err(refused("remove", bridge, "a tap is on it"));
             }
             state.networks.remove(bridge);

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use berth_api::{Binding, Disk, LISTED_USERS, ObjectUser, VM, host::OrphanOwner, listed_users};
+use berth_api::host::{HeldPublicIP, OrphanOwner};
+use berth_api::{Binding, Disk, LISTED_USERS, ObjectUser, VM, listed_users};
 use jiff::Timestamp;
 use kube::{Api, api::ListParams};
 
@@ -17,7 +18,7 @@ use crate::index::{Tables, instance_of, vm_size};
 use crate::network::Refused;
 use crate::queue::ObjectName;
 use crate::system::{Forwarding, HostFacts, InstanceFacts, Stranger, TrashedVolume, VolumeFacts};
-use crate::vm::{Journal, VmKind};
+use crate::vm::{Journal, PublicNote, VmKind};
 
 /// How long deleted disks rest when their pool does not say.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
@@ -176,12 +177,17 @@ fn lost_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<LostInsta
                 uid: Some(j.uid).filter(|uid| !uid.is_empty()),
                 epoch: j.epoch,
                 interfaces: j.interfaces,
+                public_ips: j.public.into_iter().map(held).collect(),
             }),
             pid: found.process.map(|p| p.identity.pid),
             instance: found.instance,
         }
     })
     .collect()
+}
+
+fn held(public: PublicNote) -> HeldPublicIP {
+    HeldPublicIP { name: public.name, address: public.address.to_string() }
 }
 
 /// Whom the Host is to list: some of what is bound here.

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use berth_api::{IPPoolMode, Network, NetworkHost, Reason, VM};
+use berth_api::vm::InterfaceStatus;
+use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
 use ipnet::Ipv4Net;
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 
 use super::probes::Probe;
 use super::{Real, Refused, Step, bridge_of, tap_prefix};
@@ -13,7 +14,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of};
 use crate::queue::ObjectName;
-use crate::system::{Firewall, Forward, Lease, Nat, NetworkConfig, Tunnel, Uplink};
+use crate::system::{Firewall, Forward, InstanceFacts, Lease, Nat, NetworkConfig, Tunnel, Uplink};
+use crate::vm::{Journal, PublicNote};
 
 const DEFAULT_MTU: u16 = 1500;
 
@@ -43,25 +45,61 @@ pub(crate) struct Observed {
     pub(super) make_sure: bool,
 }
 
+/// A guest that runs here and whose VM is not bound here (any more): what it has of networks is kept as it is.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) instance: String,
+    pub(super) name: ObjectName,
+    pub(super) uid: String,
+    pub(super) interfaces: Vec<InterfaceStatus>,
+    pub(super) public: Vec<PublicNote>,
+}
+
+/// How often it is looked anew because a VM went meanwhile.
+const LOOKS: usize = 8;
+
 pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
+    for _ in 0..LOOKS {
+        if let Some(observed) = look(ctx).await? {
+            return Ok(observed);
+        }
+    }
+    Err(Error::Conflict)
+}
+
+/// None: a VM went while it was looked. Its guest may run on, and is not to be taken for one that is gone.
+async fn look(ctx: &Context) -> Result<Option<Observed>, Error> {
     let bridges = ctx.system.networks().await?;
     let taps = ctx.system.taps().await?;
-    let mut tap_owners = known_owners(&ctx.index.read());
+    let known = known_owners(&ctx.index.read());
+    let mut tap_owners = known.clone();
+    let mut kept = Vec::new();
     // Every instance on the host is only looked at for a tap of none of the VMs that are bound here.
     if taps.iter().any(|tap| !is_owned(tap, &tap_owners)) {
-        tap_owners.extend(ctx.system.instances().await?.iter().map(|i| tap_prefix(&i.instance)));
+        let instances = ctx.system.instances().await?;
+        let strange: Vec<InstanceFacts> =
+            instances.into_iter().filter(|i| !tap_owners.contains(&tap_prefix(&i.instance))).collect();
+        tap_owners.extend(strange.iter().map(|i| tap_prefix(&i.instance)));
+        kept = self::kept(ctx, strange).await;
     }
-    let any_public = ctx.index.read().public_ips.all().next().is_some();
+    let any_public =
+        ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
     let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
     // Read after the host: a VM that came meanwhile is in it.
     let probed = ctx.network.probes.all();
-    let wanted = wanted(&ctx.index.read(), ctx.host(), uplink.as_ref(), &probed);
+    let (wanted, now) = {
+        let tables = ctx.index.read();
+        (wanted(&tables, &kept, ctx.host(), uplink.as_ref(), &probed), known_owners(&tables))
+    };
+    if !known.is_subset(&now) {
+        return Ok(None);
+    }
     if let Some(Ok(interface)) = uplink.as_ref().map(|uplink| &uplink.interface) {
         ctx.network.probes.ask(&ctx.system, &ctx.queue, interface, &wanted.to_ask);
     }
-    tap_owners.extend(known_owners(&ctx.index.read()));
+    tap_owners.extend(now);
     let real = ctx.network.real().clone();
-    Ok(Observed { wanted, bridges, taps, tap_owners, real, make_sure: false })
+    Ok(Some(Observed { wanted, bridges, taps, tap_owners, real, make_sure: false }))
 }
 
 /// What the names of the taps of all VMs that are bound here start with.
@@ -72,6 +110,44 @@ fn known_owners(tables: &Tables) -> BTreeSet<String> {
 /// Whether this tap's name is one of those that start so; what ends it is the slot's number.
 pub(super) fn is_owned(tap: &str, owners: &BTreeSet<String>) -> bool {
     owners.contains(tap.trim_end_matches(|c: char| c.is_ascii_digit()))
+}
+
+/// The guests that run as these instances, with the public addresses that are still theirs.
+async fn kept(ctx: &Context, instances: Vec<InstanceFacts>) -> Vec<Kept> {
+    let running = instances.into_iter().filter(|i| i.process.is_some());
+    let kept = running.filter_map(|found| {
+        let journal = Journal::parse(found.journal?).ok()?;
+        Some(Kept {
+            instance: found.instance,
+            name: ObjectName::new(&journal.namespace, &journal.name),
+            uid: journal.uid,
+            interfaces: journal.interfaces,
+            public: journal.public,
+        })
+    });
+    let mut all: Vec<Kept> = kept.collect();
+    for guest in &mut all {
+        let mut public = Vec::new();
+        for note in std::mem::take(&mut guest.public) {
+            if is_still_its(ctx, guest, &note).await {
+                public.push(note);
+            }
+        }
+        guest.public = public;
+    }
+    all
+}
+
+/// Whether a public address was given to nobody else. A control plane that does not say so now has not.
+async fn is_still_its(ctx: &Context, guest: &Kept, note: &PublicNote) -> bool {
+    let ips: Api<PublicIP> = Api::namespaced(ctx.client.clone(), &guest.name.namespace);
+    let status = match ips.get_opt(&note.name).await {
+        Ok(Some(ip)) => ip.status.unwrap_or_default(),
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
+    let same = status.address.is_none_or(|address| address.parse() == Ok(note.address));
+    same && status.used_by.iter().all(|user| user.vm_uid == guest.uid)
 }
 
 impl Observed {
@@ -88,17 +164,45 @@ impl Observed {
     }
 }
 
+/// What a guest has of networks.
+struct Guest {
+    interfaces: Vec<InterfaceStatus>,
+    hostname: String,
+    /// By interface.
+    public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
+}
+
+/// Those of the VMs bound here, and after them those that are kept.
+fn guests(tables: &Tables, kept: &[Kept]) -> Vec<Guest> {
+    let of_vm = |(name, vm): (&ObjectName, &std::sync::Arc<VM>)| {
+        let interfaces: Vec<InterfaceStatus> = vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
+        let public =
+            interfaces.iter().filter_map(|i| Some((i.name.clone(), public(tables, name, vm, &i.name)?)));
+        Guest { public: public.collect(), interfaces, hostname: hostname(vm) }
+    };
+    let is_owned =
+        |kept: &Kept| tables.vms.all().any(|(_, vm)| instance_of(vm) == Some(kept.instance.as_str()));
+    let of_kept = |kept: &Kept| Guest {
+        interfaces: kept.interfaces.clone(),
+        hostname: kept.name.name.clone(),
+        public: kept.public.iter().map(|p| (p.interface.clone(), (p.address, p.mode))).collect(),
+    };
+    let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
+    tables.vms.all().map(of_vm).chain(kept).collect()
+}
+
 /// What the objects say. Pure.
 pub(super) fn wanted(
     tables: &Tables,
+    kept: &[Kept],
     host: &str,
     uplink: Option<&Uplink>,
     probed: &BTreeMap<Ipv4Addr, Probe>,
 ) -> Wanted {
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
     let mut wanted = Wanted::default();
-    for (name, vm) in tables.vms.all() {
-        for interface in vm.status.iter().flat_map(|s| &s.interfaces) {
+    for guest in guests(tables, kept) {
+        for interface in &guest.interfaces {
             let bridge = bridge_of(&interface.network);
             let found = interface
                 .network
@@ -110,9 +214,12 @@ pub(super) fn wanted(
                 continue;
             };
             let network = networks.entry(bridge).or_insert(config);
-            let hostname = hostname(vm);
-            network.leases.push(Lease { mac: interface.mac_address.to_ascii_lowercase(), address, hostname });
-            if let Some((public, mode)) = public(tables, name, vm, &interface.name) {
+            let mac = interface.mac_address.to_ascii_lowercase();
+            if network.leases.iter().any(|lease| lease.address == address || lease.mac == mac) {
+                continue;
+            }
+            network.leases.push(Lease { mac, address, hostname: guest.hostname.clone() });
+            if let Some((public, mode)) = guest.public.get(&interface.name).copied() {
                 let announced_on = announced_on(public, mode, uplink);
                 let announced = matches!(announced_on, Ok(Some(_)));
                 if announced && !uplink.is_some_and(|uplink| uplink.public.contains(&public)) {
@@ -224,17 +331,14 @@ pub(crate) fn hostname(vm: &VM) -> String {
     own.map_or_else(|| vm.name_any(), ToString::to_string)
 }
 
-/// The public address that is to lead to this interface, once the control plane says that it is this VM's.
-pub(crate) fn public_address(
+/// The public address that is to lead to this interface, once the control plane says that it is this VM's, and how it is
+/// made known.
+pub(crate) fn public(
     tables: &Tables,
     vm_name: &ObjectName,
     vm: &VM,
     interface: &str,
-) -> Option<Ipv4Addr> {
-    public(tables, vm_name, vm, interface).map(|(address, _)| address)
-}
-
-fn public(tables: &Tables, vm_name: &ObjectName, vm: &VM, interface: &str) -> Option<(Ipv4Addr, IPPoolMode)> {
+) -> Option<(Ipv4Addr, IPPoolMode)> {
     if vm.metadata.deletion_timestamp.is_some() {
         return None;
     }

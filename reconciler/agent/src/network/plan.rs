@@ -32,7 +32,7 @@ mod tests {
     use kube::runtime::watcher::Event;
     use serde_json::json;
 
-    use super::super::observe::wanted;
+    use super::super::observe::{Kept, wanted};
     use super::super::probes::Probe;
     use super::super::{Real, bridge_of};
     use super::*;
@@ -70,7 +70,7 @@ mod tests {
     fn seen(index: &Index, real: Real, bridges: &[String], taps: &[&str]) -> Observed {
         let uplink =
             Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
-        let wanted = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
+        let wanted = wanted(&index.read(), &[], "h1", Some(&uplink), &BTreeMap::new());
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
         let tap_owners = BTreeSet::from(["btt01234567n".to_owned()]);
         Observed { wanted, bridges: bridges.to_vec(), taps, tap_owners, real, make_sure: false }
@@ -133,6 +133,40 @@ mod tests {
             ),
         ]
         "#);
+    }
+
+    #[test]
+    fn a_guest_whose_vm_is_not_known_keeps_its_bridge_lease_nat_and_public_address() {
+        let before = plan(&seen(&world(true, true), Real::default(), &[], &[]));
+        let lost = Index::default();
+        let network = json!({"metadata": {"name": "default", "namespace": "berth-shared", "resourceVersion": "1"},
+            "spec": {"cidr": "10.77.0.0/16"}});
+        lost.take::<berth_api::Network>(Event::Apply(serde_json::from_value(network).expect("a Network")));
+        let kept = json!([{"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01",
+            "address": "10.77.0.2"}]);
+        let public =
+            json!([{"interface": "nic0", "name": "web", "address": "198.18.100.1", "mode": "local"}]);
+        let kept = [Kept {
+            instance: "i-0123456789ab".into(),
+            name: crate::queue::ObjectName::new("ns", "web"),
+            uid: "u1".into(),
+            interfaces: serde_json::from_value(kept).expect("interfaces"),
+            public: serde_json::from_value(public).expect("a public address"),
+        }];
+        let uplink =
+            Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
+        let with = |index: &Index| {
+            let wanted = wanted(&index.read(), &kept, "h1", Some(&uplink), &BTreeMap::new());
+            Observed { wanted, ..seen(&Index::default(), Real::default(), &[], &[]) }
+        };
+        assert_eq!(plan(&with(&lost)), before);
+        assert_eq!(plan(&with(&world(true, true))), before, "once it is known it is there once");
+        let bridge = bridge_of("berth-shared/default");
+        let unknown = Observed { bridges: vec![bridge], ..with(&Index::default()) };
+        assert!(
+            !plan(&unknown).iter().any(|step| matches!(step, Step::RemoveNetwork(_))),
+            "nor is it cut off"
+        );
     }
 
     #[test]
@@ -233,10 +267,10 @@ mod tests {
         let mut uplink =
             Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public: BTreeSet::new() };
         let free = BTreeMap::from([("192.0.2.130".parse().expect("an address"), Probe::Free)]);
-        let seen = wanted(&index.read(), "h1", Some(&uplink), &free);
+        let seen = wanted(&index.read(), &[], "h1", Some(&uplink), &free);
         assert_eq!(seen.firewall.forwards[0].announced_on.as_deref(), Some("eth0"));
         uplink.interface = Err("there is none".to_owned());
-        let seen = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
+        let seen = wanted(&index.read(), &[], "h1", Some(&uplink), &BTreeMap::new());
         assert!(seen.firewall.forwards.is_empty());
         let refused = seen.refused.values().next().expect("said");
         assert_eq!(refused.reason, Reason::NoPublicInterface);
@@ -252,7 +286,7 @@ mod tests {
             let public = public.iter().copied().collect();
             let uplink = Uplink { interface: Ok("eth0".to_owned()), own: BTreeSet::new(), public };
             let probed = probe.map(|probe| (address, probe)).into_iter().collect();
-            wanted(&index.read(), "h1", Some(&uplink), &probed)
+            wanted(&index.read(), &[], "h1", Some(&uplink), &probed)
         };
         for probe in [None, Some(Probe::Asked)] {
             let seen = here(&[], probe);
@@ -279,7 +313,7 @@ mod tests {
         let index = world(true, true);
         let own = ["198.18.100.1".parse().expect("an address")].into();
         let uplink = Uplink { interface: Ok("eth0".to_owned()), own, public: BTreeSet::new() };
-        let seen = wanted(&index.read(), "h1", Some(&uplink), &BTreeMap::new());
+        let seen = wanted(&index.read(), &[], "h1", Some(&uplink), &BTreeMap::new());
         assert!(seen.firewall.forwards.is_empty(), "the host would be cut off");
         assert_eq!(seen.refused.values().next().map(|r| r.reason), Some(Reason::HostAddress));
     }

@@ -231,6 +231,11 @@ impl System for LinuxSystem {
         self.on_volumes(move |v| v.restore(&pool, &id, &owner)).await
     }
 
+    async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_volumes(move |v| v.hand_over(&pool, &id, &owner)).await
+    }
+
     async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
         let pool = pool.to_owned();
         self.on_volumes(move |v| v.purge(&pool, older_than)).await

@@ -4,8 +4,9 @@
 //! QEMU runs and what it has is always asked of the host.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
-use berth_api::{VM, vm::InterfaceStatus};
+use berth_api::{IPPoolMode, VM, former_uid, vm::InterfaceStatus};
 use berth_qemu::hypervisor::ProcessIdentity;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -38,6 +39,9 @@ pub(crate) struct Journal {
     /// The network interfaces as they were decided when it was started last: they are the VM's should its status be lost.
     #[serde(default)]
     pub(crate) interfaces: Vec<InterfaceStatus>,
+    /// The public addresses that lead to it.
+    #[serde(default)]
+    pub(crate) public: Vec<PublicNote>,
     #[serde(default)]
     pub(crate) run: Option<Run>,
     #[serde(default)]
@@ -52,6 +56,26 @@ pub(crate) struct Journal {
     /// Its VM is being deleted: what is left of it may be finished without the VM.
     #[serde(default)]
     pub(crate) deleting: bool,
+}
+
+/// A public address that leads to an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PublicNote {
+    pub(crate) interface: String,
+    /// The PublicIP.
+    pub(crate) name: String,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) mode: IPPoolMode,
+}
+
+/// Whose an instance is, by its journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    ThisVm,
+    /// This VM's under the uid it had before.
+    Former,
+    Other,
 }
 
 /// Hardware that stays the same over a VM's life.
@@ -132,6 +156,7 @@ impl Journal {
             pins: None,
             slots: BTreeMap::new(),
             interfaces: Vec::new(),
+            public: Vec::new(),
             run: None,
             stop: None,
             restarts: 0,
@@ -153,6 +178,15 @@ impl Journal {
 
     pub(crate) fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("a journal is plain data with text keys")
+    }
+
+    pub(crate) fn owner(&self, vm: &VM) -> Owner {
+        if self.uid.is_empty() || Some(&self.uid) == vm.metadata.uid.as_ref() {
+            return Owner::ThisVm;
+        }
+        let same_name = Some(&self.namespace) == vm.metadata.namespace.as_ref()
+            && Some(&self.name) == vm.metadata.name.as_ref();
+        if same_name && former_uid(vm) == Some(self.uid.as_str()) { Owner::Former } else { Owner::Other }
     }
 
     /// QEMU was launched and nobody has noted that it is gone.

@@ -5,13 +5,13 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use berth_api::condition::{find, is_true};
-use berth_api::{ConditionType, Power, Quantity, VM, VMClass};
+use berth_api::{ConditionType, IPPoolMode, Power, Quantity, VM, VMClass};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 
 use super::admission::{self, Admission};
-use super::journal::Journal;
+use super::journal::{Journal, Owner};
 use super::plan::is_synced;
 use super::seed::Bootstrap;
 use crate::context::Context;
@@ -96,6 +96,7 @@ pub(crate) struct PublicSeen {
     pub(crate) name: String,
     /// Once allocated and given to this VM.
     pub(crate) address: Option<Ipv4Addr>,
+    pub(crate) mode: IPPoolMode,
     pub(crate) forwarded: bool,
     /// Why it cannot lead here, for people.
     pub(crate) refused: Option<String>,
@@ -115,7 +116,9 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     let admission = match &process {
         Some(_) => Admission::Done,
         // What has a journal here was let in: only its status can have been lost.
-        None if journal_written && Some(&journal.uid) == vm.metadata.uid.as_ref() => admission::again(vm),
+        None if journal_written && !journal.uid.is_empty() && journal.owner(vm) != Owner::Other => {
+            admission::again(vm)
+        }
         None => admission::observe(ctx, vm).await?,
     };
     let mut observed = Observed {
@@ -140,6 +143,8 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         ..from_index(ctx, vm, &name)
     };
     match &process {
+        // What is another VM's is not this one's to look into.
+        Some(_) if observed.journal.owner(vm) == Owner::Other => {}
         Some(process) => observe_running(ctx, vm, &name, process, &mut observed).await?,
         None => observe_absent(ctx, vm, &mut observed).await?,
     }
@@ -217,14 +222,15 @@ fn public(ctx: &Context, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<Pub
     named
         .map(|(interface, public_ip)| {
             let interface = interface.name.as_str();
-            let address = crate::network::public_address(tables, name, vm, interface);
+            let (address, mode) = crate::network::public_address(tables, name, vm, interface).unzip();
             let forwarded = match (address, private(interface)) {
                 (Some(public), Some(private)) => ctx.network.forwards(public, private),
                 _ => false,
             };
             let name = public_ip.to_string();
             let refused = address.and_then(|a| ctx.network.refused(a)).map(|refused| refused.text);
-            PublicSeen { interface: interface.to_owned(), name, address, forwarded, refused }
+            let mode = mode.unwrap_or_default();
+            PublicSeen { interface: interface.to_owned(), name, address, mode, forwarded, refused }
         })
         .collect()
 }

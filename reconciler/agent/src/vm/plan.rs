@@ -9,7 +9,7 @@ mod tests;
 use berth_api::{Power, Readiness, Reason, VM};
 
 use super::admission::Admission;
-use super::journal::{Ended, Journal, Run, Stop, Why, epoch_of};
+use super::journal::{Ended, Journal, Owner, PublicNote, Run, Stop, Why, epoch_of};
 use super::{Observed, Step};
 use crate::converge::Plan;
 use crate::machine::has_ended;
@@ -30,6 +30,17 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     if epoch_of(vm) < observed.journal.epoch {
         let text = "a newer binding of this VM was worked on here: this one is void";
         return Plan::stands(Readiness::Reconciling(Reason::Bound, text.into()));
+    }
+    match observed.journal.owner(vm) {
+        Owner::ThisVm => {}
+        Owner::Former => return Plan::steps(vec![note(taken_over(vm, observed))], taking_over()),
+        Owner::Other => {
+            let text = format!(
+                "instance {} was made for another VM of this name, with the uid {}: it is left alone",
+                observed.instance, observed.journal.uid
+            );
+            return Plan::stands(Readiness::Stalled(Reason::NotSupported, text));
+        }
     }
     if observed.process.is_some() {
         return present(vm, observed);
@@ -66,12 +77,37 @@ fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<Why> {
     run.is_some_and(|run| run.token != vm.spec.restart_token).then_some(Why::Restart)
 }
 
+/// The journal of an instance whose VM has another uid now. From here on it is that one's, whatever becomes of the other.
+fn taken_over(vm: &VM, observed: &Observed) -> Journal {
+    let uid = vm.metadata.uid.clone().unwrap_or_default();
+    Journal { uid, epoch: epoch_of(vm), ..observed.journal.clone() }
+}
+
+fn taking_over() -> Readiness {
+    Readiness::Reconciling(Reason::Bound, "taken over from the uid it had before".into())
+}
+
+/// The journal with the public addresses that lead to the VM now, if it has others.
+fn with_public(observed: &Observed) -> Option<Journal> {
+    let seen = observed.public.iter().filter_map(|seen| {
+        let (interface, name) = (seen.interface.clone(), seen.name.clone());
+        Some(PublicNote { interface, name, address: seen.address?, mode: seen.mode })
+    });
+    let public: Vec<PublicNote> = seen.collect();
+    (public != observed.journal.public).then(|| Journal { public, ..observed.journal.clone() })
+}
+
 /// There is a QEMU.
 fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     let journal = &observed.journal;
     let starting = || Readiness::Reconciling(Reason::Starting, "being started".into());
     if let Some(adopted) = adopted(vm, observed) {
         return Plan::steps(vec![note(adopted)], starting());
+    }
+    if !deleting(vm)
+        && let Some(noted) = with_public(observed)
+    {
+        return Plan::steps(vec![note(noted)], starting());
     }
     let ended = observed.look.as_ref().is_some_and(|look| has_ended(&look.state));
     if ended {

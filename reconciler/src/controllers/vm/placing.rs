@@ -3,7 +3,7 @@
 use berth_api::{Binding, Disk, HOST_FINALIZER, ObjectUse, Readiness, Reason, UseKind, VM, VMState};
 use kube::ResourceExt;
 
-use super::{Decision, DiskSeen, Observed};
+use super::{Decision, DiskSeen, Observed, awaits_its_host};
 use crate::controllers::{
     Key, Kind, addresses,
     claims::Claim,
@@ -152,6 +152,12 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
         return Err((VMState::Pending, readiness, needs));
     }
     if bound(object).is_none()
+        && disk.claimed.is_none()
+        && let Some(text) = awaits_its_host(object.as_ref())
+    {
+        return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {text}")));
+    }
+    if bound(object).is_none()
         && let Some(not_ready) = blocks_its_vm(object)
     {
         return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {not_ready}")));
@@ -169,7 +175,7 @@ fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
     let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
     let known = vm.status.as_ref().and_then(|s| s.instance_id.clone());
     let instance_id = known.unwrap_or_else(|| observed.fresh.instance_id.clone());
-    let decision = Decision::Bind { host, instance_id, interfaces, after: 0 };
+    let decision = Decision::Bind { host, instance_id, interfaces, held: None };
     Plan { steps, decision, outcome: Outcome::Settled }
 }
 
@@ -185,7 +191,7 @@ pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<De
         host: claim.host.clone(),
         instance_id: claim.id.clone(),
         interfaces: addresses::decide(vm, &observed.networks, &observed.fresh.interfaces),
-        after: claim.epoch,
+        held: Some(claim.epoch),
     };
     Plan { steps, decision, outcome: Outcome::Settled }
 }

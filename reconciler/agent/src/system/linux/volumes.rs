@@ -24,7 +24,7 @@ use berth_qemu::qcow2::{self, ImageError};
 
 use super::files::{self, failed};
 use super::layout::{Layout, check_name, check_sha256, is_name};
-use crate::system::{ImageFacts, NewVolume, Stranger, StrangerKind, SystemError, VolumeFacts};
+use crate::system::{ImageFacts, NewVolume, Stranger, StrangerKind, SystemError, VolumeFacts, VolumeOwner};
 
 use note::{Base, Note};
 
@@ -156,6 +156,20 @@ impl Volumes {
     pub(super) fn grant(&self, pool: &str, id: &str) -> Result<()> {
         let place = self.place(pool, id)?;
         files::give(&place.file, self.owner.as_ref())
+    }
+
+    /// Writes another owner into the note of a volume: one file put in the place of another, and nothing else.
+    pub(super) fn hand_over(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let place = self.place(pool, id)?;
+        let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        let note = Note::read(&place.note)?.ok_or_else(lost)?;
+        let note = note.map_err(|detail| place.damaged(&detail))?;
+        if note.owner == *owner {
+            return Ok(());
+        }
+        Note { owner: owner.clone(), ..note }.write(&place.note)?;
+        tracing::info!(volume = id, "volume handed over");
+        Ok(())
     }
 
     /// Every volume. One whose header cannot be read is listed with size 0: it still needs its image, and its

@@ -7,6 +7,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::{Accelerator, Format};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -127,6 +127,20 @@ fn a_deleted_volume_rests_in_the_trash_and_comes_back() {
 }
 
 #[test]
+fn a_volume_that_is_handed_over_is_the_same_file_with_another_owner_in_its_note() {
+    let f = Fixture::new();
+    let made = f.volumes.create(&new(Some(MIB), None), None).expect("made");
+    let later = VolumeOwner { uid: Some("u2".to_owned()), ..owner("web") };
+    for _ in 0..2 {
+        f.volumes.hand_over(POOL, ID, &later).expect("handed over");
+        let now = f.volumes.volume(POOL, ID).expect("read").expect("there");
+        assert_eq!(now, VolumeFacts { owner: later.clone(), ..made.clone() });
+    }
+    let error = f.volumes.hand_over(POOL, "v-other", &later).expect_err("there is none");
+    assert_eq!(error.reason(), Reason::DiskLost);
+}
+
+#[test]
 fn a_lost_disk_is_never_replaced_by_an_empty_one() {
     let f = Fixture::new();
     f.volumes.create(&new(Some(MIB), None), None).expect("made");

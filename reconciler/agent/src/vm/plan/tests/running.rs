@@ -16,6 +16,47 @@ fn a_machine_launched_before_a_crash_is_noted_and_let_run() {
 }
 
 #[test]
+fn a_machine_of_a_vm_that_had_another_uid_is_noted_as_this_ones_and_any_other_is_left_alone() {
+    let mut observed = present(RunState::Running);
+    observed.journal.uid = "u0".into();
+    let other = plan(&vm(json!({})), &observed);
+    assert_eq!(stands(&other), (true, Reason::NotSupported));
+    let mut said = vm(json!({}));
+    said.annotations_mut().insert(berth_api::FORMER_UID_ANNOTATION.into(), "u0".into());
+    let taken = plan(&said, &observed);
+    let [Step::Note(journal)] = &taken.steps[..] else { panic!("{taken:?}") };
+    assert_eq!((journal.uid.as_str(), &journal.run), ("u1", &observed.journal.run));
+    observed.journal = (**journal).clone();
+    assert_eq!(stands(&plan(&said, &observed)), (false, Reason::Running));
+    said.metadata.name = Some("web-2".into());
+    observed.journal.uid = "u0".into();
+    assert_eq!(stands(&plan(&said, &observed)), (true, Reason::NotSupported), "it is of another name");
+}
+
+#[test]
+fn the_public_addresses_that_lead_to_it_are_noted() {
+    let mut observed = present(RunState::Running);
+    let seen = |address: &str| PublicSeen {
+        interface: "nic0".into(),
+        name: "p".into(),
+        address: address.parse().ok(),
+        mode: berth_api::IPPoolMode::L2,
+        forwarded: true,
+        refused: None,
+    };
+    observed.public.push(seen("192.0.2.7"));
+    let noting = plan(&vm(json!({})), &observed);
+    let [Step::Note(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
+    let noted = &journal.public[0];
+    assert_eq!((noted.name.as_str(), noted.address.to_string().as_str()), ("p", "192.0.2.7"));
+    observed.journal = (**journal).clone();
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running));
+    observed.public.clear();
+    let noting = plan(&vm(json!({})), &observed);
+    assert!(matches!(&noting.steps[..], [Step::Note(journal)] if journal.public.is_empty()), "{noting:?}");
+}
+
+#[test]
 fn what_runs_as_declared_is_left_alone() {
     let plan = plan(&vm(json!({})), &present(RunState::Running));
     assert_eq!((stands(&plan), plan.look_again), ((false, Reason::Running), None));

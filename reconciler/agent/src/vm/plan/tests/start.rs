@@ -44,6 +44,7 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
             interface: "nic0".into(),
             name: "p".into(),
             address: None,
+            mode: Default::default(),
             forwarded: false,
             refused: None,
         });
