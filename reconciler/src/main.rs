@@ -9,7 +9,11 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+/// mimalloc's `mi_option_purge_delay`, which its crate has no name for: how long freed memory is kept, ms.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
 fn main() -> ExitCode {
+    give_memory_back();
     let cli = Cli::parse();
     berth::log::start(&cli.log);
     match commands::run(cli) {
@@ -18,5 +22,15 @@ fn main() -> ExitCode {
             eprintln!("berth: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What is freed is the host's again at once: a burst of requests or watchers would else stay in memory for good, as
+/// nothing is given back while nothing is asked for.
+fn give_memory_back() {
+    // SAFETY: sets a number in a table of the allocator, before there is a second thread.
+    #[expect(unsafe_code, reason = "the allocator has no safe interface for its options")]
+    unsafe {
+        libmimalloc_sys::mi_option_set(PURGE_DELAY, 0);
     }
 }

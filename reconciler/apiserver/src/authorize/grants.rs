@@ -13,12 +13,12 @@ use crate::store::State;
 const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
 /// Rules by namespace and name.
-type Roles = HashMap<(Box<str>, Box<str>), Arc<Vec<Value>>>;
+type Roles = HashMap<(Arc<str>, Arc<str>), Arc<Vec<Value>>>;
 
 #[derive(Debug, Clone)]
 struct Grant {
     /// Empty: everywhere.
-    namespace: Box<str>,
+    namespace: Arc<str>,
     rules: Arc<Vec<Value>>,
 }
 
@@ -63,7 +63,7 @@ impl Grants {
             for entry in state.list_all(&format!("{RBAC}/{kind}")) {
                 let binding = entry.value();
                 let namespace = &entry.key.namespace;
-                let name: Box<str> = binding["roleRef"]["name"].as_str().unwrap_or_default().into();
+                let name: Arc<str> = binding["roleRef"]["name"].as_str().unwrap_or_default().into();
                 let rules = match binding["roleRef"]["kind"].as_str() {
                     Some("ClusterRole") => cluster_roles.get(&("".into(), name)),
                     Some("Role") if !namespace.is_empty() => roles.get(&(namespace.clone(), name)),

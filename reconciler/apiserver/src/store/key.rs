@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Identifies one object: storage resource (`group/plural`, the core group being empty), namespace, name.
+/// Identifies one object: storage resource (`group/plural`, the core group being empty), namespace, name. Cheap to clone:
+/// what is held of an object in memory has its name several times.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) resource: Arc<str>,
     /// Empty for cluster-scoped objects.
-    pub(crate) namespace: Box<str>,
-    pub(crate) name: Box<str>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
 }
 
 impl Key {

@@ -56,7 +56,7 @@ struct Watcher {
     events: Feed,
 }
 
-type Name = (Box<str>, Box<str>);
+type Name = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -169,6 +169,17 @@ impl State {
             t.watchers.len() + t.by_field.values().flat_map(HashMap::values).map(Vec::len).sum::<usize>()
         };
         self.tables.values().map(of_table).sum()
+    }
+
+    /// How many are woken for the same events as a watcher with this interest, itself included.
+    pub(crate) fn watchers_beside(&self, resource: &str, interest: &Interest) -> usize {
+        let Some(table) = self.tables.get(resource) else { return 0 };
+        match interest {
+            Interest::Resource => table.watchers.len(),
+            Interest::Field { name, value } => {
+                table.by_field.get(name).and_then(|values| values.get(value)).map_or(0, Vec::len)
+            }
+        }
     }
 
     /// Events and bytes that wait for the slowest watcher.
@@ -319,21 +330,25 @@ impl Table {
     fn fan_out(&mut self, event: &Arc<Event>) -> u64 {
         let mut cut_off = send_all(&mut self.watchers, event);
         for (field, by_value) in &mut self.by_field {
-            let value = |entry: &Entry| match &**field {
-                "metadata.name" => Some(entry.key.name.clone()),
-                "metadata.namespace" => Some(entry.key.namespace.clone()),
-                _ => entry.facts.field(field).map(Into::into),
-            };
-            let now: Option<Box<str>> = value(&event.entry);
-            let before =
-                event.previous.as_deref().and_then(value).filter(|before| Some(before) != now.as_ref());
+            let now = selected_by(field, &event.entry);
+            let before = event.previous.as_deref().and_then(|previous| selected_by(field, previous));
+            let before = before.filter(|before| Some(*before) != now);
             for value in now.into_iter().chain(before) {
-                if let Some(watchers) = by_value.get_mut(&value) {
+                if let Some(watchers) = by_value.get_mut(value) {
                     cut_off += send_all(watchers, event);
                 }
             }
         }
         cut_off
+    }
+}
+
+/// The value that watchers of a field select an object by.
+fn selected_by<'a>(field: &str, entry: &'a Entry) -> Option<&'a str> {
+    match field {
+        "metadata.name" => Some(&entry.key.name),
+        "metadata.namespace" => Some(&entry.key.namespace),
+        _ => entry.facts.field(field),
     }
 }
 

@@ -29,6 +29,14 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// What is at hand goes out together, up to about so many bytes: a watcher that lags catches up at less cost to both sides.
 const TOGETHER: usize = 32 << 10;
+/// Where many watch the same, a watcher that was just told something is told the next together with what follows within
+/// this long for each who watches: to wake a thousand clients for every event costs them and the server more than all
+/// else.
+const GATHER_EACH: Duration = Duration::from_micros(20);
+/// And never longer.
+const GATHER_MOST: Duration = Duration::from_millis(20);
+/// Nor at all if it would be shorter: that is as exact as timers are.
+const GATHER_LEAST: Duration = Duration::from_millis(1);
 /// Says that every object that existed has been sent.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
@@ -54,6 +62,8 @@ pub(crate) struct WatchStream {
     bookmarks: Option<Interval>,
     /// The revision the watcher would come back with.
     told: u64,
+    /// When it was last told of an event.
+    told_at: Option<Instant>,
     deadline: Instant,
     first: bool,
     done: bool,
@@ -115,6 +125,7 @@ impl Call {
             initial_end: start.with_end.then_some(revision),
             bookmarks,
             told: start.after.unwrap_or_default(),
+            told_at: None,
             deadline: now + timeout,
             first: true,
             done: false,
@@ -176,7 +187,10 @@ impl WatchStream {
             tokio::select! {
                 biased;
                 event = self.subscription.events.recv() => match event {
-                    Some(event) => self.backlog.push_back(event),
+                    Some(event) => {
+                        self.backlog.push_back(event);
+                        self.gather().await;
+                    }
                     None => return self.cut_off(),
                 },
                 () = self.core.stopping.cancelled() => self.done = true,
@@ -191,6 +205,23 @@ impl WatchStream {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits a moment for more where many watch the same and this watcher was told something only just now.
+    async fn gather(&mut self) {
+        let now = Instant::now();
+        let last = self.told_at.replace(now);
+        let Some(last) = last.filter(|last| now - *last < GATHER_MOST) else { return };
+        let together =
+            self.core.store.state().watchers_beside(&self.target.resource.storage, &self.selector.interest());
+        let until = last + gathering(together);
+        if until > now {
+            tokio::select! {
+                () = sleep_until(until) => {}
+                () = self.core.stopping.cancelled() => {}
+            }
+            self.told_at = Some(Instant::now());
         }
     }
 
@@ -309,6 +340,12 @@ impl WatchStream {
         let first = std::mem::replace(&mut self.first, false);
         line("BOOKMARK", &self.format.object(text.into(), first))
     }
+}
+
+/// How far apart a watcher is told of events that so many watch.
+fn gathering(watchers: usize) -> Duration {
+    let gap = GATHER_EACH.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX)).min(GATHER_MOST);
+    if gap < GATHER_LEAST { Duration::ZERO } else { gap }
 }
 
 /// The same state under the revision at which it left a selection.

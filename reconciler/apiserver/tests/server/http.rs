@@ -222,6 +222,41 @@ async fn watches_start_where_asked() {
     assert_eq!(client.get(&watch("fieldSelector=spec.oars%3D1")).await.reason(), (400, "BadRequest".into()));
 }
 
+/// The pieces a watch gives, each as many events as it has lines, until it ends.
+async fn pieces(service: berth_apiserver::ApiService, path: String) -> Vec<usize> {
+    let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
+    let mut body = service.oneshot(request).await.expect("the server answers").into_body();
+    let mut pieces = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let data = frame.expect("a piece").into_data().expect("no trailers");
+        pieces.push(data.split(|b| *b == b'\n').filter(|line| !line.is_empty()).count());
+    }
+    pieces
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_many_watch_what_follows_soon_is_told_together_and_where_few_do_at_once() {
+    const EVENTS: usize = 10;
+    for (watchers, gathered) in [(100, true), (3, false)] {
+        let (server, client) = harbour().await;
+        let path = format!("{BOATS}?watch=true&timeoutSeconds=5");
+        let watching: Vec<_> =
+            (0..watchers).map(|_| tokio::spawn(pieces(server.service(), path.clone()))).collect();
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        for number in 0..EVENTS {
+            client.post(BOATS, &boat(&format!("b{number}"))).await;
+            // Every watcher takes what there is for it before the next is written.
+            tokio::time::sleep(std::time::Duration::from_micros(10)).await;
+        }
+        for watcher in watching {
+            let pieces = watcher.await.expect("a watch ends");
+            assert_eq!(pieces.iter().sum::<usize>(), EVENTS, "{watchers} watchers: {pieces:?}");
+            assert_eq!(pieces[0], 1, "the first is told at once: {pieces:?}");
+            assert_eq!(pieces.len() < EVENTS, gathered, "{watchers} watchers: {pieces:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn discovery_is_there_in_both_forms_and_follows_definitions() {
     let (_server, client) = harbour().await;
