@@ -32,9 +32,9 @@ const TOGETHER: usize = 32 << 10;
 /// Where many watch the same, a watcher that was just told something is told the next together with what follows within
 /// this long for each who watches: to wake a thousand clients for every event costs them and the server more than all
 /// else.
-const GATHER_EACH: Duration = Duration::from_micros(20);
+const GATHER_EACH: Duration = Duration::from_micros(50);
 /// And never longer.
-const GATHER_MOST: Duration = Duration::from_millis(20);
+const GATHER_MOST: Duration = Duration::from_millis(50);
 /// Nor at all if it would be shorter: that is as exact as timers are.
 const GATHER_LEAST: Duration = Duration::from_millis(1);
 /// Says that every object that existed has been sent.
