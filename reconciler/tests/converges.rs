@@ -9,6 +9,8 @@
 mod faults;
 #[path = "converges/rig.rs"]
 mod rig;
+#[path = "shared/serve.rs"]
+mod serve;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, PublicIP, VMState};
 use faults::Fault;

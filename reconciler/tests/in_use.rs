@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use berth::{clock::Identities, controllers, install};
 use berth_agent::{
-    AgentConfig, RuntimeClock,
+    AgentConfig,
     fake::{FakeSource, FakeSystem},
 };
 use berth_api::{Host, IPPool, Image, Network, PlacementGroup, StoragePool, VM, VMClass, condition};
-use berth_apiserver::{Server, ServerConfig};
 use berth_qemu::machine::Format;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -20,6 +19,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+#[path = "shared/serve.rs"]
+mod serve;
+use serve::serve;
 
 const IMAGE: &str = "https://images.example/debian.qcow2";
 const LIMIT: Duration = Duration::from_secs(300);
@@ -33,17 +36,7 @@ struct Site {
 impl Site {
     /// A control plane and one ready host, `h1`.
     async fn new() -> Self {
-        let base = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let clock = Arc::new(RuntimeClock::starting_at(base));
-        let config = ServerConfig {
-            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
-            seed: Some(1),
-            ..ServerConfig::in_memory()
-        };
-        let server = Server::open(config).await.expect("an in-memory server opens");
-        let client = Client::new(server.service(), "default");
-        install::manifests(&client).await.expect("the manifests apply");
-        install::defaults(&client, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        let (_server, client, clock) = serve().await;
         let config = controllers::Config {
             clock: clock.clone(),
             identities: Identities::seeded(1),

@@ -3,14 +3,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use berth::{clock::Identities, controllers, install};
+use berth::{clock::Identities, controllers};
 use berth_agent::{
     AgentConfig, RuntimeClock,
     fake::{FakeSource, FakeSystem},
     system::Tunnel,
 };
 use berth_api::{Network, VM, condition};
-use berth_apiserver::{Server, ServerConfig};
 use berth_qemu::machine::Format;
 use kube::{
     Api, Client,
@@ -19,6 +18,10 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+#[path = "shared/serve.rs"]
+mod serve;
+use serve::serve;
 
 const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -33,17 +36,7 @@ struct Site {
 
 impl Site {
     async fn new() -> Self {
-        let base = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let clock = Arc::new(RuntimeClock::starting_at(base));
-        let config = ServerConfig {
-            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
-            seed: Some(1),
-            ..ServerConfig::in_memory()
-        };
-        let server = Server::open(config).await.expect("an in-memory server opens");
-        let client = Client::new(server.service(), "default");
-        install::manifests(&client).await.expect("the manifests apply");
-        install::defaults(&client, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        let (_server, client, clock) = serve().await;
         let site = Self { client, clock, hosts: BTreeMap::new(), stop: CancellationToken::new() };
         let config = controllers::Config {
             clock: site.clock.clone(),

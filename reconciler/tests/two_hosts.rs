@@ -8,7 +8,7 @@ use berth_agent::{
     fake::{FakeSource, FakeSystem},
 };
 use berth_api::{ConditionType, Disk, Host, VM, VMState, condition, manifests::access};
-use berth_apiserver::{Server, ServerConfig};
+use berth_apiserver::Server;
 use berth_qemu::machine::Format;
 use k8s_openapi::{
     api::core::v1::ServiceAccount,
@@ -22,6 +22,10 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+#[path = "shared/serve.rs"]
+mod serve;
+use serve::serve;
+
 const IMAGE: &str = "https://images.example/debian.qcow2";
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -33,17 +37,7 @@ struct Fleet {
 
 impl Fleet {
     async fn new() -> Self {
-        let base = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let clock = Arc::new(berth_agent::RuntimeClock::starting_at(base));
-        let config = ServerConfig {
-            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
-            seed: Some(1),
-            ..ServerConfig::in_memory()
-        };
-        let server = Server::open(config).await.expect("an in-memory server opens");
-        let admin = Client::new(server.service(), "default");
-        install::manifests(&admin).await.expect("the manifests apply");
-        install::defaults(&admin, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        let (server, admin, clock) = serve().await;
         let config = controllers::Config {
             clock: clock.clone(),
             identities: Identities::seeded(7),

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use berth::{clock::Identities, controllers, install};
+use berth::{clock::Identities, controllers};
 use berth_agent::{
     AgentConfig,
     fake::{FakeSource, FakeSystem},
 };
 use berth_api::{ConditionType, VM, VMState, condition};
-use berth_apiserver::{Server, ServerConfig};
+use berth_apiserver::Server;
 use berth_qemu::machine::Format;
 use kube::{
     Api, Client, ResourceExt,
@@ -26,6 +26,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::{Fault, FaultyApi, Injector};
+use crate::serve::serve;
 
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -104,17 +105,7 @@ impl Drop for Named {
 impl Rig {
     async fn new(injector: Arc<Injector>) -> Self {
         injector.set_counting(false);
-        let base = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let clock = Arc::new(berth_agent::RuntimeClock::starting_at(base));
-        let config = ServerConfig {
-            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
-            seed: Some(1),
-            ..ServerConfig::in_memory()
-        };
-        let server = Server::open(config).await.expect("an in-memory server opens");
-        let admin = Client::new(server.service(), "default");
-        install::manifests(&admin).await.expect("the manifests apply");
-        install::defaults(&admin, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        let (server, admin, clock) = serve().await;
         let system = Arc::new(FakeSystem::new(clock.clone()));
         let source = FakeSource {
             sha256: IMAGE_SHA256.into(),
