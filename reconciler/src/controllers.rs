@@ -35,6 +35,7 @@ mod public_ip;
 mod queue;
 mod scheduler;
 mod storage_pool;
+mod topology_claims;
 mod underlay;
 mod users;
 mod vm;

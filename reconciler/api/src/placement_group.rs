@@ -94,10 +94,50 @@ pub struct PlacementGroupStatus {
     /// The VMs that name this group, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<GroupMember>,
+    /// Which member may be let in at which value of `topologyKey`, of a required `spread` group over more than single
+    /// hosts. Written before the member is bound, read by its host before it lets the member in: however many schedulers
+    /// there are, no two are let in at one value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<TopologyClaim>,
     /// Some of the VMs that name it: at most four, whoever else there is. While there is one, deleting the PlacementGroup is refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
+}
+
+/// That a member, and no other, may be let in at a value of the topology key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyClaim {
+    /// The value.
+    pub value: String,
+    /// The `topologyKey` it is a value of.
+    pub key: String,
+    /// The VM's name.
+    pub vm: String,
+    /// The VM's uid.
+    pub vm_uid: String,
+    /// The epoch of the binding it is for.
+    pub epoch: i64,
+    /// The host that binding is to.
+    pub host: String,
+}
+
+impl PlacementGroup {
+    /// Whether its members are let in by claim. That two members are on one host a host sees by itself.
+    pub fn is_claimed(&self) -> bool {
+        let PlacementGroupSpec { strategy, enforcement, topology_key } = &self.spec;
+        *enforcement == Enforcement::Required
+            && *strategy == Strategy::Spread
+            && topology_key != HOSTNAME_LABEL
+    }
+
+    /// Whether this VM may be let in at this value under this epoch.
+    pub fn allows(&self, vm_uid: &str, epoch: i64, value: &str) -> bool {
+        let claims = self.status.iter().flat_map(|s| &s.claims);
+        let mut here = claims.filter(|c| c.key == self.spec.topology_key && c.value == value);
+        here.any(|c| c.vm_uid == vm_uid && c.epoch == epoch)
+    }
 }
 
 /// A member of a group.

@@ -311,6 +311,15 @@ impl VMStatus {
         self.admitted_epoch == Some(binding.epoch) || self.hardware.is_some() || self.process.is_some()
     }
 
+    /// The highest epoch under which it can never be let in any more: its binding was taken back, or it has a later one.
+    /// It only ever grows.
+    pub fn spent_epoch(&self) -> i64 {
+        let before = self.binding.as_ref().map_or(0, |b| b.epoch - 1);
+        let refused =
+            self.refusal.as_ref().filter(|r| self.binding.as_ref().is_none_or(|b| r.epoch < b.epoch));
+        refused.map_or(0, |r| r.epoch).max(before)
+    }
+
     /// The refusal of the host it is bound to.
     pub fn refused(&self) -> Option<&Refusal> {
         let binding = self.binding.as_ref().filter(|_| !self.is_admitted())?;

@@ -15,6 +15,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::Status,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -217,6 +218,14 @@ impl Writer {
                 Some(Answer::Lease(host.clone(), leases.get_opt(host).await?.map(Box::new)))
             }
             Write::EndHost(host) => Some(self.end_host(host).await?),
+            Write::EnsureGone { vm, uid } => {
+                let vms: Api<berth_api::VM> = Api::namespaced(self.0.clone(), vm.namespace());
+                let found = vms.get_opt(&vm.name).await?;
+                if found.is_some_and(|found| found.uid().as_ref() == Some(uid)) {
+                    return Err(conflict("the VM is there"));
+                }
+                None
+            }
         };
         Ok(answer)
     }
@@ -292,6 +301,10 @@ impl Writer {
         ended(leases.delete(&name, &DeleteParams::default()).await)?;
         Ok(Answer::Gone(Key::of(host)))
     }
+}
+
+fn conflict(text: &str) -> kube::Error {
+    kube::Error::Api(Box::new(Status::failure(text, "Conflict").with_code(409)))
 }
 
 fn ended<T>(result: kube::Result<T>) -> kube::Result<()> {

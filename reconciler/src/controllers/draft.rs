@@ -1,6 +1,8 @@
 //! What a reconcile wants written, as data: in order, with nothing left to choose.
 
-use berth_api::{Binding, Disk, DiskState, Host, Readiness, Reason, SYSTEM_NAMESPACE};
+use berth_api::{
+    Binding, Disk, DiskState, Host, PlacementGroup, PlacementGroupStatus, Readiness, Reason, SYSTEM_NAMESPACE,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Config, Key, Kind, World, apply::WithStatus, plan::Step, users, watches::Object};
@@ -19,6 +21,8 @@ pub(super) enum Write {
     Disallow(Key),
     /// No write: the Lease of a host that seems silent is read as it is now.
     ReadLease(String),
+    /// No write: what follows is written only if the VM with this uid is gone, whatever watches have told.
+    EnsureGone { vm: Key, uid: String },
     /// A Host that is gone for good goes, and its Lease.
     EndHost(Box<Host>),
 }
@@ -30,6 +34,7 @@ impl Write {
             Self::Finalizers(object, _) | Self::Status(object) => object.key(),
             Self::Allow { role, .. } | Self::Disallow(role) => role.clone(),
             Self::ReadLease(host) => Key::namespaced(Kind::Lease, SYSTEM_NAMESPACE, host),
+            Self::EnsureGone { vm, .. } => vm.clone(),
             Self::EndHost(host) => Key::of(host.as_ref()),
         }
     }
@@ -60,6 +65,25 @@ impl Draft {
             object.set_status(status);
             self.write(Write::Status(object.into()));
         }
+    }
+
+    /// Changes what is to be said of a group: in the write there is of it, or in one of its own.
+    pub(super) fn group_status(
+        &mut self,
+        group: &PlacementGroup,
+        change: impl FnOnce(&mut PlacementGroupStatus),
+    ) {
+        let key = Key::of(group);
+        for write in &mut self.writes {
+            if let Write::Status(Object::PlacementGroup(written)) = write
+                && Key::of(written.as_ref()) == key
+            {
+                return change(written.status.get_or_insert_default());
+            }
+        }
+        let mut status = group.status.clone().unwrap_or_default();
+        change(&mut status);
+        self.status(group, status);
     }
 
     /// What makes the steps true, in order.

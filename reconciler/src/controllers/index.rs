@@ -5,7 +5,8 @@ use std::{
     net::Ipv4Addr,
 };
 
-use berth_api::{ConditionType, HotswapDiskAttachment, PublicIP, VM, condition};
+use berth_api::placement_group::TopologyClaim;
+use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, condition};
 use kube::ResourceExt;
 
 use super::{
@@ -72,6 +73,8 @@ struct VmEntry {
     cpus: i64,
     memory: u64,
     group: Option<Key>,
+    /// Its host has let it in, and its group may say so.
+    admitted: bool,
     /// Why it has no host, as its group reports it.
     unplaced: Option<String>,
     disks: Vec<Key>,
@@ -104,6 +107,9 @@ pub(super) struct Index {
     attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
     attachments_by_vm: HashMap<Key, BTreeSet<Key>>,
     attachment_entries: HashMap<Key, (Key, Key)>,
+    /// VM → the claims that groups have for VMs of that name.
+    topology_claims: HashMap<Key, BTreeMap<Key, Vec<TopologyClaim>>>,
+    claimants: HashMap<Key, BTreeSet<Key>>,
 }
 
 fn insert<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: K, key: &Key) {
@@ -142,6 +148,7 @@ fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
             .as_ref()
             .and_then(|p| p.group.as_ref())
             .map(|g| named(Kind::PlacementGroup, g.as_str())),
+        admitted: status.is_some_and(berth_api::VMStatus::is_admitted),
         unplaced: scheduled.filter(|c| c.status == "False").map(|c| c.message.clone()),
         disks: vm.spec.disks.iter().map(|d| named(Kind::Disk, d.name.as_str())).collect(),
         public_ips: vm
@@ -345,6 +352,38 @@ impl Index {
             self.attachment_entries.insert(key.clone(), (disk, vm));
         }
         Vec::new()
+    }
+
+    /// Notes the claims of a group as they are now (`None`: it is gone); returns the VMs without a host that have one: they are
+    /// bound by it, or spend it.
+    pub(super) fn set_group(&mut self, key: &Key, group: Option<&PlacementGroup>) -> Vec<Key> {
+        for vm in self.claimants.remove(key).unwrap_or_default() {
+            if let Some(of_vm) = self.topology_claims.get_mut(&vm) {
+                of_vm.remove(key);
+                if of_vm.is_empty() {
+                    self.topology_claims.remove(&vm);
+                }
+            }
+        }
+        for claim in group.and_then(|g| g.status.as_ref()).into_iter().flat_map(|s| &s.claims) {
+            let vm = Key::namespaced(Kind::VM, key.namespace(), &claim.vm);
+            let of_vm = self.topology_claims.entry(vm.clone()).or_default();
+            of_vm.entry(key.clone()).or_default().push(claim.clone());
+            insert(&mut self.claimants, key.clone(), &vm);
+        }
+        let unbound = |vm: &Key| self.vm_entries.get(vm).is_some_and(|entry| entry.host.is_none());
+        keys(&self.claimants, key).into_iter().filter(unbound).collect()
+    }
+
+    /// The claims that groups have for VMs of this name.
+    pub(super) fn claims_of(&self, vm: &Key) -> Vec<(Key, TopologyClaim)> {
+        let groups = self.topology_claims.get(vm).into_iter().flatten();
+        groups.flat_map(|(group, claims)| claims.iter().map(|c| (group.clone(), c.clone()))).collect()
+    }
+
+    /// The VMs a group has claims for.
+    pub(super) fn claimants(&self, group: &Key) -> Vec<Key> {
+        keys(&self.claimants, group)
     }
 
     pub(super) fn vms_on(&self, host: &str) -> Vec<Key> {

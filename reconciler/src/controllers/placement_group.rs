@@ -13,6 +13,7 @@ use super::{
     draft::Draft,
     plan::{Need, Outcome},
     scheduler::topology_values,
+    topology_claims,
 };
 
 /// What a group's status rests on.
@@ -38,6 +39,9 @@ pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut D
     let observed = observe(world, &group, key);
     let mut status = status(&group, &observed, &plan(&group, &observed), config.clock.now());
     status.used_by = world.listed_users(key, &status.used_by);
+    let (claims, ensure) = topology_claims::decide(world, &group);
+    status.claims = claims;
+    ensure.into_iter().for_each(|first| draft.write(first));
     draft.status(group.as_ref(), status);
     Outcome::Blocked(vec![Need::Hosts])
 }

@@ -78,6 +78,8 @@ pub(super) struct Group {
     pub(super) strategy: Strategy,
     pub(super) enforcement: Enforcement,
     pub(super) topology_key: String,
+    /// The values of the key that others may be let in at.
+    pub(super) taken: BTreeSet<String>,
 }
 
 /// How many other members of the group each host has.
@@ -156,7 +158,7 @@ impl<'r, 'a> Spread<'r, 'a> {
         }
         let value = candidate.labels.get(&self.group.topology_key).ok_or(Unfit::TopologyLabel)?;
         match (self.group.strategy, self.members_at(value)) {
-            (Strategy::Spread, 0) => Ok(()),
+            (Strategy::Spread, 0) if !self.group.taken.contains(value) => Ok(()),
             (Strategy::Spread, _) => Err(Unfit::GroupMember),
             (Strategy::Pack, 0) if !self.at.is_empty() => Err(Unfit::GroupElsewhere),
             (Strategy::Pack, _) => Ok(()),

@@ -4,11 +4,12 @@ mod placing;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use berth_api::{
     Binding, ConditionType, Disk, FORMER_UID_ANNOTATION, HOST_FINALIZER, Network, PlacementGroup, Readiness,
     Reason, VM, VMState, VMStatus, condition, former_uid,
+    placement_group::TopologyClaim,
     vm::{InterfaceStatus, Refusal},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -25,7 +26,7 @@ use super::{
     plan::{Need, Outcome, Plan, Step},
     public_ip,
     scheduler::{Filling, Members},
-    users,
+    topology_claims, users,
     world::Unknown,
 };
 pub(super) use placing::bind_disk;
@@ -55,6 +56,10 @@ struct Observed {
     claim: Option<Claim>,
     /// Why nothing may be placed yet.
     unknown: Option<Unknown>,
+    /// The values of its group's topology key that others have.
+    taken: BTreeSet<String>,
+    /// The claims it could still be let in by.
+    open_claims: Vec<(Key, TopologyClaim)>,
     /// The host that has just refused it, and why.
     refused_by: Option<(String, String)>,
     fresh: Fresh,
@@ -96,6 +101,8 @@ enum Decision {
         /// That host has it already, and has seen it under this epoch: it was let in there.
         held: Option<i64>,
     },
+    /// Not bound, and never to be under this epoch: a claim was made for it, and it is not bound by that.
+    Spend(TopologyClaim),
     /// Its host is silent.
     Unknown(String),
     /// Its host has not taken it on and will not: it is placed anew.
@@ -124,12 +131,32 @@ pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut D
         return Outcome::Settled;
     }
     let plan = plan(&vm, &observed, &world.index.fleet);
+    let claim = claim_for(world, &vm, &observed, &plan.decision);
+    let plan = match spends(&observed, &plan.decision, claim.as_ref()) {
+        Some(spent) => {
+            // Then it is decided anew.
+            draft.touch(key.clone());
+            observed.open_claims.iter().for_each(|(group, _)| draft.touch(group.clone()));
+            Plan::settled(Decision::Spend(spent))
+        }
+        None => plan,
+    };
     if let Decision::Bind { host, .. } = &plan.decision {
         // Before the host knows of the VM, so that it never looks for its Secret in vain.
         access::grant(world, host, &vm, draft);
     }
     if matches!(plan.decision, Decision::Bind { .. } | Decision::Interfaces(_)) {
         users::claim(world, config, users::of_vm(&vm), draft);
+    }
+    if let (Decision::Bind { .. }, Some(claim), Some(group)) = (&plan.decision, claim, &observed.group) {
+        draft.group_status(group, |status| {
+            let same = |c: &TopologyClaim| {
+                (&c.value, &c.vm_uid, c.epoch) == (&claim.value, &claim.vm_uid, claim.epoch)
+            };
+            status.claims.retain(|c| !same(c));
+            status.claims.push(claim);
+            status.claims.sort();
+        });
     }
     if let (Decision::Bind { .. }, Some(claim)) = (&plan.decision, &observed.claim) {
         // While it is known: the host says so only until the VM is bound there.
@@ -142,6 +169,32 @@ pub(super) fn reconcile(world: &World, config: &Config, key: &Key, draft: &mut D
     draft.steps(world, config, &plan.steps);
     draft.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
     plan.outcome
+}
+
+/// The claim by which a VM that is bound now is let in, if its group asks for one.
+fn claim_for(world: &World, vm: &VM, observed: &Observed, decision: &Decision) -> Option<TopologyClaim> {
+    let Decision::Bind { host, held, .. } = decision else { return None };
+    let group = observed.group.as_ref().filter(|group| group.is_claimed())?;
+    topology_claims::of(world, group, vm, host, next_epoch(&vm.status.clone().unwrap_or_default(), *held))
+}
+
+/// The claim to be spent first: one by which it could be let in where it is not bound to.
+fn spends(observed: &Observed, decision: &Decision, claim: Option<&TopologyClaim>) -> Option<TopologyClaim> {
+    let is_unbound = matches!(decision, Decision::Bind { held: None, .. } | Decision::Wait(..));
+    let other = |(group, open): &&(Key, TopologyClaim)| {
+        let own = observed.group.as_ref().is_some_and(|own| Key::of(own.as_ref()) == *group);
+        let same = |claim: &TopologyClaim| {
+            (&open.key, &open.value, open.epoch) == (&claim.key, &claim.value, claim.epoch)
+        };
+        !(own && claim.is_some_and(same))
+    };
+    let open = observed.open_claims.iter().filter(other).max_by_key(|(_, open)| open.epoch)?;
+    is_unbound.then(|| open.1.clone())
+}
+
+/// Above every epoch that a host has seen of this VM, and every one that is spent.
+fn next_epoch(status: &VMStatus, held: Option<i64>) -> i64 {
+    status.refusal.as_ref().map_or(0, |r| r.epoch).max(held.unwrap_or(0)) + 1
 }
 
 fn observe(world: &World, vm: &VM, config: &Config) -> Observed {
@@ -184,6 +237,8 @@ fn observe(world: &World, vm: &VM, config: &Config) -> Observed {
             host_fenced: world.is_fenced(&binding.host),
             claim: None,
             unknown: None,
+            taken: BTreeSet::new(),
+            open_claims: Vec::new(),
             refused_by: None,
             fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
         };
@@ -192,6 +247,8 @@ fn observe(world: &World, vm: &VM, config: &Config) -> Observed {
     let group = name.and_then(|name| world.placement_groups.named(&namespace, name.as_str()).cloned());
     // It has no host itself: whoever counts is another.
     let members = group.as_ref().map(|group| world.index.group_hosts(&Key::of(group.as_ref())));
+    let claimed = group.as_ref().filter(|group| group.is_claimed());
+    let taken = claimed.into_iter().flat_map(|group| topology_claims::taken(group, vm).cloned()).collect();
     let fresh = Fresh { instance_id: format!("i-{}", identities.hex(12)), volume_ids, interfaces };
     let claim = world.claims.of(&Key::of(vm), vm);
     let refusal = vm.status.as_ref().and_then(|s| s.refusal.as_ref());
@@ -208,6 +265,8 @@ fn observe(world: &World, vm: &VM, config: &Config) -> Observed {
         host_fenced: false,
         claim: claim.cloned(),
         unknown: world.why_not_place(),
+        taken,
+        open_claims: topology_claims::open(world, vm),
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
@@ -370,6 +429,11 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
     let conditions = &mut status.conditions;
     match decision {
         Decision::Leave => return status,
+        Decision::Spend(TopologyClaim { host, epoch, .. }) => {
+            let message = "it was to be bound there, and was not".to_owned();
+            status.refusal = Some(Refusal { host: host.clone(), epoch: *epoch, message, time: None });
+            return status;
+        }
         Decision::Unknown(host) => {
             let text = format!("host {host} has not renewed its lease: what runs there is not known");
             Readiness::Unknown(Reason::HostSilent, text).write(conditions, generation, now);
@@ -423,8 +487,7 @@ fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             );
             Readiness::Reconciling(Reason::Bound, text).write(conditions, generation, now);
             status.state = Some(VMState::Creating);
-            // Above every epoch that a host has seen of this VM.
-            let epoch = status.refusal.as_ref().map_or(0, |r| r.epoch).max(held.unwrap_or(0)) + 1;
+            let epoch = next_epoch(&status, *held);
             status.admitted_epoch = held.map(|_| epoch);
             status.binding = Some(Binding { host: host.clone(), epoch });
             status.instance_id = Some(instance_id.clone());

@@ -295,6 +295,8 @@ impl World {
                 }
             }
             Kind::PublicIP => keys.extend(self.index.vms_with_public_ip(key)),
+            // What a VM says of its epochs counts once the server has said so.
+            Kind::PlacementGroup => keys.extend(self.index.claimants(key)),
             _ => {}
         }
         keys
@@ -354,7 +356,14 @@ impl World {
                 }
                 taken
             }
-            Object::PlacementGroup(object) => self.placement_groups.put(*object, how),
+            Object::PlacementGroup(object) => {
+                let taken = self.placement_groups.put(*object, how);
+                if taken {
+                    let group = self.placement_groups.get(&key).cloned();
+                    keys.extend(self.index.set_group(&key, group.as_deref()));
+                }
+                taken
+            }
             Object::Image(object) => self.images.put(*object, how),
             Object::Disk(object) => self.disks.put(*object, how),
             Object::PublicIP(object) => {
@@ -402,6 +411,7 @@ impl World {
         match key.kind {
             Kind::VM => keys.extend(self.index.set_vm(key, None, 0, 0)),
             Kind::PublicIP => keys.extend(self.index.set_public_ip(key, None)),
+            Kind::PlacementGroup => keys.extend(self.index.set_group(key, None)),
             Kind::HotswapDiskAttachment => keys.extend(self.index.set_attachment(key, None)),
             Kind::Host => {
                 self.index.fleet.remove_host(&key.name);

@@ -70,6 +70,8 @@ struct GroupCase {
     here: Option<String>,
     /// Members elsewhere, as the group reports them.
     elsewhere: Vec<GroupMember>,
+    /// The group lets members in by claim, and there is none for this one.
+    unclaimed: bool,
 }
 
 pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
@@ -152,7 +154,12 @@ fn case(
         let same = |other: &VM| group_of(other) == Some(group.name_any());
         let here = others.iter().find(|(n, other)| n.namespace == name.namespace && same(other));
         let label = host.as_ref().and_then(|h| h.labels().get(&group.spec.topology_key).cloned());
+        // Definitions that are older than this agent have no room for claims.
+        let by_claim = group.is_claimed() && !matches!(ctx.definitions.standing(), Standing::Older(_));
+        let uid = vm.metadata.uid.as_deref().unwrap_or_default();
+        let allows = |value: &String| group.allows(uid, epoch_of(vm).unwrap_or_default(), value);
         GroupCase {
+            unclaimed: by_claim && !label.as_ref().is_some_and(allows),
             name: group.name_any(),
             strategy: group.spec.strategy,
             value: label,
@@ -185,7 +192,9 @@ fn elsewhere(members: Vec<GroupMember>, me: &str, here: &str) -> Vec<GroupMember
 /// Whether the VM may run here, or why not. Pure.
 ///
 /// *Guarantees:* never more than the host offers; never a second member of a required group that keeps apart on this
-/// host, nor in its zone as far as the group reports it.
+/// host, nor in its zone: there it is let in by the claim that the group has for it, see [`TopologyClaim`].
+///
+/// [`TopologyClaim`]: berth_api::placement_group::TopologyClaim
 fn judge(case: &Case) -> Result<(), String> {
     if case.cordoned {
         return Err("the host is cordoned: it takes no new VMs".to_owned());
@@ -226,6 +235,9 @@ fn judge_group(group: &GroupCase) -> Result<(), String> {
             }
             match group.elsewhere.iter().find(|m| m.value.as_ref() == Some(value)) {
                 Some(other) => Err(format!("placement group {name} already has {} at {value}", at(other))),
+                None if group.unclaimed => Err(format!(
+                    "placement group {name} does not give {key} {value} to this binding of the VM"
+                )),
                 None => Ok(()),
             }
         }
@@ -285,6 +297,8 @@ mod tests {
             ..group(Strategy::Spread)
         };
         insta::assert_snapshot!(refused(&with(zone)), @"placement group web already has web-0 on host h2 at a");
+        let unclaimed = GroupCase { unclaimed: true, ..group(Strategy::Spread) };
+        insta::assert_snapshot!(refused(&with(unclaimed)), @"placement group web does not give zone a to this binding of the VM");
         let label = GroupCase { value: None, ..group(Strategy::Spread) };
         insta::assert_snapshot!(refused(&with(label)), @"the host does not have the label zone of placement group web");
         let packed = GroupCase {

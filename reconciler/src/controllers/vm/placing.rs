@@ -114,6 +114,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             strategy: group.spec.strategy,
             enforcement: group.spec.enforcement,
             topology_key: group.spec.topology_key.clone(),
+            taken: observed.taken.clone(),
         }),
     };
     let host = |d: &DiskSeen| d.claimed.clone().or_else(|| Some(bound(d.object.as_ref()?)?.host.clone()));

@@ -66,6 +66,8 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         host_fenced: false,
         claim: None,
         unknown: None,
+        taken: BTreeSet::new(),
+        open_claims: Vec::new(),
         refused_by: None,
         fresh: Fresh {
             instance_id: "i-1".into(),
