@@ -16,7 +16,7 @@ pub(crate) use grants::{Grants, GrantsCache};
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
-use crate::request::{Options, Target};
+use crate::request::ResourcePath;
 use crate::service_account;
 
 /// What somebody wants to do.
@@ -77,48 +77,44 @@ pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> R
     Ok(Identity::new(user, groups))
 }
 
+/// Whether somebody may do this to a resource, whether it exists or not: a stranger is not told what there is.
 pub(crate) fn resource(
     core: &Core,
     who: &Identity,
-    verb: &'static str,
-    target: &Target,
-    options: &Options,
+    verb: &str,
+    path: &ResourcePath,
+    field_selector: &str,
 ) -> Result<()> {
-    let resource = &target.resource;
     // A list or watch of one name is judged as that one object, so that rules with names can allow it.
-    let named = matches!(verb, "list" | "watch" | "deletecollection");
-    let selected = options
-        .field_selector
-        .strip_prefix("metadata.name=")
-        .filter(|rest| named && !rest.contains([',', '=', '\\']));
-    let name = selected.unwrap_or(&target.name);
+    let listed = path.name.is_empty() && matches!(verb, "list" | "watch");
+    let selected = if listed { crate::selector::exact_name(field_selector) } else { None };
+    let name = selected.as_deref().unwrap_or(&path.name);
+    // A namespace is in itself, as in Kubernetes.
+    let of_namespace = path.group.is_empty() && path.plural == "namespaces" && path.namespace.is_empty();
+    let namespace = if of_namespace { &path.name } else { &path.namespace };
     let attributes = Attributes {
         verb,
-        group: &resource.group,
-        resource: &resource.plural,
-        subresource: target.sub.name(),
-        namespace: &target.namespace,
+        group: &path.group,
+        resource: &path.plural,
+        subresource: &path.sub,
+        namespace,
         name,
         path: "",
     };
     if allows(core, who, &attributes) {
         return Ok(());
     }
-    let subject = Subject { group: &resource.group, kind: &resource.plural, name };
-    let what = match attributes.subresource {
-        "" => resource.plural.clone(),
-        sub => format!("{}/{sub}", resource.plural),
+    let subject = Subject { group: &path.group, kind: &path.plural, name };
+    let what = match path.sub.as_str() {
+        "" => path.plural.clone(),
+        sub => format!("{}/{sub}", path.plural),
     };
-    // A namespace is in itself, as in Kubernetes.
-    let of_namespace = resource.is("", "namespaces") && !target.name.is_empty();
-    let place = match if of_namespace { target.name.as_str() } else { target.namespace.as_str() } {
+    let place = match namespace.as_str() {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
-    let why = format!(
-        "User {:?} cannot {verb} resource {what:?} in API group {:?} {place}",
-        who.user, resource.group
-    );
+    let why =
+        format!("User {:?} cannot {verb} resource {what:?} in API group {:?} {place}", who.user, path.group);
     Err(ApiError::forbidden(subject, &why))
 }
 

@@ -39,6 +39,8 @@ struct Definition {
     rule: NameRule,
 }
 
+const VERBS_OF_NAMESPACES: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+
 const EVENT_FIELDS: &[&str] = &[
     "involvedObject.kind",
     "involvedObject.namespace",
@@ -136,7 +138,8 @@ fn schema(definition: &Definition) -> Schema {
 fn resource(definition: &Definition) -> Resource {
     // Both views of Events are one set of objects, stored as the core group has them.
     let storage_group = if definition.group == EVENTS { "" } else { definition.group };
-    let verbs: &[&str] = ALL_VERBS;
+    // Namespaces go one by one.
+    let verbs = if definition.plural == "namespaces" { VERBS_OF_NAMESPACES } else { ALL_VERBS };
     Resource {
         group: definition.group.into(),
         plural: definition.plural.into(),

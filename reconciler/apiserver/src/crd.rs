@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use crate::meta::{NameRule, field_error, invalid, is_dns_label, is_dns_subdomain, required};
+use crate::meta::names::{dns_label, dns_subdomain};
+use crate::meta::{NameRule, field_error, invalid, required};
 use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version, version_rank};
 use crate::schema::{ErrorKind, FieldError, StructuralSchema};
 use crate::store::{Entry, FieldPath};
@@ -96,16 +97,16 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let why = "must be spec.names.plural+\".\"+spec.group";
         errors.push(invalid("metadata.name", &crd["metadata"]["name"], why));
     }
-    if !is_dns_subdomain(group) || !group.contains('.') {
+    if !dns_subdomain(group).is_empty() || !group.contains('.') {
         errors.push(invalid("spec.group", &spec["group"], "should be a domain with at least one dot"));
     }
     for member in ["plural", "singular"] {
-        if !is_dns_label(text(names, member)) {
+        if !dns_label(text(names, member)).is_empty() {
             errors.push(invalid(&format!("spec.names.{member}"), &names[member], "must be a DNS-1035 label"));
         }
     }
     for member in ["kind", "listKind"] {
-        if !is_dns_label(&text(names, member).to_lowercase()) {
+        if !dns_label(&text(names, member).to_lowercase()).is_empty() {
             errors.push(invalid(
                 &format!("spec.names.{member}"),
                 &names[member],
@@ -167,7 +168,7 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
     for (at, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{at}]");
         let name = text(version, "name");
-        if !is_dns_label(name) {
+        if !dns_label(name).is_empty() {
             errors.push(invalid(&format!("{path}.name"), &version["name"], "must be a DNS-1035 label"));
         }
         if !seen.insert(name) {

@@ -101,6 +101,12 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
+    /// A verb that custom resources, or a side of them, are not served with.
+    pub(crate) fn method_not_supported(subject: Subject<'_>, verb: &str) -> Self {
+        let message = format!("{verb} is not supported on resources of kind {:?}", subject.qualified());
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).about(subject)
+    }
+
     pub(crate) fn not_acceptable() -> Self {
         let message = "only the following media types are accepted: application/json";
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)

@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::discovery::Document;
 use crate::error::{ApiError, Result};
 use crate::identity::Identity;
-use crate::request::{Options, ResourcePath, Sub, Target};
+use crate::request::{Options, Query, ResourcePath, Sub};
 use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
 use shape::Shape;
@@ -103,40 +103,36 @@ impl Front {
             return Err(ApiError::bad_request("path is too long"));
         }
         let _turn = self.in_flight.acquire().await.map_err(ApiError::internal)?;
-        if path == "/metrics" {
-            authorize::path(&self.core, &who, "get", &path)?;
-            return Ok(respond::text(metrics::render(self)));
-        }
         if let Some(rest) = path.strip_prefix("/history")
             && (rest.is_empty() || rest.starts_with('/'))
         {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
         }
+        match ResourcePath::parse(&path) {
+            Some(resource) => self.resource(request, resource, who, what).await,
+            None => self.document(&request, &path, &who),
+        }
+    }
+
+    /// What the server says of itself.
+    fn document(&self, request: &Request<Body>, path: &str, who: &Identity) -> Result<Response<Body>> {
+        let method = request.method();
+        authorize::path(&self.core, who, &method.as_str().to_ascii_lowercase(), path)?;
+        if path == "/metrics" {
+            return Ok(respond::text(metrics::render(self)));
+        }
         let accept = negotiate::accept(request.headers());
-        if request.method() == Method::GET && path == "/openapi/v2" && accept.prefers(openapi::V2_PROTOBUF) {
-            return respond::document(&request, Document::openapi_v2_protobuf());
+        let document = match path {
+            "/openapi/v2" if accept.prefers(openapi::V2_PROTOBUF) => Some(Document::openapi_v2_protobuf()),
+            _ => discovery::document(&self.core, path, accept.wants_aggregated_discovery()),
+        };
+        let document = document.ok_or_else(ApiError::no_such_path)?;
+        // As in Kubernetes the list of groups is told whatever the method.
+        if !matches!(*method, Method::GET | Method::HEAD) && path.trim_end_matches('/') != "/apis" {
+            return Err(ApiError::method_not_allowed());
         }
-        if request.method() == Method::GET
-            && let Some(document) =
-                discovery::document(&self.core, &path, accept.wants_aggregated_discovery())
-        {
-            return respond::document(&request, document);
-        }
-        if let Some(review) = review::Kind::of(&path) {
-            if request.method() != Method::POST {
-                return Err(ApiError::method_not_allowed());
-            }
-            let body = body::object(request).await?;
-            let answer = review::answer(&self.core, &who, review, body)?;
-            return Ok(respond::json(StatusCode::CREATED, &answer));
-        }
-        let resource_path = ResourcePath::parse(&path).ok_or_else(ApiError::no_such_path)?;
-        let target = resource_path.resolve(&self.core.catalog.served())?;
-        let options = Options::parse(request.method(), request.uri())?;
-        let verb = verb(request.method(), &target, &options)?;
-        *what = metrics::What::new(verb, &target);
-        self.resource(request, verb, target, options, who, &accept).await
+        respond::document(request, document)
     }
 
     /// What the log still knows of an object, or of a time; `rest` is the object's path.
@@ -156,11 +152,11 @@ impl Front {
             return Ok(respond::json(StatusCode::OK, &history::at(&self.core, &time).await?));
         }
         let path = ResourcePath::parse(rest).ok_or_else(ApiError::no_such_path)?;
-        let target = path.resolve(&self.core.catalog.served())?;
+        authorize::resource(&self.core, who, "get", &path, "")?;
+        let target = path.resolve(&self.core.catalog.served(), "get")?;
         if target.name.is_empty() || target.sub != Sub::None {
             return Err(ApiError::no_such_path());
         }
-        authorize::resource(&self.core, who, "get", &target, &Options::default())?;
         let told = history::of_object(&self.core, &target, history::limit(uri)?).await?;
         Ok(respond::json(StatusCode::OK, &told))
     }
@@ -168,13 +164,28 @@ impl Front {
     async fn resource(
         &self,
         request: Request<Body>,
-        verb: &'static str,
-        target: Target,
-        options: Options,
+        path: ResourcePath,
         who: Identity,
-        accept: &negotiate::Accept,
+        what: &mut metrics::What,
     ) -> Result<Response<Body>> {
-        authorize::resource(&self.core, &who, verb, &target, &options)?;
+        let query = Query::of(request.uri())?;
+        let verb = path.verb(request.method(), Options::is_watch(&query));
+        if let Some(review) = review::Kind::of(request.uri().path()) {
+            // Whoever somebody is may ask about themselves.
+            if verb != "create" {
+                authorize::resource(&self.core, &who, verb, &path, "")?;
+                return Err(ApiError::method_not_allowed());
+            }
+            let body = body::object(request).await?;
+            let answer = review::answer(&self.core, &who, review, body)?;
+            return Ok(respond::json(StatusCode::CREATED, &answer));
+        }
+        let selector = query.first("fieldSelector").unwrap_or_default();
+        authorize::resource(&self.core, &who, verb, &path, selector)?;
+        let target = path.resolve(&self.core.catalog.served(), verb)?;
+        *what = metrics::What::new(verb, &target);
+        let options = Options::parse(request.method(), &query)?;
+        let accept = negotiate::accept(request.headers());
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
@@ -278,32 +289,6 @@ async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<
         Value::Null => Ok(()),
         options => call.options.take_delete_options(&options),
     }
-}
-
-/// The Kubernetes verb of a request, as access rules name it.
-fn verb(method: &Method, target: &Target, options: &Options) -> Result<&'static str> {
-    let single = !target.name.is_empty();
-    let verb = match *method {
-        Method::POST if target.sub == Sub::Token => return Ok("create"),
-        _ if target.sub == Sub::Token => return Err(ApiError::method_not_allowed()),
-        Method::GET | Method::HEAD if options.watch && target.sub == Sub::None => "watch",
-        Method::GET | Method::HEAD if single => "get",
-        Method::GET | Method::HEAD => "list",
-        Method::POST if !single => "create",
-        Method::PUT if single => "update",
-        Method::PATCH if single => "patch",
-        Method::DELETE if single => "delete",
-        Method::DELETE if !target.resource.namespaced || !target.namespace.is_empty() => "deletecollection",
-        _ => return Err(ApiError::method_not_allowed()),
-    };
-    let finalize_only = target.sub == Sub::Finalize && verb != "update";
-    if finalize_only || (target.sub != Sub::None && !matches!(verb, "get" | "update" | "patch")) {
-        return Err(ApiError::method_not_allowed());
-    }
-    if target.resource.is("", "namespaces") && verb == "deletecollection" {
-        return Err(ApiError::method_not_allowed());
-    }
-    Ok(verb)
 }
 
 /// Marks requests that came over a socket: compressing for a caller in the same process is wasted.

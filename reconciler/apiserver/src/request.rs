@@ -1,140 +1,21 @@
 //! What a request asks: the path, the query, the patch type. No I/O.
 
-use std::sync::Arc;
+mod path;
+mod query;
 
-use http::{Method, Uri};
+use http::Method;
 use serde_json::Value;
 
-use crate::catalog::Served;
+pub(crate) use path::{ResourcePath, Sub, Target, decode};
+pub(crate) use query::Query;
+
 use crate::error::{ApiError, Result, Subject};
 use crate::meta::{field_error, invalid};
-use crate::resource::Resource;
 use crate::schema::{ErrorKind, FieldError, quote};
+use query::{flag, number};
 
-/// Text a query may have.
-const MAX_QUERY: usize = 64 * 1024;
 /// Bytes a field manager's name may have.
 const MAX_MANAGER: usize = 128;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sub {
-    None,
-    Status,
-    Scale,
-    /// Namespaces only: the last step of their deletion.
-    Finalize,
-    /// ServiceAccounts only: asking for a token.
-    Token,
-}
-
-impl Sub {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Status => "status",
-            Self::Scale => "scale",
-            Self::Finalize => "finalize",
-            Self::Token => "token",
-        }
-    }
-}
-
-/// A resource, or one object of it, or one side of that object.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) resource: Arc<Resource>,
-    pub(crate) version: usize,
-    /// Empty: cluster-scoped, or all namespaces.
-    pub(crate) namespace: String,
-    /// Empty: the collection.
-    pub(crate) name: String,
-    pub(crate) sub: Sub,
-}
-
-/// A path below `/api/v1` or `/apis/GROUP/VERSION`, not yet looked up.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ResourcePath {
-    pub(crate) group: String,
-    pub(crate) version: String,
-    pub(crate) plural: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) sub: String,
-}
-
-impl ResourcePath {
-    /// `None` if the path is not one of a resource.
-    pub(crate) fn parse(path: &str) -> Option<Self> {
-        let decoded: Vec<String> = path.trim_matches('/').split('/').map(decode).collect::<Option<_>>()?;
-        let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
-        let (group, version, rest) = match parts.as_slice() {
-            ["api", "v1", rest @ ..] => ("", "v1", rest),
-            ["apis", group, version, rest @ ..] => (*group, *version, rest),
-            _ => return None,
-        };
-        // `namespaces/x/status` is a side of the namespace, not a resource in it.
-        let of_namespace = group.is_empty() && matches!(rest, ["namespaces", _, "status" | "finalize"]);
-        let (namespace, rest) = match rest {
-            ["namespaces", namespace, rest @ ..] if !rest.is_empty() && !of_namespace => (*namespace, rest),
-            _ => ("", rest),
-        };
-        let (plural, name, sub) = match rest {
-            [plural] => (*plural, "", ""),
-            [plural, name] => (*plural, *name, ""),
-            [plural, name, sub] => (*plural, *name, *sub),
-            _ => return None,
-        };
-        let own = |s: &str| s.to_owned();
-        let path = Self {
-            group: own(group),
-            version: own(version),
-            plural: own(plural),
-            namespace: own(namespace),
-            name: own(name),
-            sub: own(sub),
-        };
-        (!path.plural.is_empty()).then_some(path)
-    }
-
-    pub(crate) fn resolve(self, served: &Served) -> Result<Target> {
-        let resource = served.find(&self.group, &self.plural).ok_or_else(ApiError::no_such_path)?;
-        let version = resource.version(&self.version).ok_or_else(ApiError::no_such_path)?;
-        let definition = &resource.versions[version];
-        let sub = match self.sub.as_str() {
-            "" => Sub::None,
-            "status" if definition.has_status => Sub::Status,
-            "scale" if definition.scale.is_some() => Sub::Scale,
-            "finalize" if resource.is("", "namespaces") => Sub::Finalize,
-            "token" if resource.is("", "serviceaccounts") => Sub::Token,
-            _ => return Err(ApiError::no_such_path()),
-        };
-        let misplaced = if resource.namespaced {
-            self.namespace.is_empty() && !self.name.is_empty()
-        } else {
-            !self.namespace.is_empty()
-        };
-        if misplaced {
-            return Err(ApiError::no_such_path());
-        }
-        let resource = Arc::clone(resource);
-        Ok(Target { resource, version, namespace: self.namespace, name: self.name, sub })
-    }
-}
-
-/// Percent-decoding of one path segment; a decoded slash would address something else.
-pub(crate) fn decode(segment: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(segment.len());
-    let mut bytes = segment.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let hex = [bytes.next()?, bytes.next()?];
-            out.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
-        } else {
-            out.push(byte);
-        }
-    }
-    String::from_utf8(out).ok().filter(|text| !text.contains(['/', '\0']))
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
@@ -177,16 +58,10 @@ pub(crate) enum Propagation {
 }
 
 impl Options {
-    pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<Self> {
-        if uri.query().is_some_and(|query| query.len() > MAX_QUERY) {
-            return Err(ApiError::bad_request("query is too long"));
-        }
-        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
-            .map_err(|error| ApiError::bad_request(error.body_text()))?
-            .0;
+    pub(crate) fn parse(method: &Method, query: &Query) -> Result<Self> {
         let mut options = Self { kind: options_of(method), ..Self::default() };
-        for (name, value) in pairs {
-            options.set(&name, value)?;
+        for (name, value) in query.firsts() {
+            options.set(name, value)?;
         }
         Ok(options)
     }
@@ -196,31 +71,38 @@ impl Options {
         ApiError::invalid(Subject { group: "meta.k8s.io", kind: self.kind, name: "" }, errors)
     }
 
-    fn set(&mut self, name: &str, value: String) -> Result<()> {
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let text = || value.to_owned();
         match name {
-            "labelSelector" => self.label_selector = value,
-            "fieldSelector" => self.field_selector = value,
-            "limit" => self.limit = number(name, &value)?,
-            "continue" => self.continue_token = value,
-            "resourceVersion" => self.resource_version = value,
-            "resourceVersionMatch" => self.resource_version_match = value,
-            "watch" => self.watch = flag(name, &value)?,
-            "allowWatchBookmarks" => self.bookmarks = flag(name, &value)?,
-            "sendInitialEvents" => self.send_initial_events = Some(flag(name, &value)?),
-            "timeoutSeconds" => self.timeout_seconds = Some(number(name, &value)? as u64),
-            "dryRun" => self.set_dry_run(&value)?,
+            "labelSelector" => self.label_selector = text(),
+            "fieldSelector" => self.field_selector = text(),
+            // A limit below nothing is none.
+            "limit" => self.limit = usize::try_from(number(value)?).unwrap_or_default(),
+            "continue" => self.continue_token = text(),
+            "resourceVersion" => self.resource_version = text(),
+            "resourceVersionMatch" => self.resource_version_match = text(),
+            "watch" => self.watch = flag(value),
+            "allowWatchBookmarks" => self.bookmarks = flag(value),
+            "sendInitialEvents" => self.send_initial_events = Some(flag(value)),
+            "timeoutSeconds" => self.timeout_seconds = u64::try_from(number(value)?).ok(),
+            "dryRun" => self.set_dry_run(value)?,
             "fieldManager" => self.field_manager = manager(value).map_err(|error| self.refused(&[error]))?,
             "fieldValidation" => {
-                self.field_validation = validation(&value).map_err(|error| self.refused(&[error]))?;
+                self.field_validation = validation(value).map_err(|error| self.refused(&[error]))?;
             }
-            "force" => self.force = flag(name, &value)?,
-            "propagationPolicy" => self.set_propagation(&value)?,
-            "orphanDependents" if flag(name, &value)? => self.propagation = Some(Propagation::Orphan),
-            "includeObject" => self.include_object = value,
+            "force" => self.force = flag(value),
+            "propagationPolicy" => self.set_propagation(value)?,
+            "orphanDependents" if flag(value) => self.propagation = Some(Propagation::Orphan),
+            "includeObject" => self.include_object = text(),
             // Unknown parameters are ignored, as kube-apiserver does.
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether the query of a list asks for changes instead.
+    pub(crate) fn is_watch(query: &Query) -> bool {
+        query.first("watch").is_some_and(flag)
     }
 
     fn set_dry_run(&mut self, value: &str) -> Result<()> {
@@ -294,20 +176,6 @@ impl Default for Options {
     }
 }
 
-fn number(name: &str, value: &str) -> Result<usize> {
-    value
-        .parse()
-        .map_err(|_| ApiError::bad_request(format!("{name}: Invalid value: {value:?}: must be a number")))
-}
-
-fn flag(name: &str, value: &str) -> Result<bool> {
-    match value {
-        "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(ApiError::bad_request(format!("{name}: Invalid value: {value:?}: must be a boolean"))),
-    }
-}
-
 fn options_of(method: &Method) -> &'static str {
     match *method {
         Method::POST => "CreateOptions",
@@ -328,7 +196,7 @@ pub(crate) fn unsupported_match(value: &str, supported: &str) -> FieldError {
     unsupported("resourceVersionMatch", &quote(value), supported)
 }
 
-fn manager(value: String) -> Result<String, FieldError> {
+fn manager(value: &str) -> Result<String, FieldError> {
     if value.len() > MAX_MANAGER {
         let message = format!("Too long: may not be more than {MAX_MANAGER} bytes");
         return Err(field_error(ErrorKind::TooLong, "fieldManager", message));
@@ -337,7 +205,7 @@ fn manager(value: String) -> Result<String, FieldError> {
         let why = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
         return Err(invalid("fieldManager", &value.into(), &why));
     }
-    Ok(value)
+    Ok(value.to_owned())
 }
 
 fn validation(value: &str) -> Result<FieldValidation, FieldError> {
@@ -368,32 +236,16 @@ fn propagation(value: &str) -> Result<Propagation, FieldError> {
 mod tests {
     use super::*;
 
-    fn path(text: &str) -> Option<[String; 6]> {
-        ResourcePath::parse(text).map(|p| [p.group, p.version, p.plural, p.namespace, p.name, p.sub])
-    }
-
-    #[test]
-    fn paths_name_group_version_plural_namespace_name_and_subresource() {
-        let expect = |text: &str, wanted: [&str; 6]| assert_eq!(path(text).unwrap(), wanted, "{text}");
-        expect("/api/v1/secrets", ["", "v1", "secrets", "", "", ""]);
-        expect("/api/v1/namespaces", ["", "v1", "namespaces", "", "", ""]);
-        expect("/api/v1/namespaces/a", ["", "v1", "namespaces", "", "a", ""]);
-        expect("/api/v1/namespaces/a/finalize", ["", "v1", "namespaces", "", "a", "finalize"]);
-        expect("/api/v1/namespaces/a/secrets", ["", "v1", "secrets", "a", "", ""]);
-        expect("/apis/x.y/v1/namespaces/a/vms/b/status", ["x.y", "v1", "vms", "a", "b", "status"]);
-        expect("/apis/r/v1/clusterroles/a%3Ab", ["r", "v1", "clusterroles", "", "a:b", ""]);
-        assert!(
-            path("/api/v2/pods").is_none() && path("/apis/x.y").is_none() && path("/apis/x.y/v1").is_none()
-        );
-        assert!(path("/api/v1/secrets/a%2Fb").is_none() && path("/api/v1/a/b/c/d").is_none());
+    fn query(text: &str) -> Query {
+        Query::of(&format!("/x?{text}").parse().unwrap()).unwrap()
     }
 
     #[test]
     fn unknown_query_parameters_are_ignored_and_bad_values_refused() {
-        let parse = |query: &str| Options::parse(&Method::POST, &format!("/x?{query}").parse().unwrap());
+        let parse = |text: &str| Options::parse(&Method::POST, &query(text));
         assert!(parse("pretty=true&labelSelector=a%3Db").is_ok_and(|o| o.label_selector == "a=b"));
         for bad in
-            ["limit=many", "watch=perhaps", "dryRun=Some", "fieldValidation=Loose", "propagationPolicy=x"]
+            ["limit=many", "timeoutSeconds=", "dryRun=Some", "fieldValidation=Loose", "propagationPolicy=x"]
         {
             assert!(parse(bad).is_err(), "{bad}");
         }
@@ -401,11 +253,11 @@ mod tests {
 
     #[test]
     fn options_that_are_wrong_are_told_by_kind_and_field() {
-        let told = |method: Method, query: &str| {
-            let error = Options::parse(&method, &format!("/x?{query}").parse().unwrap()).unwrap_err();
+        let told = |method: Method, text: &str| {
+            let error = Options::parse(&method, &query(text)).unwrap_err();
             (error.code.as_u16(), error.message)
         };
-        for (method, query, message) in [
+        for (method, text, message) in [
             (
                 Method::POST,
                 "dryRun=x",
@@ -422,7 +274,7 @@ mod tests {
                 "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"x\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
             ),
         ] {
-            assert_eq!(told(method, query), (422, message.to_owned()));
+            assert_eq!(told(method, text), (422, message.to_owned()));
         }
         let long = format!("fieldManager={}", "a".repeat(129));
         assert!(

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
 use super::{ApiError, Call, Result};
+use crate::resource::Resource;
 use crate::selector::Selector;
 use crate::store::{Entry, ReadError, Store};
 
@@ -58,13 +59,25 @@ pub(super) fn check_not_future(store: &Store, revision: &str) -> Result<()> {
     }
 }
 
+/// Why objects cannot be selected by a field: kinds without any fields of their own say which two all have.
+fn unselectable(resource: &Resource, field: &str) -> String {
+    if resource.is_custom() || !resource.fields.is_empty() {
+        return format!("field label not supported: {field}");
+    }
+    format!(
+        "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        crate::schema::quote(field)
+    )
+}
+
 impl Call {
     pub(super) fn selector(&self) -> Result<Selector> {
         let resource = Arc::clone(&self.target.resource);
         // `events.k8s.io` names the object an event is about otherwise; both names select.
         let fields = self.options.field_selector.replace("regarding.", "involvedObject.");
         Selector::parse(&self.options.label_selector, &fields, |field| {
-            resource.fields.iter().any(|path| &*path.name == field)
+            let known = resource.fields.iter().any(|path| &*path.name == field);
+            if known { Ok(()) } else { Err(unselectable(&resource, field)) }
         })
     }
 

@@ -1,0 +1,91 @@
+//! The query of a request as pairs, read as leniently as Kubernetes does: what is not well encoded is passed over.
+
+use http::Uri;
+
+use crate::error::{ApiError, Result};
+
+/// Text a query may have.
+const MAX_QUERY: usize = 64 * 1024;
+
+/// Names and values, decoded, in the order they were sent.
+#[derive(Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn of(uri: &Uri) -> Result<Self> {
+        let text = uri.query().unwrap_or_default();
+        if text.len() > MAX_QUERY {
+            return Err(ApiError::bad_request("query is too long"));
+        }
+        let pairs = text.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));
+        let decoded = pairs.filter_map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((decode(name)?, decode(value)?))
+        });
+        Ok(Self(decoded.collect()))
+    }
+
+    /// The value of a parameter; of one that stands several times, the first.
+    pub(crate) fn first(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Each parameter once, with its first value.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_first = |at: usize, name: &str| self.0[..at].iter().all(|(key, _)| key != name);
+        self.0
+            .iter()
+            .enumerate()
+            .filter(move |(at, (name, _))| is_first(*at, name))
+            .map(|(_, (name, value))| (name.as_str(), value.as_str()))
+    }
+}
+
+fn decode(text: &str) -> Option<String> {
+    super::path::percent_decoded(&text.replace('+', " "))
+}
+
+/// A flag is set unless it says that it is not.
+pub(super) fn flag(value: &str) -> bool {
+    value != "0" && !value.eq_ignore_ascii_case("false")
+}
+
+/// A whole number.
+pub(super) fn number(value: &str) -> Result<i64> {
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    value.parse().map_err(|error: std::num::ParseIntError| {
+        let why = match error.kind() {
+            PosOverflow | NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        ApiError::bad_request(format!("strconv.ParseInt: parsing {}: {why}", crate::schema::quote(value)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(text: &str) -> Query {
+        Query::of(&format!("/x?{text}").parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_first_value_counts_and_what_cannot_be_decoded_does_not() {
+        let read = query("a=1&a=2&b=x%3Dy+z&c=%zz&d=1;e=2&f");
+        assert_eq!(read.first("a"), Some("1"));
+        assert_eq!(read.first("b"), Some("x=y z"));
+        assert_eq!((read.first("c"), read.first("d"), read.first("f")), (None, None, Some("")));
+        assert_eq!(read.firsts().collect::<Vec<_>>(), [("a", "1"), ("b", "x=y z"), ("f", "")]);
+    }
+
+    #[test]
+    fn flags_and_numbers_are_read_as_go_reads_them() {
+        assert!(flag("") && flag("x") && flag("true") && !flag("0") && !flag("False"));
+        assert_eq!(number("-5").unwrap(), -5);
+        let why = |value: &str| number(value).unwrap_err().message;
+        assert_eq!(why("x"), "strconv.ParseInt: parsing \"x\": invalid syntax");
+        assert_eq!(why(""), "strconv.ParseInt: parsing \"\": invalid syntax");
+        assert_eq!(why("99999999999999999999"), "strconv.ParseInt: parsing \"99999999999999999999\": value out of range");
+    }
+}
