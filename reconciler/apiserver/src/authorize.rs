@@ -134,6 +134,15 @@ pub(crate) fn allows(core: &Core, who: &Identity, wanted: &Attributes<'_>) -> bo
     grants(core).rules(who, wanted.namespace).any(|rule| rule_allows(rule, wanted))
 }
 
+/// By what it is allowed, if the rules allow it: the binding, or nothing for what needs none.
+pub(crate) fn allowed_by(core: &Core, who: &Identity, wanted: &Attributes<'_>) -> Option<String> {
+    let source = grants(core).source(who, wanted.namespace, |rule| rule_allows(rule, wanted));
+    match source {
+        Some(source) if !who.is_master() => Some(format!("RBAC: allowed by {source}")),
+        _ => allows(core, who, wanted).then(String::new),
+    }
+}
+
 /// What everybody is granted now.
 pub(crate) fn grants(core: &Core) -> Arc<Grants> {
     let state = core.store.state();

@@ -2,6 +2,7 @@
 //!
 //! Their schemas are not checked field by field as custom resources' are; what would do harm is.
 
+mod event;
 mod validate;
 
 use std::sync::Arc;
@@ -178,7 +179,23 @@ fn resource(definition: &Definition) -> Resource {
 pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Value>, now: Timestamp) {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => prepare_namespace(object, old),
-        ("", "secrets") => prepare_secret(object),
+        ("", "secrets") => {
+            prepare_secret(object);
+            drop_empty(object, &["data"]);
+        }
+        ("", "configmaps") => drop_empty(object, &["data", "binaryData"]),
+        ("", "serviceaccounts") => drop_empty(object, &["secrets", "imagePullSecrets"]),
+        ("", "events") => crate::event::complete(object),
+        (EVENTS, "events") => {
+            crate::event::to_core_group(object);
+            crate::event::complete(object);
+            crate::event::to_events_group(object);
+        }
+        ("coordination.k8s.io", "leases") => complete(object, "spec", json!({})),
+        (RBAC, "roles" | "clusterroles") => {
+            drop_empty(object, &["rules"]);
+            complete(object, "rules", Value::Null);
+        }
         (RBAC, "rolebindings" | "clusterrolebindings") => prepare_binding(object),
         (ADMISSION, "validatingadmissionpolicies") => prepare_policy(object, old),
         (ADMISSION, "validatingadmissionpolicybindings") => {
@@ -188,6 +205,28 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
         }
         (APIEXTENSIONS, _) => crate::crd::prepare(object, old, &seconds(now)),
         _ => {}
+    }
+}
+
+/// Drops members that Kubernetes' types leave out where there is nothing in them.
+fn drop_empty(object: &mut Value, members: &[&str]) {
+    let Some(object) = object.as_object_mut() else { return };
+    object.retain(|name, value| !members.contains(&name.as_str()) || !is_empty(value));
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::String(_) | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Adds a member that Kubernetes' types always have.
+fn complete(object: &mut Value, member: &str, nothing: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.entry(member).or_insert(nothing);
     }
 }
 

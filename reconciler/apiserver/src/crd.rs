@@ -6,10 +6,13 @@ use serde_json::{Value, json};
 
 use crate::meta::names::{dns_label, dns_subdomain};
 use crate::meta::{NameRule, field_error, invalid, required};
-use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version, version_rank};
+use crate::resource::{Origin, Resource, Schema, Version, version_rank};
 use crate::schema::{ErrorKind, FieldError, StructuralSchema};
 use crate::store::{Entry, FieldPath};
 use crate::table::Columns;
+
+/// In the order in which Kubernetes tells them of custom resources.
+const VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 
 /// Keeps a CRD until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -233,7 +236,7 @@ pub(crate) fn resource(entry: &Entry) -> Result<Resource, String> {
         },
         counts_generation: true,
         needs_revision: true,
-        verbs: ALL_VERBS,
+        verbs: VERBS,
         group,
     })
 }

@@ -15,6 +15,18 @@ use crate::review;
 const MINOR: &str = "33";
 const GIT_VERSION: &str = "v1.33.0+berth";
 
+/// The order of the built-in groups; others follow.
+const GROUPS: [&str; 8] = [
+    "",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "rbac.authorization.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "coordination.k8s.io",
+];
+
 /// A document of the server about itself.
 #[derive(Debug)]
 pub(crate) struct Document {
@@ -61,7 +73,10 @@ fn groups(core: &Core) -> Vec<Group> {
         versions.sort_by_key(|(version, _): &(String, _)| std::cmp::Reverse(version_rank(version)));
         Group { name, versions }
     };
-    found.into_iter().map(in_order).collect()
+    let mut groups: Vec<Group> = found.into_iter().map(in_order).collect();
+    // Among equals by name, in which they are already.
+    groups.sort_by_key(|group| GROUPS.iter().position(|name| *name == group.name).unwrap_or(GROUPS.len()));
+    groups
 }
 
 /// The document at `path`, if it is one.

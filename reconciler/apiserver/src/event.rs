@@ -1,6 +1,6 @@
 //! The two faces of an Event: the core group's, which is stored, and `events.k8s.io/v1`.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Member names: core, then `events.k8s.io`.
 const RENAMED: &[(&str, &str)] = &[
@@ -12,6 +12,9 @@ const RENAMED: &[(&str, &str)] = &[
     ("source", "deprecatedSource"),
     ("reportingComponent", "reportingController"),
 ];
+
+/// Members of `events.k8s.io` that are left out where they are empty.
+const WHO_REPORTS: [&str; 2] = ["reportingController", "reportingInstance"];
 
 fn rename(object: &mut Value, api_version: &str, name: impl Fn(&str) -> Option<&'static str>) {
     let Some(members) = object.as_object_mut() else { return };
@@ -27,6 +30,27 @@ pub(crate) fn to_events_group(object: &mut Value) {
     rename(object, "events.k8s.io/v1", |name| {
         RENAMED.iter().find(|(core, _)| *core == name).map(|(_, new)| *new)
     });
+    // There these are left out where they are empty.
+    if let Some(members) = object.as_object_mut() {
+        let kept = |name: &str, value: &Value| !WHO_REPORTS.contains(&name) || value != "";
+        members.retain(|name, value| kept(name, value));
+    }
+}
+
+/// Adds what an Event of the core group always has, be there something in it or not.
+pub(crate) fn complete(object: &mut Value) {
+    let Some(members) = object.as_object_mut() else { return };
+    for (name, nothing) in [
+        ("involvedObject", json!({})),
+        ("source", json!({})),
+        ("firstTimestamp", Value::Null),
+        ("lastTimestamp", Value::Null),
+        ("eventTime", Value::Null),
+        ("reportingComponent", "".into()),
+        ("reportingInstance", "".into()),
+    ] {
+        members.entry(name).or_insert(nothing);
+    }
 }
 
 pub(crate) fn to_core_group(object: &mut Value) {
@@ -50,5 +74,19 @@ mod tests {
         assert!(object.get("message").is_none());
         to_core_group(&mut object);
         assert_eq!(object, core);
+    }
+
+    #[test]
+    fn what_an_event_does_not_say_is_there_as_nothing() {
+        let mut object = json!({"apiVersion": "v1", "reason": "R", "eventTime": "t"});
+        complete(&mut object);
+        assert_eq!(
+            object,
+            json!({"apiVersion": "v1", "reason": "R", "eventTime": "t", "involvedObject": {}, "source": {},
+                "firstTimestamp": null, "lastTimestamp": null, "reportingComponent": "", "reportingInstance": ""})
+        );
+        to_events_group(&mut object);
+        assert!(object.get("reportingController").is_none() && object["deprecatedFirstTimestamp"].is_null());
+        assert_eq!(object["regarding"], json!({}));
     }
 }

@@ -55,22 +55,29 @@ pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value)
         review["metadata"]["creationTimestamp"] = crate::clock::seconds(core.clock.now()).into();
     }
     review["status"] = if kind == WHO {
-        let mut user = json!({"username": who.user, "groups": who.groups});
-        if !who.uid.is_empty() {
-            user["uid"] = who.uid.as_str().into();
-        }
-        json!({"userInfo": user})
+        json!({"userInfo": user_info(who)})
     } else if kind == MAY {
-        let allowed = authorize::allows(core, who, &attributes(&spec));
-        if allowed {
-            json!({"allowed": true})
-        } else {
-            json!({"allowed": false, "reason": "no rule allows it"})
+        match authorize::allowed_by(core, who, &attributes(&spec)) {
+            None => json!({"allowed": false}),
+            Some(reason) if reason.is_empty() => json!({"allowed": true}),
+            Some(reason) => json!({"allowed": true, "reason": reason}),
         }
     } else {
         rules(core, who, spec["namespace"].as_str().unwrap_or_default())
     };
     Ok(review)
+}
+
+fn user_info(who: &Identity) -> Value {
+    let mut user = json!({"username": who.user, "groups": who.groups});
+    if !who.uid.is_empty() {
+        user["uid"] = who.uid.as_str().into();
+    }
+    let extra = who.extra();
+    if !extra.is_null() {
+        user["extra"] = extra;
+    }
+    user
 }
 
 /// A review asks about a resource or about a path.
@@ -84,7 +91,8 @@ fn one_question(spec: &Value) -> Result<()> {
         }
         (true, true) => {
             let why = "cannot be specified in combination with resourceAttributes";
-            invalid("spec.nonResourceAttributes", &spec["nonResourceAttributes"], why)
+            let path = &spec["nonResourceAttributes"];
+            invalid("spec.nonResourceAttributes", &json!({"Path": path["path"], "Verb": path["verb"]}), why)
         }
         _ => return Ok(()),
     };

@@ -198,6 +198,7 @@ pub(crate) fn authenticate(core: &Core, token: &str) -> Option<Identity> {
     }
     let mut identity = Identity::new(user_name(&claims.namespace, &claims.name), groups(&claims.namespace));
     identity.uid.clone_from(&claims.uid);
+    identity.credential = format!("JTI={}", claims.id);
     Some(identity)
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::builtin::RBAC;
 use crate::identity::Identity;
+use crate::service_account::user_name;
 use crate::store::State;
 
 const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
@@ -20,6 +21,8 @@ struct Grant {
     /// Empty: everywhere.
     namespace: Arc<str>,
     rules: Arc<Vec<Value>>,
+    /// `ClusterRoleBinding "b" of ClusterRole "r" to User "u"`.
+    source: Arc<str>,
 }
 
 #[derive(Debug, Default)]
@@ -70,27 +73,42 @@ impl Grants {
                     _ => None,
                 };
                 if let Some(rules) = rules {
-                    grants.bind(&binding, &Grant { namespace: namespace.clone(), rules: Arc::clone(rules) });
+                    grants.bind(&binding, namespace, rules);
                 }
             }
         }
         grants
     }
 
-    fn bind(&mut self, binding: &Value, grant: &Grant) {
+    fn bind(&mut self, binding: &Value, namespace: &str, rules: &Arc<Vec<Value>>) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let of_role = format!("{} {:?}", text(&binding["roleRef"]["kind"]), text(&binding["roleRef"]["name"]));
+        let binding_name = text(&binding["metadata"]["name"]);
+        let source = match namespace {
+            "" => format!("ClusterRoleBinding {binding_name:?} of {of_role}"),
+            namespace => format!("RoleBinding {:?} of {of_role}", format!("{binding_name}/{namespace}")),
+        };
         for subject in binding["subjects"].as_array().into_iter().flatten() {
-            let name = subject["name"].as_str().unwrap_or_default();
-            let (of, name): (_, Box<str>) = match subject["kind"].as_str() {
-                Some("User") => (&mut self.users, name.into()),
-                Some("Group") => (&mut self.groups, name.into()),
+            let name = text(&subject["name"]);
+            let (of, who, told) = match subject["kind"].as_str() {
+                Some("User") => (&mut self.users, name.clone(), name),
+                Some("Group") => (&mut self.groups, name.clone(), name),
                 Some("ServiceAccount") => {
-                    let namespace = subject["namespace"].as_str().unwrap_or(&grant.namespace);
-                    (&mut self.users, format!("system:serviceaccount:{namespace}:{name}").into())
+                    let place = subject["namespace"].as_str().unwrap_or(namespace);
+                    (&mut self.users, user_name(place, &name), format!("{name}/{place}"))
                 }
                 _ => continue,
             };
-            of.entry(name).or_default().push(grant.clone());
+            let source = format!("{source} to {} {told:?}", text(&subject["kind"]));
+            let grant = Grant { namespace: namespace.into(), rules: Arc::clone(rules), source: source.into() };
+            of.entry(who.into()).or_default().push(grant);
         }
+    }
+
+    fn grants<'a>(&'a self, who: &'a Identity, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
+        let by_group = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
+        let grants = self.users.get(who.user.as_str()).into_iter().chain(by_group).flatten();
+        grants.filter(move |grant| grant.namespace.is_empty() || *grant.namespace == *namespace)
     }
 
     /// The rules that apply to somebody in a namespace, or with an empty one cluster-wide.
@@ -99,9 +117,17 @@ impl Grants {
         who: &'a Identity,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a Value> {
-        let by_group = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
-        let grants = self.users.get(who.user.as_str()).into_iter().chain(by_group).flatten();
-        let applies = move |grant: &&Grant| grant.namespace.is_empty() || *grant.namespace == *namespace;
-        grants.filter(applies).flat_map(|grant| grant.rules.iter())
+        self.grants(who, namespace).flat_map(|grant| grant.rules.iter())
+    }
+
+    /// By which binding somebody may do what a rule that fits allows: `RoleBinding "b/ns" of Role "r" to User "u"`.
+    pub(crate) fn source(
+        &self,
+        who: &Identity,
+        namespace: &str,
+        fits: impl Fn(&Value) -> bool,
+    ) -> Option<Arc<str>> {
+        let mut grants = self.grants(who, namespace);
+        grants.find(|grant| grant.rules.iter().any(&fits)).map(|grant| Arc::clone(&grant.source))
     }
 }

@@ -1,10 +1,11 @@
 //! What makes built-in objects unfit to be stored, in the words of kube-apiserver.
 
 use base64::Engine as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{ADMISSION, APIEXTENSIONS, RBAC};
-use crate::meta::{field_error, invalid, required};
+use super::{ADMISSION, APIEXTENSIONS, EVENTS, RBAC};
+use crate::meta::names::{data_key, dns_subdomain};
+use crate::meta::{NameRule, field_error, invalid, required};
 use crate::resource::Resource;
 use crate::schema::{ErrorKind, FieldError};
 
@@ -17,7 +18,16 @@ pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>)
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "secrets") => validate_secret(object, old, &mut errors),
         ("", "configmaps") => validate_config_map(object, old, &mut errors),
-        ("", "events") => validate_event(object, &mut errors),
+        ("", "events") => super::event::validate(object, None, &mut errors),
+        (EVENTS, "events") => {
+            let core = |event: &Value| {
+                let mut event = event.clone();
+                crate::event::to_core_group(&mut event);
+                event
+            };
+            let old = old.map(core);
+            super::event::validate(&core(object), Some(old.as_ref()), &mut errors);
+        }
         ("coordination.k8s.io", "leases") => validate_lease(object, &mut errors),
         (RBAC, "roles" | "clusterroles") => validate_rules(resource.namespaced, object, &mut errors),
         (RBAC, "rolebindings" | "clusterrolebindings") => {
@@ -45,13 +55,6 @@ fn immutable(object: &Value, old: Option<&Value>, members: &[&str], errors: &mut
     }
 }
 
-fn is_data_key(key: &str) -> bool {
-    (1..=253).contains(&key.len())
-        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        && key != "."
-        && !key.starts_with("..")
-}
-
 fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usize {
     if !object[member].is_null() && !object[member].is_object() {
         errors.push(invalid(member, &object[member], "must be a map"));
@@ -59,10 +62,7 @@ fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usiz
     let mut total = 0;
     for (key, value) in object[member].as_object().into_iter().flatten() {
         let field = format!("{member}[{key}]");
-        if !is_data_key(key) {
-            let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
-            errors.push(invalid(&field, &key.as_str().into(), why));
-        }
+        errors.extend(data_key(key).iter().map(|why| invalid(&field, &key.as_str().into(), why)));
         match value.as_str() {
             Some(text) => total += text.len(),
             None => {
@@ -101,7 +101,7 @@ fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldEr
             errors.push(invalid(&format!("data[{key}]"), &"<secret>".into(), "must be base64"));
         }
     }
-    too_much(total / 4 * 3, errors);
+    too_much("data", total / 4 * 3, errors);
     if old.is_some_and(|old| old["type"] != object["type"]) {
         errors.push(invalid("type", &object["type"], "field is immutable"));
     }
@@ -116,24 +116,15 @@ fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<Fie
             errors.push(invalid(&format!("data[{key}]"), &key.as_str().into(), why));
         }
     }
-    too_much(total, errors);
+    // Without a name: it is the object as a whole.
+    too_much("", total, errors);
     immutable(object, old, &["data", "binaryData"], errors);
 }
 
-fn too_much(total: usize, errors: &mut Vec<FieldError>) {
+fn too_much(field: &str, total: usize, errors: &mut Vec<FieldError>) {
     if total > MAX_DATA {
         let message = format!("Too long: may not be more than {MAX_DATA} bytes");
-        errors.push(field_error(ErrorKind::TooLong, "", message));
-    }
-}
-
-fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
-    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    // Events about cluster-scoped objects live in `default`.
-    if involved != namespace && !(involved.is_empty() && namespace == "default") {
-        let why = "does not match event.namespace";
-        errors.push(invalid("involvedObject.namespace", &object["involvedObject"]["namespace"], why));
+        errors.push(field_error(ErrorKind::TooLong, field, message));
     }
 }
 
@@ -192,21 +183,47 @@ fn one_of(field: &str, value: &Value, supported: &[&str], errors: &mut Vec<Field
 
 fn validate_binding(namespaced: bool, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
-    one_of("roleRef.apiGroup", &object["roleRef"]["apiGroup"], &[RBAC], errors);
-    one_of("roleRef.kind", &object["roleRef"]["kind"], kinds, errors);
-    for (at, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
-        one_of(
-            &format!("subjects[{at}].kind"),
-            &subject["kind"],
-            &["ServiceAccount", "User", "Group"],
-            errors,
-        );
+    let role = &object["roleRef"];
+    one_of("roleRef.apiGroup", &role["apiGroup"], &[RBAC], errors);
+    one_of("roleRef.kind", &role["kind"], kinds, errors);
+    match role["name"].as_str().unwrap_or_default() {
+        "" => errors.push(required("roleRef.name", "")),
+        name => {
+            let problems = NameRule::PathSegment.problems(name);
+            errors.extend(problems.iter().map(|why| invalid("roleRef.name", &role["name"], why)));
+        }
     }
-    if object["roleRef"]["name"].as_str().is_none_or(str::is_empty) {
-        errors.push(required("roleRef.name", ""));
+    for (at, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
+        validate_subject(&format!("subjects[{at}]"), namespaced, subject, errors);
     }
     if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
-        errors.push(invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
+        // In Kubernetes the reference is shown as its own types call the members.
+        let shown = json!({"APIGroup": role["apiGroup"], "Kind": role["kind"], "Name": role["name"]});
+        errors.push(invalid("roleRef", &shown, "cannot change roleRef"));
+    }
+}
+
+fn validate_subject(field: &str, namespaced: bool, subject: &Value, errors: &mut Vec<FieldError>) {
+    let text = |member: &str| subject[member].as_str().unwrap_or_default();
+    let name = text("name");
+    if name.is_empty() {
+        errors.push(required(&format!("{field}.name"), ""));
+    }
+    match text("kind") {
+        "ServiceAccount" => {
+            if !name.is_empty() {
+                let problems = dns_subdomain(name);
+                errors.extend(problems.iter().map(|why| invalid(&format!("{field}.name"), &name.into(), why)));
+            }
+            if !text("apiGroup").is_empty() {
+                one_of(&format!("{field}.apiGroup"), &subject["apiGroup"], &[""], errors);
+            }
+            if !namespaced && text("namespace").is_empty() {
+                errors.push(required(&format!("{field}.namespace"), ""));
+            }
+        }
+        "User" | "Group" => one_of(&format!("{field}.apiGroup"), &subject["apiGroup"], &[RBAC], errors),
+        _ => one_of(&format!("{field}.kind"), &subject["kind"], &["ServiceAccount", "User", "Group"], errors),
     }
 }
 
@@ -245,9 +262,24 @@ mod tests {
             told(&errors),
             [
                 "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
+                "subjects[0].name: Required value",
                 "subjects[0].kind: Unsupported value: \"Dog\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
             ]
         );
+    }
+
+    #[test]
+    fn a_subject_is_of_the_group_its_kind_is_of() {
+        let of = |namespaced: bool, subject: Value| {
+            let mut errors = Vec::new();
+            validate_subject("s", namespaced, &subject, &mut errors);
+            told(&errors)
+        };
+        assert!(of(false, json!({"kind": "User", "name": "u", "apiGroup": RBAC})).is_empty());
+        assert!(of(true, json!({"kind": "ServiceAccount", "name": "a"})).is_empty());
+        assert_eq!(of(false, json!({"kind": "ServiceAccount", "name": "a"})), ["s.namespace: Required value"]);
+        assert_eq!(of(true, json!({"kind": "ServiceAccount", "name": "a", "apiGroup": "x"})).len(), 1);
+        assert_eq!(of(true, json!({"kind": "Group", "name": "g", "apiGroup": ""})).len(), 1);
     }
 
     #[test]

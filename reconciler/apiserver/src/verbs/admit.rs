@@ -29,7 +29,7 @@ impl Call {
             username: self.who.user.clone(),
             uid: self.who.uid.clone(),
             groups: self.who.groups.clone(),
-            ..admission::UserInfo::default()
+            extra: self.who.extra(),
         };
         // A namespace is in itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
