@@ -130,6 +130,7 @@ fn openapi(core: &Core, path: &str) -> Option<Document> {
             status: version.has_status,
             scale: version.scale.is_some(),
             schema: version.schema_json.as_ref(),
+            selectable: selectable(resource),
         })
         .collect();
     match path.trim_matches('/') {
@@ -140,6 +141,12 @@ fn openapi(core: &Core, path: &str) -> Option<Document> {
             Some(Document { public: true, ..Document::json(&document) })
         }
     }
+}
+
+/// What documents say of selecting custom resources; of built-in kinds they say nothing.
+fn selectable(resource: &Resource) -> Vec<&str> {
+    let fields = resource.fields.iter().filter(|_| resource.is_custom());
+    fields.map(|path| &*path.name).collect()
 }
 
 pub(crate) fn version() -> Value {
@@ -200,7 +207,8 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
     if resource.is("", "namespaces") {
         let mut finalize = side("finalize", "Namespace");
         finalize["verbs"] = json!(["update"]);
-        list.push(finalize);
+        // Those of built-in kinds are told by name.
+        list.insert(1, finalize);
     }
     if resource.is("", "serviceaccounts") {
         let mut token = side("token", "TokenRequest");
@@ -215,8 +223,9 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
 fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
     use sha2::Digest as _;
-    let text =
-        format!("{}/{}/{}", resource.group, resource.versions[resource.storage_version].name, resource.kind);
+    // Both groups' Events are stored as one.
+    let group = resource.storage.split('/').next().unwrap_or_default();
+    let text = format!("{group}/{}/{}", resource.versions[resource.storage_version].name, resource.kind);
     base64::engine::general_purpose::STANDARD.encode(&sha2::Sha256::digest(text.as_bytes())[..8])
 }
 
@@ -242,11 +251,11 @@ fn aggregated_group(group: &Group) -> Value {
         for kind in review::KINDS.iter().filter(|kind| kind.group == group.name) {
             list.push(json!({"resource": kind.plural, "scope": "Cluster", "verbs": ["create"],
                 "singularResource": kind.kind.to_lowercase(),
-                "responseKind": {"group": kind.group, "version": "v1", "kind": kind.kind}}));
+                "responseKind": {"group": "", "version": "", "kind": kind.kind}}));
         }
         json!({"version": name, "freshness": "Current", "resources": list})
     };
-    let mut metadata = json!({"creationTimestamp": null});
+    let mut metadata = json!({});
     if !group.name.is_empty() {
         metadata["name"] = group.name.as_str().into();
     }
@@ -254,7 +263,9 @@ fn aggregated_group(group: &Group) -> Value {
 }
 
 fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> Value {
-    let kind = |kind: &str| json!({"group": group.name, "version": version, "kind": kind});
+    // What is built in is of the group and version it is told under, which need not be said.
+    let (group, version) = if resource.is_custom() { (group.name.as_str(), version) } else { ("", "") };
+    let kind = |kind: &str| json!({"group": group, "version": version, "kind": kind});
     let definition = &resource.versions[at];
     let mut entry = json!({
         "resource": resource.plural,
@@ -279,8 +290,9 @@ fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> V
             "responseKind": {"group": "autoscaling", "version": "v1", "kind": "Scale"}}));
     }
     if resource.is("", "namespaces") {
-        sides
-            .push(json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]}));
+        let finalize =
+            json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]});
+        sides.insert(0, finalize);
     }
     if resource.is("", "serviceaccounts") {
         sides.push(json!({"subresource": "token", "verbs": ["create"],

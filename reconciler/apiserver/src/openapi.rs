@@ -29,6 +29,8 @@ pub(crate) struct Served<'a> {
     pub(crate) scale: bool,
     /// `openAPIV3Schema` of a custom resource; `None` for a built-in kind, whose schema is known here.
     pub(crate) schema: Option<&'a Value>,
+    /// Fields that objects can be selected by, besides those all have.
+    pub(crate) selectable: Vec<&'a str>,
 }
 
 impl Served<'_> {

@@ -202,8 +202,12 @@ fn manager(value: &str) -> Result<String, FieldError> {
         return Err(field_error(ErrorKind::TooLong, "fieldManager", message));
     }
     if let Some((at, letter)) = value.chars().enumerate().find(|(_, letter)| letter.is_control()) {
-        let why = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
-        return Err(invalid("fieldManager", &value.into(), &why));
+        let message = format!(
+            "Invalid value: {}: invalid character U+{:04X} (at position {at})",
+            quote(value),
+            u32::from(letter)
+        );
+        return Err(field_error(ErrorKind::Invalid, "fieldManager", message));
     }
     Ok(value.to_owned())
 }

@@ -38,6 +38,10 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     let raw = served.schema.or_else(|| builtin_openapi(served.group, served.kind)).unwrap_or(&empty);
     let mut kind = with_head(raw, "ObjectMeta", "Standard object's metadata.");
     kind["x-kubernetes-group-version-kind"] = json!([served.gvk()]);
+    if !served.selectable.is_empty() {
+        let fields = served.selectable.iter().map(|path| json!({"fieldPath": path}));
+        kind["x-kubernetes-selectable-fields"] = fields.collect();
+    }
     let mut items = json!({"type": "array", "description": format!("List of {}.", served.plural)});
     items["items"] = reference(&name(served, served.kind));
     let list = json!({

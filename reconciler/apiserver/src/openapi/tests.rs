@@ -16,6 +16,7 @@ fn thing(schema: &Value) -> Served<'_> {
         status: true,
         scale: true,
         schema: Some(schema),
+        selectable: vec!["spec.port"],
     }
 }
 
@@ -31,6 +32,7 @@ fn namespace() -> Served<'static> {
         status: true,
         scale: false,
         schema: None,
+        selectable: Vec::new(),
     }
 }
 
@@ -104,6 +106,7 @@ fn a_document_has_what_kubectl_looks_for() {
         "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
     );
     assert_eq!(model["required"], json!(["spec"]));
+    assert_eq!(model["x-kubernetes-selectable-fields"], json!([{"fieldPath": "spec.port"}]));
     let paths: Vec<&String> = document["paths"].as_object().expect("paths").keys().collect();
     assert_eq!(
         paths,

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::update::is_released;
-use super::{ATTEMPTS, Answer, ApiError, Call, Result};
+use super::{ATTEMPTS, Answer, ApiError, Call, Result, Subject};
 use crate::admission::Operation;
 use crate::clock::seconds;
 use crate::core::Core;
@@ -57,17 +57,22 @@ impl Call {
     }
 
     fn check_preconditions(&self, entry: &Entry) -> Result<()> {
-        let check = |what: &str, wanted: &Option<String>, found: &str| match wanted {
+        let resource = self.resource();
+        // In Kubernetes this refusal names the kind where others name the resource.
+        let subject = Subject { group: &resource.group, kind: &resource.kind, name: &self.target.name };
+        let check = |what: &str, wanted: &Option<String>, found: &str, since: &str| match wanted {
             Some(wanted) if wanted != found => {
                 let why = format!(
-                    "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). \
+                     The object might have been {since}"
                 );
-                Err(ApiError::conflict(self.subject(&self.target.name), &why))
+                Err(ApiError::conflict(subject, &why))
             }
             _ => Ok(()),
         };
-        check("UID", &self.options.precondition_uid, &entry.facts.uid)?;
-        check("ResourceVersion", &self.options.precondition_revision, &entry.revision.to_string())
+        check("UID", &self.options.precondition_uid, &entry.facts.uid, "deleted and then recreated")?;
+        let revision = entry.revision.to_string();
+        check("ResourceVersion", &self.options.precondition_revision, &revision, "modified")
     }
 
     /// The object as it is while it is being deleted.

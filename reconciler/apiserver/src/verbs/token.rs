@@ -50,20 +50,24 @@ impl Call {
         request["kind"] = "TokenRequest".into();
         request["apiVersion"] = "authentication.k8s.io/v1".into();
         request["metadata"] = json!({
-            "name": claims.name, "namespace": claims.namespace, "creationTimestamp": seconds(now),
+            "name": claims.name, "namespace": claims.namespace, "uid": claims.uid,
+            "creationTimestamp": seconds(now),
         });
         if !request["spec"].is_object() {
             request["spec"] = json!({});
         }
         request["spec"]["expirationSeconds"] = life.into();
         request["spec"]["audiences"] = json!(claims.audiences);
+        if request["spec"].get("boundObjectRef").is_none() {
+            request["spec"]["boundObjectRef"] = Value::Null;
+        }
         request["status"] = json!({"token": token, "expirationTimestamp": seconds(expires)});
         Ok(Answer { is_object: false, ..Answer::of_value(StatusCode::CREATED, &request) })
     }
 
     fn unfit(&self, errors: &[FieldError]) -> ApiError {
         let group = "authentication.k8s.io";
-        ApiError::invalid(Subject { group, kind: "TokenRequest", name: &self.target.name }, errors)
+        ApiError::invalid(Subject { group, kind: "TokenRequest", name: "" }, errors)
     }
 
     fn audiences(&self, sent: &Value) -> Result<Vec<String>> {
@@ -85,7 +89,7 @@ impl Call {
         }
         let text = |member: &str| reference[member].as_str().unwrap_or_default();
         if text("kind") != "Secret" || text("apiVersion") != "v1" {
-            let why = format!("cannot bind token for serviceaccount to object of kind {:?}", text("kind"));
+            let why = format!("cannot bind token to object of type {}, Kind={}", text("apiVersion"), text("kind"));
             return Err(ApiError::bad_request(why));
         }
         let subject = Subject { group: "", kind: "secrets", name: text("name") };
@@ -93,7 +97,12 @@ impl Call {
         let secret = self.core.store.get(&key).ok_or_else(|| ApiError::not_found(subject))?;
         let uid = secret.facts.uid.to_string();
         if !text("uid").is_empty() && text("uid") != uid {
-            let why = format!("the UID in the bound object reference ({}) does not match", text("uid"));
+            let why = format!(
+                "the UID in the bound object reference ({}) does not match the UID in record. \
+                 The object might have been deleted and then recreated",
+                text("uid")
+            );
+            let subject = Subject { kind: "Secret", ..subject };
             return Err(ApiError::conflict(subject, &why));
         }
         Ok(Some((text("name").to_owned(), uid)))

@@ -28,6 +28,13 @@ impl Call {
         }
         self.accept(&mut object)?;
         let sent = object["metadata"]["name"].as_str().unwrap_or_default();
+        if sent.is_empty() {
+            let why = format!(
+                "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                self.target.name
+            );
+            return Err(ApiError::bad_request(why));
+        }
         if sent != self.target.name {
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({sent}) does not match the name on the URL ({})",
@@ -39,7 +46,8 @@ impl Call {
             let why = "must be specified for an update";
             let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
             self.existing()?;
-            return Err(self.invalid(&object, &[error]));
+            // In Kubernetes this refusal names the resource where others name the kind.
+            return Err(ApiError::invalid(self.subject(&self.target.name), &[error]));
         }
         self.change(Source::Update, move |_, _| Ok(object.clone())).await
     }

@@ -352,7 +352,7 @@ async fn a_collection_is_deleted_as_far_as_the_selector_reaches() {
     let left = client.get(BOATS).await.json();
     assert_eq!(left["items"].as_array().unwrap().len(), 1);
     let everywhere = client.send(Method::DELETE, "/apis/toys.example/v1/boats", "", "", "").await;
-    assert_eq!(everywhere.reason(), (405, "MethodNotAllowed".into()));
+    assert_eq!(everywhere.reason(), (404, "NotFound".into()));
 }
 
 #[tokio::test(start_paused = true)]
