@@ -124,6 +124,12 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(subject)
     }
 
+    /// Like [`Self::already_exists`], but not for long.
+    pub(crate) fn still_exists(subject: Subject<'_>) -> Self {
+        let error = Self::already_exists(subject);
+        Self { message: format!("object is being deleted: {}", error.message), ..error }
+    }
+
     pub(crate) fn conflict(subject: Subject<'_>, why: &str) -> Self {
         let message =
             format!("Operation cannot be fulfilled on {} {:?}: {why}", subject.qualified(), subject.name);

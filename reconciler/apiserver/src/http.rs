@@ -123,6 +123,9 @@ impl Front {
             return Ok(respond::text(metrics::render(self)));
         }
         let accept = negotiate::accept(request.headers());
+        if path.starts_with("/openapi/") && !accept.takes_documents() {
+            return Err(ApiError::not_acceptable());
+        }
         let document = match path {
             "/openapi/v2" if accept.prefers(openapi::V2_PROTOBUF) => Some(Document::openapi_v2_protobuf()),
             _ => discovery::document(&self.core, path, accept.wants_aggregated_discovery()),
@@ -181,9 +184,12 @@ impl Front {
             return Ok(respond::json(StatusCode::CREATED, &answer));
         }
         let selector = query.first("fieldSelector").unwrap_or_default();
+        let target = path.resolve(&self.core.catalog.served(), verb);
+        if let Ok(target) = &target {
+            *what = metrics::What::new(verb, target);
+        }
         authorize::resource(&self.core, &who, verb, &path, selector)?;
-        let target = path.resolve(&self.core.catalog.served(), verb)?;
-        *what = metrics::What::new(verb, &target);
+        let target = target?;
         let options = Options::parse(request.method(), &query)?;
         let accept = negotiate::accept(request.headers());
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;

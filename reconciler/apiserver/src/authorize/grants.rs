@@ -82,7 +82,8 @@ impl Grants {
 
     fn bind(&mut self, binding: &Value, namespace: &str, rules: &Arc<Vec<Value>>) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let of_role = format!("{} {:?}", text(&binding["roleRef"]["kind"]), text(&binding["roleRef"]["name"]));
+        let of_role =
+            format!("{} {:?}", text(&binding["roleRef"]["kind"]), text(&binding["roleRef"]["name"]));
         let binding_name = text(&binding["metadata"]["name"]);
         let source = match namespace {
             "" => format!("ClusterRoleBinding {binding_name:?} of {of_role}"),
@@ -100,7 +101,8 @@ impl Grants {
                 _ => continue,
             };
             let source = format!("{source} to {} {told:?}", text(&subject["kind"]));
-            let grant = Grant { namespace: namespace.into(), rules: Arc::clone(rules), source: source.into() };
+            let grant =
+                Grant { namespace: namespace.into(), rules: Arc::clone(rules), source: source.into() };
             of.entry(who.into()).or_default().push(grant);
         }
     }

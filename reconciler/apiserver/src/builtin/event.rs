@@ -176,7 +176,8 @@ mod tests {
             ]
         );
         assert!(told(&bare, None).is_empty(), "through the core group it need not");
-        let timed = json!({"metadata": {"namespace": "a"}, "eventTime": "t", "involvedObject": {"namespace": "a"}});
+        let timed =
+            json!({"metadata": {"namespace": "a"}, "eventTime": "t", "involvedObject": {"namespace": "a"}});
         let fields: Vec<String> =
             told(&timed, None).iter().filter_map(|one| one.split(':').next().map(str::to_owned)).collect();
         let part = "reportingComponent";

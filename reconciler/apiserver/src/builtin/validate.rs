@@ -213,7 +213,8 @@ fn validate_subject(field: &str, namespaced: bool, subject: &Value, errors: &mut
         "ServiceAccount" => {
             if !name.is_empty() {
                 let problems = dns_subdomain(name);
-                errors.extend(problems.iter().map(|why| invalid(&format!("{field}.name"), &name.into(), why)));
+                errors
+                    .extend(problems.iter().map(|why| invalid(&format!("{field}.name"), &name.into(), why)));
             }
             if !text("apiGroup").is_empty() {
                 one_of(&format!("{field}.apiGroup"), &subject["apiGroup"], &[""], errors);
@@ -277,7 +278,10 @@ mod tests {
         };
         assert!(of(false, json!({"kind": "User", "name": "u", "apiGroup": RBAC})).is_empty());
         assert!(of(true, json!({"kind": "ServiceAccount", "name": "a"})).is_empty());
-        assert_eq!(of(false, json!({"kind": "ServiceAccount", "name": "a"})), ["s.namespace: Required value"]);
+        assert_eq!(
+            of(false, json!({"kind": "ServiceAccount", "name": "a"})),
+            ["s.namespace: Required value"]
+        );
         assert_eq!(of(true, json!({"kind": "ServiceAccount", "name": "a", "apiGroup": "x"})).len(), 1);
         assert_eq!(of(true, json!({"kind": "Group", "name": "g", "apiGroup": ""})).len(), 1);
     }

@@ -62,6 +62,12 @@ impl Accept {
         Err(ApiError::not_acceptable())
     }
 
+    /// Whether the client takes a document in some form of data; which one, JSON or protobuf, is for the document.
+    pub(super) fn takes_documents(&self) -> bool {
+        let data = |media: &str| media == "*/*" || media.starts_with("application/");
+        self.ranges.is_empty() || self.ranges.iter().any(|(media, _)| data(media))
+    }
+
     /// Whether the client asks for exactly this media type before anything else.
     pub(super) fn prefers(&self, media: &str) -> bool {
         self.ranges.first().is_some_and(|(first, _)| first == media)
@@ -83,12 +89,23 @@ impl Accept {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn wanted(value: &str) -> Option<Wanted> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, value.parse().unwrap());
         accept(&headers).wanted().ok()
+    }
+
+    #[test]
+    fn documents_are_data() {
+        let takes = |value: &'static str| {
+            accept(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(value))])).takes_documents()
+        };
+        assert!(takes("*/*") && takes("text/html, application/json") && takes("application/*"));
+        assert!(!takes("text/plain") && accept(&HeaderMap::new()).takes_documents());
     }
 
     #[test]

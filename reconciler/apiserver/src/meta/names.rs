@@ -166,7 +166,8 @@ impl NameRule {
     pub(crate) fn problems_of_prefix(self, prefix: &str) -> Vec<String> {
         let ends = prefix.strip_suffix('-').filter(|rest| !rest.is_empty());
         // As in Kubernetes the letter before the dash goes unjudged.
-        let masked = ends.and_then(|rest| rest.char_indices().last().map(|(at, _)| format!("{}a", &rest[..at])));
+        let masked =
+            ends.and_then(|rest| rest.char_indices().last().map(|(at, _)| format!("{}a", &rest[..at])));
         match self {
             Self::PathSegment => path_segment(prefix, true),
             _ => self.problems(masked.as_deref().unwrap_or(prefix)),

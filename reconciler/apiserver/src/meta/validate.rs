@@ -80,7 +80,11 @@ fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
             }
         }
         if owner["kind"] == "Event" && api_version == "v1" {
-            errors.push(invalid(FIELD, &in_order(owner), "/v1, Kind=Event is disallowed from being an owner"));
+            errors.push(invalid(
+                FIELD,
+                &in_order(owner),
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
         }
         if owner["controller"] == true {
             let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
@@ -179,13 +183,14 @@ mod tests {
                 "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
             ]
         );
-        let one = |uid: &str| json!({"uid": uid, "controller": true, "kind": "X", "apiVersion": "v1", "name": uid});
+        let one =
+            |uid: &str| json!({"uid": uid, "controller": true, "kind": "X", "apiVersion": "v1", "name": uid});
         assert!(owned(json!([one("a")])).is_empty());
         let two = owned(json!([one("a"), one("b")]));
         assert_eq!(two.len(), 1);
-        assert!(
-            two[0].contains(r#"Invalid value: [{"apiVersion":"v1","kind":"X","name":"a","uid":"a","controller":true}"#)
-        );
+        assert!(two[0].contains(
+            r#"Invalid value: [{"apiVersion":"v1","kind":"X","name":"a","uid":"a","controller":true}"#
+        ));
         assert!(two[0].ends_with("in references for X/a and X/b"), "{}", two[0]);
         let deep = owned(json!([{"apiVersion": "a/b/c", "kind": "X", "name": "n", "uid": "u"}]));
         assert!(deep[0].contains("Invalid value: \"a/b/c\": version must not be empty"));

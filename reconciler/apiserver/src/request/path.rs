@@ -116,7 +116,7 @@ impl ResourcePath {
     ///
     /// # Errors
     /// There is no such resource or side of it, it is not where the path says, or it is not served with this verb.
-    pub(crate) fn resolve(self, served: &Served, verb: &str) -> Result<Target> {
+    pub(crate) fn resolve(&self, served: &Served, verb: &str) -> Result<Target> {
         let resource = served.find(&self.group, &self.plural).ok_or_else(ApiError::no_such_path)?;
         let version = resource.version(&self.version).ok_or_else(ApiError::no_such_path)?;
         let definition = &resource.versions[version];
@@ -132,11 +132,16 @@ impl ResourcePath {
         self.check_place(resource, verb)?;
         let Some(sub) = sub else {
             let subject = Subject { group: &self.group, kind: &self.plural, name: &self.name };
-            return Err(if resource.is_custom() { ApiError::not_found(subject) } else { ApiError::no_such_path() });
+            return Err(if resource.is_custom() {
+                ApiError::not_found(subject)
+            } else {
+                ApiError::no_such_path()
+            });
         };
         self.check_verb(resource, sub, verb)?;
         let resource = Arc::clone(resource);
-        Ok(Target { resource, version, namespace: self.namespace, name: self.name, sub })
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        Ok(Target { resource, version, namespace, name, sub })
     }
 
     /// Objects in namespaces are listed and watched everywhere at once, and nothing else.

@@ -86,6 +86,9 @@ mod tests {
         let why = |value: &str| number(value).unwrap_err().message;
         assert_eq!(why("x"), "strconv.ParseInt: parsing \"x\": invalid syntax");
         assert_eq!(why(""), "strconv.ParseInt: parsing \"\": invalid syntax");
-        assert_eq!(why("99999999999999999999"), "strconv.ParseInt: parsing \"99999999999999999999\": value out of range");
+        assert_eq!(
+            why("99999999999999999999"),
+            "strconv.ParseInt: parsing \"99999999999999999999\": value out of range"
+        );
     }
 }

@@ -105,10 +105,7 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Token::End => return Ok(requirements),
             token if !token.starts_requirement() => {
-                return Err(format!(
-                    "found '{}', expected: !, identifier, or 'end of string'",
-                    token.text()
-                ));
+                return Err(format!("found '{}', expected: !, identifier, or 'end of string'", token.text()));
             }
             _ => {}
         }
@@ -166,8 +163,10 @@ impl<'a> Parser<'a> {
                     let why = "for 'Gt', 'Lt' operators, the value must be an integer";
                     format!("values[0]: Invalid value: {}: {why}", quote(&value))
                 });
-                let errors: Vec<String> =
-                    [number.as_ref().err().cloned(), checked(key, vec![value]).err()].into_iter().flatten().collect();
+                let errors: Vec<String> = [number.as_ref().err().cloned(), checked(key, vec![value]).err()]
+                    .into_iter()
+                    .flatten()
+                    .collect();
                 let number = match errors.as_slice() {
                     [] => number?,
                     [one] => return Err(one.clone()),
@@ -324,8 +323,14 @@ mod tests {
     #[test]
     fn keys_and_values_are_those_a_label_may_have() {
         let why = |text: &str| parse(text).unwrap_err();
-        assert!(why("-a=b").starts_with("unable to parse requirement: <nil>: Invalid value: \"-a\": name part must"));
-        assert!(why("a=-b").starts_with("unable to parse requirement: values[0][a]: Invalid value: \"-b\": a valid"));
+        assert!(
+            why("-a=b")
+                .starts_with("unable to parse requirement: <nil>: Invalid value: \"-a\": name part must")
+        );
+        assert!(
+            why("a=-b")
+                .starts_with("unable to parse requirement: values[0][a]: Invalid value: \"-b\": a valid")
+        );
         assert!(why("a in (x,-b,b)").contains(": values[0][a]: Invalid value: \"-b\""), "in order");
         assert!(why("a in (-b,-c)").contains(": [values[0][a]:"));
         assert!(why("a>-1").contains(": values[0][a]: Invalid value: \"-1\""));

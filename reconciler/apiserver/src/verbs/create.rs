@@ -126,8 +126,13 @@ impl Call {
             self.validate(&object, None)?;
             self.admit(Operation::Create, Some(&object), None)?;
             // As in Kubernetes what is wrong with an object is told before that its name is taken.
-            if self.core.store.get(&self.key()).is_some() {
-                return Err(ApiError::already_exists(self.subject(&self.target.name)));
+            if let Some(there) = self.core.store.get(&self.key()) {
+                let subject = self.subject(&self.target.name);
+                return Err(if there.facts.deleting {
+                    ApiError::still_exists(subject)
+                } else {
+                    ApiError::already_exists(subject)
+                });
             }
             let encoded = Core::encode(self.resource(), &object)?;
             if self.options.dry_run {

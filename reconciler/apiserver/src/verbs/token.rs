@@ -89,7 +89,8 @@ impl Call {
         }
         let text = |member: &str| reference[member].as_str().unwrap_or_default();
         if text("kind") != "Secret" || text("apiVersion") != "v1" {
-            let why = format!("cannot bind token to object of type {}, Kind={}", text("apiVersion"), text("kind"));
+            let why =
+                format!("cannot bind token to object of type {}, Kind={}", text("apiVersion"), text("kind"));
             return Err(ApiError::bad_request(why));
         }
         let subject = Subject { group: "", kind: "secrets", name: text("name") };
