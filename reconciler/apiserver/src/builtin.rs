@@ -263,8 +263,12 @@ fn prepare_secret(object: &mut Value) {
 }
 
 fn prepare_binding(object: &mut Value) {
-    if object["roleRef"].is_object() && object["roleRef"]["apiGroup"].as_str().is_none_or(str::is_empty) {
-        object["roleRef"]["apiGroup"] = RBAC.into();
+    let role = &mut object["roleRef"];
+    if role.is_null() {
+        *role = json!({"kind": "", "name": ""});
+    }
+    if role.is_object() && role["apiGroup"].as_str().is_none_or(str::is_empty) {
+        role["apiGroup"] = RBAC.into();
     }
     for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
         let of_rbac = matches!(subject["kind"].as_str(), Some("User" | "Group"));

@@ -170,10 +170,14 @@ fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
         list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": false,
             "kind": kind.kind, "verbs": ["create"]}));
     }
-    Some(Document::json(&json!({
-        "kind": "APIResourceList", "apiVersion": "v1",
-        "groupVersion": group_version(group, version), "resources": list,
-    })))
+    let mut document = json!({"kind": "APIResourceList"});
+    // That of the core group is older than versions of such lists.
+    if !group.is_empty() {
+        document["apiVersion"] = "v1".into();
+    }
+    document["groupVersion"] = group_version(group, version).into();
+    document["resources"] = list.into();
+    Some(Document::json(&document))
 }
 
 /// A resource and its subresources as `APIResource`s.

@@ -194,6 +194,8 @@ impl Call {
     fn invalid(&self, object: &Value, errors: &[FieldError]) -> ApiError {
         let resource = self.resource();
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        ApiError::invalid(Subject { group: &resource.group, kind: &resource.kind, name }, errors)
+        // Events of either group are judged as those of the core group.
+        let group = if resource.group == crate::builtin::EVENTS { "" } else { &resource.group };
+        ApiError::invalid(Subject { group, kind: &resource.kind, name }, errors)
     }
 }

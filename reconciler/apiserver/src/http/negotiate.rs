@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn documents_are_data() {
         let takes = |value: &'static str| {
-            accept(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(value))])).takes_documents()
+            accept(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(value))]))
+                .takes_documents()
         };
         assert!(takes("*/*") && takes("text/html, application/json") && takes("application/*"));
         assert!(!takes("text/plain") && accept(&HeaderMap::new()).takes_documents());

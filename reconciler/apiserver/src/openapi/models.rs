@@ -38,6 +38,13 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     let raw = served.schema.or_else(|| builtin_openapi(served.group, served.kind)).unwrap_or(&empty);
     let mut kind = with_head(raw, "ObjectMeta", "Standard object's metadata.");
     kind["x-kubernetes-group-version-kind"] = json!([served.gvk()]);
+    if served.schema.is_some() {
+        // Only what is built in has a default for it.
+        if let Some(metadata) = kind["properties"]["metadata"].as_object_mut() {
+            metadata.shift_remove("default");
+        }
+        spell_out(&mut kind);
+    }
     if !served.selectable.is_empty() {
         let fields = served.selectable.iter().map(|path| json!({"fieldPath": path}));
         kind["x-kubernetes-selectable-fields"] = fields.collect();
@@ -54,6 +61,21 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     list["x-kubernetes-group-version-kind"] =
         json!([{"group": served.group, "version": served.version, "kind": served.list_kind}]);
     vec![(name(served, served.kind), kind), (name(served, served.list_kind), list)]
+}
+
+/// Says of what may be a number or a text that it may, for clients that do not know the extension.
+fn spell_out(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            let either = members.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
+            if either && !members.contains_key("anyOf") && !members.contains_key("allOf") {
+                members.insert("anyOf".to_owned(), json!([{"type": "integer"}, {"type": "string"}]));
+            }
+            members.values_mut().for_each(spell_out);
+        }
+        Value::Array(items) => items.iter_mut().for_each(spell_out),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn with_head(raw: &Value, metadata: &str, description: &str) -> Value {

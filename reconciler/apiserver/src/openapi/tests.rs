@@ -41,6 +41,7 @@ fn schema() -> Value {
         "metadata": {"type": "object"},
         "spec": {"type": "object", "properties": {
             "not": {"type": "string", "nullable": true, "description": "A field of that name."},
+            "size": {"x-kubernetes-int-or-string": true},
             "port": {"type": "string", "x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
         }},
     }})
@@ -106,6 +107,11 @@ fn a_document_has_what_kubectl_looks_for() {
         "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
     );
     assert_eq!(model["required"], json!(["spec"]));
+    assert_eq!(
+        model["properties"]["spec"]["properties"]["size"]["anyOf"],
+        json!([{"type": "integer"}, {"type": "string"}])
+    );
+    assert!(model["properties"]["metadata"].get("default").is_none());
     assert_eq!(model["x-kubernetes-selectable-fields"], json!([{"fieldPath": "spec.port"}]));
     let paths: Vec<&String> = document["paths"].as_object().expect("paths").keys().collect();
     assert_eq!(

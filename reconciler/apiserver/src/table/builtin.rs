@@ -131,10 +131,8 @@ pub(super) fn columns(group: &str, kind: &str) -> Option<Vec<Column>> {
 
 fn subjects(object: &Value, kind: &str) -> String {
     let list = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
-    let names = list.filter(|s| text(s, "/kind") == kind).map(|s| match text(s, "/namespace") {
-        namespace if kind == "ServiceAccount" && !namespace.is_empty() => {
-            format!("{namespace}/{}", text(s, "/name"))
-        }
+    let names = list.filter(|s| text(s, "/kind") == kind).map(|s| match kind {
+        "ServiceAccount" => format!("{}/{}", text(s, "/namespace"), text(s, "/name")),
         _ => text(s, "/name").to_owned(),
     });
     names.collect::<Vec<_>>().join(", ")

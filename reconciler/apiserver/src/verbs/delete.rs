@@ -34,11 +34,7 @@ impl Call {
             let marked = self.marked(&live);
             let gone = is_released(&marked, self.resource().is("", "namespaces"));
             if self.options.dry_run {
-                return Ok(if gone {
-                    self.success(&live)
-                } else {
-                    Answer::of_value(StatusCode::OK, &marked)
-                });
+                return Ok(if gone { self.success(&live) } else { super::update::shown(marked, &live) });
             }
             if !gone && meta::same(&live, &marked) {
                 return Ok(self.answer(StatusCode::OK, &entry));

@@ -123,14 +123,13 @@ impl Call {
             Action::Put(Core::encode(self.resource(), &new)?)
         };
         if self.options.dry_run {
-            let mut shown = new;
-            shown["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-            return Ok(Some(Answer::of_value(StatusCode::OK, &shown)));
+            return Ok(Some(shown(new, live)));
         }
         let deleted = matches!(action, Action::Delete);
         let expect = Expect::Revision(entry.revision);
         match self.commit(expect, action, Vec::new()).await {
-            Ok(_) if deleted => Ok(Some(Answer::of_value(StatusCode::OK, &new))),
+            // Its last state was never stored: it is answered under the revision it replaced.
+            Ok(_) if deleted => Ok(Some(shown(new, live))),
             Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),
             Err(WriteError::Conflict) => Ok(None),
             Err(error) => Err(ApiError::of_write(&error)),
@@ -163,6 +162,12 @@ impl Call {
         }
         Ok(new)
     }
+}
+
+/// A state that was not stored, as the answer to who asked for it.
+pub(super) fn shown(mut state: Value, live: &Value) -> Answer {
+    state["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+    Answer::of_value(StatusCode::OK, &state)
 }
 
 /// Whether an object that is being deleted has nothing left that holds it.
