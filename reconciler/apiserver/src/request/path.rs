@@ -164,11 +164,11 @@ impl ResourcePath {
             None => resource.verbs.contains(&verb),
         };
         let of_objects = matches!(verb, "update" | "patch");
-        let of_collections = verb == "create" && sub == Sub::None;
+        let misplaced = if single { verb == "create" && sub == Sub::None } else { of_objects };
         if known && resource.is_custom() && of_objects && !single {
             return Err(ApiError::bad_request("name must be provided"));
         }
-        if known && !(of_objects && !single) && !(of_collections && single) {
+        if known && !misplaced {
             return Ok(());
         }
         Err(if resource.is_custom() {
