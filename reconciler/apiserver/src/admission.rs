@@ -75,6 +75,8 @@ pub(crate) struct Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status_message}")]
 pub(crate) struct Denied {
+    /// Of the object; `Unknown` if there is none.
+    pub(crate) name: String,
     /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the Status'
     /// one cause.
     pub(crate) message: String,
@@ -209,7 +211,8 @@ fn denied(request: &Request<'_>, message: String, reason: &str) -> Denied {
         _ => 422,
     };
     let status_message = format!("{resource} {} is forbidden: {message}", quote(object_name(request)));
-    Denied { message, status_message, reason: reason.to_owned(), code }
+    let name = object_name(request).to_owned();
+    Denied { name, message, status_message, reason: reason.to_owned(), code }
 }
 
 fn object_name<'a>(request: &Request<'a>) -> &'a str {
@@ -219,7 +222,7 @@ fn object_name<'a>(request: &Request<'a>) -> &'a str {
     let text = |path: &str| {
         request.object.and_then(|o| o.pointer(path)).and_then(Value::as_str).filter(|s| !s.is_empty())
     };
-    text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("Unknown/errorGettingName")
+    text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("Unknown")
 }
 
 #[cfg(test)]

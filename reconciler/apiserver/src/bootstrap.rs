@@ -33,6 +33,7 @@ pub(crate) async fn ensure(core: &Arc<Core>) -> Result<(), String> {
             options: Options::default(),
             default_manager: "berth-apiserver".into(),
             warnings: Vec::new(),
+            twice: Vec::new(),
             verb: "create",
             written: None,
         };

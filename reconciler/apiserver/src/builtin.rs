@@ -230,13 +230,30 @@ fn complete(object: &mut Value, member: &str, nothing: Value) {
     }
 }
 
+/// The members that every object of a built-in kind has, whatever is sent: nobody owns that they are there.
+pub(crate) fn blank(resource: &Resource) -> Value {
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "namespaces") => json!({"spec": {}, "status": {}}),
+        ("", "events") => json!({"source": {}}),
+        (EVENTS, "events") => json!({"deprecatedSource": {}}),
+        ("coordination.k8s.io", "leases") => json!({"spec": {}}),
+        (ADMISSION, _) => json!({"spec": {}, "status": {}}),
+        (APIEXTENSIONS, _) => json!({"spec": {"names": {}}, "status": {"acceptedNames": {}}}),
+        _ => Value::Null,
+    }
+}
+
+/// What the server sets in a new object and nobody owns.
+pub(crate) fn begin(resource: &Resource, object: &mut Value) {
+    if resource.is("", "namespaces") {
+        object["spec"] = json!({"finalizers": ["kubernetes"]});
+        object["status"] = json!({"phase": "Active"});
+    }
+}
+
 fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
-    match old {
-        None => {
-            object["spec"] = json!({"finalizers": ["kubernetes"]});
-            object["status"] = json!({"phase": "Active"});
-        }
-        Some(old) => object["spec"] = old["spec"].clone(),
+    if let Some(old) = old {
+        object["spec"] = old["spec"].clone();
     }
     let name = object["metadata"]["name"].clone();
     let metadata = crate::meta::of(object);

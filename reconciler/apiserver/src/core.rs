@@ -107,10 +107,14 @@ impl Core {
         if resource.group == EVENTS {
             event::to_events_group(&mut object);
         } else if !is_served_as_stored(entry, resource, version) {
-            object["apiVersion"] = resource.api_version(version).into();
-            let schema = &resource.versions[version].schema;
-            schema.prune(&mut object);
-            schema.default(&mut object);
+            // As in Kubernetes defaults are those of the version that is stored.
+            let stored = &resource.versions[resource.storage_version].schema;
+            stored.prune(&mut object);
+            stored.default(&mut object);
+            if version != resource.storage_version {
+                object["apiVersion"] = resource.api_version(version).into();
+                resource.versions[version].schema.prune(&mut object);
+            }
         }
         object
     }
@@ -130,7 +134,11 @@ impl Core {
         if resource.group == EVENTS {
             event::to_core_group(&mut object);
         } else {
-            object["apiVersion"] = resource.api_version(resource.storage_version).into();
+            let stored = resource.api_version(resource.storage_version);
+            if resource.is_custom() && object["apiVersion"] != stored.as_str() {
+                resource.versions[resource.storage_version].schema.prune(&mut object);
+            }
+            object["apiVersion"] = stored.into();
         }
         object["kind"] = resource.kind.as_str().into();
         let encoded = Encoded::of(&object, &resource.fields);

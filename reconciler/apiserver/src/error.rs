@@ -149,7 +149,12 @@ impl ApiError {
 
     /// An object that breaks its rules. `subject.kind` is the kind.
     pub(crate) fn invalid(subject: Subject<'_>, errors: &[FieldError]) -> Self {
-        let texts: Vec<String> = errors.iter().take(MAX_CAUSES).map(field_text).collect();
+        let mut texts: Vec<String> = Vec::new();
+        for text in errors.iter().take(MAX_CAUSES).map(field_text) {
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
         let what = match texts.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),

@@ -34,7 +34,10 @@ pub(crate) enum Reset {
     Nothing,
     /// `status`: writes to the main resource of a kind with a status subresource.
     Status,
-    /// Everything but `status`: writes to the status subresource.
+    /// `spec`: writes to the status subresource, as far as ownership is concerned. As in Kubernetes what is sent there of
+    /// metadata is owned though it is not stored.
+    Spec,
+    /// Everything but `status`: what is applied to the status subresource.
     AllButStatus,
 }
 
@@ -55,9 +58,12 @@ pub(crate) struct ApplyOptions {
 /// Who creates, replaces or patches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UpdateOptions {
+    /// What every object of the kind has before anybody writes to it; null: nothing.
+    pub(crate) blank: Value,
     pub(crate) manager: String,
     pub(crate) subresource: Option<String>,
     pub(crate) api_version: String,
+    /// Empty: no time is told.
     pub(crate) now: String,
     pub(crate) reset: Reset,
 }

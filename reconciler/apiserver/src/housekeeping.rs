@@ -362,6 +362,7 @@ fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
         options: Options::default(),
         default_manager: "berth-apiserver".into(),
         warnings: Vec::new(),
+        twice: Vec::new(),
         verb: "update",
         written: None,
     })

@@ -1,10 +1,12 @@
 //! HTTP: from a request with an identity to a response. Sockets and TLS are elsewhere.
 
 mod body;
+mod json;
 mod negotiate;
 mod protobuf;
 mod respond;
 mod shape;
+mod yaml;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -179,7 +181,7 @@ impl Front {
                 authorize::resource(&self.core, &who, verb, &path, "")?;
                 return Err(ApiError::method_not_allowed());
             }
-            let body = body::object(request).await?;
+            let body = body::object(request).await?.value;
             let answer = review::answer(&self.core, &who, review, body)?;
             return Ok(respond::json(StatusCode::CREATED, &answer));
         }
@@ -197,7 +199,9 @@ impl Front {
         let core = Arc::clone(&self.core);
         let deprecation = target.resource.versions[target.version].deprecation.clone();
         let warnings = deprecation.into_iter().collect();
-        let mut call = Call { core, who, target, options, default_manager, warnings, verb, written: None };
+        let twice = Vec::new();
+        let mut call =
+            Call { core, who, target, options, default_manager, warnings, twice, verb, written: None };
         match verb {
             "watch" => {
                 let permit = Arc::clone(&self.watches).try_acquire_owned();
@@ -255,14 +259,14 @@ impl Front {
         match verb {
             "get" => call.get(),
             "create" => {
-                let object = body::object(request).await?;
+                let object = take(call, body::object(request).await?);
                 if call.target.sub == Sub::Token {
                     return call.create_token(object);
                 }
                 call.create(object).await
             }
             "update" => {
-                let object = body::object(request).await?;
+                let object = take(call, body::object(request).await?);
                 call.update(object).await
             }
             "patch" => {
@@ -271,10 +275,11 @@ impl Front {
                 let kind = PatchKind::of(&kind).ok_or_else(|| ApiError::unsupported_media_type(accepted))?;
                 let patch = if kind == PatchKind::Apply {
                     call.verb = "apply";
-                    body::yaml(request).await?
+                    body::applied(request).await?
                 } else {
-                    body::json(request).await?
+                    body::patch(request).await?
                 };
+                let patch = take(call, patch);
                 call.patch(kind, patch).await
             }
             "delete" => {
@@ -288,6 +293,12 @@ impl Front {
 
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
     application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+/// The body's value; what it says twice the call tells of.
+fn take(call: &mut Call, body: body::Decoded) -> Value {
+    call.twice = body.twice;
+    body.value
+}
 
 async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<()> {
     let body = body::optional_object(request).await?;

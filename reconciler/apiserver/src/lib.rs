@@ -34,6 +34,7 @@ mod listen;
 mod meta;
 mod metrics;
 mod openapi;
+mod replicas;
 mod request;
 mod resource;
 mod review;

@@ -1,10 +1,12 @@
 //! `metadata`: what clients may set, and what the server sets.
 
+mod decode;
 pub(crate) mod names;
 mod validate;
 
 use serde_json::{Map, Value};
 
+pub(crate) use decode::well_formed;
 pub(crate) use names::NameRule;
 pub(crate) use validate::validate;
 
@@ -25,48 +27,6 @@ pub(crate) fn required(field: &str, why: &str) -> FieldError {
 
 pub(crate) fn forbidden(field: &str, why: &str) -> FieldError {
     field_error(ErrorKind::Forbidden, field, format!("Forbidden: {why}"))
-}
-
-/// Refuses metadata of the wrong JSON types, which everything after relies on.
-pub(crate) fn well_formed(object: &Value) -> Result<(), String> {
-    let Some(map) = object.as_object() else { return Err("the body is not a JSON object".into()) };
-    for name in ["apiVersion", "kind"] {
-        if map.get(name).is_some_and(|v| !v.is_string()) {
-            return Err(format!("{name} is not a string"));
-        }
-    }
-    let Some(metadata) = map.get("metadata").filter(|m| !m.is_null()) else { return Ok(()) };
-    let Some(metadata) = metadata.as_object() else { return Err("metadata is not an object".into()) };
-    for (name, value) in metadata.iter().filter(|(_, value)| !value.is_null()) {
-        let fits = match name.as_str() {
-            "name" | "generateName" | "namespace" | "uid" | "resourceVersion" | "selfLink" => {
-                value.is_string()
-            }
-            "creationTimestamp" | "deletionTimestamp" => is_time(value),
-            "generation" | "deletionGracePeriodSeconds" => value.is_i64(),
-            "labels" | "annotations" => value.as_object().is_some_and(|m| m.values().all(Value::is_string)),
-            "finalizers" => value.as_array().is_some_and(|a| a.iter().all(Value::is_string)),
-            "ownerReferences" => value.as_array().is_some_and(|a| a.iter().all(is_owner)),
-            "managedFields" => value.as_array().is_some_and(|a| a.iter().all(Value::is_object)),
-            _ => true,
-        };
-        if !fits {
-            return Err(format!("metadata.{name} has the wrong type or form"));
-        }
-    }
-    Ok(())
-}
-
-fn is_time(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| text.parse::<jiff::Timestamp>().is_ok())
-}
-
-fn is_owner(owner: &Value) -> bool {
-    let text = |name: &str| owner.get(name).is_none_or(|v| v.is_null() || v.is_string());
-    let flag = |name: &str| owner.get(name).is_none_or(|v| v.is_null() || v.is_boolean());
-    owner.is_object()
-        && ["apiVersion", "kind", "name", "uid"].into_iter().all(text)
-        && ["controller", "blockOwnerDeletion"].into_iter().all(flag)
 }
 
 /// The object's `metadata`, made if missing. Assumptions: `object` passed [`well_formed`].

@@ -41,7 +41,7 @@ impl Kind {
 }
 
 pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value) -> Result<Value> {
-    crate::meta::well_formed(&review).map_err(ApiError::bad_request)?;
+    crate::meta::well_formed(&mut review, None).map_err(ApiError::bad_request)?;
     let spec = review["spec"].clone();
     if kind == MAY {
         one_question(&spec)?;

@@ -8,7 +8,9 @@ pub(crate) mod expression;
 mod formats;
 pub(crate) mod message;
 mod node;
+mod numbers;
 mod parse;
+mod pattern;
 mod prune;
 mod rules;
 mod validate;
@@ -20,6 +22,7 @@ use serde_json::Value;
 
 pub(crate) use message::quote;
 pub(crate) use node::{Additional, ListType, Node, Type as NodeType};
+pub(crate) use numbers::{whole, whole_numbers};
 pub(crate) use validate::equal;
 
 /// How deep a value or a schema may nest: serde_json's own parser stops here as well.
@@ -104,6 +107,42 @@ impl StructuralSchema {
         parse::parse(path, schema)
     }
 
+    /// Reads the schema of a definition that is stored: what was accepted once is served.
+    ///
+    /// # Errors
+    /// What cannot be served.
+    pub(crate) fn stored(schema: &Value) -> Result<Self, Vec<FieldError>> {
+        parse::parse_stored(schema)
+    }
+
+    /// The type of the field at a dotted path from the root: `.spec.size`. `None`: the field has none.
+    ///
+    /// # Errors
+    /// What is wrong with the path, as kube-apiserver says it.
+    pub(crate) fn at_path(&self, path: &str) -> Result<Option<NodeType>, String> {
+        let Some(names) = path.strip_prefix('.') else {
+            return Err(format!(
+                "expected [ or . but got: {}",
+                path.split(['.', '[']).next().unwrap_or_default()
+            ));
+        };
+        let mut node = &self.root;
+        for name in names.split('.') {
+            if name.contains('[') {
+                return Err("array notation is not allowed".to_owned());
+            }
+            if name.is_empty() {
+                return Err("unexpected end of JSON path".to_owned());
+            }
+            let next = match node.properties.is_empty() {
+                true => node.additional_schema(),
+                false => node.properties.get(name),
+            };
+            node = next.ok_or("does not refer to a valid field")?;
+        }
+        Ok(node.ty)
+    }
+
     /// A schema that says nothing: everything is kept, nothing is validated, lists are atomic and maps
     /// granular.
     pub(crate) fn untyped() -> Self {
@@ -122,10 +161,23 @@ impl StructuralSchema {
         defaults::default_object(&self.root, object);
     }
 
+    /// Fills in defaults as [`Self::default`] does, and leaves nulls to be refused: nobody applies them by accident.
+    pub(crate) fn default_applied(&self, object: &mut Value) {
+        defaults::fill_object(&self.root, object);
+    }
+
     /// Checks the value; what did not change since `old` is not held against the request (validation
     /// ratcheting).
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         validate::validate_object(&self.root, object, old)
+    }
+
+    /// Like [`Self::validate`] for writes that change nothing but `status`.
+    pub(crate) fn validate_status(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        if too_deep(object) || old.is_some_and(too_deep) {
+            return self.validate(object, old);
+        }
+        validate::validate_status(&self.root, object, old)
     }
 
     /// Evaluates `x-kubernetes-validations`; transition rules only where `old` has the same field.
@@ -133,23 +185,34 @@ impl StructuralSchema {
         rules::validate_object(&self.root, object, old)
     }
 
-    /// [`Self::validate`], then [`Self::validate_cel`] unless the first found something that rules could trip
-    /// over, in which case one more error says that rules were not checked, as in Kubernetes.
+    /// [`Self::validate`], then [`Self::check_rules`].
+    #[cfg(test)]
     pub(crate) fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = self.validate(object, old);
-        if !errors.iter().any(|error| error.kind.blocks_rules()) {
-            errors.extend(self.validate_cel(object, old));
-        } else if self.root.has_rules {
-            errors.push(FieldError {
-                kind: ErrorKind::Invalid,
-                field: "<nil>".to_owned(),
-                message:
-                    "Invalid value: null: some validation rules were not checked because the object was \
-                          invalid; correct the existing errors to complete validation"
-                        .to_owned(),
-            });
-        }
+        let of_rules = self.check_rules(&errors, object, old);
+        errors.extend(of_rules);
         errors
+    }
+
+    /// [`Self::validate_cel`] unless something was found before that rules could trip over, in which case the one error says
+    /// that rules were not checked, as in Kubernetes.
+    pub(crate) fn check_rules(
+        &self,
+        found: &[FieldError],
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Vec<FieldError> {
+        if !found.iter().any(|error| error.kind.blocks_rules()) {
+            return self.validate_cel(object, old);
+        }
+        let error = FieldError {
+            kind: ErrorKind::Invalid,
+            field: "<nil>".to_owned(),
+            message: "Invalid value: null: some validation rules were not checked because the object was invalid; correct \
+                      the existing errors to complete validation"
+                .to_owned(),
+        };
+        if self.root.has_rules { vec![error] } else { Vec::new() }
     }
 }
 

@@ -8,6 +8,7 @@
 mod admit;
 mod create;
 mod delete;
+mod json_patch;
 mod list;
 mod patch;
 mod scale;
@@ -49,10 +50,24 @@ pub(crate) struct Call {
     pub(crate) default_manager: String,
     /// Sent as `Warning` headers.
     pub(crate) warnings: Vec<String>,
+    /// What the body says twice, each as an error would tell it.
+    pub(crate) twice: Vec<String>,
     /// As access rules name it, and `apply`: for the history.
     pub(crate) verb: &'static str,
     /// The revision of the last write this made.
     pub(crate) written: Option<u64>,
+}
+
+/// Why a body is no object of the target.
+#[derive(Debug)]
+enum Refused {
+    /// It is another object than the request is about.
+    Request(String),
+    /// It says that it is of another kind, or of another version.
+    Kind(String),
+    Version(String),
+    /// Its members have wrong types.
+    Decoding(String),
 }
 
 /// A single object, or a `Status`.
@@ -131,50 +146,87 @@ impl Call {
         Ok(self.answer(StatusCode::OK, &entry))
     }
 
-    /// Checks kind and version of a body and removes what the schema does not know, as the request wants it told.
+    /// Reads a body as an object of the target: checks kind and version, removes what the schema does not know and tells of that
+    /// as the request wants it told.
     fn accept(&mut self, object: &mut Value) -> Result<()> {
-        crate::meta::well_formed(object).map_err(ApiError::bad_request)?;
+        let strict = self.decode(object).map_err(|refused| self.refused(refused))?;
+        match strict {
+            Some(strict) => Err(self.unreadable(&strict)),
+            None => Ok(()),
+        }
+    }
+
+    fn refused(&self, refused: Refused) -> ApiError {
+        let resource = self.resource();
+        let mismatch = |what: &str, sent: &str, expected: &str| {
+            ApiError::bad_request(format!(
+                "the {what} in the data ({sent}) does not match the expected {what} ({expected})"
+            ))
+        };
+        match refused {
+            Refused::Request(why) => ApiError::bad_request(why),
+            Refused::Kind(sent) => mismatch("kind", &sent, &resource.kind),
+            Refused::Version(sent) => {
+                mismatch("API version", &sent, &resource.api_version(self.target.version))
+            }
+            Refused::Decoding(why) => self.unreadable(&why),
+        }
+    }
+
+    fn unreadable(&self, why: &str) -> ApiError {
+        let (kind, version) = (&self.resource().kind, &self.version().name);
+        ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    }
+
+    /// What [`Self::accept`] does; what a strict reader objects to is returned.
+    fn decode(&mut self, object: &mut Value) -> Result<Option<String>, Refused> {
+        let whole = (!self.resource().is_custom()).then_some(self.resource().kind.as_str());
+        crate::meta::well_formed(object, whole).map_err(Refused::Decoding)?;
         if crate::schema::too_deep(object) {
-            return Err(ApiError::bad_request("the object is nested too deeply"));
+            return Err(Refused::Request("the object is nested too deeply".into()));
         }
         let (expected, kind) =
             (self.resource().api_version(self.target.version), self.resource().kind.clone());
         let given = |member: &str| object[member].as_str().unwrap_or_default().to_owned();
         let (sent_version, sent_kind) = (given("apiVersion"), given("kind"));
         if !sent_kind.is_empty() && sent_kind != kind {
-            return Err(ApiError::bad_request(format!(
-                "the kind in the data ({sent_kind}) does not match the expected kind ({kind})"
-            )));
+            return Err(Refused::Kind(sent_kind));
         }
         if !sent_version.is_empty() && sent_version != expected {
-            return Err(ApiError::bad_request(format!(
-                "the API version in the data ({sent_version}) does not match the expected API version ({expected})"
-            )));
+            return Err(Refused::Version(sent_version));
         }
         object["apiVersion"] = expected.into();
         object["kind"] = kind.into();
         crate::meta::of(object);
         let unknown = self.version().schema.prune(object);
-        self.tell_unknown(&unknown)
+        Ok(self.tell_strict(&unknown))
     }
 
-    fn tell_unknown(&mut self, unknown: &[String]) -> Result<()> {
-        if unknown.is_empty() {
-            return Ok(());
+    /// Tells of what a lenient reader passes over as the request wants it told; the text is for strict requests.
+    fn tell_strict(&mut self, unknown: &[String]) -> Option<String> {
+        let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
+        let told: Vec<String> = self.twice.iter().cloned().chain(unknown).collect();
+        if told.is_empty() {
+            return None;
         }
-        let told: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
         match self.options.field_validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => self.warnings.extend(told),
-            FieldValidation::Strict => {
-                let (kind, version) = (&self.resource().kind, &self.version().name);
-                return Err(ApiError::bad_request(format!(
-                    "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-                    told.join(", ")
-                )));
+            FieldValidation::Ignore => None,
+            FieldValidation::Warn => {
+                self.warn_strict(&told);
+                None
+            }
+            FieldValidation::Strict => Some(format!("strict decoding error: {}", told.join(", "))),
+        }
+    }
+
+    /// Of what go-yaml tells in several lines, each is a warning.
+    fn warn_strict(&mut self, told: &[String]) {
+        for one in told {
+            match one.split_once("yaml: unmarshal errors:\n") {
+                Some((_, lines)) => self.warnings.extend(lines.lines().map(|line| line.trim().to_owned())),
+                None => self.warnings.push(one.clone()),
             }
         }
-        Ok(())
     }
 
     /// Everything that can be wrong with an object that is otherwise ready to be stored.
@@ -183,7 +235,16 @@ impl Call {
         let mut errors =
             crate::meta::validate(&object["metadata"], resource.name_rule, old.map(|old| &old["metadata"]));
         if resource.is_custom() {
-            errors.extend(self.version().schema.validate_all(object, old));
+            let version = self.version();
+            errors.extend(match self.target.sub {
+                Sub::Status => version.schema.validate_status(object, old),
+                _ => version.schema.validate(object, old),
+            });
+            if let Some(scale) = &version.scale {
+                errors.extend(crate::replicas::validate(scale, object, self.target.sub != Sub::Status));
+            }
+            let of_rules = version.schema.check_rules(&errors, object, old);
+            errors.extend(of_rules);
         } else {
             errors.extend(self.version().schema.validate(object, old));
             errors.extend(crate::builtin::validate(resource, object, old));

@@ -192,5 +192,5 @@ impl Selector {
 }
 
 impl Operation {
-    pub(super) const NAMES: [&'static str; 5] = ["CREATE", "UPDATE", "DELETE", "CONNECT", "*"];
+    pub(super) const NAMES: [&'static str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 }

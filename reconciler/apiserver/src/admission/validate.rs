@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Operation;
 use super::policy::compile;
+use crate::schema::expression::Expression;
 use crate::schema::message::{child, index, invalid, required, unsupported};
 use crate::schema::{FieldError, expression};
 
@@ -25,9 +26,9 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
         }
         for (at, item) in validations.iter().enumerate() {
             let here = index("spec.validations", at);
-            expression_at(item, "expression", &here, &mut errors);
+            expression_at(item, "expression", &here, Some(Wanted::Bool), &mut errors);
             if item.get("messageExpression").is_some_and(|m| m.as_str() != Some("")) {
-                expression_at(item, "messageExpression", &here, &mut errors);
+                expression_at(item, "messageExpression", &here, Some(Wanted::Text), &mut errors);
             }
             if let Some(message) = item.get("message").and_then(Value::as_str).filter(|m| m.contains('\n')) {
                 errors.push(invalid(
@@ -44,7 +45,8 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
                 if item.get("name").and_then(Value::as_str).is_none_or(str::is_empty) {
                     errors.push(required(&child(&here, "name"), ""));
                 }
-                expression_at(item, "expression", &here, &mut errors);
+                let wanted = (name == "matchConditions").then_some(Wanted::Bool);
+                expression_at(item, "expression", &here, wanted, &mut errors);
             }
         }
         errors
@@ -113,13 +115,34 @@ fn choice(value: &Value, path: &str, name: &str, allowed: &[&str], errors: &mut 
     }
 }
 
-fn expression_at(item: &Value, name: &str, path: &str, errors: &mut Vec<FieldError>) {
+/// What an expression has for a value.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Bool,
+    Text,
+}
+
+fn expression_at(item: &Value, name: &str, path: &str, wanted: Option<Wanted>, errors: &mut Vec<FieldError>) {
     let here = child(path, name);
     let source = item.get(name).and_then(Value::as_str).unwrap_or_default();
     if source.trim().is_empty() {
         errors.push(required(&here, &format!("{name} is not specified")));
-    } else if let Err(detail) = compile(source) {
+    } else if let Err(detail) = compile(source).and_then(|expression| has_value(&expression, wanted)) {
         errors.push(invalid(&here, &json!(source), &detail));
+    }
+}
+
+/// What requests bring has no types; what an expression makes of it may have one.
+fn has_value(expression: &Expression, wanted: Option<Wanted>) -> Result<(), String> {
+    let ty = expression.type_of(&[])?;
+    match wanted {
+        Some(Wanted::Bool) if !ty.may_be_bool() => {
+            Err(format!("must evaluate to bool but got {}", ty.shown()))
+        }
+        Some(Wanted::Text) if !ty.may_be_string() => {
+            Err(format!("must evaluate to string but got {}", ty.shown()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -116,8 +116,8 @@ fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<Fie
             errors.push(invalid(&format!("data[{key}]"), &key.as_str().into(), why));
         }
     }
-    // Without a name: it is the object as a whole.
-    too_much("", total, errors);
+    // It is the object as a whole, which Go calls by no name in brackets.
+    too_much("[]", total, errors);
     immutable(object, old, &["data", "binaryData"], errors);
 }
 

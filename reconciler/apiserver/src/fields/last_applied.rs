@@ -43,27 +43,19 @@ pub(super) fn take_over(
 }
 
 /// Keeps the annotation current while kubectl applies on the server, so that a client-side apply later still
-/// works.
-pub(super) fn refresh(live: Option<&Value>, object: &mut Value, manager: &str) {
+/// works: it holds what was applied.
+pub(super) fn refresh(live: Option<&Value>, applied: &Value, object: &mut Value, manager: &str) {
     let has =
         |object: &Value| object.pointer("/metadata/annotations").is_some_and(|a| a.get(ANNOTATION).is_some());
     if manager != "kubectl" || !live.is_some_and(has) || !has(object) {
         return;
     }
-    let mut last = super::update::without_managed_fields(object);
+    let mut last = super::update::without_managed_fields(applied);
     if let Some(annotations) = last.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.shift_remove(ANNOTATION);
     }
-    if let Some(metadata) = last.get_mut("metadata").and_then(Value::as_object_mut) {
-        for name in ["creationTimestamp", "generation", "resourceVersion", "uid", "selfLink"] {
-            metadata.shift_remove(name);
-        }
-    }
-    if let Some(map) = last.as_object_mut() {
-        map.shift_remove("status");
-    }
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-        set(annotations, last.to_string() + "\n");
+        set(annotations, crate::schema::message::go_json(&last) + "\n");
     }
 }
 

@@ -95,6 +95,7 @@ impl World {
     fn write(&mut self, manager: &str, mut after: Value) {
         self.now += 1;
         let options = UpdateOptions {
+            blank: Value::Null,
             manager: manager.to_owned(),
             subresource: self.subresource.clone(),
             api_version: V.to_owned(),

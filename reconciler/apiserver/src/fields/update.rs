@@ -46,10 +46,11 @@ impl Reset {
             names.for_each(|name| reset.insert(std::slice::from_ref(name)));
             set.recursive_difference(&reset)
         };
-        let status = PathElement::field("status");
+        let (status, spec) = (PathElement::field("status"), PathElement::field("spec"));
         match self {
             Self::Nothing => set.clone(),
             Self::Status => drop(&mut std::iter::once(&status)),
+            Self::Spec => drop(&mut std::iter::once(&spec)),
             Self::AllButStatus => {
                 drop(&mut set.members.iter().chain(set.children.keys()).filter(|name| **name != status))
             }
@@ -62,6 +63,7 @@ impl Reset {
         match self {
             Self::Nothing => {}
             Self::Status => restore_member("status", live, object),
+            Self::Spec => restore_member("spec", live, object),
             Self::AllButStatus => {
                 let names: Vec<String> = object
                     .keys()
@@ -154,7 +156,7 @@ pub(super) fn apply_once(
     take_from_others(&comparison, &mut managers, &id, options.force)?;
     strip(&mut managers, &id);
     if live.is_none() || !crate::schema::equal(&before, &after) {
-        last_applied::refresh(live, &mut after, &options.manager);
+        last_applied::refresh(live, applied, &mut after, &options.manager);
         if let Some(owned) = managers.get_mut(&id) {
             owned.time = Some(options.now.clone());
         }
@@ -205,7 +207,8 @@ pub(super) fn track(
     let mut new = without_managed_fields(after);
     // An object whose ownership is unknown stays so until somebody applies.
     if before.is_none() || !managers.is_empty() {
-        let old = before.map_or_else(empty, without_managed_fields);
+        let blank = || if options.blank.is_object() { options.blank.clone() } else { empty() };
+        let old = before.map_or_else(blank, without_managed_fields);
         reconcile(&mut managers, ty);
         let id = ManagerId::new(
             &options.manager,
@@ -257,7 +260,7 @@ fn take_changes(
             time: None,
         });
         owned.set = owned.set.union(&taken);
-        owned.time = Some(request.now.to_owned());
+        owned.time = Some(request.now.to_owned()).filter(|now| !now.is_empty());
     }
     managers.retain(|_, owned| !owned.set.is_empty());
 }

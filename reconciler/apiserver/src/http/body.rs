@@ -1,4 +1,4 @@
-//! Reading request bodies: bounded, JSON or YAML.
+//! Reading request bodies: bounded, JSON or YAML. What is wrong with a text is told as by kube-apiserver.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 
-use super::protobuf;
+use super::{json, protobuf, yaml};
 use crate::error::{ApiError, Result};
 
 /// Bytes a body may have, as in kube-apiserver.
@@ -20,7 +20,8 @@ async fn read(request: Request<Body>) -> Result<Bytes> {
     match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            Err(ApiError::too_large("the request body", MAX_BODY))
+            let message = format!("Request entity too large: limit is {MAX_BODY}");
+            Err(ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message))
         }
         Err(error) => Err(ApiError::bad_request(format!("reading the request body: {error}"))),
     }
@@ -32,12 +33,25 @@ pub(super) fn content_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
+/// A body, and what it says twice as kube-apiserver words it: an error if the request wants strictness, else a warning.
+#[derive(Debug, Default)]
+pub(super) struct Decoded {
+    pub(super) value: Value,
+    pub(super) twice: Vec<String>,
+}
+
+impl From<Value> for Decoded {
+    fn from(value: Value) -> Self {
+        Self { value, twice: Vec::new() }
+    }
+}
+
 /// An object in the format the content type names.
-pub(super) async fn object(request: Request<Body>) -> Result<Value> {
+pub(super) async fn object(request: Request<Body>) -> Result<Decoded> {
     match content_type(request.headers()).as_str() {
-        "" | "application/json" | "*/*" => json(request).await,
-        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(request).await,
-        PROTOBUF => parse_protobuf(&read(request).await?),
+        "" | "application/json" | "*/*" => parse_json(&read(request).await?),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => parse_yaml(&read(request).await?),
+        PROTOBUF => parse_protobuf(&read(request).await?).map(Decoded::from),
         _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }
@@ -48,20 +62,27 @@ pub(super) async fn optional_object(request: Request<Body>) -> Result<Value> {
     let text = read(request).await?;
     match kind.as_str() {
         _ if text.is_empty() => Ok(Value::Null),
-        "" | "application/json" => parse_json(&text),
-        "application/yaml" => parse_yaml(&text),
+        "" | "application/json" => parse_json(&text).map(|decoded| decoded.value),
+        "application/yaml" => parse_yaml(&text).map(|decoded| decoded.value),
         PROTOBUF => parse_protobuf(&text),
         _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }
 
-pub(super) async fn json(request: Request<Body>) -> Result<Value> {
-    parse_json(&read(request).await?)
+/// A JSON or merge patch.
+pub(super) async fn patch(request: Request<Body>) -> Result<Decoded> {
+    let text = read(request).await?;
+    decode_json(&text).map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
 }
 
-/// YAML, of which JSON is the common case.
-pub(super) async fn yaml(request: Request<Body>) -> Result<Value> {
-    parse_yaml(&read(request).await?)
+/// What is applied: YAML, of which JSON is the common case.
+pub(super) async fn applied(request: Request<Body>) -> Result<Decoded> {
+    const CONVERTING: &str = "error converting YAML to JSON";
+    let text = read(request).await?;
+    let mut decoded = decode_yaml(&text)
+        .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {CONVERTING}: {error}")))?;
+    decoded.twice.iter_mut().for_each(|told| *told = format!("{CONVERTING}: {told}"));
+    Ok(decoded)
 }
 
 fn parse_protobuf(text: &[u8]) -> Result<Value> {
@@ -69,19 +90,34 @@ fn parse_protobuf(text: &[u8]) -> Result<Value> {
     protobuf::decode(text).ok_or_else(|| ApiError::unsupported_media_type(ACCEPTED))
 }
 
-fn parse_json(text: &[u8]) -> Result<Value> {
-    serde_json::from_slice(text)
-        .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+fn parse_json(text: &[u8]) -> Result<Decoded> {
+    decode_json(text).map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
 }
 
-fn parse_yaml(text: &[u8]) -> Result<Value> {
+fn parse_yaml(text: &[u8]) -> Result<Decoded> {
+    decode_yaml(text).map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
+}
+
+fn decode_json(text: &[u8]) -> serde_json::Result<Decoded> {
+    let json::Document { value, twice } = json::read(text)?;
+    let twice = twice.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
+    Ok(Decoded { value, twice })
+}
+
+fn decode_yaml(text: &[u8]) -> Result<Decoded, String> {
+    // YAML that is JSON need not be read as slowly; what stands twice is told by line.
     if text.first() == Some(&b'{')
-        && let Ok(value) = serde_json::from_slice(text)
+        && let Ok(json::Document { mut value, twice }) = json::read(text)
+        && twice.is_empty()
     {
-        return Ok(value);
+        crate::schema::whole_numbers(&mut value);
+        return Ok(value.into());
     }
-    serde_saphyr::from_slice(text)
-        .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
+    let text = std::str::from_utf8(text).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
+    let yaml::Document { value, twice } = yaml::read(text)?;
+    let lines: String = twice.iter().map(|line| format!("\n  {line}")).collect();
+    let twice = if twice.is_empty() { Vec::new() } else { vec![format!("yaml: unmarshal errors:{lines}")] };
+    Ok(Decoded { value, twice })
 }
 
 /// Who a client is as a field manager if it does not say: the first word of its user agent.

@@ -7,6 +7,9 @@ const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower ca
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
     end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const DNS_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+    character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
+    '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
     alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
     '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
@@ -44,6 +47,18 @@ fn has_form_of_subdomain(text: &str) -> bool {
 
 fn has_form_of_name_part(text: &str) -> bool {
     is_made_of(text, |byte| byte.is_ascii_alphanumeric(), b"-_.")
+}
+
+/// As a DNS label that begins with a letter.
+pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if text.len() > MAX_LABEL {
+        problems.push(too_long(MAX_LABEL));
+    }
+    if !has_form_of_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        problems.push(DNS_1035.to_owned());
+    }
+    problems
 }
 
 /// As a DNS label.

@@ -6,6 +6,10 @@ use super::node::Node;
 
 pub(super) fn default_object(root: &Node, object: &mut Value) {
     drop_nulls(root, object);
+    fill_object(root, object);
+}
+
+pub(super) fn fill_object(root: &Node, object: &mut Value) {
     if root.has_defaults {
         fill(root, object);
     }

@@ -6,7 +6,10 @@
 
 mod ast;
 mod convert;
+mod cost;
 mod patterns;
+mod place;
+mod types;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -16,9 +19,12 @@ use kube_cel::KubeCelExt;
 use kube_cel::cel::extractors::This;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression as Tree, Parser};
-use kube_cel::cel::{self, Context, ExecutionError};
+use kube_cel::cel::{self, Context, ExecutionError, FunctionContext};
 
-pub(crate) use convert::{native, object, typed};
+use convert::escape;
+pub(crate) use convert::{misfit, native, object, typed};
+pub(crate) use cost::{elements, most_often};
+pub(crate) use types::Ty;
 
 /// Longest source of one expression.
 const MAX_SOURCE: usize = 32 * 1024;
@@ -66,8 +72,21 @@ impl Expression {
             return Err(TOO_DEEP.to_owned());
         }
         ast::rewrite(&mut tree);
-        let free = ast::check(&tree, roots).map_err(|e| format!("compilation failed: {e}"))?;
+        let free = ast::check(&tree, roots).map_err(|problem| refused(&problem, source))?;
         Ok(Self { source: source.trim().to_owned(), tree, deep: depth > INLINE_DEPTH, free })
+    }
+
+    /// The type of its value, for variables of these types.
+    ///
+    /// # Errors
+    /// That it can have none.
+    pub(crate) fn type_of<'a>(&self, variables: &[(&str, Ty<'a>)]) -> Result<Ty<'a>, String> {
+        types::infer(&self.tree, variables).map_err(|problem| refused(&problem, &self.source))
+    }
+
+    /// What it can cost at most as a rule on values of `node`, in the units of cel-go.
+    pub(crate) fn most(&self, node: &crate::schema::Node) -> u64 {
+        cost::most(&self.tree, node)
     }
 
     pub(crate) fn source(&self) -> &str {
@@ -169,6 +188,7 @@ static BASE: LazyLock<Context<'static>> = LazyLock::new(|| {
     context.add_function("type", type_name);
     context.add_function("bool", to_bool);
     context.add_function("matches", matches);
+    context.add_function("string", to_text);
     for name in ast::TYPE_NAMES {
         context.add_variable_from_value(name, cel::Value::String(Arc::new(name.to_owned())));
     }
@@ -211,6 +231,17 @@ fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> Result<bool, 
     })
 }
 
+/// Flags are texts as well, which the interpreter does not know.
+fn to_text(
+    context: &FunctionContext<'_, '_>,
+    This(value): This<cel::Value>,
+) -> Result<cel::Value, ExecutionError> {
+    match value {
+        cel::Value::Bool(flag) => Ok(cel::Value::String(Arc::new(flag.to_string()))),
+        other => cel::functions::string(context, This(other)),
+    }
+}
+
 /// The interpreter's errors in the words of cel-go, as far as they correspond.
 fn describe(error: &ExecutionError) -> String {
     match error {
@@ -228,6 +259,10 @@ fn describe(error: &ExecutionError) -> String {
         ExecutionError::FunctionError { message, .. } => shorten(message),
         other => shorten(&other.to_string()),
     }
+}
+
+fn refused(problem: &place::Problem, source: &str) -> String {
+    format!("compilation failed: {}", problem.shown(source))
 }
 
 fn shorten(text: &str) -> String {

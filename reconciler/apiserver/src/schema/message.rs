@@ -5,6 +5,9 @@ use serde_json::Value;
 
 use super::{ErrorKind, FieldError};
 
+/// Powers of ten that Go prints without an exponent.
+const SHORT_EXPONENTS: std::ops::Range<i32> = -4..6;
+
 /// Longest rendering of a bad value in a message: a hostile object must not come back in full.
 const MAX_SHOWN: usize = 1024;
 
@@ -84,7 +87,7 @@ pub(crate) fn too_many(field: &str, actual: usize, max: u64, noun: &str) -> Fiel
 
 /// kube-openapi's sentences begin with the field's name and place.
 pub(crate) fn in_body(field: &str, rest: &str) -> String {
-    if field.is_empty() { format!("in body {rest}") } else { format!("{field} in body {rest}") }
+    format!("{field} in body {rest}")
 }
 
 /// An error of a combinator. kube-openapi loses the field here, and Kubernetes then prints `<nil>`.
@@ -104,12 +107,20 @@ pub(crate) fn show(value: &Value) -> String {
     }
 }
 
-/// A number as Go prints it with `%v`: whole floats have no fraction.
+/// A number as Go prints it with `%v`: `2`, `1.5`, `1e+06`.
 pub(crate) fn number(value: f64, exact: Option<&serde_json::Number>) -> String {
     if let Some(n) = exact.filter(|n| n.is_i64() || n.is_u64()) {
         return n.to_string();
     }
-    if value.fract() == 0.0 && value.abs() < 1e21 { format!("{value:.0}") } else { format!("{value}") }
+    let scientific = format!("{value:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !SHORT_EXPONENTS.contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => format!("{value}"),
+    }
 }
 
 /// A Go-quoted string.
@@ -131,6 +142,66 @@ pub(crate) fn quote(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+/// JSON as Go encodes it: members sorted, and what HTML would take for its own escaped.
+pub(crate) fn go_json(value: &Value) -> String {
+    sorted(value).to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let mut members: Vec<_> =
+                members.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
+            members.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(members.into_iter().collect())
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        other => other.clone(),
+    }
+}
+
+/// A value as Go prints it with `%v`: `map[a:1 b:[x y]]`.
+pub(crate) fn go_value(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::Bool(_) => value.to_string(),
+        Value::Number(n) => number(n.as_f64().unwrap_or_default(), Some(n)),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_value).collect::<Vec<_>>().join(" ")),
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_by_key(|(name, _)| *name);
+            let members = members.into_iter().map(|(name, value)| format!("{name}:{}", go_value(value)));
+            format!("map[{}]", members.collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+/// What Go's JSON library calls a value.
+pub(crate) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The Go type of a decoded JSON value.
+pub(crate) fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
 }
 
 fn shorten(text: &str) -> String {

@@ -22,25 +22,55 @@ enum Level {
 }
 
 pub(super) fn parse(path: &str, schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
-    let mut parser = Parser { errors: Vec::new() };
+    let mut parser = Parser::default();
     let mut root = parser.node(schema, Level::Root, path, 0);
+    if root.nullable {
+        parser.general.push(forbidden(&child(path, "nullable"), "nullable cannot be true at the root"));
+    }
+    mark(&mut root);
+    if parser.errors.is_empty() && !parser.unsupported {
+        check_defaults(&root, path, &mut parser.errors);
+    }
+    // What has members that no structural schema can have is not looked at as one.
+    let mut errors = if parser.unsupported { Vec::new() } else { parser.errors };
+    errors.extend(parser.general);
+    if errors.is_empty() {
+        rules::compile_all(&mut root, &mut errors);
+    }
+    if errors.is_empty() {
+        rules::check_all(&root, path, &mut errors);
+    }
+    finish(root, errors)
+}
+
+/// Reads a schema that was accepted before, by whatever rules were in force then.
+pub(super) fn parse_stored(schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
+    let mut parser = Parser::default();
+    let mut root = parser.node(schema, Level::Root, "openAPIV3Schema", 0);
+    mark(&mut root);
     if parser.errors.is_empty() {
         rules::compile_all(&mut root, &mut parser.errors);
     }
-    mark(&mut root);
-    if parser.errors.is_empty() {
-        check_defaults(&root, path, &mut parser.errors);
-    }
-    if parser.errors.is_empty() {
-        return Ok(StructuralSchema { root });
-    }
-    parser.errors.sort_by_key(ToString::to_string);
-    parser.errors.truncate(MAX_ERRORS);
-    Err(parser.errors)
+    finish(root, parser.errors)
 }
 
+fn finish(root: Node, mut errors: Vec<FieldError>) -> Result<StructuralSchema, Vec<FieldError>> {
+    if errors.is_empty() {
+        return Ok(StructuralSchema { root });
+    }
+    errors.sort_by_key(ToString::to_string);
+    errors.truncate(MAX_ERRORS);
+    Err(errors)
+}
+
+#[derive(Default)]
 struct Parser {
+    /// Against what makes a schema structural.
     errors: Vec<FieldError>,
+    /// Against what any schema of a definition must be.
+    general: Vec<FieldError>,
+    /// Whether there are members that are not supported at all.
+    unsupported: bool,
 }
 
 impl Parser {
@@ -54,6 +84,7 @@ impl Parser {
             return Node::default();
         }
         let mut node = self.own_fields(map, path);
+        self.unsupported_members(map, path);
         if let Some(items) = map.get("items") {
             node.items = Some(Box::new(self.node(items, Level::Item, &child(path, "items"), depth + 1)));
         }
@@ -83,11 +114,8 @@ impl Parser {
                 if ty.is_none() {
                     let allowed =
                         ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
-                    self.errors.push(super::message::unsupported(
-                        &child(path, "type"),
-                        &Value::from(name),
-                        &allowed,
-                    ));
+                    let here = child(path, "type");
+                    self.general.push(super::message::unsupported(&here, &Value::from(name), &allowed));
                 }
                 ty
             }
@@ -100,7 +128,7 @@ impl Parser {
             Some(other) => {
                 let allowed = ["atomic", "set", "map"].map(Value::from);
                 let here = child(path, "x-kubernetes-list-type");
-                self.errors.push(super::message::unsupported(&here, &Value::from(other), &allowed));
+                self.general.push(super::message::unsupported(&here, &Value::from(other), &allowed));
                 ListType::Atomic
             }
         };
@@ -118,6 +146,26 @@ impl Parser {
         }
     }
 
+    /// Members of OpenAPI that definitions cannot have.
+    fn unsupported_members(&mut self, map: &Map<String, Value>, path: &str) {
+        for name in ["id", "$ref", "patternProperties", "definitions", "dependencies", "additionalItems"] {
+            if map.get(name).is_some_and(|value| !value.is_null()) {
+                self.general.push(forbidden(&child(path, name), &format!("{name} is not supported")));
+                self.unsupported = true;
+            }
+        }
+        if map.get("items").is_some_and(Value::is_array) {
+            let why = "items must be a schema object and not an array";
+            self.general.push(forbidden(&child(path, "items"), why));
+            self.unsupported = true;
+        }
+        if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
+            let here = child(path, "x-kubernetes-preserve-unknown-fields");
+            self.general.push(invalid(&here, &Value::Bool(false), "must be true or undefined"));
+            self.unsupported = true;
+        }
+    }
+
     /// What Kubernetes asks of a structural schema beyond its fields being well formed.
     fn structure(&mut self, map: &Map<String, Value>, node: &Node, level: Level, path: &str) {
         if node.ty == Some(Type::Array) && node.items.is_none() {
@@ -128,7 +176,7 @@ impl Parser {
         }
         if !node.properties.is_empty() && !matches!(node.additional, Additional::Absent) {
             let detail = "additionalProperties and properties are mutual exclusive";
-            self.errors.push(forbidden(&child(path, "additionalProperties"), detail));
+            self.general.push(forbidden(&child(path, "additionalProperties"), detail));
         }
         if node.int_or_string && (node.preserve_unknown || node.embedded) {
             let name = if node.preserve_unknown { "preserve-unknown-fields" } else { "embedded-resource" };
@@ -141,7 +189,8 @@ impl Parser {
         }
         let says_type = map.get("type").and_then(Value::as_str).is_some_and(|t| !t.is_empty());
         self.declared_type(node, says_type, level, path);
-        self.lists(node, path);
+        self.lists(map, node, path);
+        self.map_type(map, node, path);
         if level == Level::Root || node.embedded {
             self.resource_fields(node, level, path);
         }
@@ -150,7 +199,11 @@ impl Parser {
     fn declared_type(&mut self, node: &Node, says_type: bool, level: Level, path: &str) {
         let here = child(path, "type");
         if node.embedded && node.ty != Some(Type::Object) {
-            self.errors.push(required(&here, "must be object if x-kubernetes-embedded-resource is true"));
+            let why = "must be object if x-kubernetes-embedded-resource is true";
+            self.errors.push(match node.ty {
+                Some(ty) => invalid(&here, &Value::from(ty.name()), why),
+                None => required(&here, why),
+            });
         } else if !says_type && !node.int_or_string && !node.preserve_unknown {
             self.errors.push(required(
                 &here,
@@ -168,32 +221,101 @@ impl Parser {
         }
     }
 
-    fn lists(&mut self, node: &Node, path: &str) {
-        let here = child(path, "x-kubernetes-list-map-keys");
-        if node.list_type != ListType::Map {
-            if !node.list_map_keys.is_empty() {
-                self.errors.push(forbidden(&here, "x-kubernetes-list-type must be `map`"));
+    fn lists(&mut self, map: &Map<String, Value>, node: &Node, path: &str) {
+        let declared = map.get("x-kubernetes-list-type").and_then(Value::as_str);
+        if declared.is_some() && node.ty != Some(Type::Array) {
+            self.other_type(node, "array", "x-kubernetes-list-type", path);
+        }
+        if !node.list_map_keys.is_empty() && declared != Some("map") {
+            let here = child(path, "x-kubernetes-list-type");
+            let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+            self.general.push(match declared {
+                None => required(&here, why),
+                Some(other) => invalid(&here, &Value::from(other), why),
+            });
+        }
+        let Some(items) = node.items.as_deref().filter(|_| matches!(declared, Some("set" | "map"))) else {
+            return;
+        };
+        if items.nullable {
+            let why =
+                format!("cannot be nullable when x-kubernetes-list-type is {}", declared.unwrap_or_default());
+            self.general.push(forbidden(&child(&child(path, "items"), "nullable"), &why));
+        }
+        if declared == Some("map") {
+            self.list_map(node, items, path);
+        } else {
+            self.list_set(items, path);
+        }
+    }
+
+    /// `x-kubernetes-list-type` or `-map-type` on what is no list or map.
+    fn other_type(&mut self, node: &Node, wanted: &str, because: &str, path: &str) {
+        let (here, why) = (child(path, "type"), format!("must be {wanted} if {because} is specified"));
+        self.general.push(match node.ty {
+            None => required(&here, &why),
+            Some(ty) => invalid(&here, &Value::from(ty.name()), &why),
+        });
+    }
+
+    fn map_type(&mut self, map: &Map<String, Value>, node: &Node, path: &str) {
+        let Some(declared) = map.get("x-kubernetes-map-type").and_then(Value::as_str) else { return };
+        if node.ty != Some(Type::Object) {
+            self.other_type(node, "object", "x-kubernetes-map-type", path);
+        }
+        if !matches!(declared, "atomic" | "granular") {
+            let allowed = ["atomic", "granular"].map(Value::from);
+            let here = child(path, "x-kubernetes-map-type");
+            self.general.push(super::message::unsupported(&here, &Value::from(declared), &allowed));
+        }
+    }
+
+    fn list_set(&mut self, items: &Node, path: &str) {
+        const WHY: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+        let here = child(path, "items");
+        match items.ty {
+            Some(Type::Array) if items.list_type != ListType::Atomic => {
+                self.general.push(invalid(&child(&here, "x-kubernetes-list-type"), &Value::Null, WHY));
             }
+            Some(Type::Object) if !items.atomic_map => {
+                self.general.push(invalid(&child(&here, "x-kubernetes-map-type"), &Value::Null, WHY));
+            }
+            _ => {}
+        }
+    }
+
+    fn list_map(&mut self, node: &Node, items: &Node, path: &str) {
+        let here = child(path, "x-kubernetes-list-map-keys");
+        if node.list_map_keys.is_empty() {
+            self.general.push(required(&here, "must not be empty if x-kubernetes-list-type is map"));
+        }
+        let (of_items, keys) = (child(path, "items"), Value::from(node.list_map_keys.clone()));
+        if items.ty != Some(Type::Object) {
+            let got = Value::from(items.ty.map_or("", Type::name));
+            let why = "must be object if parent array's x-kubernetes-list-type is map";
+            self.general.push(invalid(&child(&of_items, "type"), &got, why));
             return;
         }
-        if node.list_map_keys.is_empty() {
-            self.errors.push(required(&here, "must not be empty if x-kubernetes-list-type is map"));
-        }
-        let Some(items) = &node.items else { return };
         for (at, name) in node.list_map_keys.iter().enumerate() {
-            let here = index(&here, at);
-            match items.properties.get(name) {
-                None => {
-                    let detail = "entries must all be names of item properties";
-                    self.errors.push(invalid(&here, &Value::from(name.as_str()), detail));
-                }
-                Some(of) if of.default.is_none() && !items.checks.required.contains(name) => {
-                    let here = key(&child(&child(path, "items"), "properties"), name);
-                    let detail = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a \
-                                  required property";
-                    self.errors.push(required(&child(&here, "default"), detail));
-                }
-                Some(_) => {}
+            if node.list_map_keys[..at].contains(name) {
+                self.general.push(invalid(&here, &keys, "must not contain duplicate entries"));
+            }
+            let of_key = key(&child(&of_items, "properties"), name);
+            let Some(of) = items.properties.get(name) else {
+                self.general.push(invalid(&here, &keys, "entries must all be names of item properties"));
+                continue;
+            };
+            if matches!(of.ty, Some(Type::Array | Type::Object)) {
+                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                self.general.push(invalid(&child(&of_key, "type"), &Value::from("object"), why));
+            }
+            if of.default.is_none() && !items.checks.required.contains(name) {
+                let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+                self.general.push(required(&child(&of_key, "default"), why));
+            }
+            if of.nullable {
+                let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+                self.general.push(forbidden(&child(&of_key, "nullable"), why));
             }
         }
     }
@@ -242,7 +364,7 @@ impl Parser {
         };
         if checks.unique_items {
             let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-            self.errors.push(forbidden(&child(path, "uniqueItems"), detail));
+            self.general.push(forbidden(&child(path, "uniqueItems"), detail));
         }
         if checks.multiple_of.is_some_and(|m| m <= 0.0) {
             self.errors.push(invalid(
@@ -266,7 +388,8 @@ impl Parser {
         match RegexBuilder::new(pattern).size_limit(MAX_PATTERN_SIZE).build() {
             Ok(regex) => Some(regex),
             Err(error) => {
-                let detail = format!("must be a valid regular expression, but isn't: {error}");
+                let why = super::pattern::complaint(pattern).unwrap_or_else(|| error.to_string());
+                let detail = format!("must be a valid regular expression, but isn't: {why}");
                 self.errors.push(invalid(&child(path, "pattern"), &Value::from(pattern), &detail));
                 None
             }
@@ -373,7 +496,11 @@ fn check_defaults(node: &Node, path: &str, errors: &mut Vec<FieldError>) {
         let mut filled = default.clone();
         defaults::default_object(node, &mut filled);
         let here = child(path, "default");
-        errors.extend(validate::validate_at(node, &filled, &here));
+        for error in validate::validate_value(node, &filled) {
+            let at_root = error.field.is_empty() || error.field == "<nil>";
+            let field = if at_root { here.clone() } else { child(&here, &error.field) };
+            errors.push(FieldError { field, ..error });
+        }
     }
     for (name, of) in &node.properties {
         check_defaults(of, &key(&child(path, "properties"), name), errors);

@@ -1,8 +1,8 @@
 //! `x-kubernetes-validations`: declared, compiled once, evaluated within a budget.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::expression::{self, Expression, Failure, Scope, optional, typed, with_budget};
+use super::expression::{self, Expression, Failure, Scope, Ty, optional, typed, with_budget};
 use super::message::{child, duplicate, forbidden, index, internal, invalid, key, required};
 use super::node::{ListType, Node, Type};
 use super::validate::OldItems;
@@ -13,6 +13,11 @@ const OBJECT_BUDGET: i64 = 200_000;
 /// Longest text a `messageExpression` may give.
 const MAX_MESSAGE: usize = 5 * 1024;
 const MAX_RULES: usize = 1_000;
+/// What one rule, and all of a schema, may cost at most as far as is known beforehand; as in Kubernetes.
+const RULE_LIMIT: u64 = 10_000_000;
+const SCHEMA_LIMIT: u64 = 100_000_000;
+/// Rules that are told to be the dearest of a schema.
+const DEAREST: usize = 4;
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -26,6 +31,8 @@ pub(crate) struct Rule {
     reason: Option<ErrorKind>,
     field_path: Option<String>,
     optional_old_self: bool,
+    /// As it was sent.
+    raw: Value,
     program: Option<Expression>,
     message_program: Option<Expression>,
 }
@@ -47,9 +54,9 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
     let message = text("message");
     if let Some(message) = &message {
         let detail = if message.trim().is_empty() {
-            Some("message must be non-empty if specified")
+            Some("must be non-empty if specified")
         } else if message.trim().contains('\n') {
-            Some("message must not contain line breaks")
+            Some("must not contain line breaks")
         } else {
             None
         };
@@ -77,6 +84,7 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
         reason,
         field_path: text("fieldPath"),
         optional_old_self: rule.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
+        raw: rule.clone(),
         program: None,
         message_program: None,
         path,
@@ -88,6 +96,96 @@ pub(super) fn compile_all(root: &mut Node, errors: &mut Vec<FieldError>) {
     if any_rules(root) {
         expression::on_big_stack(|| compile_node(root, true, errors));
     }
+}
+
+/// Checks what all rules of the tree have for values, and what they can cost.
+pub(super) fn check_all(root: &Node, path: &str, errors: &mut Vec<FieldError>) {
+    if any_rules(root) {
+        expression::on_big_stack(|| {
+            check_types(root, errors);
+            check_costs(root, path, errors);
+        });
+    }
+}
+
+fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
+    for rule in &node.rules {
+        let own = Ty::of(node);
+        // `optional.of(self)` and the like have functions of their own.
+        let old = if rule.optional_old_self { Ty::Dyn } else { own.clone() };
+        let variables = [("self", own), ("oldSelf", old)];
+        let refused =
+            |program: &Expression, fits: fn(&Ty<'_>) -> bool, why: &str| match program.type_of(&variables) {
+                Ok(ty) if fits(&ty) => None,
+                Ok(_) => Some(why.to_owned()),
+                Err(why) => Some(why),
+            };
+        let mut tell = |member: &str, why: Option<String>| {
+            errors.extend(why.map(|why| invalid(&child(&rule.path, member), &rule.told(), &why)));
+        };
+        if let Some(program) = &rule.program {
+            tell("rule", refused(program, |ty| ty.may_be_bool(), "cel expression must evaluate to a bool"));
+        }
+        if let Some(program) = &rule.message_program {
+            let why = refused(program, |ty| ty.may_be_string(), "must evaluate to a string");
+            tell("messageExpression", why.map(|why| format!("messageExpression {why}")));
+        }
+    }
+    for of in node.properties.values().chain(node.items.as_deref()).chain(node.additional_schema()) {
+        check_types(of, errors);
+    }
+}
+
+fn check_costs(root: &Node, path: &str, errors: &mut Vec<FieldError>) {
+    let mut costs = Vec::new();
+    sum_costs(root, Some(1), &mut costs);
+    // What has no value costs nothing.
+    costs.retain(|(path, _)| !errors.iter().any(|error| error.field == *path));
+    for (path, cost) in &costs {
+        if *cost > RULE_LIMIT {
+            errors.push(forbidden(path, &too_dear("estimated rule cost", *cost, RULE_LIMIT)));
+        }
+    }
+    let total = costs.iter().map(|(_, cost)| *cost).fold(0, u64::saturating_add);
+    if total > SCHEMA_LIMIT {
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        errors.push(forbidden(path, &too_dear(what, total, SCHEMA_LIMIT)));
+        costs.retain(|(_, cost)| *cost >= SCHEMA_LIMIT / 100);
+        costs.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
+        let why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+        errors.extend(costs.iter().take(DEAREST).map(|(path, _)| forbidden(path, why)));
+    }
+}
+
+/// The cost of each rule, times how many values of its node there can be; `None`: nothing around them says how many.
+fn sum_costs(node: &Node, times: Option<u64>, costs: &mut Vec<(String, u64)>) {
+    let how_often = times.unwrap_or_else(|| expression::most_often(node));
+    for rule in &node.rules {
+        let of = |program: &Expression| program.most(node);
+        if let Some(program) = &rule.program {
+            costs.push((child(&rule.path, "rule"), of(program).saturating_mul(how_often)));
+        }
+        if let Some(program) = &rule.message_program {
+            costs.push((child(&rule.path, "messageExpression"), of(program)));
+        }
+    }
+    let below = times.zip(expression::elements(node)).map(|(times, elements)| times.saturating_mul(elements));
+    for of in node.properties.values().chain(node.items.as_deref()).chain(node.additional_schema()) {
+        sum_costs(of, below, costs);
+    }
+}
+
+fn too_dear(what: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = match factor {
+        f if f > 100.0 => "more than 100x".to_owned(),
+        f if f < 1.5 => format!("{f:.6}x"),
+        f => format!("{f:.1}x"),
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and \
+         maxLength where arrays, maps, and strings are declared)"
+    )
 }
 
 fn any_rules(node: &Node) -> bool {
@@ -138,14 +236,14 @@ fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut V
             }
             rule.program = Some(program);
         }
-        Err(detail) => errors.push(invalid(&here, &Value::from(rule.source.as_str()), &detail)),
+        Err(detail) => errors.push(invalid(&here, &rule.told(), &detail)),
     }
     if let Some(source) = &rule.message_source {
         match Expression::compile(source, &ROOTS) {
             Ok(program) => rule.message_program = Some(program),
             Err(detail) => {
                 let here = child(&rule.path, "messageExpression");
-                errors.push(invalid(&here, &Value::from(source.as_str()), &detail));
+                errors.push(invalid(&here, &rule.told(), &format!("messageExpression {detail}")));
             }
         }
     }
@@ -153,8 +251,8 @@ fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut V
         match normalized(path, node) {
             Some(path) => rule.field_path = Some(path),
             None => {
-                let detail = format!("fieldPath {path} does not refer to a valid field");
-                errors.push(invalid(&child(&rule.path, "fieldPath"), &Value::from(path.as_str()), &detail));
+                let here = child(&rule.path, "fieldPath");
+                errors.push(invalid(&here, &Value::from(path.as_str()), "must be a valid path"));
             }
         }
     }
@@ -255,7 +353,7 @@ impl Walk {
             } else if let Some(old_self) = &old_self {
                 scope.set("oldSelf", old_self.clone());
             }
-            self.rule(rule, program, &scope, Place { node, path })?;
+            self.rule(rule, program, &scope, Place { node, value, path })?;
         }
         Ok(())
     }
@@ -286,6 +384,10 @@ impl Walk {
                 Err(Stop)
             }
             Err(Failure::Error(error)) => {
+                let error = match expression::misfit(at.value, at.node) {
+                    Some(misfit) if error == "no such overload" => misfit.to_owned(),
+                    _ => error,
+                };
                 let detail = if error.starts_with("no such overload") {
                     format!(
                         "'{error}': call arguments did not match a supported operator, function or macro signature for \
@@ -329,10 +431,20 @@ fn type_name(node: &Node) -> Value {
 
 struct Place<'a> {
     node: &'a Node,
+    value: &'a Value,
     path: &'a str,
 }
 
 impl Rule {
+    /// The whole rule as kube-apiserver tells it: with the names its members have there.
+    fn told(&self) -> Value {
+        let text = |name: &str| self.raw[name].as_str().unwrap_or_default();
+        json!({
+            "Rule": text("rule"), "Message": text("message"), "MessageExpression": text("messageExpression"),
+            "Reason": self.raw["reason"], "FieldPath": text("fieldPath"), "OptionalOldSelf": self.raw["optionalOldSelf"],
+        })
+    }
+
     fn shown(&self) -> &str {
         self.message.as_deref().unwrap_or(&self.source).trim()
     }

@@ -32,10 +32,25 @@ pub(super) fn validate_object(root: &Node, object: &Value, old: Option<&Value>) 
     walk.errors
 }
 
-/// Without an old value, under a path of its own.
-pub(super) fn validate_at(node: &Node, value: &Value, path: &str) -> Vec<FieldError> {
+/// The status alone, which is told of as if it were the whole: its fields have no `status` before them in sentences.
+pub(super) fn validate_status(root: &Node, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let (Some(node), Some(status)) = (root.properties.get("status"), object.get("status")) else {
+        return Vec::new();
+    };
     let mut walk = Walk { errors: Vec::new() };
-    walk.node(node, value, None, path);
+    walk.node(node, status, old.and_then(|old| old.get("status")), "");
+    for error in &mut walk.errors {
+        let at_root = error.field.is_empty() || error.field == "<nil>";
+        error.field = if at_root { "status".to_owned() } else { child("status", &error.field) };
+    }
+    walk.list_types(root, object, "");
+    walk.errors
+}
+
+/// A value that is part of no object yet.
+pub(super) fn validate_value(node: &Node, value: &Value) -> Vec<FieldError> {
+    let mut walk = Walk { errors: Vec::new() };
+    walk.node(node, value, None, "");
     walk.errors
 }
 
@@ -58,6 +73,7 @@ impl Walk {
         if value.is_null() {
             if !node.nullable && (node.ty.is_some() || node.int_or_string) {
                 self.push(wrong_type(path, type_names(node), "null"));
+                self.scalar(&node.checks, node.ty, value, path);
             }
             return;
         }
@@ -367,8 +383,12 @@ pub(super) fn type_fits(node: &Node, value: &Value) -> bool {
     }
 }
 
+/// Beyond this a float has no digits for ones.
+const MAX_WHOLE: f64 = 9_007_199_254_740_991.0;
+
 fn is_integer(value: &Value) -> bool {
-    value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0)
+    let whole = |n: f64| n.fract() == 0.0 && n.abs() <= MAX_WHOLE;
+    value.is_i64() || value.is_u64() || value.as_f64().is_some_and(whole)
 }
 
 fn type_names(node: &Node) -> &'static str {

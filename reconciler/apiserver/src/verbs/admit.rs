@@ -33,6 +33,8 @@ impl Call {
         };
         // A namespace is in itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
+        // Of many that are deleted at once policies are told no name.
+        let name = if self.verb == "deletecollection" { "" } else { self.target.name.as_str() };
         let request = admission::Request {
             operation,
             group: &resource.group,
@@ -41,7 +43,7 @@ impl Call {
             kind: &resource.kind,
             subresource: self.target.sub.name(),
             namespace: place,
-            name: &self.target.name,
+            name,
             object,
             old_object: old,
             user: &user,
@@ -54,7 +56,7 @@ impl Call {
                 self.warnings.extend(warnings);
                 Ok(())
             }
-            Err(denied) => Err(ApiError::denied(self.subject(&self.target.name), &denied)),
+            Err(denied) => Err(ApiError::denied(self.subject(&denied.name), &denied)),
         }
     }
 
@@ -68,10 +70,15 @@ impl Call {
 
     fn own(&self, before: Option<&Value>, mut object: Value) -> Result<Value> {
         let options = fields::UpdateOptions {
+            blank: crate::builtin::blank(self.resource()),
             manager: self.manager(),
             subresource: self.subresource().map(str::to_owned),
             api_version: self.resource().api_version(self.target.version),
-            now: crate::clock::seconds(self.core.clock.now()),
+            // As in Kubernetes nobody knows when something was scaled.
+            now: match self.target.sub {
+                Sub::Scale => String::new(),
+                _ => crate::clock::seconds(self.core.clock.now()),
+            },
             reset: self.reset(),
         };
         fields::track_update(before, &mut object, &options, &self.version().schema);
@@ -81,6 +88,7 @@ impl Call {
     /// What a write through this side of the object cannot touch.
     pub(super) fn reset(&self) -> fields::Reset {
         match self.target.sub {
+            Sub::Status if self.verb != "apply" => fields::Reset::Spec,
             Sub::Status => fields::Reset::AllButStatus,
             _ if self.version().has_status => fields::Reset::Status,
             _ => fields::Reset::Nothing,

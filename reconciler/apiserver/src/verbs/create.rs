@@ -3,6 +3,7 @@
 use http::StatusCode;
 use serde_json::Value;
 
+use super::update::Source;
 use super::{Answer, ApiError, Call, Result};
 use crate::admission::Operation;
 use crate::catalog::definition;
@@ -62,13 +63,13 @@ impl Call {
 
     /// Creates an object that passed [`Self::accept`] and has its name.
     pub(super) async fn create_named(&mut self, object: Value) -> Result<Answer> {
-        let object = self.prepare_new(object)?;
+        let object = self.prepare_new(object, Source::Update)?;
         let object = self.own_created(object)?;
         self.finish_create(object).await
     }
 
     /// What is stored of a new object, before ownership is recorded.
-    pub(super) fn prepare_new(&mut self, mut object: Value) -> Result<Value> {
+    pub(super) fn prepare_new(&mut self, mut object: Value, source: Source) -> Result<Value> {
         self.place(&mut object)?;
         let resource = std::sync::Arc::clone(&self.target.resource);
         let now = self.core.clock.now();
@@ -90,7 +91,7 @@ impl Call {
             members.shift_remove("status");
         }
         if resource.is_custom() {
-            self.version().schema.default(&mut object);
+            self.fill_in(source, &mut object);
         } else {
             crate::builtin::prepare(&resource, &mut object, None, now);
         }
@@ -120,7 +121,8 @@ impl Call {
     }
 
     /// Validates, admits and stores a new object that is complete.
-    pub(super) async fn finish_create(&mut self, object: Value) -> Result<Answer> {
+    pub(super) async fn finish_create(&mut self, mut object: Value) -> Result<Answer> {
+        crate::builtin::begin(self.resource(), &mut object);
         for _ in 0..super::ATTEMPTS {
             let guards = self.guards()?;
             self.validate(&object, None)?;
@@ -134,6 +136,7 @@ impl Call {
                     ApiError::already_exists(subject)
                 });
             }
+            crate::schema::whole_numbers(&mut object);
             let encoded = Core::encode(self.resource(), &object)?;
             if self.options.dry_run {
                 return Ok(Answer::of_value(StatusCode::CREATED, &object));

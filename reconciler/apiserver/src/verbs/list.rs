@@ -42,12 +42,17 @@ impl Continue {
 
 /// Parses a revision; empty is none.
 pub(super) fn parse_revision(text: &str) -> Result<Option<u64>> {
+    use std::num::IntErrorKind::PosOverflow;
     if text.is_empty() {
         return Ok(None);
     }
-    let invalid =
-        |_| ApiError::bad_request(format!("Invalid value: {text:?}: resourceVersion must be a number"));
-    text.parse().map(Some).map_err(invalid)
+    text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
+        let why = if *error.kind() == PosOverflow { "value out of range" } else { "invalid syntax" };
+        let text = crate::schema::quote(text);
+        ApiError::bad_request(format!(
+            "invalid resource version: resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {why}"
+        ))
+    })
 }
 
 /// A read "not older than" a revision waits for nothing here: what has happened is visible.
@@ -87,10 +92,16 @@ impl Call {
             "" => None,
             token => {
                 let token = Continue::decode(token);
-                Some(token.ok_or_else(|| ApiError::bad_request("continue key is not valid"))?)
+                Some(token.ok_or_else(|| {
+                    ApiError::bad_request("invalid continue token: continue key is not valid")
+                })?)
             }
         };
         let exact = match self.options.resource_version_match.as_str() {
+            // As in the first Kubernetes with pages: one asked for at a revision is of that revision.
+            "" if self.options.limit > 0 && token.is_none() => {
+                parse_revision(&self.options.resource_version)?.filter(|revision| *revision > 0)
+            }
             "" | "NotOlderThan" => None,
             "Exact" => parse_revision(&self.options.resource_version)?,
             other => {

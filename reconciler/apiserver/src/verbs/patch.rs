@@ -1,15 +1,13 @@
 //! The patch types: JSON, merge, strategic merge (built-in kinds only) and server-side apply.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::json_patch::{self, Malformed};
 use super::update::Source;
-use super::{Answer, ApiError, Call, Result, strategic};
+use super::{Answer, ApiError, Call, Refused, Result, Subject, strategic};
 use crate::fields::{self, ApplyError};
 use crate::meta;
 use crate::request::Sub;
-
-/// Operations one JSON patch may have, as in Kubernetes.
-const MAX_OPERATIONS: usize = 10_000;
 
 /// From the request's content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +53,55 @@ impl Call {
             return Err(self.options.refused(&[meta::forbidden("force", why)]));
         }
         let operations = operations(kind, &patch)?;
-        self.change(Source::Update, move |call, live| {
+        if kind == PatchKind::Json {
+            let unknown = operations.unknown().into_iter().map(|path| format!("unknown field \"{path}\""));
+            let told = std::mem::take(&mut self.twice).into_iter().chain(unknown);
+            self.twice = told.map(|told| format!("json patch {told}")).collect();
+        }
+        self.change(Source::Patch, move |call, live| {
             let mut object = live.clone();
             patch_value(kind, &mut object, &patch, &operations)?;
-            call.accept(&mut object)?;
+            // What the patch made is told, for strategic patches the patch.
+            let shown = match kind {
+                PatchKind::Strategic => crate::schema::message::go_value(&patch),
+                _ => crate::schema::message::go_json(&object),
+            };
+            call.accept_patched(&mut object, &shown)?;
             Ok(object)
         })
         .await
+    }
+
+    /// Like [`Self::accept`] for what a patch made, told by `shown`.
+    fn accept_patched(&mut self, object: &mut Value, shown: &str) -> Result<()> {
+        let invalid = |why: &str| {
+            let error = meta::invalid("patch", &shown.into(), why);
+            ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error])
+        };
+        match self.decode(object) {
+            Ok(None) => Ok(()),
+            Ok(Some(strict)) => Err(invalid(&strict)),
+            Err(Refused::Decoding(why)) => Err(invalid(&why)),
+            // What custom resources have become is looked at as what it says it is.
+            Err(Refused::Kind(sent)) if self.resource().is_custom() => {
+                Err(self.no_longer("kind", &sent, object))
+            }
+            Err(Refused::Version(sent)) if self.resource().is_custom() => {
+                Err(self.no_longer("apiVersion", &sent, object))
+            }
+            Err(refused) => Err(self.refused(refused)),
+        }
+    }
+
+    fn no_longer(&self, member: &str, sent: &str, object: &Value) -> ApiError {
+        let resource = self.resource();
+        let expected = match member {
+            "kind" => resource.kind.clone(),
+            _ => resource.api_version(self.target.version),
+        };
+        let error = meta::invalid(member, &sent.into(), &format!("must be {expected}"));
+        let kind = object["kind"].as_str().unwrap_or_default();
+        ApiError::invalid(Subject { group: &resource.group, kind, name: &self.target.name }, &[error])
     }
 
     async fn apply(&mut self, mut applied: Value) -> Result<Answer> {
@@ -70,15 +110,14 @@ impl Call {
                 .options
                 .refused(&[meta::required("fieldManager", "is required for apply patch")]));
         }
-        meta::well_formed(&applied).map_err(ApiError::bad_request)?;
-        for member in ["apiVersion", "kind"] {
-            if applied[member].as_str().is_none_or(str::is_empty) {
-                return Err(ApiError::bad_request(format!("{member} must be set")));
-            }
+        if applied.is_null() {
+            applied = Value::Object(Map::new());
         }
+        meta::well_formed(&mut applied, None).map_err(ApiError::bad_request)?;
+        self.applies_to(&applied)?;
         self.refuse_unknown(&applied)?;
         self.accept(&mut applied)?;
-        self.name_applied(&mut applied)?;
+        self.name_applied(&applied)?;
         for _ in 0..super::ATTEMPTS {
             if self.core.store.get(&self.key()).is_none() {
                 let created = self.create_applied(applied.clone()).await;
@@ -96,6 +135,20 @@ impl Call {
             }
         }
         Err(ApiError::modified(self.subject(&self.target.name)))
+    }
+
+    /// What is applied says what it is, and is of this kind.
+    fn applies_to(&self, applied: &Value) -> Result<()> {
+        let text = |member: &str| applied[member].as_str().unwrap_or_default();
+        let (sent, kind) = (text("apiVersion"), text("kind"));
+        let (group, version) = sent.split_once('/').unwrap_or(("", sent));
+        let resource = self.resource();
+        if version.is_empty() || group != resource.group || kind != resource.kind {
+            return Err(ApiError::bad_request(format!(
+                "invalid object type: {group}/{version}, Kind={kind}"
+            )));
+        }
+        Ok(())
     }
 
     /// Nobody can own a field there is not. As in Kubernetes no `fieldValidation` changes that.
@@ -116,7 +169,7 @@ impl Call {
     }
 
     /// What is applied is named by the URL; it may repeat that.
-    fn name_applied(&self, applied: &mut Value) -> Result<()> {
+    fn name_applied(&self, applied: &Value) -> Result<()> {
         let sent = |member: &str| applied["metadata"][member].as_str().unwrap_or_default().to_owned();
         let (name, namespace) = (sent("name"), sent("namespace"));
         if !name.is_empty() && name != self.target.name {
@@ -129,12 +182,6 @@ impl Call {
             return Err(ApiError::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
-        }
-        let (name, namespace) = (self.target.name.clone(), self.target.namespace.clone());
-        let metadata = meta::of(applied);
-        metadata.insert("name".into(), name.into());
-        if self.target.resource.namespaced {
-            metadata.insert("namespace".into(), namespace.into());
         }
         Ok(())
     }
@@ -150,8 +197,14 @@ impl Call {
             );
             return Err(ApiError::conflict(self.subject(&self.target.name), &why));
         }
+        if applied["metadata"]["name"].as_str().is_none_or(str::is_empty) {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                self.target.name
+            )));
+        }
         let merged = self.merge(None, &applied)?;
-        let object = self.prepare_new(merged)?;
+        let object = self.prepare_new(merged, Source::Apply)?;
         self.finish_create(object).await
     }
 
@@ -181,28 +234,41 @@ impl Call {
     }
 }
 
-type Operations = Vec<json_patch::PatchOperation>;
-
-fn operations(kind: PatchKind, patch: &Value) -> Result<Operations> {
-    if kind != PatchKind::Json {
-        return if patch.is_object() {
-            Ok(Vec::new())
-        } else {
-            Err(ApiError::bad_request("the patch is not an object"))
-        };
+fn operations(kind: PatchKind, patch: &Value) -> Result<json_patch::Patch> {
+    if kind == PatchKind::Json {
+        return json_patch::Patch::parse(patch).map_err(|malformed| match malformed {
+            Malformed::Decoding(why) => ApiError::bad_request(format!("error decoding patch: {why}")),
+            Malformed::TooMany(why) => ApiError::new(
+                http::StatusCode::PAYLOAD_TOO_LARGE,
+                "RequestEntityTooLarge",
+                format!("Request entity too large: {why}"),
+            ),
+        });
     }
-    let operations: Operations = serde_json::from_value(patch.clone())
-        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
-    if operations.len() > MAX_OPERATIONS {
-        return Err(ApiError::too_large("the JSON patch, in operations", MAX_OPERATIONS));
+    if patch.is_object() {
+        return Ok(json_patch::Patch::default());
     }
-    Ok(operations)
+    let before = if kind == PatchKind::Merge { "error decoding patch: " } else { "" };
+    let found = crate::schema::message::json_type(patch);
+    let why =
+        format!("{before}json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
+    Err(ApiError::bad_request(why))
 }
 
-fn patch_value(kind: PatchKind, object: &mut Value, patch: &Value, operations: &Operations) -> Result<()> {
+fn patch_value(
+    kind: PatchKind,
+    object: &mut Value,
+    patch: &Value,
+    operations: &json_patch::Patch,
+) -> Result<()> {
     match kind {
-        PatchKind::Json => patch_json(object, operations)?,
-        PatchKind::Merge => json_patch::merge(object, patch),
+        PatchKind::Json => operations.apply(object).map_err(|why| {
+            // Kubernetes does not tell clients more than this.
+            tracing::debug!(why, "a JSON patch cannot be applied");
+            let message = "the server rejected our request due to an error in our request";
+            ApiError::new(http::StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+        })?,
+        PatchKind::Merge => merge(object, patch),
         PatchKind::Strategic => strategic::merge(object, patch),
         PatchKind::Apply => return Err(ApiError::internal("an apply is not patched")),
     }
@@ -214,21 +280,23 @@ fn patch_value(kind: PatchKind, object: &mut Value, patch: &Value, operations: &
     Ok(())
 }
 
-fn patch_json(object: &mut Value, operations: &Operations) -> Result<()> {
-    for operation in operations {
-        // What is absent tests equal to null, as in the library kube-apiserver uses; clients rely on it.
-        if let json_patch::PatchOperation::Test(test) = operation
-            && test.value.is_null()
-            && object.pointer(test.path.as_str()).is_none()
-        {
-            continue;
-        }
-        json_patch::patch(object, std::slice::from_ref(operation)).map_err(|error| {
-            let message = format!("the server rejected our request due to an error in our request: {error}");
-            ApiError::new(http::StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-        })?;
+/// RFC 7386. Assumptions: neither nests too deeply.
+fn merge(object: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *object = patch.clone();
+        return;
+    };
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
     }
-    Ok(())
+    let Some(members) = object.as_object_mut() else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            members.shift_remove(name);
+        } else {
+            merge(members.entry(name).or_insert(Value::Null), value);
+        }
+    }
 }
 
 /// Applies a patch to a value that is not stored as such, a Scale.

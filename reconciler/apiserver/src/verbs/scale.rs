@@ -7,6 +7,7 @@ use super::update::Source;
 use super::{Answer, ApiError, Call, PatchKind, Result, Subject};
 use crate::meta::field_error;
 use crate::schema::ErrorKind;
+use crate::schema::message::{go_json, json_type};
 
 /// Reads `.spec.replicas` and the like; Kubernetes allows nothing but dotted names here.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
@@ -64,6 +65,15 @@ pub(super) async fn patch(call: &mut Call, kind: PatchKind, patch: Value) -> Res
     set(call, move |call, live| {
         let mut scale = read(call, live)?;
         super::patch::patch_plain(kind, &mut scale, &patch)?;
+        let replicas = &scale["spec"]["replicas"];
+        if !replicas.is_null() && !replicas.is_i64() {
+            let why = format!(
+                "json: cannot unmarshal {} into Go struct field ScaleSpec.spec.replicas of type int32",
+                json_type(replicas)
+            );
+            let error = crate::meta::invalid("patch", &go_json(&scale).into(), &why);
+            return Err(ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error]));
+        }
         Ok(scale)
     })
     .await

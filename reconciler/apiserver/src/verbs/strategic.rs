@@ -21,6 +21,7 @@ pub(super) fn merge(object: &mut Value, patch: &Value) {
     if !object.is_object() || patch.get("$patch").is_some_and(|directive| directive == "replace") {
         *object = Value::Object(Map::new());
     }
+    let before = object.clone();
     let Some(members) = object.as_object_mut() else { return };
     for (name, value) in patch.iter().filter(|(name, _)| !name.starts_with('$')) {
         if value.is_null() {
@@ -44,6 +45,45 @@ pub(super) fn merge(object: &mut Value, patch: &Value) {
         {
             items.retain(|item| !values.as_array().is_some_and(|gone| gone.contains(item)));
         }
+    }
+    let names: Vec<&str> = patch
+        .keys()
+        .map(|name| name.strip_prefix("$setElementOrder/").unwrap_or(name))
+        .filter(|name| merge_key(name).is_some())
+        .collect();
+    for name in names {
+        let wanted = patch.get(&format!("$setElementOrder/{name}")).or_else(|| patch.get(name));
+        let before = before.get(name).and_then(Value::as_array);
+        if let (Some(items), Some(wanted), Some(key)) = (
+            members.get_mut(name).and_then(Value::as_array_mut),
+            wanted.and_then(Value::as_array),
+            merge_key(name),
+        ) {
+            *items = ordered(std::mem::take(items), wanted, before.map_or(&[], Vec::as_slice), key);
+        }
+    }
+}
+
+/// Items that the patch names stand as it has them; the others stay before one of those only if they stood so before.
+fn ordered(items: Vec<Value>, wanted: &[Value], before: &[Value], key: &str) -> Vec<Value> {
+    let same = |a: &Value, b: &Value| if key.is_empty() { a == b } else { a[key] == b[key] };
+    let place = |list: &[Value], item: &Value| list.iter().position(|one| same(one, item));
+    let (mut named, others): (Vec<Value>, Vec<Value>) =
+        items.into_iter().partition(|item| place(wanted, item).is_some());
+    named.sort_by_key(|item| place(wanted, item));
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    let mut all = Vec::new();
+    loop {
+        let other_first = match (others.peek(), named.peek()) {
+            (None, None) => return all,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (Some(other), Some(named)) => match (place(before, other), place(before, named)) {
+                (Some(other), Some(named)) => other < named,
+                _ => false,
+            },
+        };
+        all.extend(if other_first { others.next() } else { named.next() });
     }
 }
 
@@ -72,6 +112,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_the_patch_names_comes_first_unless_it_stood_later_before() {
+        let merged = |before: Value, patch: Value| {
+            let mut object = json!({"finalizers": before});
+            merge(&mut object, &patch);
+            object["finalizers"].clone()
+        };
+        assert_eq!(merged(json!(["a", "b"]), json!({"finalizers": ["c"]})), json!(["c", "a", "b"]));
+        assert_eq!(merged(json!(["a", "b"]), json!({"finalizers": ["b"]})), json!(["a", "b"]));
+        assert_eq!(
+            merged(
+                json!(["a", "b"]),
+                json!({"finalizers": ["c"], "$setElementOrder/finalizers": ["b", "c"]})
+            ),
+            json!(["a", "b", "c"])
+        );
+    }
 
     #[test]
     fn keyed_lists_are_merged_and_directives_are_obeyed_not_stored() {

@@ -15,8 +15,10 @@ use crate::store::{Action, Entry, Expect, WriteError};
 /// Where a new state came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// A whole object or a patch: what changed becomes its manager's.
+    /// A whole object: what changed becomes its manager's.
     Update,
+    /// A patch of what is there: the same, but no object that somebody took for another.
+    Patch,
     /// Server-side apply: ownership is already in it.
     Apply,
 }
@@ -63,7 +65,7 @@ impl Call {
             let live = self.view(&entry);
             let warnings = self.warnings.len();
             let new = new_state(self, &live)?;
-            self.check_identity(&live, &new)?;
+            self.check_identity(source, &live, &new)?;
             match self.replace(source, &entry, &live, new).await? {
                 Some(answer) => return Ok(answer),
                 // The next attempt says the same again; one that names a revision fails there.
@@ -74,12 +76,19 @@ impl Call {
     }
 
     /// The new state must be meant for this very object, and for this revision if it names one.
-    fn check_identity(&self, live: &Value, new: &Value) -> Result<()> {
-        let (old, new) = (&live["metadata"], &new["metadata"]);
+    fn check_identity(&self, source: Source, live: &Value, whole: &Value) -> Result<()> {
+        let (old, new) = (&live["metadata"], &whole["metadata"]);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let subject = self.subject(&self.target.name);
         let uid = text(&new["uid"]);
-        if !uid.is_empty() && uid != text(&old["uid"]) {
+        let other_uid = !uid.is_empty() && uid != text(&old["uid"]);
+        if other_uid && source != Source::Update {
+            let error = meta::invalid("metadata.uid", &uid.into(), "field is immutable");
+            // Kubernetes finds it as a custom resource and as an object.
+            let found = if self.resource().is_custom() { vec![error.clone(), error] } else { vec![error] };
+            return Err(self.invalid(whole, &found));
+        }
+        if other_uid {
             let why = format!(
                 "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
                 text(&old["uid"])
@@ -90,13 +99,15 @@ impl Call {
         if !revision.is_empty() && revision != "0" && revision != text(&old["resourceVersion"]) {
             return Err(ApiError::modified(subject));
         }
-        if text(&new["name"]) != text(&old["name"]) {
-            return Err(ApiError::bad_request("the name of the object does not match the name on the URL"));
+        let (sent, name) = (text(&new["name"]), text(&old["name"]));
+        if sent != name {
+            let why = format!("the name of the object ({sent}) does not match the name on the URL ({name})");
+            return Err(ApiError::bad_request(why));
         }
         let namespace = text(&new["namespace"]);
         if !namespace.is_empty() && namespace != text(&old["namespace"]) {
             return Err(ApiError::bad_request(
-                "the namespace of the object does not match the namespace on the request",
+                "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
         Ok(())
@@ -110,13 +121,24 @@ impl Call {
         live: &Value,
         new: Value,
     ) -> Result<Option<Answer>> {
-        let new = self.prepare_changed(live, new)?;
-        let new = if source == Source::Apply { new } else { self.own_updated(live, new)? };
+        let mut new = match source {
+            Source::Apply => self.prepare_changed(live, new, source)?,
+            // Of what is sent to a side the rest is owned before it is dropped.
+            _ if self.target.sub == Sub::Status => {
+                let owned = self.own_updated(live, new)?;
+                self.prepare_changed(live, owned, source)?
+            }
+            _ => {
+                let prepared = self.prepare_changed(live, new, source)?;
+                self.own_updated(live, prepared)?
+            }
+        };
         if meta::same(live, &new) {
             return Ok(Some(self.answer(StatusCode::OK, entry)));
         }
         self.validate(&new, Some(live))?;
         self.admit(Operation::Update, Some(&new), Some(live))?;
+        crate::schema::whole_numbers(&mut new);
         let action = if is_released(&new, self.resource().is("", "namespaces")) {
             Action::Delete
         } else {
@@ -137,7 +159,7 @@ impl Call {
     }
 
     /// What is stored of a changed object, before ownership is recorded.
-    fn prepare_changed(&self, live: &Value, mut new: Value) -> Result<Value> {
+    fn prepare_changed(&self, live: &Value, mut new: Value, source: Source) -> Result<Value> {
         let resource = Arc::clone(&self.target.resource);
         meta::keep_system_fields(&mut new, live);
         match self.target.sub {
@@ -149,7 +171,7 @@ impl Call {
             copy_member(&mut new, live, "status");
         }
         if resource.is_custom() {
-            self.version().schema.default(&mut new);
+            self.fill_in(source, &mut new);
         } else if self.target.sub != Sub::Finalize {
             let now = self.core.clock.now();
             crate::builtin::prepare(&resource, &mut new, Some(live), now);
@@ -168,6 +190,17 @@ impl Call {
 pub(super) fn shown(mut state: Value, live: &Value) -> Answer {
     state["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
     Answer::of_value(StatusCode::OK, &state)
+}
+
+impl Call {
+    /// Defaults of a custom resource. Only what is sent whole may have nulls that mean nothing.
+    pub(super) fn fill_in(&self, source: Source, object: &mut Value) {
+        let schema = &self.version().schema;
+        match source {
+            Source::Update | Source::Patch => schema.default(object),
+            Source::Apply => schema.default_applied(object),
+        }
+    }
 }
 
 /// Whether an object that is being deleted has nothing left that holds it.

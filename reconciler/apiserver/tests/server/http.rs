@@ -148,7 +148,8 @@ async fn patches_are_known_by_their_content_type() {
     assert_eq!(client.patch(&path, MERGE, &in_the_way).await.reason(), (409, "Conflict".into()));
     assert_eq!(
         client.patch(&path, MERGE, &json!({"metadata": {"uid": "x"}})).await.reason(),
-        (409, "Conflict".into())
+        (422, "Invalid".into()),
+        "a patch cannot make it another object"
     );
 }
 
@@ -385,18 +386,21 @@ async fn objects_follow_a_definition_that_gains_a_default_and_a_version() {
     client.post(BOATS, &boat("ada")).await;
     let path = format!("{CRDS}/boats.toys.example");
     let mut crd = client.get(&path).await.json();
-    let mut second = crd["spec"]["versions"][0].clone();
+    let properties = "/schema/openAPIV3Schema/properties/spec/properties";
+    let stored = crd.pointer_mut("/spec/versions/0").unwrap();
+    stored.pointer_mut(properties).unwrap()["flag"] = json!({"type": "string", "default": "de"});
+    let mut second = stored.clone();
     second["name"] = json!("v2");
     second["storage"] = json!(false);
-    second["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["flag"] =
-        json!({"type": "string", "default": "de"});
+    second.pointer_mut(properties).unwrap()["rank"] = json!({"type": "string", "default": "new"});
     crd["spec"]["versions"].as_array_mut().unwrap().push(second);
     assert_eq!(client.send(Method::PUT, &path, JSON, "", crd.to_string()).await.code, 200);
     let seen = client.get("/apis/toys.example/v2/namespaces/default/boats/ada").await.json();
     assert_eq!((&seen["apiVersion"], &seen["spec"]["flag"]), (&json!("toys.example/v2"), &json!("de")));
     let list = client.get("/apis/toys.example/v2/boats").await.json();
     assert_eq!(list["items"][0]["apiVersion"], "toys.example/v2");
-    assert!(client.get(&format!("{BOATS}/ada")).await.json()["spec"].get("flag").is_none());
+    assert!(seen["spec"].get("rank").is_none(), "defaults are those of the version that is stored");
+    assert_eq!(client.get(&format!("{BOATS}/ada")).await.json()["spec"]["flag"], "de");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,8 @@ use kube_cel::cel::common::ast::{
 };
 use kube_cel::cel::common::types::CelBool;
 
+use super::place::Problem;
+
 /// The function every loop calls each turn. No source can name it: `@` does not parse.
 pub(super) const PAY: &str = "@pay";
 
@@ -294,10 +296,14 @@ fn bind(of: &mut CallExpr) -> Option<Expr> {
 }
 
 /// The free variables of an expression, all of which must be known, as must its functions.
-pub(super) fn check(tree: &IdedExpr, roots: &[&str]) -> Result<BTreeSet<String>, String> {
+pub(super) fn check(tree: &IdedExpr, roots: &[&str]) -> Result<BTreeSet<String>, Problem> {
     let mut checker = Checker { roots, bound: Vec::new(), free: BTreeSet::new() };
     checker.visit(tree)?;
     Ok(checker.free)
+}
+
+fn undeclared(name: &str) -> Problem {
+    Problem::of_name(name, format!("undeclared reference to '{name}' (in container '')"))
 }
 
 struct Checker<'a> {
@@ -307,10 +313,10 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn visit(&mut self, tree: &IdedExpr) -> Result<(), String> {
+    fn visit(&mut self, tree: &IdedExpr) -> Result<(), Problem> {
         match &tree.expr {
-            Expr::Unspecified => Err("syntax error".to_owned()),
-            Expr::Struct(of) => Err(format!("undeclared reference to '{}' (in container '')", of.type_name)),
+            Expr::Unspecified => Err(Problem::anywhere("syntax error")),
+            Expr::Struct(of) => Err(undeclared(&of.type_name)),
             Expr::Ident(name) => self.variable(name),
             Expr::Call(of) => self.call(of),
             Expr::Comprehension(c) => self.comprehension(c),
@@ -318,19 +324,19 @@ impl Checker<'_> {
         }
     }
 
-    fn variable(&mut self, name: &str) -> Result<(), String> {
+    fn variable(&mut self, name: &str) -> Result<(), Problem> {
         let plain = name.strip_prefix('.').unwrap_or(name);
         if self.bound.iter().any(|b| b == plain) || TYPE_NAMES.contains(&plain) {
             return Ok(());
         }
         if !self.roots.contains(&plain) {
-            return Err(format!("undeclared reference to '{name}' (in container '')"));
+            return Err(undeclared(name));
         }
         self.free.insert(plain.to_owned());
         Ok(())
     }
 
-    fn call(&mut self, of: &CallExpr) -> Result<(), String> {
+    fn call(&mut self, of: &CallExpr) -> Result<(), Problem> {
         if let Some(IdedExpr { expr: Expr::Ident(space), .. }) = of.target.as_deref()
             && FUNCTIONS.contains(&format!("{space}.{}", of.func_name).as_str())
         {
@@ -338,12 +344,13 @@ impl Checker<'_> {
         }
         let operator = of.func_name.starts_with(['_', '!', '-', '@']);
         if !operator && !FUNCTIONS.contains(&of.func_name.as_str()) {
-            return Err(format!("undeclared reference to '{}' (in container '')", of.func_name));
+            let why = format!("undeclared reference to '{}' (in container '')", of.func_name);
+            return Err(Problem::of_call(&of.func_name, why));
         }
         of.target.as_deref().into_iter().chain(&of.args).try_for_each(|arg| self.visit(arg))
     }
 
-    fn comprehension(&mut self, c: &ComprehensionExpr) -> Result<(), String> {
+    fn comprehension(&mut self, c: &ComprehensionExpr) -> Result<(), Problem> {
         self.visit(&c.iter_range)?;
         self.visit(&c.accu_init)?;
         self.bound.push(c.iter_var.clone());

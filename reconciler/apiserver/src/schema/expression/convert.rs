@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kube_cel::cel::objects::{Key, Map};
+use kube_cel::cel::objects::{Key, Map, Opaque};
 use kube_cel::cel::{Program, Value as Cel};
 use serde_json::{Number, Value};
 
@@ -28,7 +28,7 @@ pub(crate) fn native(value: &Value) -> Cel {
 pub(crate) fn typed(value: &Value, node: &Node) -> Cel {
     match value {
         Value::Number(n) if node.ty == Some(Type::Number) => Cel::Float(n.as_f64().unwrap_or(f64::NAN)),
-        Value::Number(n) if node.ty == Some(Type::Integer) => whole(n),
+        Value::Number(n) if n.is_f64() && wants_integer(node) => Cel::Opaque(Arc::new(Misfit)),
         Value::String(s) => formatted(s, node),
         Value::Array(items) => {
             let item = |v| node.items.as_deref().map_or_else(|| native(v), |of| typed(v, of));
@@ -62,11 +62,32 @@ fn number(n: &Number) -> Cel {
     }
 }
 
-/// `1.0` is the integer 1 where an integer is declared.
-fn whole(n: &Number) -> Cel {
-    match n.as_f64() {
-        Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 9e15 => Cel::Int(f as i64),
-        _ => number(n),
+fn wants_integer(node: &Node) -> bool {
+    node.ty == Some(Type::Integer) || node.int_or_string
+}
+
+/// A float where an integer is declared: a value that nothing can be done with.
+#[derive(Debug, PartialEq, Eq)]
+struct Misfit;
+
+impl Opaque for Misfit {
+    fn runtime_type_name(&self) -> &str {
+        "misfit"
+    }
+}
+
+/// What rules are told that touch a value of a type that is not declared; `None` if there is none in `value`.
+pub(crate) fn misfit(value: &Value, node: &Node) -> Option<&'static str> {
+    match value {
+        Value::Number(n) if n.is_f64() && node.int_or_string => {
+            Some("invalid data, expected XIntOrString value to be either a string or integer")
+        }
+        Value::Number(n) if n.is_f64() && wants_integer(node) => {
+            Some("invalid data, expected int, got float64")
+        }
+        Value::Array(items) => items.iter().find_map(|item| misfit(item, node.items.as_deref()?)),
+        Value::Object(map) => map.iter().find_map(|(name, value)| misfit(value, node.member(name)?)),
+        _ => None,
     }
 }
 

@@ -15,9 +15,14 @@ fn refusal(source: &str) -> String {
 
 #[test]
 fn types_are_compared_by_name() {
-    for source in
-        ["type('x') == string", "type(1) == int", "type([]) == list", "type(dyn({})) == map", "bool('true')"]
-    {
+    for source in [
+        "type('x') == string",
+        "type(1) == int",
+        "type([]) == list",
+        "type(dyn({})) == map",
+        "bool('true')",
+        "string(true) == 'true'",
+    ] {
         assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
     }
 }
