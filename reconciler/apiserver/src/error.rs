@@ -206,7 +206,7 @@ impl ApiError {
     /// A write the store did not make, other than for a conflict, which only the caller can name.
     pub(crate) fn of_write(error: &WriteError) -> Self {
         match error {
-            WriteError::Full => {
+            WriteError::Full | WriteError::OverQuota => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
             }
             WriteError::Closed => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::core::Core;
 use crate::discovery::Document;
@@ -26,8 +26,10 @@ use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
 use shape::Shape;
 
-/// Requests answered at once; further ones wait. Watches do not count.
+/// Requests answered at once; further ones wait. Watches do not count, nor do requests whose body has not come yet.
 const MAX_IN_FLIGHT: usize = 400;
+/// Requests that may wait for their turn; further ones are told to come again.
+const MAX_WAITING: usize = 4_000;
 /// Watches open at once.
 const MAX_WATCHES: usize = 20_000;
 /// How long a request that is no watch may take.
@@ -55,6 +57,8 @@ impl Written {
 pub(crate) struct Front {
     pub(crate) core: Arc<Core>,
     in_flight: Semaphore,
+    waiting: Semaphore,
+    bodies: body::Room,
     watches: Arc<Semaphore>,
     pub(crate) metrics: metrics::Requests,
 }
@@ -64,6 +68,8 @@ impl Front {
         Self {
             core,
             in_flight: Semaphore::new(MAX_IN_FLIGHT),
+            waiting: Semaphore::new(MAX_WAITING),
+            bodies: body::Room::default(),
             watches: Arc::new(Semaphore::new(MAX_WATCHES)),
             metrics: metrics::Requests::default(),
         }
@@ -104,10 +110,10 @@ impl Front {
         if request.uri().path().len() > 4096 {
             return Err(ApiError::bad_request("path is too long"));
         }
-        let _turn = self.in_flight.acquire().await.map_err(ApiError::internal)?;
         if let Some(rest) = path.strip_prefix("/history")
             && (rest.is_empty() || rest.starts_with('/'))
         {
+            let _turn = self.turn().await?;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
         }
@@ -138,6 +144,24 @@ impl Front {
             return Err(ApiError::method_not_allowed());
         }
         respond::document(request, document)
+    }
+
+    /// Waits until the request is one of those that are answered.
+    async fn turn(&self) -> Result<SemaphorePermit<'_>> {
+        if let Ok(turn) = self.in_flight.try_acquire() {
+            return Ok(turn);
+        }
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            self.metrics.shed();
+            return Err(ApiError::too_many_requests("too many requests are waiting"));
+        };
+        self.in_flight.acquire().await.map_err(ApiError::internal)
+    }
+
+    /// Requests that are answered, that wait for it, and bodies that are being received.
+    pub(crate) fn load(&self) -> [usize; 3] {
+        let answered = MAX_IN_FLIGHT - self.in_flight.available_permits();
+        [answered, MAX_WAITING - self.waiting.available_permits(), self.bodies.taken()]
     }
 
     /// What the log still knows of an object, or of a time; `rest` is the object's path.
@@ -181,6 +205,8 @@ impl Front {
                 authorize::resource(&self.core, &who, verb, &path, "")?;
                 return Err(ApiError::method_not_allowed());
             }
+            let (request, _room) = self.bodies.receive(request).await?;
+            let _turn = self.turn().await?;
             let body = body::object(request).await?.value;
             let answer = review::answer(&self.core, &who, review, body)?;
             return Ok(respond::json(StatusCode::CREATED, &answer));
@@ -194,6 +220,12 @@ impl Front {
         let target = target?;
         let options = Options::parse(request.method(), &query)?;
         let accept = negotiate::accept(request.headers());
+        // Nobody takes a turn by sending slowly.
+        let (request, _room) = match verb {
+            "get" | "list" | "watch" => (request, None),
+            _ => self.bodies.receive(request).await?,
+        };
+        let _turn = self.turn().await?;
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
@@ -205,7 +237,10 @@ impl Front {
         match verb {
             "watch" => {
                 let permit = Arc::clone(&self.watches).try_acquire_owned();
-                let permit = permit.map_err(|_| ApiError::too_many_requests("too many watches are open"))?;
+                let permit = permit.map_err(|_| {
+                    self.metrics.shed();
+                    ApiError::too_many_requests("too many watches are open")
+                })?;
                 let stream = call.watch(Box::new(shape)).await?;
                 return Ok(respond::stream(stream, permit, &call.warnings));
             }

@@ -72,7 +72,8 @@ pub(crate) async fn serve(
         };
         let (door, tls, stop) = (Arc::clone(&door), tls.clone(), stop.clone());
         connections.spawn(async move {
-            connection(door, stream, peer, tls, stop).await;
+            let _connected = door.front.metrics.connected();
+            connection(Arc::clone(&door), stream, peer, tls, stop).await;
             drop(place);
         });
     }

@@ -45,11 +45,34 @@ impl What {
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     counts: Mutex<BTreeMap<What, [u64; CLASSES.len()]>>,
+    /// Told to come again because too much was under way.
+    shed: AtomicU64,
+    /// Connections open.
+    connections: AtomicU64,
+}
+
+/// A connection, for as long as it is open.
+#[derive(Debug)]
+pub(crate) struct Connected<'a>(&'a AtomicU64);
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Requests {
     fn counts(&self) -> MutexGuard<'_, BTreeMap<What, [u64; CLASSES.len()]>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn shed(&self) {
+        self.shed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connected(&self) -> Connected<'_> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Connected(&self.connections)
     }
 
     pub(crate) fn count(&self, what: What, status: StatusCode) {
@@ -84,6 +107,17 @@ pub(crate) fn render(front: &Front) -> String {
         .map(|(what, class, count)| (labelled(what, class), count))
         .collect();
     metric("berth_apiserver_requests_total", "counter", "Requests answered.", &requests);
+    let [answered, waiting, received] = front.load().map(|count| [(String::new(), count as u64)]);
+    metric("berth_apiserver_connections", "gauge", "Connections open.", &of(&front.metrics.connections));
+    metric("berth_apiserver_requests_in_flight", "gauge", "Requests being answered.", &answered);
+    metric("berth_apiserver_requests_waiting", "gauge", "Requests that wait for their turn.", &waiting);
+    metric("berth_apiserver_bodies_received", "gauge", "Bodies that are being received.", &received);
+    metric(
+        "berth_apiserver_requests_shed_total",
+        "counter",
+        "Requests told to come again because too much was under way.",
+        &of(&front.metrics.shed),
+    );
     metric("berth_apiserver_writes_total", "counter", "Objects written.", &of(&counters.writes));
     metric("berth_apiserver_commits_total", "counter", "Transactions committed.", &of(&counters.commits));
     metric(

@@ -7,10 +7,14 @@ mod audit;
 mod backups;
 #[path = "server/crud.rs"]
 mod crud;
+#[path = "server/definition.rs"]
+mod definition;
 #[path = "server/history.rs"]
 mod history;
 #[path = "server/http.rs"]
 mod http_behaviour;
+#[path = "server/kube_rs.rs"]
+mod kube_rs;
 #[path = "server/kubectl.rs"]
 mod kubectl;
 #[path = "server/machinery.rs"]

@@ -1,10 +1,15 @@
 //! Reading request bodies: bounded, JSON or YAML. What is wrong with a text is told as by kube-apiserver.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, header};
+use http::{HeaderMap, Request, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{json, protobuf, yaml};
 use crate::error::{ApiError, Result};
@@ -12,19 +17,106 @@ use crate::error::{ApiError, Result};
 /// Bytes a body may have, as in kube-apiserver.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
+/// Values a body may have, however small each is: one that is only commas would take a hundred times its size in memory.
+const MAX_VALUES: usize = 250_000;
+
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Told to who sends something else.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-async fn read(request: Request<Body>) -> Result<Bytes> {
-    match Limited::new(request.into_body(), MAX_BODY).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("Request entity too large: limit is {MAX_BODY}");
-            Err(ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message))
+/// A body that is at least so long, or does not say how long it is, is large.
+const LARGE: usize = 64 << 10;
+/// Large bodies that are received, and then answered, at once; further ones wait before their first byte is read.
+const MAX_LARGE: usize = 32;
+/// Bodies of any size that are received at once.
+const MAX_RECEIVED: usize = 2_000;
+/// How long a body may take to arrive, with the wait for its room.
+const ARRIVAL: Duration = Duration::from_secs(45);
+
+/// Room for bodies: what clients send, however slowly, is bounded together.
+#[derive(Debug)]
+pub(super) struct Room {
+    received: Semaphore,
+    large: Arc<Semaphore>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { received: Semaphore::new(MAX_RECEIVED), large: Arc::new(Semaphore::new(MAX_LARGE)) }
+    }
+}
+
+impl Room {
+    /// The request once its whole body is there; a large one keeps its room for as long as the second part is held.
+    pub(super) async fn receive(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Request<Body>, Option<OwnedSemaphorePermit>)> {
+        let length = request.body().size_hint().upper();
+        if length == Some(0) {
+            return Ok((request, None));
         }
+        if length.is_some_and(|length| length > MAX_BODY as u64) {
+            return Err(too_large());
+        }
+        let received = async {
+            let _place = self.received.acquire().await.map_err(ApiError::internal)?;
+            let small = length.is_some_and(|length| length < LARGE as u64);
+            let room = match small {
+                true => None,
+                false => Some(Arc::clone(&self.large).acquire_owned().await.map_err(ApiError::internal)?),
+            };
+            let (head, body) = request.into_parts();
+            let bytes = collect(body).await?;
+            Ok((Request::from_parts(head, Body::from(bytes)), room))
+        };
+        let late = || {
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the request body did not arrive in time")
+        };
+        tokio::time::timeout(ARRIVAL, received).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Bodies that are being received.
+    pub(super) fn taken(&self) -> usize {
+        MAX_RECEIVED - self.received.available_permits()
+    }
+}
+
+async fn read(request: Request<Body>) -> Result<Bytes> {
+    let text = collect(request.into_body()).await?;
+    let may_be_json = matches!(text.trim_ascii_start().first(), Some(b'{' | b'['));
+    if may_be_json && has_too_many_values(&text) {
+        return Err(ApiError::too_large("the number of values in the request body", MAX_VALUES));
+    }
+    Ok(text)
+}
+
+async fn collect(body: Body) -> Result<Bytes> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) => Err(ApiError::bad_request(format!("reading the request body: {error}"))),
     }
+}
+
+fn too_large() -> ApiError {
+    let message = format!("Request entity too large: limit is {MAX_BODY}");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+}
+
+/// Whether JSON has more values than are taken, told before anything is made of it. Of what is no JSON it may say anything.
+fn has_too_many_values(text: &[u8]) -> bool {
+    let (mut values, mut in_string, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values > MAX_VALUES
 }
 
 /// The media type without its parameters.
@@ -126,4 +218,17 @@ pub(super) fn manager_of(headers: &HeaderMap) -> String {
     let name = agent.split('/').next().unwrap_or_default();
     let name: String = name.chars().filter(|c| !c.is_control()).take(128).collect();
     if name.is_empty() { "unknown".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_text_are_no_values() {
+        let text = format!(r#"{{"a":"{}","b":[1,2]}}"#, ",[{\\\"".repeat(MAX_VALUES));
+        assert!(!has_too_many_values(text.as_bytes()));
+        assert!(serde_json::from_str::<Value>(&text).is_ok());
+        assert!(has_too_many_values(format!("[{}0]", "0,".repeat(MAX_VALUES)).as_bytes()));
+    }
 }

@@ -1,13 +1,16 @@
 //! Building responses.
 
 use std::io::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -95,19 +98,19 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
     let body = if shape.wanted == Wanted::Plain {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
-        plain_list(resource, version, page, texts)
+        plain_list(resource, version, page, texts.collect())
     } else {
         let objects: Vec<Value> =
             page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
-        bytes_of(&shape.page(&objects, page))
+        Body::from(bytes_of(&shape.page(&objects, page)))
     };
-    let mut response = with_type(StatusCode::OK, JSON, Body::from(body));
+    let mut response = with_type(StatusCode::OK, JSON, body);
     warn(&mut response, &call.warnings);
     response
 }
 
 /// A list made of the stored texts of its items, none of which is parsed.
-fn plain_list(resource: &Resource, version: usize, page: &Page, texts: impl Iterator<Item = Bytes>) -> Bytes {
+fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes>) -> Body {
     let (kind, api_version) = (&resource.list_kind, resource.api_version(version));
     let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
     // Lists of custom resources always have the member, those of built-in kinds only where there is more.
@@ -117,20 +120,58 @@ fn plain_list(resource: &Resource, version: usize, page: &Page, texts: impl Iter
     if let Some(remaining) = page.remaining {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let size: usize = page.entries.iter().map(|entry| entry.bytes.len() + 1).sum();
-    let mut body = Vec::with_capacity(size + 256);
     let head = serde_json::json!({"kind": kind, "apiVersion": api_version, "metadata": metadata}).to_string();
-    body.extend_from_slice(head.trim_end_matches('}').as_bytes());
+    let mut pending = BytesMut::from(head.trim_end_matches('}'));
     // The head ended in the two braces of metadata and of itself; the first is still needed.
-    body.extend_from_slice(b"},\"items\":[");
-    for (at, text) in texts.enumerate() {
-        if at > 0 {
-            body.push(b',');
+    pending.extend_from_slice(b"},\"items\":[");
+    let commas = texts.len().saturating_sub(1);
+    let left = pending.len() + texts.iter().map(Bytes::len).sum::<usize>() + commas + END.len();
+    Body::new(List { pending, texts: texts.into_iter(), begun: false, left })
+}
+
+const END: &[u8] = b"]}";
+/// Bytes of a list that are put together at once.
+const PIECE: usize = 64 << 10;
+
+/// A list that is put together as it is read, of texts that are stored: who reads slowly, or never, holds no copy of it.
+struct List {
+    pending: BytesMut,
+    texts: std::vec::IntoIter<Bytes>,
+    begun: bool,
+    left: usize,
+}
+
+impl http_body::Body for List {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        while self.pending.len() < PIECE && self.pending.len() < self.left {
+            match self.texts.next() {
+                Some(text) => {
+                    if std::mem::replace(&mut self.begun, true) {
+                        self.pending.extend_from_slice(b",");
+                    }
+                    self.pending.extend_from_slice(&text);
+                }
+                None => self.pending.extend_from_slice(END),
+            }
         }
-        body.extend_from_slice(&text);
+        let piece = self.pending.split().freeze();
+        self.left -= piece.len();
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
     }
-    body.extend_from_slice(b"]}");
-    body.into()
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left as u64)
+    }
 }
 
 /// A document with an `ETag`, or 304 if the client has it.

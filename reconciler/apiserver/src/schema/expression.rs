@@ -1,7 +1,7 @@
 //! Compiled CEL expressions with a bounded cost. Shared by schema rules and admission policies.
 //!
-//! The interpreter underneath knows no cost limit, so one is woven into every loop: each turn pays from a
-//! budget and fails once it is spent. What the interpreter would panic on is refused when the expression is
+//! The interpreter underneath knows no cost limit, so one is woven into every loop and into what looks at or makes
+//! values of any size: each pays from a budget and fails once it is spent. What the interpreter would panic on is refused when the expression is
 //! compiled, and expressions that nest deeply are evaluated on a stack of their own.
 
 mod ast;
@@ -9,6 +9,7 @@ mod convert;
 mod cost;
 mod patterns;
 mod place;
+mod price;
 mod types;
 
 use std::cell::Cell;
@@ -31,7 +32,7 @@ const MAX_SOURCE: usize = 32 * 1024;
 /// Deepest syntax tree accepted.
 const MAX_TREE_DEPTH: usize = 192;
 /// Deeper trees than this are evaluated on [`BIG_STACK`].
-const INLINE_DEPTH: usize = 24;
+const INLINE_DEPTH: usize = 48;
 const BIG_STACK: usize = 64 << 20;
 const TOO_DEEP: &str = "compilation failed: expression nests too deeply";
 /// Longest piece of an interpreter's error that is passed on: it may carry whole values.
@@ -42,6 +43,8 @@ const MAX_ERROR: usize = 256;
 pub(crate) struct Expression {
     source: String,
     tree: Tree,
+    /// What is evaluated.
+    priced: Tree,
     deep: bool,
     free: BTreeSet<String>,
 }
@@ -73,7 +76,9 @@ impl Expression {
         }
         ast::rewrite(&mut tree);
         let free = ast::check(&tree, roots).map_err(|problem| refused(&problem, source))?;
-        Ok(Self { source: source.trim().to_owned(), tree, deep: depth > INLINE_DEPTH, free })
+        let priced = price::priced(&tree);
+        let deep = ast::depth(&priced) > INLINE_DEPTH;
+        Ok(Self { source: source.trim().to_owned(), tree, priced, deep, free })
     }
 
     /// The type of its value, for variables of these types.
@@ -107,12 +112,12 @@ impl Expression {
             let left = BUDGET.get();
             let (result, left) = on_big_stack(|| {
                 BUDGET.set(left);
-                (cel::Value::resolve(&self.tree, &scope.0), BUDGET.get())
+                (cel::Value::resolve(&self.priced, &scope.0), BUDGET.get())
             });
             BUDGET.set(left);
             result
         } else {
-            cel::Value::resolve(&self.tree, &scope.0)
+            cel::Value::resolve(&self.priced, &scope.0)
         };
         if spent() {
             return Err(Failure::OutOfBudget);
@@ -175,19 +180,28 @@ pub(crate) fn with_budget<T>(turns: i64, f: impl FnOnce() -> T) -> T {
 /// One turn of a loop; `held` is how much the loop has gathered so far, which the interpreter copies every
 /// turn.
 fn pay(held: i64) -> Result<bool, ExecutionError> {
-    let left = BUDGET.get().saturating_sub(1 + held / 16);
+    spend(1 + held / 16).map(|()| true)
+}
+
+/// What is left of the budget.
+fn left() -> i64 {
+    BUDGET.get().max(0)
+}
+
+fn spend(turns: i64) -> Result<(), ExecutionError> {
+    let left = BUDGET.get().saturating_sub(turns);
     BUDGET.set(left);
-    if left < 0 { Err(ExecutionError::function_error("loop", "out of budget")) } else { Ok(true) }
+    if left < 0 { Err(ExecutionError::function_error("loop", "out of budget")) } else { Ok(()) }
 }
 
 static BASE: LazyLock<Context<'static>> = LazyLock::new(|| {
     let mut context = Context::default();
     context.register_all();
     context.add_function(ast::PAY, pay);
+    price::register(&mut context);
     context.add_function("dyn", unchanged);
     context.add_function("type", type_name);
     context.add_function("bool", to_bool);
-    context.add_function("matches", matches);
     context.add_function("string", to_text);
     for name in ast::TYPE_NAMES {
         context.add_variable_from_value(name, cel::Value::String(Arc::new(name.to_owned())));
@@ -223,12 +237,6 @@ fn to_bool(value: cel::Value) -> Result<bool, ExecutionError> {
         cel::Value::String(s) if matches!(s.as_str(), "false" | "False" | "FALSE" | "f" | "0") => Ok(false),
         _ => Err(ExecutionError::function_error("bool", "type conversion error")),
     }
-}
-
-fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> Result<bool, ExecutionError> {
-    patterns::is_match(&pattern, &text).map_err(|error| {
-        ExecutionError::function_error("matches", format!("'{pattern}' not a valid regex:\n{error}"))
-    })
 }
 
 /// Flags are texts as well, which the interpreter does not know.

@@ -3,6 +3,8 @@
 
 mod room;
 
+pub(super) use room::NoRoom;
+
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;

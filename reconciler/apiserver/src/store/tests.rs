@@ -1,4 +1,5 @@
 mod backup;
+mod quota;
 mod sealing;
 
 use std::collections::BTreeMap;

@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use rusqlite::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 use super::entry::{Encoded, Entry, with_revision};
 use super::floor::Floor;
 use super::key::Key;
-use super::log::{Append, Log, tombstone};
+use super::log::{Append, Log, NoRoom, tombstone};
 use super::state::{Change, Event, State};
 use super::{read, write};
 
@@ -83,6 +82,8 @@ pub(crate) enum WriteError {
         "the host's disk is full: there is no room for anything new; make some, for example by deleting disks"
     )]
     Full,
+    #[error("the disk quota of the database's owner is used up: there is no room for anything new")]
+    OverQuota,
     #[error("the database refused the write: {0}")]
     Refused(String),
     #[error("the server is shutting down")]
@@ -167,7 +168,7 @@ impl Writer {
         let grows = batch.iter().any(|one| one.is_new() || one.size() > SMALL);
         let floor = grows && self.floor.is_reached();
         let mut prepared = self.append_all(batch, floor);
-        if prepared.as_ref().is_err_and(is_full) {
+        if prepared.as_ref().is_err_and(|error| self.log.found_no_room(error).is_some()) {
             self.log.roll_back();
             self.log.begin_anew();
             self.floor.looked = None;
@@ -177,10 +178,10 @@ impl Writer {
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(source) => {
+                let error = self.refusal(&source);
                 self.log.roll_back();
                 self.counters.failed.fetch_add(batch.len() as u64, Ordering::Relaxed);
                 tracing::error!(error = %source, writes = batch.len(), "writing to the database failed");
-                let error = refusal(&source);
                 return batch.iter().map(|_| Err(error.clone())).collect();
             }
         };
@@ -265,23 +266,24 @@ impl Writer {
         if let Err(error) = self.log.keep_room() {
             tracing::debug!(%error, "the database has no room to spare");
         }
-        let target = self.log.compactable(written_before_ms, keep_revisions).map_err(|e| refusal(&e))?;
+        let target = self.log.compactable(written_before_ms, keep_revisions).map_err(|e| self.refusal(&e))?;
         let compacted = read(&self.state).compacted;
         if target <= compacted {
             return Ok(compacted);
         }
         // Readers are told first: a watch must not start on history that is being removed.
         write(&self.state).compacted = target;
-        let removed = self.log.compact(target).map_err(|e| refusal(&e))?;
+        let removed = self.log.compact(target).map_err(|e| self.refusal(&e))?;
         tracing::debug!(revision = target, removed, "history compacted");
         Ok(target)
     }
-}
 
-fn is_full(source: &rusqlite::Error) -> bool {
-    source.sqlite_error_code() == Some(ErrorCode::DiskFull)
-}
-
-fn refusal(source: &rusqlite::Error) -> WriteError {
-    if is_full(source) { WriteError::Full } else { WriteError::Refused(source.to_string()) }
+    /// What a failure means to whoever wrote. Asked before anything else is done with the database.
+    fn refusal(&self, source: &rusqlite::Error) -> WriteError {
+        match self.log.found_no_room(source) {
+            Some(NoRoom::Disk) => WriteError::Full,
+            Some(NoRoom::Quota) => WriteError::OverQuota,
+            None => WriteError::Refused(source.to_string()),
+        }
+    }
 }

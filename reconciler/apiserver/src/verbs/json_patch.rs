@@ -9,6 +9,8 @@ use crate::schema::message::json_type;
 
 /// Operations one patch may have, as in Kubernetes.
 const MAX_OPERATIONS: usize = 10_000;
+/// Bytes all `copy` operations of one patch may add up to, as in Kubernetes.
+const MAX_COPIED: usize = 3 << 20;
 const MEMBERS: [&str; 4] = ["op", "path", "from", "value"];
 
 /// Why a patch is none, or is too long.
@@ -68,8 +70,25 @@ impl Patch {
     /// # Errors
     /// The first operation that cannot be done; what came before it is done.
     pub(super) fn apply(&self, document: &mut Value) -> Result<(), String> {
-        self.operations.iter().try_for_each(|operation| apply(operation, document))
+        let mut copied = 0;
+        self.operations.iter().try_for_each(|operation| {
+            copied += size_copied(operation, document)?;
+            // Each copy can double the document, and nothing need be left of it in the end.
+            if copied > MAX_COPIED {
+                let message = "Unable to complete the copy, the accumulated size increase of copy is";
+                return Err(format!("{message} {copied}, exceeding the limit {MAX_COPIED}"));
+            }
+            apply(operation, document)
+        })
     }
+}
+
+/// Bytes of what an operation copies.
+fn size_copied(operation: &Map<String, Value>, document: &mut Value) -> Result<usize, String> {
+    let text = |name: &str| operation.get(name).and_then(Value::as_str);
+    let (Some("copy"), Some(from)) = (text("op"), text("from")) else { return Ok(0) };
+    let copied = find(document, from)?;
+    Ok(copied.map_or(0, |value| serde_json::to_vec(&value).map_or(0, |text| text.len())))
 }
 
 fn apply(operation: &Map<String, Value>, document: &mut Value) -> Result<(), String> {

@@ -549,3 +549,88 @@ async fn odd_requests_get_an_answer_and_never_a_server_error() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_at_hand_are_sent_together_up_to_a_size() {
+    let (_server, client) = harbour().await;
+    let watch = || async {
+        let path = format!("{BOATS}?watch=true&resourceVersion=0&timeoutSeconds=600");
+        let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
+        client.0.clone().oneshot(request).await.expect("the server answers").into_body()
+    };
+    let lines = |chunk: &Bytes| chunk.iter().filter(|byte| **byte == b'\n').count();
+    async fn next(body: &mut Body) -> Bytes {
+        let frame = body.frame().await.expect("it goes on").expect("it is whole");
+        frame.into_data().expect("data")
+    }
+    let mut body = watch().await;
+    assert_eq!(client.post(BOATS, &boat("first")).await.code, 201);
+    assert_eq!(lines(&next(&mut body).await), 1, "what happens is told at once");
+    for at in 0..10 {
+        assert_eq!(client.post(BOATS, &boat(&format!("small-{at}"))).await.code, 201);
+    }
+    assert_eq!(lines(&next(&mut body).await), 10, "what has happened meanwhile is told together");
+    for at in 0..10 {
+        let mut large = boat(&format!("large-{at}"));
+        large["spec"]["tags"] = json!({"x": "x".repeat(10 << 10)});
+        assert_eq!(client.post(BOATS, &large).await.code, 201);
+    }
+    let mut told = Vec::new();
+    while told.iter().sum::<usize>() < 10 {
+        let chunk = next(&mut body).await;
+        assert!(chunk.ends_with(b"\n") && chunk.len() < 48 << 10, "{} bytes", chunk.len());
+        told.push(lines(&chunk));
+    }
+    assert!(told.len() > 2 && told[0] > 1, "{told:?}");
+    // Who comes later is told of what there is in the same way.
+    assert!(lines(&next(&mut watch().await).await) > 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_do_not_come_hold_up_nobody_else_and_are_given_up() {
+    let (_server, client) = harbour().await;
+    // More than are answered at once, and than are received at once.
+    let slow: Vec<_> = (0..2_500)
+        .map(|_| {
+            let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+            let request = Request::post(BOATS).header("content-type", JSON).body(body).expect("a request");
+            let answer = client.0.clone().oneshot(request);
+            tokio::spawn(async move { answer.await.expect("the server answers").status() })
+        })
+        .collect();
+    for at in 0..500 {
+        tokio::task::yield_now().await;
+        assert_eq!(client.get(BOATS).await.code, 200, "{at}");
+    }
+    let metrics = client.get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.text);
+    assert!(metrics.contains("berth_apiserver_bodies_received 2000\n"), "{metrics}");
+    assert!(metrics.contains("berth_apiserver_requests_in_flight 0\n"), "{metrics}");
+    assert!(slow.iter().all(|one| !one.is_finished()), "nobody has waited for them");
+    for one in slow {
+        assert_eq!(one.await.expect("it is answered"), StatusCode::REQUEST_TIMEOUT);
+    }
+    assert_eq!(client.post(BOATS, &boat("after")).await.code, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_list_is_sent_in_pieces_of_the_length_it_said() {
+    let (_server, client) = harbour().await;
+    for at in 0..40 {
+        let mut large = boat(&format!("large-{at}"));
+        large["spec"]["tags"] = json!({"x": "x".repeat(10 << 10)});
+        assert_eq!(client.post(BOATS, &large).await.code, 201);
+    }
+    let request = Request::builder().uri(BOATS).body(Body::empty()).expect("a request");
+    let mut body = client.0.clone().oneshot(request).await.expect("the server answers").into_body();
+    let said = http_body::Body::size_hint(&body).exact().expect("it is known");
+    let (mut text, mut pieces) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        text.extend_from_slice(&frame.expect("it is whole").into_data().expect("data"));
+        pieces += 1;
+    }
+    assert_eq!(text.len() as u64, said);
+    assert!(pieces > 4, "{pieces} pieces");
+    let list: Value = serde_json::from_slice(&text).expect("it is JSON");
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(40));
+}

@@ -18,7 +18,7 @@ pub(super) const TYPE_NAMES: [&str; 9] =
 
 /// Functions the interpreter has besides operators. One not listed is refused when the schema is, not at each
 /// write.
-const FUNCTIONS: &[&str] = &[
+pub(super) const FUNCTIONS: &[&str] = &[
     "add",
     "asApproximateFloat",
     "asInteger",
@@ -257,7 +257,7 @@ fn node(expr: Expr) -> IdedExpr {
     IdedExpr { id: 0, expr }
 }
 
-fn call(name: &str, args: Vec<IdedExpr>) -> IdedExpr {
+pub(super) fn call(name: &str, args: Vec<IdedExpr>) -> IdedExpr {
     node(Expr::Call(CallExpr { func_name: name.to_owned(), target: None, args }))
 }
 

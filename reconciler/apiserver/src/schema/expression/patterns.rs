@@ -1,39 +1,53 @@
-//! Regular expressions of `matches`, compiled once: the interpreter would compile them for every value.
+//! Regular expressions, compiled once: the interpreter would compile them for every value.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use regex::Regex;
+use kube_cel::cel::ExecutionError;
+use regex::{Regex, RegexBuilder};
 
 /// Far more than the rules of all definitions have. Patterns may also come from objects: then all are forgotten.
 const KEPT: usize = 512;
 
 static COMPILED: RwLock<Option<HashMap<String, Regex>>> = RwLock::new(None);
 
-/// Whether the text has a match.
+/// Bytes a compiled pattern may have.
+const MAX_SIZE: usize = 1 << 20;
+/// Turns for one that is compiled.
+const TURNS: i64 = 500;
+
+/// What `look` makes of the compiled pattern, which costs more the first time.
 ///
-/// *Errors:* the pattern is none.
-pub(super) fn is_match(pattern: &str, text: &str) -> Result<bool, regex::Error> {
+/// *Errors:* the pattern is none, or the budget is spent.
+pub(super) fn with<T>(pattern: &str, look: impl FnOnce(&Regex) -> T) -> Result<T, ExecutionError> {
     let kept = COMPILED.read().unwrap_or_else(PoisonError::into_inner);
     // Not cloned: a clone begins with an empty cache of its own.
     if let Some(found) = kept.as_ref().and_then(|kept| kept.get(pattern)) {
-        return Ok(found.is_match(text));
+        return Ok(look(found));
     }
     drop(kept);
-    let new = Regex::new(pattern)?;
-    let matches = new.is_match(text);
+    super::spend(TURNS)?;
+    let new = RegexBuilder::new(pattern).size_limit(MAX_SIZE).build().map_err(|error| {
+        ExecutionError::function_error("matches", format!("'{pattern}' not a valid regex:\n{error}"))
+    })?;
+    let made = look(&new);
     let mut kept = COMPILED.write().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.get_or_insert_default();
     if kept.len() >= KEPT {
         kept.clear();
     }
     kept.insert(pattern.to_owned(), new);
-    Ok(matches)
+    Ok(made)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::expression::with_budget;
+
+    fn is_match(pattern: &str, text: &str) -> Result<bool, ExecutionError> {
+        with_budget(TURNS, || with(pattern, |regex| regex.is_match(text)))
+    }
 
     #[test]
     fn a_pattern_means_the_same_the_second_time_and_what_is_kept_is_bounded() {

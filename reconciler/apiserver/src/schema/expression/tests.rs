@@ -74,3 +74,59 @@ fn a_list_that_grows_in_a_loop_costs_what_copying_it_costs() {
     let expression = compile("size(lists.range(3000).map(x, x)) == 3000").expect("compiles");
     assert_eq!(with_budget(5_000, || expression.evaluate(&Scope::new())), Err(Failure::OutOfBudget));
 }
+
+#[test]
+fn what_looks_at_or_makes_much_costs_as_much() {
+    for source in [
+        "lists.range(1000000000).size() > 0",
+        "'x'.replace('', 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy').replace('y', 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz')\
+         .replace('z', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa').replace('a', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb')\
+         .size() > 0",
+        "lists.range(1000).map(x, 'x').join('yyyyyyyyyyyyyyyyyyyyyyyyyyyy').replace('y', 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz')\
+         .replace('z', 'aaaaaaaaaaaaaaaaaaaaaaa').size() > 0",
+        "lists.range(100).all(x, 'a'.matches('a{' + string(x) + '}') || true)",
+    ] {
+        assert_eq!(value(source), Err(Failure::OutOfBudget), "{source}");
+    }
+    let doubled = |seed: &str, double: &dyn Fn(usize) -> String, last: &str| {
+        let bound: String = (1..40).map(|at| format!("cel.bind(v{at}, {}, ", double(at - 1))).collect();
+        format!("cel.bind(v0, {seed}, {bound}{last}{})", ")".repeat(39))
+    };
+    let added = |at| format!("v{at} + v{at}");
+    let nested = |at| format!("[v{at}, v{at}]");
+    let mapped = |at| format!("{{'a': v{at}, 'b': v{at}}}");
+    for source in [
+        doubled("'x'", &added, "v39 != ''"),
+        doubled("b'x'", &added, "size(v39) > 0"),
+        doubled("[1]", &added, "v39 != []"),
+        doubled("[1]", &nested, "v39 == v39"),
+        doubled("[1]", &mapped, "v39 == v39"),
+    ] {
+        assert!(value(&source).is_err(), "{source}");
+    }
+}
+
+#[test]
+fn what_is_guarded_does_what_the_library_does() {
+    for (source, wanted) in [
+        ("'aXbX'.replace('X', 'yy')", "'ayybyy'"),
+        ("'aXbX'.replace('X', 'y', 1)", "'aybX'"),
+        ("'ab'.replace('', '-')", "'-a-b-'"),
+        ("['a', 'b'].join()", "'ab'"),
+        ("['a', 'b'].join(', ')", "'a, b'"),
+        ("'%s is %d, %.2f'.format(['a', 1, 2.5])", "'a is 1, 2.50'"),
+        ("'ab12'.matches('^[a-z]+[0-9]+$')", "true"),
+        ("'ab12'.find('[0-9]')", "'1'"),
+        ("'ab12'.findAll('[0-9]')", "['1', '2']"),
+        ("'ab12'.findAll('[a-z]', 1)", "['a']"),
+        ("lists.range(3)", "[0, 1, 2]"),
+        ("2 in [1, 2] && 'a' in {'a': [1]}", "true"),
+        ("{'a': [1, 2]} == {'a': [1, 2]}", "true"),
+    ] {
+        assert_eq!(value(source), value(wanted), "{source}");
+    }
+    let Err(Failure::Error(error)) = value("'%.99999f'.format([1.5])") else { panic!("it is refused") };
+    assert!(error.contains("precision"), "{error}");
+    let Err(Failure::Error(error)) = value("'a'.matches('(')") else { panic!("it is refused") };
+    assert!(error.contains("not a valid regex"), "{error}");
+}

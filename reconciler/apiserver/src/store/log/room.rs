@@ -4,7 +4,17 @@
 //! without asking the file system for more. A file laid beside the database would not do: whoever filled the disk
 //! would take the room too in the moment it is given up.
 
+use nix::errno::Errno;
+use rusqlite::{ErrorCode, ffi};
+
 use super::Log;
+
+/// Why there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum NoRoom {
+    Disk,
+    Quota,
+}
 
 /// Free pages kept, in bytes: some hundred status writes, until compaction frees what they superseded.
 const ROOM: i64 = 4 << 20;
@@ -32,6 +42,23 @@ impl Log {
         }
         self.db.execute_batch("DROP TABLE IF EXISTS room")?;
         made
+    }
+
+    /// Whether the last operation, which failed with this, found no room. To SQLite a used up quota is a write that failed
+    /// as any other does.
+    pub(in crate::store) fn found_no_room(&self, error: &rusqlite::Error) -> Option<NoRoom> {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Some(NoRoom::Disk),
+            Some(ErrorCode::SystemIoFailure) if self.errno() == Errno::EDQUOT => Some(NoRoom::Quota),
+            _ => None,
+        }
+    }
+
+    /// What the operating system told SQLite when it last failed.
+    #[allow(unsafe_code, reason = "there is no safe wrapper of this call")]
+    fn errno(&self) -> Errno {
+        // SAFETY: the handle is of a connection that is open, and nobody else uses it: `Log` is not `Sync`.
+        Errno::from_raw(unsafe { ffi::sqlite3_system_errno(self.db.handle()) })
     }
 
     /// After a write found no room: has the write-ahead log begin anew, where it has been before.

@@ -261,3 +261,22 @@ fn a_restore_that_was_killed_is_either_nothing_or_completed_by_running_it_again(
         assert_eq!(kept, 1, "{step}");
     }
 }
+
+#[test]
+fn a_backup_holds_what_there_is_and_not_the_room_that_is_kept() {
+    let (directory, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    let key = Key::new(&resource("toys.example/boats"), "", "one");
+    block_on(store.submit(put(&key, Expect::Absent, 7))).unwrap();
+    block_on(store.compact(0, u64::MAX)).unwrap();
+    let database = std::fs::metadata(directory.path().join("berth.db")).unwrap().len();
+    assert!(database > 4 << 20, "{database} bytes");
+    let made = backup(directory.path(), folder.path(), false).unwrap();
+    assert!(made.bytes < 1 << 20, "{} bytes", made.bytes);
+    store.close();
+    drop(store);
+    let options = RestoreOptions { replace: true, key: None };
+    restore(&made.file, directory.path(), &options).unwrap();
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    assert_eq!(store.get(&key).unwrap().value()["value"], 7);
+}

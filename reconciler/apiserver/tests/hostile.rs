@@ -1,0 +1,144 @@
+//! Hostile input: whatever is sent, nothing panics, no answer is a 5xx, and time and memory are bounded.
+//!
+//! Here a while, the same each time: what is kept in `fuzz/corpus`, then inputs made of it. `HOSTILE_SECONDS=3600` goes on for an
+//! hour for each target, `HOSTILE_SEED` begins elsewhere. `fuzz/run` is guided by what the code does with the input.
+
+#[path = "server/definition.rs"]
+mod definition;
+#[path = "hostile/large.rs"]
+mod large;
+#[path = "hostile/mutate.rs"]
+mod mutate;
+#[path = "hostile/targets.rs"]
+mod targets;
+#[path = "hostile/world.rs"]
+mod world;
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use mutate::Inputs;
+use targets::{TARGETS, Target};
+use world::World;
+
+/// Inputs of each target beyond those that are kept.
+const INPUTS: usize = 400;
+/// One input takes no longer, however slow the machine; a few milliseconds are usual.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("there is a corpus")
+        .map(|file| file.expect("it can be read").path())
+        .collect();
+    files.sort();
+    files
+        .iter()
+        .map(|file| (file.display().to_string(), std::fs::read(file).expect("it can be read")))
+        .collect()
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Ends the process when an input takes for ever: nothing else could tell which one it was.
+struct Watch(mpsc::Sender<Option<String>>);
+
+impl Watch {
+    fn new(target: &'static str) -> Self {
+        let (inputs, told) = mpsc::channel::<Option<String>>();
+        std::thread::spawn(move || {
+            let mut now = None;
+            loop {
+                match (told.recv_timeout(PATIENCE), &now) {
+                    (Ok(next), _) => now = next,
+                    (Err(mpsc::RecvTimeoutError::Timeout), Some(input)) => {
+                        eprintln!("{target}: no end after {PATIENCE:?}: {input}");
+                        std::process::abort();
+                    }
+                    (Err(mpsc::RecvTimeoutError::Timeout), None) => {}
+                    (Err(mpsc::RecvTimeoutError::Disconnected), _) => return,
+                }
+            }
+        });
+        Self(inputs)
+    }
+}
+
+fn run(name: &str) {
+    let target: Target = *TARGETS.iter().find(|(found, _)| *found == name).expect("a target");
+    let kept = corpus(name);
+    let seed = variable("HOSTILE_SEED").unwrap_or(1);
+    let until = variable("HOSTILE_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut inputs = Inputs::new(seed, kept.iter().map(|(_, input)| input.clone()).collect());
+    let (mut world, watch) = (World::new(), Watch::new(target.0));
+    let mut slowest = (Duration::ZERO, String::new());
+    let mut one = |told: String, input: &[u8]| {
+        let shown = format!("{told}: {}", input.escape_ascii());
+        // Whoever watches is gone only if the process is.
+        let _ = watch.0.send(Some(shown.clone()));
+        let begun = Instant::now();
+        let fed = std::panic::catch_unwind(AssertUnwindSafe(|| targets::feed(target, &mut world, input)));
+        if fed.is_err() {
+            let kept = std::env::temp_dir().join(format!("hostile-{name}-{}", std::process::id()));
+            std::fs::write(&kept, input).expect("it can be written");
+            panic!("{name}, seed {seed}: kept as {}: {shown}", kept.display());
+        }
+        if begun.elapsed() > slowest.0 {
+            slowest = (begun.elapsed(), shown);
+        }
+    };
+    for (file, input) in &kept {
+        one(file.clone(), input);
+    }
+    let mut count = 0;
+    while until.map_or(count < INPUTS, |until| Instant::now() < until) {
+        count += 1;
+        one(format!("input {count}"), &inputs.next());
+    }
+    let (time, which) = slowest;
+    eprintln!("{name}, seed {seed}: {} kept and {count} made; slowest, {time:.1?}: {which}", kept.len());
+}
+
+#[test]
+fn no_body_is_too_strange() {
+    run("bodies");
+}
+
+#[test]
+fn no_patch_is_too_strange() {
+    run("patches");
+}
+
+#[test]
+fn no_selector_is_too_strange() {
+    run("selectors");
+}
+
+#[test]
+fn no_path_is_too_strange() {
+    run("paths");
+}
+
+#[test]
+fn no_rule_is_too_strange() {
+    run("rules");
+}
+
+#[test]
+fn no_definition_is_too_strange() {
+    run("definitions");
+}
+
+#[test]
+fn every_target_has_a_corpus_and_a_test() {
+    let source = include_str!("hostile.rs");
+    for (name, _) in TARGETS {
+        assert!(corpus(name).len() >= 5, "{name}");
+        assert!(source.contains(&format!("    run(\"{name}\");")), "{name}");
+    }
+}

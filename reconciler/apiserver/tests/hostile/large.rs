@@ -1,0 +1,161 @@
+//! Input whose harm is its size or its depth, which nobody wants to keep as a file.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::world::{Ask, BOATS, CRDS, World};
+
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// What bodies may have.
+const BODY: usize = 3 << 20;
+
+fn code(world: &mut World, method: Method, path: &str, kind: &str, body: impl Into<Vec<u8>>) -> u16 {
+    world.begin();
+    let reply = world.ask(Ask::new(method, path).body(kind, body)).expect("a request");
+    world.end();
+    reply.code
+}
+
+#[test]
+fn what_nests_without_end_is_refused() {
+    let world = &mut World::new();
+    for (open, close) in
+        [("[", "]"), ("{\"a\":", "}"), ("{\"a\":[", "]}"), ("- ", ""), ("? ", ""), ("[", ""), ("{a: ", "")]
+    {
+        for deep in [100, 130, 1_000, 100_000] {
+            let nested = format!("{}1{}", open.repeat(deep), close.repeat(deep));
+            let inside = format!(
+                r#"{{"apiVersion":"toys.example/v1","kind":"Boat","metadata":{{"name":"x"}},"spec":{{"harbour":"a","tags":{nested}}}}}"#
+            );
+            for kind in [JSON, YAML] {
+                code(world, Method::POST, BOATS, kind, nested.as_bytes());
+                code(world, Method::POST, BOATS, kind, inside.as_bytes());
+            }
+            let ada = format!("{BOATS}/ada");
+            code(
+                world,
+                Method::PATCH,
+                &ada,
+                "application/merge-patch+json",
+                format!(r#"{{"spec":{nested}}}"#),
+            );
+            code(world, Method::PATCH, &ada, "application/json-patch+json", nested.as_bytes());
+            code(
+                world,
+                Method::PATCH,
+                &format!("{ada}?fieldManager=a"),
+                "application/apply-patch+yaml",
+                inside,
+            );
+            let schema = format!(
+                r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{nested}}}"#
+            );
+            code(world, Method::POST, CRDS, JSON, schema);
+        }
+    }
+    assert!(code(world, Method::GET, &format!("{BOATS}/ada"), "", "") == 200, "it still answers");
+}
+
+#[test]
+fn a_patch_that_copies_over_and_over_is_refused_before_it_has_grown() {
+    let world = &mut World::new();
+    let mut patch = vec![json!({"op": "add", "path": "/spec/tags", "value": {"x": "x".repeat(1000)}})];
+    patch.extend((0..60).map(|at| json!({"op": "copy", "from": "/spec", "path": format!("/spec/y{at}")})));
+    let kind = "application/json-patch+json";
+    let sent = Value::from(patch).to_string();
+    assert_eq!(code(world, Method::PATCH, &format!("{BOATS}/ada"), kind, sent), 422);
+    // As many as are allowed, of little each.
+    let many: Value =
+        (0..10_000).map(|_| json!({"op": "copy", "from": "/spec/oars", "path": "/spec/oars"})).collect();
+    assert_eq!(code(world, Method::PATCH, &format!("{BOATS}/ada"), kind, many.to_string()), 200);
+}
+
+#[test]
+fn yaml_that_refers_to_itself_over_and_over_is_refused() {
+    let world = &mut World::new();
+    let mut text = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for at in 1..40 {
+        let refers = format!("*a{},", at - 1).repeat(10);
+        text.push_str(&format!("a{at}: &a{at} [{}]\n", refers.trim_end_matches(',')));
+    }
+    assert_eq!(code(world, Method::POST, MAPS, YAML, text), 400);
+    let wide = format!("a: &a {{{}}}\nb: [{}]\n", "k: v, ", "*a,".repeat(300_000));
+    let refused = code(world, Method::POST, MAPS, YAML, wide);
+    assert!((400..500).contains(&refused), "{refused}");
+}
+
+#[test]
+fn the_largest_bodies_that_are_taken_are_answered() {
+    let world = &mut World::new();
+    let fill = |unit: &str| unit.repeat(BODY / unit.len());
+    let boat = |tags: &str| {
+        format!(
+            r#"{{"apiVersion":"toys.example/v1","kind":"Boat","metadata":{{"name":"big"}},"spec":{{"harbour":"a",{tags}}}}}"#
+        )
+    };
+    for body in [
+        fill("["),
+        fill("{\"a\":"),
+        fill("a: &a\n"),
+        fill("- "),
+        fill("\u{feff}"),
+        fill("\\ud800"),
+        fill("%"),
+        fill(" "),
+        fill("\n"),
+        format!("[{}0]", "0,".repeat(BODY / 2 - 2)),
+        format!("[{}{{}}]", "{},".repeat(BODY / 3 - 2)),
+        boat(&format!("\"crew\":[{}{{\"name\":\"z\"}}]", "{\"name\":\"a\"},".repeat(200_000))),
+        boat(&format!("\"unknown\":[{}0]", "0,".repeat(1_500_000))),
+    ] {
+        for kind in [JSON, YAML] {
+            let answered = code(world, Method::POST, BOATS, kind, &body.as_bytes()[..body.len().min(BODY)]);
+            assert!((400..500).contains(&answered), "{answered}: {}", &body[..40]);
+        }
+    }
+    let over = vec![b' '; BODY + 1];
+    assert_eq!(code(world, Method::POST, BOATS, JSON, over), 413);
+}
+
+#[test]
+fn many_members_and_items_are_merged_and_applied_in_bounded_time() {
+    let world = &mut World::new();
+    let crew: Vec<Value> = (0..20_000).map(|at| json!({"name": format!("n{at}"), "role": "r"})).collect();
+    let tags: serde_json::Map<String, Value> = (0..20_000).map(|at| (format!("t{at}"), "v".into())).collect();
+    let boat = json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": "many"},
+        "spec": {"harbour": "kiel", "crew": crew, "tags": tags}})
+    .to_string();
+    let many = format!("{BOATS}/many");
+    for manager in ["a", "b"] {
+        let path = format!("{many}?fieldManager={manager}");
+        let applied = code(world, Method::PATCH, &path, "application/apply-patch+yaml", boat.as_bytes());
+        assert!([200, 201, 413].contains(&applied), "{applied}");
+    }
+    let strategic =
+        json!({"metadata": {"finalizers": (0..20_000).map(|at| format!("a.b/c{at}")).collect::<Vec<_>>()}});
+    let kind = "application/strategic-merge-patch+json";
+    code(world, Method::PATCH, "/api/v1/namespaces/default", kind, strategic.to_string());
+}
+
+#[test]
+fn values_that_double_in_rules_are_refused_before_they_have_grown() {
+    let world = &mut World::new();
+    let seeds = ["'xxxxxxxxxxxxxxxx'", "b'xxxxxxxxxxxxxxxx'", "[1, 2, 3, 4, 5, 6, 7, 8]"];
+    for seed in seeds {
+        let mut variables = vec![json!({"name": "v0", "expression": seed})];
+        for at in 1..60 {
+            let before = at - 1;
+            let expression = format!("variables.v{before} + variables.v{before}");
+            variables.push(json!({"name": format!("v{at}"), "expression": expression}));
+        }
+        let policy = json!({"spec": {"variables": variables, "matchConditions": null,
+            "validations": [{"expression": "variables.v59.size() > 0"}]}});
+        let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/calm";
+        world.begin_anew();
+        code(world, Method::PATCH, path, "application/merge-patch+json", policy.to_string());
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+        assert_eq!(code(world, Method::POST, MAPS, JSON, map.to_string()), 422, "{seed}");
+    }
+}
