@@ -4,6 +4,7 @@
 pub mod access;
 pub mod faults;
 pub mod joining;
+pub mod overhead;
 pub mod spread;
 pub mod tenants;
 pub mod zones;
@@ -81,6 +82,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
     zones::run(report, fleet);
     let group = spread::run(report, fleet, guest)?;
     faults::run(report, fleet, &group);
+    overhead::run(report, fleet);
     spread::destroy(report, fleet, group)?;
     if fleet.is_embedded() {
         // Which guests reach which is between the hosts: no control plane has a part in it.
