@@ -1,7 +1,7 @@
 //! Hostile input: whatever is sent, nothing panics, no answer is a 5xx, and time and memory are bounded.
 //!
-//! Here a while, the same each time: what is kept in `fuzz/corpus`, then inputs made of it. `HOSTILE_SECONDS=3600` goes on for an
-//! hour for each target, `HOSTILE_SEED` begins elsewhere. `fuzz/run` is guided by what the code does with the input.
+//! Here a while, the same each time: what is kept in `hostile/corpus`, then inputs made of it. `HOSTILE_SECONDS=3600` goes on for an
+//! hour for each target, `HOSTILE_SEED` begins elsewhere.
 
 #[path = "server/definition.rs"]
 mod definition;
@@ -29,7 +29,7 @@ const INPUTS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/corpus").join(target);
     let mut files: Vec<_> = std::fs::read_dir(&folder)
         .expect("there is a corpus")
         .map(|file| file.expect("it can be read").path())
