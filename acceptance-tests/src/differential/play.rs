@@ -13,8 +13,6 @@ use super::wire::{Access, Answer, Message, Wire};
 /// What controllers of a server are waited for.
 const LONGEST_UNTIL: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often a watch is asked for again that the server ended before it had caught up with its own store.
-const CATCH_UP: usize = 3;
 /// Requests named so in the setup answer with a user's token.
 const TOKEN: &str = "token-";
 
@@ -118,7 +116,6 @@ impl Player<'_> {
     ) -> Result<Pending> {
         let message = self.message(topic, request, answers)?;
         let until = Instant::now() + LONGEST_UNTIL;
-        let mut caught_up = 0;
         loop {
             let reply = match message.method.as_str() {
                 "WATCH" => {
@@ -132,10 +129,6 @@ impl Player<'_> {
                 }
                 _ => read(self.wire.ask(&message)?, false),
             };
-            if reply.is_behind() && caught_up < CATCH_UP {
-                caught_up += 1;
-                continue;
-            }
             if request.until.iter().all(|(what, wanted)| reply.has(what, wanted)) || Instant::now() > until {
                 return Ok(Pending::Here(reply));
             }
@@ -239,13 +232,6 @@ fn narrow(request: &Request, reply: &mut Reply) {
 }
 
 impl Reply {
-    /// A watch that kube-apiserver gave up before its cache had heard of the newest revision from etcd.
-    fn is_behind(&self) -> bool {
-        let Body::Frames(frames) = &self.body else { return false };
-        let why = frames.first().and_then(|frame| frame["object"]["message"].as_str()).unwrap_or_default();
-        why.contains("Too large resource version")
-    }
-
     fn has(&self, what: &str, wanted: &Value) -> bool {
         match &self.body {
             _ if what == "code" => json!(self.code) == *wanted,

@@ -56,11 +56,12 @@ impl Room {
         if length == Some(0) {
             return Ok((request, None));
         }
-        if length.is_some_and(|length| length > MAX_BODY as u64) {
-            return Err(too_large());
-        }
         let received = async {
             let _place = self.received.acquire().await.map_err(ApiError::internal)?;
+            if length.is_some_and(|length| length > MAX_BODY as u64) {
+                discard(request.into_body()).await;
+                return Err(too_large());
+            }
             let small = length.is_some_and(|length| length < LARGE as u64);
             let room = match small {
                 true => None,
@@ -96,6 +97,16 @@ async fn collect(body: Body) -> Result<Bytes> {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) => Err(ApiError::bad_request(format!("reading the request body: {error}"))),
+    }
+}
+
+/// Takes what a client is sending, as much as a body may have: one that is cut off while it sends never reads why.
+async fn discard(mut body: Body) {
+    let mut thrown = 0;
+    while thrown < MAX_BODY
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        thrown += frame.data_ref().map_or(0, Bytes::len);
     }
 }
 

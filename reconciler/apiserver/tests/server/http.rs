@@ -118,6 +118,47 @@ async fn bodies_are_json_or_yaml_and_bounded() {
     assert_eq!(protobuf_only.reason(), (406, "NotAcceptable".into()));
 }
 
+/// A body of so many bytes, which counts those that were taken.
+struct Counted {
+    left: usize,
+    taken: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        let piece = self.left.min(64 << 10);
+        self.left -= piece;
+        self.taken.fetch_add(piece, std::sync::atomic::Ordering::Relaxed);
+        std::task::Poll::Ready(
+            (piece > 0).then(|| Ok(http_body::Frame::data(Bytes::from(vec![b' '; piece])))),
+        )
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.left as u64)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_sends_too_much_may_send_it_so_that_he_hears_why() {
+    const LIMIT: usize = 3 << 20;
+    let (_server, client) = harbour().await;
+    for (sent, expected) in [(LIMIT + 1, LIMIT), (10 * LIMIT, LIMIT)] {
+        let taken = std::sync::Arc::default();
+        let body = Body::new(Counted { left: sent, taken: std::sync::Arc::clone(&taken) });
+        let refused = client.send(Method::POST, BOATS, JSON, "", body).await.reason();
+        assert_eq!(refused, (413, "RequestEntityTooLarge".into()));
+        let taken = taken.load(std::sync::atomic::Ordering::Relaxed);
+        assert!((expected..=expected + (64 << 10)).contains(&taken), "{taken} of {sent} bytes");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn patches_are_known_by_their_content_type() {
     let (_server, client) = harbour().await;
