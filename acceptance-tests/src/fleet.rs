@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,10 +78,60 @@ impl Member {
 enum Control {
     /// On the first host.
     Embedded,
-    Kubernetes {
-        controllers: Box<Berth>,
-        _plane: Box<KubernetesControlPlane>,
-    },
+    Kubernetes(Box<Cluster>),
+}
+
+/// A Kubernetes control plane with `berth controllers`.
+#[derive(Debug)]
+pub struct Cluster {
+    controllers: Berth,
+    kubectl: Kubectl,
+    kubeconfig: PathBuf,
+    _plane: KubernetesControlPlane,
+}
+
+impl Cluster {
+    fn start(
+        parts: &Parts,
+        programs: &Programs,
+        namespace: &Arc<Namespace>,
+        folder: &Scratch,
+        outside: &Arc<Namespace>,
+    ) -> Result<Self> {
+        let plane = KubernetesControlPlane::start(
+            programs,
+            namespace,
+            CONTROL,
+            &folder.path().join("plane"),
+            &parts.logs,
+            &parts.kubectl,
+        )?;
+        let kubeconfig = plane.kubeconfig();
+        let (state, log) = (folder.path().join("control"), parts.logs.join("controllers.log"));
+        let mut controllers =
+            Berth::new(&parts.binaries.berth, &Machine::plain(namespace), &state, LOCAL, &log);
+        let definitions = controllers.crds()?;
+        let kubectl = Kubectl::new(&parts.kubectl, &kubeconfig, &folder.path().join("home"), outside);
+        kubectl.apply(&definitions)?;
+        kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+        controllers.spawn_controllers(&kubeconfig)?;
+        Ok(Self { controllers, kubectl, kubeconfig, _plane: plane })
+    }
+
+    /// kubectl as its administrator.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// Its administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Ends the controllers.
+    pub fn stop(&mut self) -> Result<()> {
+        self.controllers.stop().context("controllers")
+    }
 }
 
 /// The hosts and all around them.
@@ -135,25 +185,16 @@ impl Fleet {
         let (folder, segment, outside) = ground(parts)?;
         let namespace = Namespace::new()?;
         segment.plug(&namespace, &format!("{CONTROL}/24"), Some(OUTSIDE))?;
-        let plane = KubernetesControlPlane::start(
-            programs,
-            &namespace,
-            CONTROL,
-            &folder.path().join("plane"),
-            &parts.logs,
-            &parts.kubectl,
-        )?;
-        let kubeconfig = plane.kubeconfig();
-        let (state, log) = (folder.path().join("control"), parts.logs.join("controllers.log"));
-        let mut controllers =
-            Berth::new(&parts.binaries.berth, &Machine::plain(&namespace), &state, LOCAL, &log);
-        let definitions = controllers.crds()?;
-        let asks = Kubectl::new(&parts.kubectl, &kubeconfig, &folder.path().join("home"), &outside);
-        asks.apply(&definitions)?;
-        asks.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
-        controllers.spawn_controllers(&kubeconfig)?;
-        let control = Control::Kubernetes { controllers: Box::new(controllers), _plane: Box::new(plane) };
-        Self::finish(parts, folder, segment, outside, control, kubeconfig)
+        let cluster = Cluster::start(parts, programs, &namespace, &folder, &outside)?;
+        let kubeconfig = cluster.kubeconfig.clone();
+        Self::finish(parts, folder, segment, outside, Control::Kubernetes(Box::new(cluster)), kubeconfig)
+    }
+
+    /// A cluster beside this one's control plane: etcd, kube-apiserver, berth's definitions on it, and `berth controllers`.
+    pub fn cluster(&self, programs: &Programs) -> Result<Cluster> {
+        let namespace = Namespace::new()?;
+        self.segment.plug(&namespace, &format!("{CONTROL}/24"), Some(OUTSIDE))?;
+        Cluster::start(&self.parts, programs, &namespace, &self.folder, &self.outside)
     }
 
     fn finish(
@@ -205,8 +246,8 @@ impl Fleet {
     /// Waits until a host is ready; its program must run meanwhile.
     pub fn host_is_ready(&mut self, name: &str) -> Result<()> {
         let kubectl = self.kubectl.clone();
-        if let Control::Kubernetes { controllers, .. } = &mut self.control {
-            controllers.must_run()?;
+        if let Control::Kubernetes(cluster) = &mut self.control {
+            cluster.controllers.must_run()?;
         }
         let member = self.member_mut(name)?;
         wait::until(&format!("host {name} to be ready"), READY, || {
@@ -259,6 +300,16 @@ impl Fleet {
         &self.kubectl
     }
 
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// What the lane keeps for itself.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The API as the administrator, request by request.
     pub fn access(&self) -> Result<Access> {
         Access::read(&self.kubeconfig, &self.outside)
@@ -299,8 +350,8 @@ impl Fleet {
         for member in self.members.iter_mut().rev().filter(|member| member.berth.is_started()) {
             member.berth.stop().with_context(|| member.name.clone())?;
         }
-        if let Control::Kubernetes { controllers, .. } = &mut self.control {
-            controllers.stop().context("controllers")?;
+        if let Control::Kubernetes(cluster) = &mut self.control {
+            cluster.stop()?;
         }
         Ok(())
     }

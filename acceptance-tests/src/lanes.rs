@@ -3,10 +3,13 @@
 pub mod cargo_tests;
 pub mod debian;
 pub mod differential;
+pub mod graduate;
 pub mod hosts;
 pub mod inputs;
+pub mod kube_rs;
 pub mod kubectl;
 pub mod kubernetes;
+pub mod load;
 pub mod manifests;
 pub mod misfortunes;
 pub mod modern;
@@ -18,6 +21,7 @@ pub mod terraform;
 pub mod tofu;
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,6 +79,13 @@ pub const ALL: &[Lane] = &[
         run: kubectl::run,
     },
     Lane {
+        name: "kube-rs",
+        about: "kube-rs's own integration tests, those that need no pods, against `berth up`",
+        limit: minutes(30),
+        obstacle: needs_root,
+        run: kube_rs::run,
+    },
+    Lane {
         name: "differential",
         about: "several hundred requests to berth's control plane and to a real kube-apiserver: equal answers",
         limit: minutes(15),
@@ -94,6 +105,13 @@ pub const ALL: &[Lane] = &[
         limit: minutes(8),
         obstacle: needs_root,
         run: storms::run,
+    },
+    Lane {
+        name: "load",
+        about: "1,000 watchers, 10,000 objects, 100 writers, hostile clients: nothing lost, others answered, memory bounded",
+        limit: minutes(10),
+        obstacle: needs_root,
+        run: load::run,
     },
     Lane {
         name: "terraform",
@@ -150,6 +168,13 @@ pub const ALL: &[Lane] = &[
         limit: minutes(20),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         run: hosts::kubernetes,
+    },
+    Lane {
+        name: "graduate",
+        about: "a site of two hosts moves from `berth up` to a real kube-apiserver and back, its guests running on",
+        limit: minutes(15),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        run: graduate::run,
     },
 ];
 
@@ -248,6 +273,11 @@ impl Kit {
     /// OpenTofu and the newer Terraform.
     pub fn other_terraforms(&self) -> Result<[TerraformCli; 2]> {
         Ok([tools::opentofu(&self.cache)?, tools::newer_terraform(&self.cache)?])
+    }
+
+    /// The programs that hold kube-rs's tests, by crate.
+    pub fn kube_rs(&self) -> Result<BTreeMap<&'static str, PathBuf>> {
+        crate::kube_rs::programs(&self.cache)
     }
 
     /// The library that gives a program a clock of its own.

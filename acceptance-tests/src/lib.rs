@@ -3,6 +3,7 @@
 //!
 //! It must not know how berth works inside: it links none of its crates, so that nothing here can agree with a bug.
 
+pub mod access;
 pub mod berth;
 pub mod cache;
 pub mod cgroups;
@@ -14,8 +15,10 @@ pub mod footprint;
 pub mod guests;
 pub mod http;
 pub mod image_server;
+pub mod kube_rs;
 pub mod kubectl;
 pub mod lanes;
+pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod namespace;

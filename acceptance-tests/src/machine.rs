@@ -151,11 +151,13 @@ mod tests {
         enter.args(["-c", &script]);
         let inside = machine.spawn("sleep", enter, &folder.path().join("sleep.log")).expect("it starts");
         let pid = i32::try_from(inside.pid()).expect("a pid fits");
-        wait::until("it to be in the group", Duration::from_secs(20), || {
+        wait::until("both to be in the group", Duration::from_secs(20), || {
             anyhow::ensure!(cgroups::of(pid).contains(&group), "it is in {:?}", cgroups::of(pid));
+            let inside = std::fs::read_to_string(group.join("cgroup.procs"))?;
+            anyhow::ensure!(inside.lines().count() == 2, "in the group are {inside:?}");
             Ok(())
         })
-        .expect("it enters");
+        .expect("they enter");
         drop(inside);
         assert!(group.exists(), "the other process is still in it");
         drop(machine);

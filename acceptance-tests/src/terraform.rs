@@ -109,6 +109,17 @@ impl Project {
         })
     }
 
+    /// The same folder and state, with another kubeconfig.
+    #[must_use]
+    pub fn with_kubeconfig(&self, kubeconfig: &Path) -> Self {
+        Self {
+            installation: self.installation.clone(),
+            folder: self.folder.clone(),
+            kubeconfig: kubeconfig.to_owned(),
+            namespace: Arc::clone(&self.namespace),
+        }
+    }
+
     /// Writes one of its files.
     pub fn write(&self, name: &str, content: &str) -> Result<()> {
         fs::write(self.folder.join(name), content).with_context(|| format!("writing {name}"))

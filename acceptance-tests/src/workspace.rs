@@ -76,7 +76,8 @@ fn messages(text: &str) -> impl Iterator<Item = serde_json::Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-fn executables(text: &str) -> BTreeMap<String, PathBuf> {
+/// The programs that cargo's messages tell of, by the name of their target.
+pub fn executables(text: &str) -> BTreeMap<String, PathBuf> {
     messages(text)
         .filter_map(|message| {
             let name = message["target"]["name"].as_str()?.to_owned();

@@ -42,6 +42,8 @@ pub enum Command {
     Backup(BackupOptions),
     /// Puts a backup in place of this machine's control plane. `berth up` must not be running.
     Restore(RestoreOptions),
+    /// Moves this site to another control plane, a Kubernetes cluster, while its guests run; or back.
+    Graduate(GraduateOptions),
     /// The encryption of Secrets in this machine's control plane.
     Secrets(SecretsOptions),
     /// Shows what became of an object: when, who, how, and which fields.
@@ -186,6 +188,37 @@ pub struct RestoreOptions {
     pub key: Option<PathBuf>,
     #[command(flatten)]
     pub state: StateDir,
+}
+
+/// `berth graduate`
+#[derive(Args, Debug)]
+pub struct GraduateOptions {
+    /// The kubeconfig of the cluster the site moves to (with --back: from), as its administrator.
+    #[arg(long, value_name = "KUBECONFIG")]
+    pub to: Option<PathBuf>,
+    /// That kubeconfig's context. Default: its current one.
+    #[arg(long, value_name = "CONTEXT", requires = "to")]
+    pub to_context: Option<String>,
+    /// The control plane that the site moves to, as its hosts reach it: `https://ADDRESS:PORT`. Default: the server of
+    /// its kubeconfig; if that is a loopback address, this machine's own.
+    #[arg(long)]
+    pub server: Option<String>,
+    /// Says what would be done, and does nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Gives up a move that was begun and has not ended: everything is as before.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub abort: bool,
+    /// Moves the site back from the cluster to this machine's `berth up`, whose database may come from a backup.
+    #[arg(long)]
+    pub back: bool,
+    /// How long is waited for the hosts to follow.
+    #[arg(long, default_value = "5m", value_parser = crate::commands::time)]
+    pub wait: Life,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 /// `berth secrets`

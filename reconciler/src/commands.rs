@@ -1,12 +1,14 @@
 //! What each command does: thin edges around the libraries.
 
 mod addresses;
+mod agent;
 mod backup;
 mod connect;
 mod controllers;
 mod crds;
 mod descriptors;
 mod diff;
+mod graduate;
 mod history;
 mod host;
 mod hosts;
@@ -39,6 +41,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Token(options) => runtime()?.block_on(Box::pin(token::run(options))),
         Command::Backup(options) => backup::run(&options),
         Command::Restore(options) => backup::restore(&options),
+        Command::Graduate(options) => runtime()?.block_on(Box::pin(graduate::run(options))),
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),

@@ -27,8 +27,10 @@ use crate::join::{self, Join, TokenTimes};
 
 /// The kubeconfig of a joined host, in its state directory.
 pub const KUBECONFIG: &str = "host.kubeconfig";
-/// The token it names.
+/// The token it names; the other one while a host goes from one control plane to another, so that it has a whole
+/// credential at every moment.
 pub const TOKEN: &str = "host.token";
+const OTHER_TOKEN: &str = "host-2.token";
 /// How long a host's own token is asked to last: a host that was off for a holiday comes back by itself.
 const LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long the control plane may take to answer while joining.
@@ -40,6 +42,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Credential {
     directory: PathBuf,
+    token: &'static str,
     /// The host it is for.
     pub host: String,
 }
@@ -54,16 +57,20 @@ impl Credential {
             return Ok(None);
         }
         let config = Kubeconfig::read_from(&path).with_context(|| format!("reading {}", path.display()))?;
-        let user = config.auth_infos.first().map(|user| user.name.clone());
-        let host = user.with_context(|| format!("{} names no host: join again", path.display()))?;
-        Ok(Some(Self { directory: directory.to_owned(), host }))
+        let user = config.auth_infos.first();
+        let host = user.map(|user| user.name.clone());
+        let host = host.with_context(|| format!("{} names no host: join again", path.display()))?;
+        let file = user.and_then(|user| user.auth_info.as_ref()?.token_file.clone()).unwrap_or_default();
+        let token = if Path::new(&file).ends_with(OTHER_TOKEN) { OTHER_TOKEN } else { TOKEN };
+        Ok(Some(Self { directory: directory.to_owned(), token, host }))
     }
 
     /// Gets a credential with a join string, and keeps it.
     ///
     /// *Errors:* in words for the person who joins the host.
     pub async fn join(directory: &Path, join: &Join) -> anyhow::Result<Self> {
-        if let Some(known) = Self::find(directory)?
+        let known = Self::find(directory)?;
+        if let Some(known) = &known
             && known.host != join.host
         {
             bail!(
@@ -82,10 +89,20 @@ impl Credential {
             Ok(Err(error)) => bail!(explain(&error, &join.server, &join.host, Some(&join.token))),
             Err(_) => bail!("{} did not answer within {} seconds", join.server, ANSWER.as_secs()),
         };
-        write_private(&directory.join(TOKEN), token.as_bytes())?;
-        write_private(&directory.join(KUBECONFIG), join::kubeconfig(join, TOKEN).as_bytes())?;
+        let file = if known.is_some_and(|known| known.token == TOKEN) { OTHER_TOKEN } else { TOKEN };
+        write_private(&directory.join(file), token.as_bytes())?;
+        write_private(&directory.join(KUBECONFIG), join::kubeconfig(join, file).as_bytes())?;
+        let before = if file == TOKEN { OTHER_TOKEN } else { TOKEN };
+        let _ = std::fs::remove_file(directory.join(before));
         info!(host = join.host, server = join.server, "joined");
-        Ok(Self { directory: directory.to_owned(), host: join.host.clone() })
+        Ok(Self { directory: directory.to_owned(), token: file, host: join.host.clone() })
+    }
+
+    /// Whether it is for the control plane that a join string leads to.
+    pub fn is_for(&self, join: &Join) -> bool {
+        let known = Kubeconfig::read_from(self.directory.join(KUBECONFIG));
+        let cluster = known.ok().and_then(|known| known.clusters.into_iter().next()?.cluster);
+        cluster.and_then(|cluster| cluster.server).as_ref() == Some(&join.server)
     }
 
     /// The configuration to talk to the control plane with.
@@ -107,9 +124,9 @@ impl Credential {
     pub async fn check(&self, client: &Client) -> anyhow::Result<()> {
         let asked = tokio::time::timeout(ANSWER, request(client, &self.host, LIFE)).await;
         match asked {
-            Ok(Ok(token)) => write_private(&self.directory.join(TOKEN), token.as_bytes()),
+            Ok(Ok(token)) => write_private(&self.directory.join(self.token), token.as_bytes()),
             Ok(Err(error)) if is_final(&error) => {
-                let token = std::fs::read_to_string(self.directory.join(TOKEN)).unwrap_or_default();
+                let token = std::fs::read_to_string(self.directory.join(self.token)).unwrap_or_default();
                 bail!(explain(&error, "the control plane", &self.host, Some(&token)))
             }
             Ok(Err(error)) => {
@@ -128,7 +145,7 @@ impl Credential {
         loop {
             tokio::time::sleep(self.wait()).await;
             match request(client, &self.host, LIFE).await {
-                Ok(token) => match write_private(&self.directory.join(TOKEN), token.as_bytes()) {
+                Ok(token) => match write_private(&self.directory.join(self.token), token.as_bytes()) {
                     Ok(()) => info!("renewed this host's token"),
                     Err(error) => warn!(error = format!("{error:#}"), "this host's token could not be kept"),
                 },
@@ -138,7 +155,7 @@ impl Credential {
     }
 
     fn wait(&self) -> Duration {
-        let token = std::fs::read_to_string(self.directory.join(TOKEN)).unwrap_or_default();
+        let token = std::fs::read_to_string(self.directory.join(self.token)).unwrap_or_default();
         let Some(times) = TokenTimes::of(&token) else { return TRY_AGAIN };
         let left = times.renew_at().duration_since(Timestamp::now());
         // In pieces of a day at most: clocks jump, and a suspended machine sleeps longer than it thinks.
@@ -266,5 +283,19 @@ mod tests {
     fn a_state_directory_nobody_joined_with_has_no_credential() {
         let directory = tempfile::tempdir().expect("a directory");
         assert!(Credential::find(directory.path()).expect("readable").is_none());
+    }
+
+    #[test]
+    fn a_credential_says_for_which_control_plane_it_is_and_which_token_is_its() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let join = Join { server: "https://a:1".into(), ca: None, token: "t".into(), host: "h2".into() };
+        for token in [TOKEN, OTHER_TOKEN] {
+            let config = join::kubeconfig(&join, token);
+            std::fs::write(directory.path().join(KUBECONFIG), config).expect("written");
+            let found = Credential::find(directory.path()).expect("readable").expect("it is there");
+            assert_eq!(found.token, token);
+            assert!(found.is_for(&join));
+            assert!(!found.is_for(&Join { server: "https://b:1".into(), ..join.clone() }));
+        }
     }
 }

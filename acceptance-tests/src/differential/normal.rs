@@ -116,7 +116,8 @@ impl Seen {
                 "message" => self.message(value, members),
                 _ => self.value(value),
             };
-            object.insert(name.clone(), value);
+            // Who owns a reference is told under the uid it has.
+            object.insert(self.without_uids(name), value);
         }
         if let Some(causes) = object.get_mut("causes").and_then(Value::as_array_mut) {
             causes.sort_by_key(|cause| (text(cause, "field").to_owned(), text(cause, "message").to_owned()));

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
 use super::suite::{Request, SETUP, Topic};
-use super::wire::{Access, Answer, Message, Wire};
+use super::wire::{Answer, Message, Wire};
+use crate::access::Access;
 
 /// What controllers of a server are waited for.
 const LONGEST_UNTIL: Duration = Duration::from_secs(30);
@@ -101,7 +102,7 @@ impl Player<'_> {
 
     fn authorization(&self, user: Option<&str>) -> (String, String) {
         let token = match user {
-            None => &self.access.token,
+            None => self.access.token(),
             // Someone the setup does not know has a token no server knows.
             Some(user) => self.tokens.get(user).map_or("unknown", |token| token.as_str()),
         };

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::wire::Access;
+use super::wire;
+use crate::access::Access;
 use crate::control_plane::{KubernetesControlPlane, Programs};
 use crate::namespace::Namespace;
 use crate::process::Daemon;
@@ -53,7 +54,7 @@ impl Servers {
         let ours = wait::until("berth's control plane", READY, || {
             up.must_run()?;
             let access = Access::read(&state.join("admin.kubeconfig"), &namespace)?;
-            access.ready()?;
+            wire::ready(&access)?;
             Ok(access)
         })?;
         Ok(Self { ours, theirs, _berth: up, _kubernetes: kubernetes, _namespace: namespace, _folder: folder })

@@ -1,36 +1,16 @@
 //! HTTP/1.1 over TLS, showing everything an answer has: what a client library hides is what is compared.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{BufRead, Read, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serde_json::Value;
 
-use crate::namespace::Namespace;
+use crate::access::{Access, Stream};
 
 /// No answer is longer.
 const LONGEST: usize = 64 << 20;
 /// Between two reads.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
-
-/// Where a server is, and its administrator's token.
-#[derive(Debug, Clone)]
-pub(super) struct Access {
-    address: String,
-    pub(super) token: String,
-    tls: Arc<ClientConfig>,
-    namespace: Arc<Namespace>,
-}
 
 /// One request, ready to be sent.
 #[derive(Debug, Clone)]
@@ -51,52 +31,18 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-impl Access {
-    /// As a kubeconfig says.
-    pub(super) fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
-        let text = std::fs::read_to_string(kubeconfig)?;
-        let config: Value = serde_saphyr::from_str(&text).context("the kubeconfig is no YAML")?;
-        let field = |pointer: &str| {
-            let found = config.pointer(pointer).and_then(Value::as_str);
-            found.map(str::to_owned).with_context(|| format!("no {pointer} in the kubeconfig"))
-        };
-        let authority = STANDARD.decode(field("/clusters/0/cluster/certificate-authority-data")?)?;
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(&authority)?)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let server = field("/clusters/0/cluster/server")?;
-        let address = server.strip_prefix("https://").context("the server has no TLS")?.to_owned();
-        let token = field("/users/0/user/token")?;
-        Ok(Self { address, token, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
-    }
-
-    /// Fails while the server is not ready.
-    pub(super) fn ready(&self) -> Result<()> {
-        let authorization = ("Authorization".to_owned(), format!("Bearer {}", self.token));
-        let message = Message {
-            method: "GET".into(),
-            path: "/readyz".into(),
-            headers: vec![authorization],
-            body: Vec::new(),
-        };
-        let answer = Wire::new(self).ask(&message)?;
-        ensure!(answer.code == 200, "/readyz answers {}", answer.code);
-        Ok(())
-    }
-
-    fn connect(&self) -> Result<Stream> {
-        let address = self.address.clone();
-        let socket = self.namespace.inside(move || Ok(TcpStream::connect(&address)?))?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        let tls = ClientConnection::new(Arc::clone(&self.tls), ServerName::try_from(host.to_owned())?)?;
-        Ok(BufReader::new(StreamOwned::new(tls, socket)))
-    }
+/// Fails while the server is not ready.
+pub(super) fn ready(access: &Access) -> Result<()> {
+    let authorization = ("Authorization".to_owned(), format!("Bearer {}", access.token()));
+    let message = Message {
+        method: "GET".into(),
+        path: "/readyz".into(),
+        headers: vec![authorization],
+        body: Vec::new(),
+    };
+    let answer = Wire::new(access).ask(&message)?;
+    ensure!(answer.code == 200, "/readyz answers {}", answer.code);
+    Ok(())
 }
 
 /// A connection that is opened again when the server has closed it.
@@ -124,7 +70,7 @@ impl Wire {
     fn exchange(&mut self, message: &Message) -> Result<Answer> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => self.access.connect()?,
+            None => self.access.stream(PATIENCE)?,
         };
         // A server may answer and close before it has read a body that is too long.
         let sent = send(&mut stream, &self.access.address, message);
@@ -153,7 +99,7 @@ impl Wire {
 
     /// Opens a stream on a connection of its own.
     pub(super) fn open(access: &Access, message: &Message) -> Result<Flow> {
-        let mut stream = access.connect()?;
+        let mut stream = access.stream(PATIENCE)?;
         send(&mut stream, &access.address, message)?;
         let (answer, length) = head(&mut stream)?;
         Ok(Flow { stream, answer, length })

@@ -93,7 +93,7 @@ fn chapters(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Resul
 }
 
 /// An output that is a map of texts.
-fn map(project: &Project, output: &str) -> Result<BTreeMap<String, String>> {
+pub fn map(project: &Project, output: &str) -> Result<BTreeMap<String, String>> {
     let text = project.run(&["output", "-json", "-no-color", output])?.success()?;
     serde_json::from_str(&text).with_context(|| format!("output {output}"))
 }

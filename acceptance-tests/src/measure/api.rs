@@ -1,22 +1,13 @@
 //! A client of berth's API that adds nothing to what is measured: one connection, no process to start, no discovery.
-//!
-//! Its sockets are made inside a namespace and used from any thread.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{BufRead, Read, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-use crate::namespace::Namespace;
+pub use crate::access::Access;
+use crate::access::Stream;
 
 /// No answer is longer.
 const LONGEST: u64 = 256 << 20;
@@ -27,80 +18,11 @@ const IDLE: Duration = Duration::from_secs(5);
 /// berth's group and version.
 const GROUP: &str = "/apis/berth.dev/v1alpha1";
 
-/// Where an API is and how one is let in.
-#[derive(Debug, Clone)]
-pub struct Access {
-    address: String,
-    token: String,
-    tls: Arc<ClientConfig>,
-    namespace: Arc<Namespace>,
-}
-
 impl Access {
-    /// As a kubeconfig in YAML says: one of `berth up`, or of a host that joined.
-    pub fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
-        let text = std::fs::read_to_string(kubeconfig)
-            .with_context(|| format!("reading {}", kubeconfig.display()))?;
-        // One that is written as JSON has the same lines, with quotes and commas.
-        let text = if text.starts_with('{') { text.replace(['"', ','], "") } else { text };
-        let field = |name| field(&text, name).with_context(|| format!("no {name} in the kubeconfig"));
-        let mut roots = RootCertStore::empty();
-        let authority = STANDARD.decode(field("certificate-authority-data:")?)?;
-        roots.add(CertificateDer::from_pem_slice(&authority)?)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let server = field("server:")?;
-        let address = server.strip_prefix("https://").context("the server has no TLS")?.to_owned();
-        let token = match field("tokenFile:") {
-            Ok(file) => std::fs::read_to_string(kubeconfig.with_file_name(file))?.trim().to_owned(),
-            Err(_) => field("token:")?,
-        };
-        Ok(Self { address, token, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
-    }
-
-    /// The same API, asked by somebody else.
-    #[must_use]
-    pub fn with_token(&self, token: &str) -> Self {
-        Self { token: token.to_owned(), ..self.clone() }
-    }
-
-    /// What one is let in with.
-    pub fn token(&self) -> &str {
-        &self.token
-    }
-
-    /// The port of the server.
-    pub fn port(&self) -> Result<u16> {
-        let (_, port) = self.address.rsplit_once(':').context("the server has no port")?;
-        Ok(port.parse()?)
-    }
-
     /// Opens a connection.
     pub fn connect(&self) -> Result<Api> {
-        Ok(Api { stream: self.stream()?, access: self.clone(), used: Instant::now() })
+        Ok(Api { stream: self.stream(PATIENCE)?, access: self.clone(), used: Instant::now() })
     }
-
-    fn stream(&self) -> Result<Stream> {
-        let address = self.address.clone();
-        let socket = self.namespace.inside(move || Ok(TcpStream::connect(&address)?))?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        let name = ServerName::try_from(host.to_owned())?;
-        let tls = ClientConnection::new(Arc::clone(&self.tls), name)?;
-        Ok(BufReader::new(StreamOwned::new(tls, socket)))
-    }
-}
-
-/// The value after a key in YAML, perhaps as a block below it.
-fn field(text: &str, name: &str) -> Option<String> {
-    let mut lines = text.lines().map(|line| line.trim().trim_start_matches("- "));
-    let value = lines.find_map(|line| line.strip_prefix(name))?.trim();
-    let value = if value.starts_with(['>', '|']) { lines.next()? } else { value };
-    Some(value.trim_matches('"').to_owned())
 }
 
 /// A connection to the API.
@@ -110,8 +32,6 @@ pub struct Api {
     access: Access,
     used: Instant,
 }
-
-type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
 enum Length {
     Known(u64),
@@ -178,7 +98,7 @@ impl Api {
     /// Sends a request: the code and the text of the answer, whatever they are.
     pub fn answer(&mut self, request: &Request<'_>) -> Result<(u16, String)> {
         if self.used.elapsed() > IDLE {
-            self.stream = self.access.stream()?;
+            self.stream = self.access.stream(PATIENCE)?;
         }
         self.used = Instant::now();
         self.send(request)?;
@@ -201,7 +121,7 @@ impl Api {
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\n\
              Content-Type: {content_type}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
             self.access.address,
-            self.access.token,
+            self.access.token(),
             body.len()
         );
         let stream = self.stream.get_mut();
@@ -256,6 +176,18 @@ impl Api {
     }
 }
 
+/// The server ended a watch and said why, by a Status.
+#[derive(Debug)]
+pub struct Ended(pub Value);
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the watch ended: {}", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
+
 /// Objects as they change.
 #[derive(Debug)]
 pub struct Watch {
@@ -275,7 +207,7 @@ impl Watch {
                 let gone = match event["type"].as_str() {
                     Some("ADDED" | "MODIFIED") => false,
                     Some("DELETED") => true,
-                    Some("ERROR") => bail!("the watch ended: {}", event["object"]),
+                    Some("ERROR") => return Err(Ended(event["object"].take()).into()),
                     _ => continue,
                 };
                 return Ok(Event { seen, gone, object: event["object"].take() });
@@ -367,17 +299,4 @@ pub fn is_true(object: &Value, condition: &str) -> bool {
 /// An object's name.
 pub fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_value_stands_on_the_line_below_its_key() {
-        let text = "clusters:\n- cluster:\n    server: https://a:1\n    data: >-\n      QUJD\nusers:\n- token: \"t\"\n";
-        let read = |name| field(text, name).expect("it is there");
-        assert_eq!([read("server:"), read("data:"), read("token:")], ["https://a:1", "QUJD", "t"]);
-        assert_eq!(field(text, "other:"), None);
-    }
 }

@@ -199,6 +199,14 @@ pub(super) fn no_control_plane(problem: &str) -> Diagnostic {
     Diagnostic::error("No control plane", problem)
 }
 
+/// Whether the object is, or was on a control plane before, the one of that uid: its site may have moved.
+pub(super) fn is_known_as(object: &Json, known: &str) -> bool {
+    let annotations = object.pointer("/metadata/annotations");
+    let before = annotations.and_then(|all| all.get(berth_api::MOVED_FROM_ANNOTATION)).and_then(Json::as_str);
+    uid(object) == known
+        || before.unwrap_or_default().split(',').any(|before| before == known && !known.is_empty())
+}
+
 /// The uid of an object.
 pub(super) fn uid(object: &Json) -> &str {
     text(object, "/metadata/uid")

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     KindResource,
-    create::{RETRIES, no_control_plane},
+    create::{RETRIES, is_known_as, no_control_plane},
     in_use::InUse,
     is_terminating, text,
     wait::GRACE,
@@ -107,10 +107,11 @@ impl KindResource {
             cancel: request.cancel.clone(),
         };
         let refused = |error: &ApiError| self.refused(error, at);
+        let mut uid = uid.to_owned();
         let mut pause = Duration::from_millis(100);
         let mut in_use = InUse::default();
         loop {
-            let error = match api.delete(at, uid, &patience()).await {
+            let error = match api.delete(at, &uid, &patience()).await {
                 Ok(answer) if is_terminating(&answer) => return Ok(Asked::Going(answer)),
                 Ok(_) => return Ok(Asked::Gone),
                 Err(error) => error,
@@ -119,9 +120,9 @@ impl KindResource {
                 404 => return Ok(Asked::Gone),
                 409 => {
                     let other = api.get(at, &patience()).await.map_err(|error| refused(&error))?;
-                    let replaced = other.as_ref().is_none_or(|other| text(other, "/metadata/uid") != uid);
-                    if replaced {
-                        return Ok(Asked::Gone);
+                    match other.filter(|other| is_known_as(other, &uid)) {
+                        None => return Ok(Asked::Gone),
+                        Some(other) => text(&other, "/metadata/uid").clone_into(&mut uid),
                     }
                 }
                 403 => self.wait_for_user(api, at, &error, &mut in_use, &patience()).await?,

@@ -8,7 +8,7 @@ use tfplugin6::{
 
 use super::{
     KindResource,
-    create::{no_control_plane, uid},
+    create::{is_known_as, no_control_plane, uid},
     is_terminating,
 };
 use crate::{
@@ -44,7 +44,7 @@ impl KindResource {
         };
         let Some(object) = found else { return ReadResponse::new(Value::Null) };
         let known = request.state.get("uid").as_str().unwrap_or_default();
-        if !known.is_empty() && known != uid(&object) {
+        if !known.is_empty() && !is_known_as(&object, known) {
             let detail = "The object of that name is not the one Terraform made: that one was deleted, and somebody made \
                           another. Terraform leaves this one alone; import it to manage it.";
             let warning = Diagnostic::warning(format!("{} is another object now", self.title(&at)), detail);

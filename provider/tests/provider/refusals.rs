@@ -173,6 +173,30 @@ async fn another_object_of_the_same_name_is_neither_shown_nor_deleted() {
 }
 
 #[tokio::test]
+async fn an_object_that_moved_to_another_control_plane_is_the_one_it_was() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = Stage::new(&provider, "berth_disk");
+    stage.apply(&json!({"name": "d", "size": "1Gi"})).await;
+    let moved = json!({"metadata": {"annotations": {"berth.dev/moved-from": "later,before"}}});
+    let patch = kube::api::Patch::Merge(&moved);
+    plane.objects("Disk").patch("d", &kube::api::PatchParams::default(), &patch).await.expect("it is there");
+    let of_before =
+        crate::stage::value(&json!({"name": "d", "namespace": "default", "uid": "before", "size": "1Gi"}));
+    stage.state = of_before.clone();
+    let told = stage.read().await;
+    assert!(told.is_empty(), "{}", said(&told));
+    let uid = plane.object("Disk", "d").await["metadata"]["uid"].as_str().map(str::to_owned);
+    assert_eq!(stage.state.get("uid").as_str().map(str::to_owned), uid, "the state has its uid of now");
+    stage.state = of_before;
+    let destroyed = stage.destroy().await;
+    assert!(destroyed.is_clean(), "{}", destroyed.text());
+    let left = plane.objects("Disk").get_opt("d").await.expect("it answers");
+    assert!(left.is_none_or(|left| left.metadata.deletion_timestamp.is_some()), "it is not left behind");
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn what_a_program_declares_is_not_overwritten_unless_forced() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -18,6 +18,8 @@ use crate::network::Applied;
 use crate::pulls::Pulls;
 use crate::queue::Queue;
 use crate::recorder::Recorder;
+use crate::seekers::Seekers;
+use crate::site::Allegiance;
 use crate::system::{HostFacts, System};
 use crate::vm::Admissions;
 
@@ -32,8 +34,11 @@ pub(crate) struct Context {
     pub(crate) admissions: Admissions,
     pub(crate) pulls: Pulls,
     pub(crate) network: Applied,
+    pub(crate) seekers: Seekers,
     pub(crate) recorder: Recorder,
     pub(crate) sign_of_life: SignOfLife,
+    /// Which control plane this host has obeyed.
+    pub(crate) allegiance: Allegiance,
     /// What a VM takes above its guest memory, as it is measured here.
     pub(crate) overhead: Overhead,
     /// Whether the control plane knows all that is reported.
@@ -63,8 +68,10 @@ impl Context {
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
             pulls: Pulls::new(system.clone(), queue.clone()),
             network: Applied::default(),
+            seekers: Seekers::default(),
             recorder,
             sign_of_life: SignOfLife::default(),
+            allegiance: Allegiance::default(),
             overhead: Overhead::default(),
             definitions: Definitions::default(),
             draining: AtomicBool::new(false),

@@ -35,6 +35,12 @@ pub enum AgentError {
          on running. To join again: `berth token create {host}`, then `berth host --join STRING`"
     )]
     Unauthorized { host: String },
+    /// The site moved to another control plane, which has something ready for this host to go there with.
+    #[error("host {host} belongs to another control plane now: the site has moved")]
+    Moved { host: String },
+    /// The control plane is not the one in charge any more: it came back from a backup, say.
+    #[error("this control plane does not command host {host} any more: {why}")]
+    Deposed { host: String, why: String },
 }
 
 /// Why one reconcile failed. Named by what was attempted.
@@ -50,6 +56,12 @@ pub(crate) enum Error {
     /// Another agent was this host; whether it lives is not known yet.
     #[error("another agent has the Lease: {holder}")]
     Waiting { holder: String },
+    /// The site moved to another control plane.
+    #[error("the site has moved to another control plane")]
+    Moved,
+    /// The control plane does not command this host.
+    #[error("the control plane does not command this host: {why}")]
+    NotInCharge { why: String },
     /// Somebody else wrote the object since it was read.
     #[error("the object was changed meanwhile")]
     Conflict,

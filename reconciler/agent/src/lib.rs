@@ -33,6 +33,8 @@ mod pulls;
 mod queue;
 mod recorder;
 mod run;
+mod seekers;
+pub mod site;
 pub mod system;
 mod vm;
 mod watch;

@@ -14,7 +14,7 @@ mod legal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_qemu::block::{ObservedDisk, Unplugged};
+use berth_qemu::block::{Devices, ObservedDisk, Unplugged};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
@@ -251,6 +251,10 @@ impl Machines {
             watcher,
             process: process.clone(),
             system: self.system.clone(),
+            instance: instance.to_owned(),
+            devices: Devices::default(),
+            resumes: false,
+            has_started: false,
         };
         let talk = Talk {
             system: self.system.clone(),

@@ -22,6 +22,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::queue::{Again, Key};
 use crate::system::{Firewall, NetworkConfig};
+use berth_qemu::passes::Passes;
 use observe::Observed;
 
 /// One thing to do about the host's networks.
@@ -39,8 +40,8 @@ pub(crate) struct Applied {
     real: Mutex<Real>,
     /// What is known of public addresses that are to be taken.
     probes: probes::Probes,
-    /// One reconcile at a time, whoever runs it.
-    turn: tokio::sync::Mutex<()>,
+    /// One at a time, whoever asks for it. Those that make sure of everything serve all who wait for one.
+    passes: Passes<()>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,12 +89,24 @@ impl Applied {
 
 /// What may break without anybody telling (a DHCP server that died) is made sure of this often.
 const MAKE_SURE_EVERY: Duration = Duration::from_secs(300);
+/// A DHCP server that was there so short a time ago is there.
+const JUST_NOW: Duration = Duration::from_secs(5);
 /// While a public address waits for a person to change something about the host's interfaces.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// Makes the host's networks what the objects say. With `make_sure` also those that were made so already.
-pub(crate) async fn reconcile(ctx: &Context, make_sure: bool) -> Result<Again, Error> {
-    let _turn = ctx.network.turn.lock().await;
+/// Makes the host's networks what the objects say.
+pub(crate) async fn reconcile(ctx: &Context) -> Result<Again, Error> {
+    ctx.network.passes.beside(pass(ctx, false)).await
+}
+
+/// The same, and what was made so already is made sure of, if that was not done just now: a hundred VMs that start at once
+/// need few passes, not a hundred.
+pub(crate) async fn make_sure(ctx: &Context) -> Result<(), Error> {
+    let just_now = || ctx.network.real().made_sure.is_some_and(|at| at.elapsed() < JUST_NOW);
+    ctx.network.passes.share(async { pass(ctx, !just_now()).await.map(drop) }).await
+}
+
+async fn pass(ctx: &Context, make_sure: bool) -> Result<Again, Error> {
     let mut observed = observe::observe(ctx).await?;
     let due = ctx.network.real().made_sure.is_none_or(|at| at.elapsed() >= MAKE_SURE_EVERY);
     observed.make_sure = make_sure || due;
@@ -105,7 +118,7 @@ pub(crate) async fn reconcile(ctx: &Context, make_sure: bool) -> Result<Again, E
         }
         apply(ctx, &step).await?;
     }
-    if due {
+    if observed.make_sure {
         ctx.network.real().made_sure = Some(Instant::now());
     }
     let refused = observed.wanted.refused;

@@ -20,7 +20,7 @@ use crate::queue::{Again, Key};
 use crate::recorder::{self, Recorder};
 use crate::system::System;
 use crate::vm::VmKind;
-use crate::{disk, host, network, watch};
+use crate::{disk, host, network, seekers, watch};
 
 const TAKE_STOCK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -48,6 +48,7 @@ pub async fn run(
         () = recorder::publish(client, events) => {}
         error = host::renew_for_ever(ctx.clone()) => return Err(error),
         () = watch_all(&ctx) => {}
+        () = seekers::watch(&ctx) => {}
         () = work(&ctx) => {}
     }
     tracing::info!("the agent ends; what runs goes on");
@@ -119,7 +120,7 @@ fn span(key: &Key) -> tracing::Span {
 async fn reconcile(ctx: &Context, key: &Key) -> Result<Again, Error> {
     // What is no longer bound to this host is none of its business.
     match key {
-        Key::Network => network::reconcile(ctx, false).await,
+        Key::Network => network::reconcile(ctx).await,
         Key::Host => host::reconcile(ctx).await,
         Key::Disk(name) => {
             let found = ctx.index.read().disks.get(name);

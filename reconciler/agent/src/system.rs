@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_api::site::Record;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::qmp::{Events, Qmp};
@@ -139,6 +140,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     /// *Assumptions*: disks, taps and the instance's journal are there.
     async fn launch(&self, config: &LaunchConfig) -> Result<ProcessFacts>;
 
+    /// Says that the machine has begun to run: from here on it is to share the processors as every other does.
+    async fn has_started(&self, _instance: &str) {}
+
     /// The instance's QEMU, if one is alive.
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;
 
@@ -172,6 +176,12 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     async fn last_words(&self, instance: &str) -> Result<String>;
 
     // The host.
+
+    /// Which control plane this host obeyed last; `None` if the site it belongs to never moved.
+    async fn read_site(&self) -> Result<Option<Record>>;
+
+    /// Keeps which control plane this host obeys from now on; on disk when it returns.
+    async fn write_site(&self, record: &Record) -> Result<()>;
 
     async fn facts(&self) -> Result<HostFacts>;
 

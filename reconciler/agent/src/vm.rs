@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            class, disks, networks, addresses, bootstrap there
-//!  (bound) ─────────── Note ▸ EnsureNetworks ▸ MakeTap ▸ Launch ──────────▶ prelaunch ─Note ▸ Start─▶ running
+//!  (bound) ─────────── Note ▸ EnsureNetworks ▸ MakeTap ▸ Launch ▸ Note ───▶ prelaunch ─────Start────▶ running
 //!     ▲                                                                                                │ │
 //!     │       restart policy, power cycle, another restartToken                  guest ended by itself │ │ stop asked for
 //!     └───────────────────────────── stopped ◀── EndProcess ◀── Note (how it ended) ◀──────────────────┘ │

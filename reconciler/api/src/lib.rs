@@ -26,6 +26,7 @@ pub mod placement_group;
 pub mod public_ip;
 pub mod quantity;
 pub mod reason;
+pub mod site;
 pub mod storage_pool;
 pub mod user_data;
 pub mod vm;
@@ -68,6 +69,8 @@ pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
 /// On a VM or Disk: the uid it had in another control plane, or before it was made anew from a copy. What a host made for
 /// that uid, under the same name, is this object's. Set by administrators only.
 pub const FORMER_UID_ANNOTATION: &str = "berth.dev/former-uid";
+/// On what `berth graduate` copied: the uids it had on the control planes it came from, the last one first, with commas.
+pub const MOVED_FROM_ANNOTATION: &str = "berth.dev/moved-from";
 /// The name of the Network, IPPool and StoragePool that exist after `berth up`.
 pub const DEFAULT_NAME: &str = "default";
 /// On each definition: the version of berth it is of.

@@ -139,6 +139,8 @@ pub fn roles() -> Vec<Value> {
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": read},
+                // To see whether this control plane is the one in charge.
+                {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},
             ]),
         ),
         access::cluster_role(),

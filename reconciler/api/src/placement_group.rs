@@ -94,9 +94,9 @@ pub struct PlacementGroupStatus {
     /// The VMs that name this group, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<GroupMember>,
-    /// Which member may be let in at which value of `topologyKey`, of a required `spread` group over more than single
-    /// hosts. Written before the member is bound, read by its host before it lets the member in: however many schedulers
-    /// there are, no two are let in at one value.
+    /// Which member may be let in at which value of `topologyKey`, of a required group (not of one that spreads over single
+    /// hosts: these see it by themselves). Written before the member is bound, read by its host before it lets the member
+    /// in: however many schedulers there are, no two are let in at one value (`spread`), or at two (`pack`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<TopologyClaim>,
     /// Some of the VMs that name it: at most four, whoever else there is. While there is one, deleting the PlacementGroup is refused.
@@ -127,9 +127,8 @@ impl PlacementGroup {
     /// Whether its members are let in by claim. That two members are on one host a host sees by itself.
     pub fn is_claimed(&self) -> bool {
         let PlacementGroupSpec { strategy, enforcement, topology_key } = &self.spec;
-        *enforcement == Enforcement::Required
-            && *strategy == Strategy::Spread
-            && topology_key != HOSTNAME_LABEL
+        let is_seen_by_the_host = *strategy == Strategy::Spread && topology_key == HOSTNAME_LABEL;
+        *enforcement == Enforcement::Required && !is_seen_by_the_host
     }
 
     /// Whether this VM may be let in at this value under this epoch.

@@ -122,8 +122,7 @@ pub(crate) fn path(core: &Core, who: &Identity, verb: &str, path: &str) -> Resul
     if allows(core, who, &Attributes { verb, path, ..Attributes::default() }) {
         return Ok(());
     }
-    let message = format!("forbidden: User {:?} cannot {verb} path {path:?}", who.user);
-    Err(ApiError::new(http::StatusCode::FORBIDDEN, "Forbidden", message))
+    Err(ApiError::forbidden_path(&who.user, verb, path))
 }
 
 /// Whether the rules allow it.

@@ -2,6 +2,7 @@
 //!
 //! Their schemas are not checked field by field as custom resources' are; what would do harm is.
 
+pub(crate) mod decode;
 mod event;
 mod validate;
 
@@ -183,8 +184,14 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
             prepare_secret(object);
             drop_empty(object, &["data"]);
         }
-        ("", "configmaps") => drop_empty(object, &["data", "binaryData"]),
-        ("", "serviceaccounts") => drop_empty(object, &["secrets", "imagePullSecrets"]),
+        ("", "configmaps") => {
+            complete_texts(object);
+            drop_empty(object, &["data", "binaryData"]);
+        }
+        ("", "serviceaccounts") => {
+            name_secrets(object);
+            drop_empty(object, &["secrets", "imagePullSecrets"]);
+        }
         ("", "events") => crate::event::complete(object),
         (EVENTS, "events") => {
             crate::event::to_core_group(object);
@@ -234,8 +241,12 @@ fn complete(object: &mut Value, member: &str, nothing: Value) {
 pub(crate) fn blank(resource: &Resource) -> Value {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => json!({"spec": {}, "status": {}}),
-        ("", "events") => json!({"source": {}}),
-        (EVENTS, "events") => json!({"deprecatedSource": {}}),
+        ("", "events") => crate::event::blank(),
+        (EVENTS, "events") => {
+            let mut event = crate::event::blank();
+            crate::event::to_events_group(&mut event);
+            event
+        }
         ("coordination.k8s.io", "leases") => json!({"spec": {}}),
         (ADMISSION, _) => json!({"spec": {}, "status": {}}),
         (APIEXTENSIONS, _) => json!({"spec": {"names": {}}, "status": {"acceptedNames": {}}}),
@@ -277,6 +288,19 @@ fn prepare_secret(object: &mut Value) {
         let encoded = base64::engine::general_purpose::STANDARD.encode(value.as_str().unwrap_or_default());
         data[name.as_str()] = encoded.into();
     }
+}
+
+/// Of the secrets of an account nothing but the names is kept.
+fn name_secrets(object: &mut Value) {
+    for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+        *secret = json!({"name": secret["name"].as_str().unwrap_or_default()});
+    }
+}
+
+/// A text that is null is empty.
+fn complete_texts(object: &mut Value) {
+    let Some(data) = object.get_mut("data").and_then(Value::as_object_mut) else { return };
+    data.values_mut().filter(|value| value.is_null()).for_each(|value| *value = "".into());
 }
 
 fn prepare_binding(object: &mut Value) {

@@ -16,7 +16,8 @@ pub(crate) struct ApiError {
     pub(crate) code: StatusCode,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    details: Map<String, Value>,
+    /// Of some refusals Kubernetes tells that there is nothing more to tell.
+    details: Option<Map<String, Value>>,
 }
 
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -43,21 +44,27 @@ impl Subject<'_> {
 
 impl ApiError {
     pub(crate) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Map::new() }
+        Self { code, reason, message: message.into(), details: None }
     }
 
     fn about(self, subject: Subject<'_>) -> Self {
-        Self { details: subject.details(), ..self }
+        Self { details: Some(subject.details()), ..self }
     }
 
     fn with_causes(mut self, causes: Vec<Value>) -> Self {
-        self.details.insert("causes".into(), causes.into_iter().take(MAX_CAUSES).collect());
+        let causes = causes.into_iter().take(MAX_CAUSES).collect();
+        self.details.get_or_insert_default().insert("causes".into(), causes);
         self
     }
 
     fn retry_after(mut self, seconds: u32) -> Self {
-        self.details.insert("retryAfterSeconds".into(), seconds.into());
+        self.details.get_or_insert_default().insert("retryAfterSeconds".into(), seconds.into());
         self
+    }
+
+    /// About no object, and saying so.
+    fn about_nothing(self) -> Self {
+        Self { details: Some(Map::new()), ..self }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -88,7 +95,8 @@ impl ApiError {
 
     /// What no path of the server answers.
     pub(crate) fn no_such_path() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+        let message = "the server could not find the requested resource";
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about_nothing()
     }
 
     pub(crate) fn not_found(subject: Subject<'_>) -> Self {
@@ -98,7 +106,19 @@ impl ApiError {
 
     pub(crate) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).about_nothing()
+    }
+
+    /// What nobody gave this user, of what is no resource.
+    pub(crate) fn forbidden_path(user: &str, verb: &str, path: &str) -> Self {
+        let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}");
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about_nothing()
+    }
+
+    /// A JSON patch that does not fit what is there; Kubernetes does not tell clients why.
+    pub(crate) fn unfit_patch() -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about_nothing()
     }
 
     /// A verb that custom resources, or a side of them, are not served with.
@@ -226,8 +246,8 @@ impl ApiError {
             "message": self.message,
             "reason": self.reason,
         });
-        if !self.details.is_empty() {
-            status["details"] = Value::Object(self.details.clone());
+        if let Some(details) = &self.details {
+            status["details"] = Value::Object(details.clone());
         }
         status["code"] = self.code.as_u16().into();
         status

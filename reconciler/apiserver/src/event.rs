@@ -37,18 +37,18 @@ pub(crate) fn to_events_group(object: &mut Value) {
     }
 }
 
-/// Adds what an Event of the core group always has, be there something in it or not.
+/// What an Event of the core group always has, be there something in it or not.
+pub(crate) fn blank() -> Value {
+    json!({
+        "involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null, "eventTime": null,
+        "reportingComponent": "", "reportingInstance": "",
+    })
+}
+
+/// Adds what is always there.
 pub(crate) fn complete(object: &mut Value) {
-    let Some(members) = object.as_object_mut() else { return };
-    for (name, nothing) in [
-        ("involvedObject", json!({})),
-        ("source", json!({})),
-        ("firstTimestamp", Value::Null),
-        ("lastTimestamp", Value::Null),
-        ("eventTime", Value::Null),
-        ("reportingComponent", "".into()),
-        ("reportingInstance", "".into()),
-    ] {
+    let (Some(members), Value::Object(blank)) = (object.as_object_mut(), blank()) else { return };
+    for (name, nothing) in blank {
         members.entry(name).or_insert(nothing);
     }
 }

@@ -1,11 +1,14 @@
 //! HTTP: from a request with an identity to a response. Sockets and TLS are elsewhere.
 
 mod body;
+mod expected;
+mod go_json;
 mod json;
 mod negotiate;
 mod protobuf;
 mod respond;
 mod shape;
+mod turns;
 mod yaml;
 
 use std::net::SocketAddr;
@@ -15,7 +18,7 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use crate::core::Core;
 use crate::discovery::Document;
@@ -24,12 +27,10 @@ use crate::identity::Identity;
 use crate::request::{Options, Query, ResourcePath, Sub};
 use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
+use expected::Expected;
 use shape::Shape;
+use turns::{Turn, Turns};
 
-/// Requests answered at once; further ones wait. Watches do not count, nor do requests whose body has not come yet.
-const MAX_IN_FLIGHT: usize = 400;
-/// Requests that may wait for their turn; further ones are told to come again.
-const MAX_WAITING: usize = 4_000;
 /// Watches open at once.
 const MAX_WATCHES: usize = 20_000;
 /// How long a request that is no watch may take.
@@ -56,8 +57,7 @@ impl Written {
 #[derive(Debug)]
 pub(crate) struct Front {
     pub(crate) core: Arc<Core>,
-    in_flight: Semaphore,
-    waiting: Semaphore,
+    turns: Turns,
     bodies: body::Room,
     watches: Arc<Semaphore>,
     pub(crate) metrics: metrics::Requests,
@@ -67,8 +67,7 @@ impl Front {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self {
             core,
-            in_flight: Semaphore::new(MAX_IN_FLIGHT),
-            waiting: Semaphore::new(MAX_WAITING),
+            turns: Turns::default(),
             bodies: body::Room::default(),
             watches: Arc::new(Semaphore::new(MAX_WATCHES)),
             metrics: metrics::Requests::default(),
@@ -113,7 +112,7 @@ impl Front {
         if let Some(rest) = path.strip_prefix("/history")
             && (rest.is_empty() || rest.starts_with('/'))
         {
-            let _turn = self.turn().await?;
+            let _turn = self.turn(&asker(&request, &who)).await?;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
         }
@@ -147,21 +146,17 @@ impl Front {
     }
 
     /// Waits until the request is one of those that are answered.
-    async fn turn(&self) -> Result<SemaphorePermit<'_>> {
-        if let Ok(turn) = self.in_flight.try_acquire() {
-            return Ok(turn);
-        }
-        let Ok(_waiting) = self.waiting.try_acquire() else {
+    async fn turn(&self, user: &str) -> Result<Turn<'_>> {
+        self.turns.take(user).await.map_err(|turns::Busy| {
             self.metrics.shed();
-            return Err(ApiError::too_many_requests("too many requests are waiting"));
-        };
-        self.in_flight.acquire().await.map_err(ApiError::internal)
+            ApiError::too_many_requests("too many requests are waiting")
+        })
     }
 
     /// Requests that are answered, that wait for it, and bodies that are being received.
     pub(crate) fn load(&self) -> [usize; 3] {
-        let answered = MAX_IN_FLIGHT - self.in_flight.available_permits();
-        [answered, MAX_WAITING - self.waiting.available_permits(), self.bodies.taken()]
+        let [answered, waiting] = self.turns.load();
+        [answered, waiting, self.bodies.taken()]
     }
 
     /// What the log still knows of an object, or of a time; `rest` is the object's path.
@@ -198,6 +193,7 @@ impl Front {
         what: &mut metrics::What,
     ) -> Result<Response<Body>> {
         let query = Query::of(request.uri())?;
+        let asker = asker(&request, &who);
         let verb = path.verb(request.method(), Options::is_watch(&query));
         if let Some(review) = review::Kind::of(request.uri().path()) {
             // Whoever somebody is may ask about themselves.
@@ -206,8 +202,9 @@ impl Front {
                 return Err(ApiError::method_not_allowed());
             }
             let (request, _room) = self.bodies.receive(request).await?;
-            let _turn = self.turn().await?;
-            let body = body::object(request).await?.value;
+            let _turn = self.turn(&asker).await?;
+            let expected = Expected::builtin(review.group, "v1", review.kind);
+            let body = body::object(request, &expected).await?.value;
             let answer = review::answer(&self.core, &who, review, body)?;
             return Ok(respond::json(StatusCode::CREATED, &answer));
         }
@@ -225,7 +222,7 @@ impl Front {
             "get" | "list" | "watch" => (request, None),
             _ => self.bodies.receive(request).await?,
         };
-        let _turn = self.turn().await?;
+        let _turn = self.turn(&asker).await?;
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
@@ -294,14 +291,16 @@ impl Front {
         match verb {
             "get" => call.get(),
             "create" => {
-                let object = take(call, body::object(request).await?);
+                let body = body::object(request, &Expected::at(&call.target)).await?;
+                let object = take(call, body);
                 if call.target.sub == Sub::Token {
                     return call.create_token(object);
                 }
                 call.create(object).await
             }
             "update" => {
-                let object = take(call, body::object(request).await?);
+                let body = body::object(request, &Expected::at(&call.target)).await?;
+                let object = take(call, body);
                 call.update(object).await
             }
             "patch" => {
@@ -341,6 +340,13 @@ async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<
         Value::Null => Ok(()),
         options => call.options.take_delete_options(&options),
     }
+}
+
+/// Whose share of the turns a request takes of. What the process itself asks is in nobody's way: the administrator, whose name it
+/// has, may ask much from outside.
+fn asker(request: &Request<Body>, who: &Identity) -> String {
+    let outside = request.extensions().get::<SocketAddr>().is_some();
+    if outside { who.user.clone() } else { String::new() }
 }
 
 /// Marks requests that came over a socket: compressing for a caller in the same process is wasted.

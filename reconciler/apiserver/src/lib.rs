@@ -18,6 +18,7 @@ mod builtin;
 mod catalog;
 mod changes;
 mod clock;
+mod conduct;
 mod config;
 mod core;
 mod crd;

@@ -16,10 +16,12 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, interval_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::conduct::{Conduct, Verdict};
 use crate::credentials::{Credentials, of_certificate};
 use crate::http::{Front, bearer, from_socket};
 use crate::identity::Identity;
@@ -37,6 +39,11 @@ const IDLE: Duration = Duration::from_secs(110);
 const GRACE: Duration = Duration::from_secs(5);
 /// Requests one HTTP/2 connection may have open.
 const MAX_STREAMS: u32 = 250;
+/// Bytes of its requests' bodies that wait to be read, of one and of all together.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 256 << 10;
+/// How often it is looked at what a client does with its connection.
+const LOOK: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(crate) struct Door {
@@ -117,20 +124,45 @@ async fn talk<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let conduct = Conduct::new(IDLE);
+    let noted = Arc::clone(&conduct);
     let service = service_fn(move |request: Request<Incoming>| {
-        answer(Arc::clone(&door), request.map(Body::new), peer, by_certificate.clone())
+        let answering = noted.request(request.version());
+        let answer = answer(Arc::clone(&door), request.map(Body::new), peer, by_certificate.clone());
+        async move {
+            let response = answer.await;
+            Ok::<_, Infallible>(match answering {
+                Some(answering) => answering.with(response),
+                None => response,
+            })
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
     builder.http2().keep_alive_interval(Duration::from_secs(30)).keep_alive_timeout(Duration::from_secs(20));
+    builder
+        .http2()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    tokio::select! {
-        ended = &mut connection => log_end(ended),
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            log_end(connection.await);
+    let (mut looks, mut ending) = (interval_at(Instant::now() + LOOK, LOOK), false);
+    loop {
+        tokio::select! {
+            ended = &mut connection => return log_end(ended),
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                return log_end(connection.await);
+            }
+            _ = looks.tick() => match conduct.verdict() {
+                Verdict::Fine => {}
+                Verdict::Idle if !ending => {
+                    ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                verdict => return tracing::debug!(?verdict, "connection closed"),
+            },
         }
     }
 }
@@ -146,7 +178,7 @@ async fn answer(
     mut request: Request<Body>,
     peer: SocketAddr,
     by_certificate: Option<Identity>,
-) -> Result<http::Response<Body>, Infallible> {
+) -> http::Response<Body> {
     // A wrong token is not overlooked because the certificate would do.
     let who = match bearer(&request) {
         Some(token) => {
@@ -156,5 +188,8 @@ async fn answer(
         None => by_certificate,
     };
     from_socket(&mut request, peer);
-    Ok(door.front.answer(request, who).await)
+    door.front.answer(request, who).await
 }
+
+#[cfg(test)]
+mod tests;

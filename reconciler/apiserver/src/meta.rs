@@ -1,6 +1,6 @@
 //! `metadata`: what clients may set, and what the server sets.
 
-mod decode;
+pub(crate) mod decode;
 pub(crate) mod names;
 mod validate;
 

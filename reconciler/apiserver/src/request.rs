@@ -93,6 +93,8 @@ impl Options {
             "force" => self.force = flag(value),
             "propagationPolicy" => self.set_propagation(value)?,
             "orphanDependents" if flag(value) => self.propagation = Some(Propagation::Orphan),
+            // Nothing here takes time to end; what is no number is refused all the same.
+            "gracePeriodSeconds" if self.kind == "DeleteOptions" => _ = number(value)?,
             "includeObject" => self.include_object = text(),
             // Unknown parameters are ignored, as kube-apiserver does.
             _ => {}

@@ -46,11 +46,16 @@ pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value)
     if kind == MAY {
         one_question(&spec)?;
     }
+    if kind == RULES {
+        if spec["namespace"].as_str().is_none_or(str::is_empty) {
+            return Err(ApiError::bad_request("no namespace on request"));
+        }
+        // As in Kubernetes the answer does not repeat the question.
+        review = json!({"spec": {}});
+    }
     review["kind"] = kind.kind.into();
     review["apiVersion"] = format!("{}/v1", kind.group).into();
-    if !review["metadata"].is_object() {
-        review["metadata"] = json!({});
-    }
+    crate::meta::tidy(&mut review);
     if kind == WHO {
         review["metadata"]["creationTimestamp"] = crate::clock::seconds(core.clock.now()).into();
     }

@@ -146,16 +146,20 @@ impl Server {
                 (listener, Some(TlsAcceptor::from(config)))
             }
         };
-        let door = Door { front: Arc::clone(&self.inner.front), credentials: self.inner.credentials.clone() };
         let both = stop.child_token();
         let (ends, stopping) = (both.clone(), self.inner.core.stopping.clone());
-        let serving = listen::serve(Arc::new(door), listener, tls, both);
+        let serving = listen::serve(self.door(), listener, tls, both);
         tokio::pin!(serving);
         tokio::select! {
             ended = &mut serving => return Ok(ended?),
             () = stopping.cancelled() => ends.cancel(),
         }
         Ok(serving.await?)
+    }
+
+    pub(crate) fn door(&self) -> Arc<Door> {
+        let (front, credentials) = (Arc::clone(&self.inner.front), self.inner.credentials.clone());
+        Arc::new(Door { front, credentials })
     }
 
     /// What the server certificate must be valid for.

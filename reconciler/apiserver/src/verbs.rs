@@ -28,12 +28,13 @@ pub(crate) use list::Page;
 pub(crate) use patch::{CUSTOM_PATCHES, PatchKind};
 pub(crate) use watch::{WatchFormat, WatchStream};
 
+use crate::builtin::decode::{Reader, well_typed};
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
 use crate::request::{FieldValidation, Options, Sub, Target};
 use crate::resource::{Resource, Version};
-use crate::schema::FieldError;
+use crate::schema::{ErrorKind, FieldError};
 use crate::store::{Action, Entry, Expect, Key, Origin, Write, WriteError};
 
 /// How often a patch or a deletion starts over when somebody else wrote in between.
@@ -149,7 +150,14 @@ impl Call {
     /// Reads a body as an object of the target: checks kind and version, removes what the schema does not know and tells of that
     /// as the request wants it told.
     fn accept(&mut self, object: &mut Value) -> Result<()> {
-        let strict = self.decode(object).map_err(|refused| self.refused(refused))?;
+        let strict = match self.decode(object, Reader::Json) {
+            Ok(strict) => strict,
+            // What says that it is another custom resource is looked at as what it should be.
+            Err(Refused::Kind(sent)) if self.resource().is_custom() => {
+                return Err(self.other_kind(&sent, object));
+            }
+            Err(refused) => return Err(self.refused(refused)),
+        };
         match strict {
             Some(strict) => Err(self.unreadable(&strict)),
             None => Ok(()),
@@ -178,9 +186,26 @@ impl Call {
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     }
 
+    fn other_kind(&self, sent: &str, object: &Value) -> ApiError {
+        let resource = self.resource();
+        let why = format!("must be {}", resource.kind);
+        let mut errors = vec![crate::meta::invalid("kind", &sent.into(), &why)];
+        errors.extend(self.problems(object, None));
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        ApiError::invalid(Subject { group: &resource.group, kind: sent, name }, &errors)
+    }
+
     /// What [`Self::accept`] does; what a strict reader objects to is returned.
-    fn decode(&mut self, object: &mut Value) -> Result<Option<String>, Refused> {
+    fn decode(&mut self, object: &mut Value, reader: Reader) -> Result<Option<String>, Refused> {
         let whole = (!self.resource().is_custom()).then_some(self.resource().kind.as_str());
+        // What is applied need not be a whole object: what is wrong in it is told by field.
+        let typed = |object: &Value| match whole.filter(|_| self.verb != "apply") {
+            Some(kind) => well_typed(kind, &self.version().schema.root, object, reader),
+            None => Ok(()),
+        };
+        if reader == Reader::Converter {
+            typed(object).map_err(Refused::Decoding)?;
+        }
         crate::meta::well_formed(object, whole).map_err(Refused::Decoding)?;
         if crate::schema::too_deep(object) {
             return Err(Refused::Request("the object is nested too deeply".into()));
@@ -189,12 +214,13 @@ impl Call {
             (self.resource().api_version(self.target.version), self.resource().kind.clone());
         let given = |member: &str| object[member].as_str().unwrap_or_default().to_owned();
         let (sent_version, sent_kind) = (given("apiVersion"), given("kind"));
+        if sent_version != expected && (!sent_version.is_empty() || self.resource().is_custom()) {
+            return Err(Refused::Version(sent_version));
+        }
         if !sent_kind.is_empty() && sent_kind != kind {
             return Err(Refused::Kind(sent_kind));
         }
-        if !sent_version.is_empty() && sent_version != expected {
-            return Err(Refused::Version(sent_version));
-        }
+        typed(object).map_err(Refused::Decoding)?;
         object["apiVersion"] = expected.into();
         object["kind"] = kind.into();
         crate::meta::of(object);
@@ -231,10 +257,18 @@ impl Call {
 
     /// Everything that can be wrong with an object that is otherwise ready to be stored.
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<()> {
+        let errors = self.problems(object, old);
+        if errors.is_empty() { Ok(()) } else { Err(self.invalid(object, &errors)) }
+    }
+
+    fn problems(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let resource = self.resource();
         let mut errors =
             crate::meta::validate(&object["metadata"], resource.name_rule, old.map(|old| &old["metadata"]));
         if resource.is_custom() {
+            // Kubernetes finds a finalizer that comes too late in a custom resource and in an object.
+            let late = errors.iter().filter(|error| error.kind == ErrorKind::Forbidden).cloned();
+            errors.extend(late.collect::<Vec<_>>());
             let version = self.version();
             errors.extend(match self.target.sub {
                 Sub::Status => version.schema.validate_status(object, old),
@@ -249,7 +283,7 @@ impl Call {
             errors.extend(self.version().schema.validate(object, old));
             errors.extend(crate::builtin::validate(resource, object, old));
         }
-        if errors.is_empty() { Ok(()) } else { Err(self.invalid(object, &errors)) }
+        errors
     }
 
     fn invalid(&self, object: &Value, errors: &[FieldError]) -> ApiError {

@@ -5,6 +5,10 @@
 mod audit;
 #[path = "server/backups.rs"]
 mod backups;
+#[path = "server/bodies.rs"]
+mod bodies;
+#[path = "server/client.rs"]
+mod client;
 #[path = "server/crud.rs"]
 mod crud;
 #[path = "server/definition.rs"]
@@ -21,9 +25,13 @@ mod kubectl;
 mod machinery;
 #[path = "server/restart.rs"]
 mod restart;
+#[path = "server/shares.rs"]
+mod shares;
 #[path = "server/sockets.rs"]
 mod sockets;
 #[path = "server/tokens.rs"]
 mod tokens;
 #[path = "server/toy.rs"]
 mod toy;
+#[path = "server/watching.rs"]
+mod watching;

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use crate::machine::{DiskSpec, SpecError, blockdev, scsi_disk};
 use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
+pub use observe::{Devices, disks, free_target};
 use observe::{device_ids, node, nodes};
-pub use observe::{disks, free_target};
 
 /// Between two looks at whether a device is gone, if its event was missed.
 const POLL: Duration = Duration::from_millis(250);

@@ -15,6 +15,7 @@ pub mod guest_agent;
 pub mod hypervisor;
 pub mod installation;
 pub mod machine;
+pub mod passes;
 pub mod power;
 pub mod probe;
 pub mod process;

@@ -40,7 +40,7 @@ pub(crate) use frame::{FrameError, Frames};
 /// cores under TCG, the slowest takes more than 7 s to answer its first command.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Events kept for a reader that does not read.
-const EVENT_CAPACITY: usize = 256;
+const EVENT_CAPACITY: usize = 64;
 /// Requests waiting to be written; more callers than that wait their turn.
 const REQUEST_CAPACITY: usize = 32;
 /// The longest message taken from QEMU. `query-qmp-schema`, the longest known answer, has about 250 KiB.

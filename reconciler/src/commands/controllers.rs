@@ -1,6 +1,6 @@
 //! `berth controllers`: the controllers on a Kubernetes control plane, one leader at a time.
 
-use crate::{cli::ControllersOptions, controllers, install, leader};
+use crate::{cli::ControllersOptions, controllers, install, leader, site};
 
 use super::{connect, signals};
 
@@ -14,7 +14,8 @@ pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
     let clock = config.clock.clone();
     leader::run(client.clone(), &identity, clock, cancel, |leading| {
-        controllers::run(client.clone(), config.clone(), leading)
+        let decide = |leading| controllers::run(client.clone(), config.clone(), leading);
+        site::while_in_charge(client.clone(), || None, leading, decide)
     })
     .await;
     Ok(())

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail};
 use berth_agent::{
     AgentConfig,
-    system::linux::{LinuxConfig, LinuxSystem},
+    system::linux::{LinuxConfig, LinuxSystem, record},
 };
 
 use crate::{
@@ -22,7 +22,11 @@ use crate::{
     one_connection::client_of,
 };
 
-use super::{addresses, connect, machine, signals, simulate};
+use super::{
+    addresses,
+    agent::{Machine, Where},
+    connect, machine, signals, simulate,
+};
 
 /// What tells this machine's agent from any other of the same name, in the state directory.
 const IDENTITY: &str = "agent-id";
@@ -47,20 +51,15 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
         None => connect::config(&options.connection).await?,
     };
     let control_plane = connect::address(&connection).await;
-    let client = client_of(connection)?;
-    if let Some(credential) = &credential {
-        credential.check(&client).await?;
-    }
+    let at = match credential {
+        Some(credential) => {
+            credential.check(&client_of(connection)?).await?;
+            Where::Joined(Box::new(credential))
+        }
+        None => Where::Named(client_of(connection)?),
+    };
     let system = Arc::new(system(&state_dir, &agent, control_plane).await?);
-    let running = berth_agent::run(config, client.clone(), system, cancel);
-    match credential {
-        Some(credential) => tokio::select! {
-            ended = running => ended,
-            () = credential.keep(&client) => Ok(()),
-        },
-        None => running.await,
-    }
-    .context("the host agent")
+    Box::pin(Machine { config, system, state_dir }.run(at, &cancel)).await
 }
 
 /// The host's own credential: joined with now, or before. None: a kubeconfig is to be used.
@@ -91,7 +90,10 @@ async fn credential(options: &HostOptions, state_dir: &Path) -> anyhow::Result<O
             join.host
         );
     }
-    Ok(Some(Credential::join(state_dir, &join).await?))
+    let joined = Credential::join(state_dir, &join).await?;
+    // An administrator says that it belongs there, whatever it belonged to.
+    record::forget(state_dir).context("leaving the control plane this machine belonged to")?;
+    Ok(Some(joined))
 }
 
 /// The join string, or what the file after `@` holds.

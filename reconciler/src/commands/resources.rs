@@ -4,8 +4,7 @@ use anyhow::{Context, bail};
 use kube::Client;
 use serde_json::Value;
 
-/// Pages of one list; more objects than this many times 500 are none of ours.
-const MAX_PAGES: usize = 200;
+pub(super) use crate::requests::{encoded, get, has_code, list};
 
 /// A kind the control plane serves.
 #[derive(Clone, Debug)]
@@ -49,12 +48,6 @@ pub(super) fn checked(name: &str) -> anyhow::Result<&str> {
     Ok(name)
 }
 
-/// One GET.
-pub(super) async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
-    let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-    client.request(request).await
-}
-
 /// berth's own kinds.
 pub(super) async fn ours(client: &Client) -> anyhow::Result<Vec<Resource>> {
     served(client, &format!("/apis/{}/{}", berth_api::GROUP, berth_api::VERSION)).await
@@ -91,36 +84,6 @@ async fn served(client: &Client, prefix: &str) -> anyhow::Result<Vec<Resource>> 
     Ok(found.collect())
 }
 
-/// Every object of a collection, at a revision or now.
-///
-/// *Errors:* 410 if the revision is no longer kept.
-pub(super) async fn list(client: &Client, path: &str, revision: Option<&str>) -> anyhow::Result<Vec<Value>> {
-    let mut objects = Vec::new();
-    let mut next = match revision {
-        Some(revision) => format!("{path}?limit=500&resourceVersion={revision}&resourceVersionMatch=Exact"),
-        None => format!("{path}?limit=500"),
-    };
-    for _ in 0..MAX_PAGES {
-        let mut page = get(client, &next).await?;
-        if let Some(items) = page["items"].as_array_mut() {
-            objects.append(items);
-        }
-        match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
-            Some(token) => next = format!("{path}?limit=500&continue={}", encoded(token)),
-            None => return Ok(objects),
-        }
-    }
-    bail!("{path} has more than {} objects", MAX_PAGES * 500)
-}
-
-/// Percent-encoded for a query.
-pub(super) fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
 /// A value on one line of bounded length.
 pub(super) fn short(value: Option<&Value>) -> String {
     const WIDTH: usize = 160;
@@ -129,11 +92,6 @@ pub(super) fn short(value: Option<&Value>) -> String {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text,
     }
-}
-
-/// Whether the control plane answered with this code.
-pub(super) fn has_code(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 #[cfg(test)]

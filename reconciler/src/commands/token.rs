@@ -60,7 +60,7 @@ fn check_name(host: &str) -> anyhow::Result<()> {
 }
 
 /// The certificates the control plane is known by, in PEM.
-fn ca(config: &Config) -> Option<String> {
+pub(super) fn ca(config: &Config) -> Option<String> {
     let certificates = config.root_cert.as_ref()?;
     let pem = |der: &Vec<u8>| {
         let text = general_purpose::STANDARD.encode(der);
@@ -75,7 +75,7 @@ fn ca(config: &Config) -> Option<String> {
 }
 
 /// The address hosts reach the control plane at.
-async fn server(config: &Config, given: Option<&str>) -> anyhow::Result<String> {
+pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Result<String> {
     if let Some(given) = given {
         let url: http::Uri = given.parse().context("--server is no URL")?;
         if url.scheme_str() != Some("https") || url.host().is_none() {

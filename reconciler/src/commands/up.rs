@@ -10,16 +10,21 @@ use std::{
 use anyhow::{Context, bail};
 use berth_agent::{
     AgentConfig,
-    system::{System, linux::LinuxSystem},
+    system::{
+        System,
+        linux::{LinuxSystem, record},
+    },
 };
+use berth_api::site::{Standing, judge};
 use berth_apiserver::{Listener, Server, ServerConfig};
 use kube::Client;
 use tokio::{net::TcpListener, task::JoinSet};
-use tracing::info;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
-use crate::{cli::UpOptions, controllers, install};
+use crate::{cli::UpOptions, controllers, install, site};
 
-use super::{addresses, backup, descriptors, host, signals};
+use super::{addresses, agent::Machine, backup, descriptors, host, signals};
 
 /// The administrator's kubeconfig, in the state directory.
 pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
@@ -41,26 +46,34 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let client = Client::new(server.service(), "default");
     let agent = agent(&options, &state_dir).await?;
     install::manifests(&client).await?;
-    install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string()).await?;
+    if site::in_charge(&client, record::read(&state_dir)?.as_ref()).await?.is_ok() {
+        install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string())
+            .await?;
+    }
     let kubeconfig = write_kubeconfig(&server, &state_dir, address, options.kubeconfig_owner.as_deref())?;
 
     // Controllers and agent stop first, so that their last writes still find a control plane.
-    let serving = tokio_util::sync::CancellationToken::new();
+    let serving = CancellationToken::new();
     let mut parts = JoinSet::new();
     {
         let (client, cancel) = (client.clone(), cancel.clone());
         let config =
             controllers::Config { filling: options.placement.placement, ..controllers::Config::new() };
+        let kept = state_dir.clone();
         parts.spawn(async move {
-            controllers::run(client, config, cancel).await;
+            let record = || record::read(&kept).unwrap_or_default();
+            let decide = |leading| controllers::run(client.clone(), config.clone(), leading);
+            tokio::join!(
+                site::while_in_charge(client.clone(), record, cancel.clone(), decide),
+                keep_whereabouts(&client, &kept, &cancel)
+            );
             anyhow::Ok(())
         });
     }
-    if let Some((agent_config, system)) = agent {
+    if let Some((config, system)) = agent {
         let (client, cancel) = (client.clone(), cancel.clone());
-        parts.spawn(async move {
-            berth_agent::run(agent_config, client, system, cancel).await.context("the host agent")
-        });
+        let machine = Machine { config, system, state_dir: state_dir.clone() };
+        parts.spawn(async move { Box::pin(machine.run_beside(&client, &cancel)).await });
     }
     let http = {
         let (server, serving) = (server.clone(), serving.clone());
@@ -72,11 +85,28 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let stopped =
         tokio::time::timeout(STOP_LIMIT, async { while parts.join_next().await.is_some() {} }).await;
     if stopped.is_err() {
-        tracing::warn!("controllers or agent did not stop in time and are dropped");
+        warn!("controllers or agent did not stop in time and are dropped");
     }
     serving.cancel();
     server.shutdown().await;
     result
+}
+
+/// Keeps beside the database that its site has moved, so that a backup of before does not take charge when it comes back.
+async fn keep_whereabouts(client: &Client, state_dir: &Path, cancel: &CancellationToken) {
+    while !cancel.is_cancelled() {
+        if let (Ok(Some(Ok(site))), Ok(kept)) = (site::read(client).await, record::read(state_dir))
+            && let Standing::Moved(note) = judge(Some(&site), kept.as_ref())
+            && kept.as_ref() != Some(&note)
+            && let Err(error) = record::write(state_dir, &note)
+        {
+            warn!(%error, "that the site has moved could not be kept");
+        }
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = tokio::time::sleep(site::LOOK_EVERY) => {}
+        }
+    }
 }
 
 /// What the agent of this machine needs, if it is to have one.
@@ -101,7 +131,7 @@ async fn agent(
 async fn wait(
     parts: &mut JoinSet<anyhow::Result<()>>,
     http: tokio::task::JoinHandle<Result<(), berth_apiserver::ServeError>>,
-    cancel: &tokio_util::sync::CancellationToken,
+    cancel: &CancellationToken,
 ) -> anyhow::Result<()> {
     tokio::select! {
         () = cancel.cancelled() => Ok(()),

@@ -18,6 +18,7 @@ use std::{
 
 use berth_api::{Enforcement, Strategy};
 
+use super::topology_claims::leaves;
 pub(super) use explain::{Unplaced, topology_values};
 
 /// A host as the scheduler sees it.
@@ -120,7 +121,7 @@ struct Spread<'r, 'a> {
 /// Chooses the host, or says why there is none.
 ///
 /// *Guarantees:* never over a host's allocatable amounts; never two members of a required spread group on one
-/// topology value; the same input gives the same host, whatever the order of the candidates.
+/// topology value, nor of a required pack group on two; the same input gives the same host, whatever the order of the candidates.
 pub(super) fn choose<'a>(
     request: &Request,
     members: &Members,
@@ -157,11 +158,13 @@ impl<'r, 'a> Spread<'r, 'a> {
             return Ok(());
         }
         let value = candidate.labels.get(&self.group.topology_key).ok_or(Unfit::TopologyLabel)?;
+        let free = leaves(self.group.strategy, &self.group.taken, value);
         match (self.group.strategy, self.members_at(value)) {
-            (Strategy::Spread, 0) if !self.group.taken.contains(value) => Ok(()),
+            (Strategy::Spread, 0) if free => Ok(()),
             (Strategy::Spread, _) => Err(Unfit::GroupMember),
             (Strategy::Pack, 0) if !self.at.is_empty() => Err(Unfit::GroupElsewhere),
-            (Strategy::Pack, _) => Ok(()),
+            (Strategy::Pack, _) if free => Ok(()),
+            (Strategy::Pack, _) => Err(Unfit::GroupElsewhere),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Who may be let in at which value of a group's topology key: two schedulers that know nothing of each other must not
-//! have two members of a required group run in one zone.
+//! have two members of a required group run in one zone if it keeps apart, nor in two if it keeps together.
 //!
 //! ```text
 //!  PlacementGroup.status.claims  + (zone a, VM uid, epoch e)  ─▶  VM bound to a host of zone a under epoch e
@@ -9,9 +9,10 @@
 //! ```
 //!
 //! *Invariant:* while a VM can still be let in under an epoch, or was, the claim by which it would be stays. So whoever was
-//! let in by a claim of a value excludes every other at that value.
+//! let in by a claim of a value excludes every other at that value (`spread`), or at every other value (`pack`).
 //!
-//! - There is at most one claim of a value: claims are added by a write of the group that carries the version read.
+//! - A claim is added only beside claims that [leave room](leaves) for it, by a write of the group that carries the version
+//!   read.
 //! - A host lets a member in after it has read the claim for its uid, epoch and value: a binding that a scheduler wrote
 //!   without one, or after it was gone, is refused and placed anew.
 //! - A claim goes only when its epoch is *spent*: the binding was taken back or followed by a later one. That is read from
@@ -23,7 +24,9 @@
 //! A host that is given another label takes the claims of the members that were let in there along: the rule was broken by
 //! a person then, if it is, and the group says so. A member that was not let in yet is refused, and placed anew.
 
-use berth_api::{PlacementGroup, VM, VMStatus, placement_group::TopologyClaim};
+use std::collections::BTreeSet;
+
+use berth_api::{PlacementGroup, Strategy, VM, VMStatus, placement_group::TopologyClaim};
 use kube::ResourceExt;
 
 use super::{Key, Kind, World, draft::Write};
@@ -45,6 +48,14 @@ pub(super) fn taken<'a>(group: &'a PlacementGroup, vm: &VM) -> impl Iterator<Ite
     let claims = group.status.iter().flat_map(|s| &s.claims);
     let others = claims.filter(move |c| c.key == group.spec.topology_key && Some(&c.vm_uid) != uid.as_ref());
     others.map(|c| &c.value)
+}
+
+/// Whether a VM may be let in at this value beside others that have these.
+pub(super) fn leaves(strategy: Strategy, taken: &BTreeSet<String>, value: &str) -> bool {
+    match strategy {
+        Strategy::Spread => !taken.contains(value),
+        Strategy::Pack => taken.iter().all(|other| other == value),
+    }
 }
 
 /// What is known of the VM of a claim.

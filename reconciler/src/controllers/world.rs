@@ -1,14 +1,13 @@
 //! Every object, as last seen, and what follows from all of them together.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+mod cache;
+mod silence;
+
+use std::{collections::BTreeSet, time::Duration};
 
 use berth_api::{
     ConditionType, Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, StoragePool, VM, VMClass, condition, host::AddressConflict, vm_class::size_taken,
+    StoragePool, VM, VMClass, condition, host::AddressConflict, vm_class::size_taken,
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount, rbac::v1::Role};
 use kube::ResourceExt;
@@ -18,86 +17,14 @@ use super::{
     Key, Kind,
     claims::Claims,
     index::Index,
-    key::Watched,
     plan::Need,
     scheduler::Candidate,
     underlay::Underlay,
     users::{self, Users},
     watches::Object,
 };
-
-/// How long a host is called silent after its Lease was read.
-const CONFIRMED_FOR: Duration = Duration::from_secs(2);
-
-/// The objects of one kind.
-#[derive(Debug)]
-pub(super) struct Cache<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    /// While a list runs: what it has named so far.
-    listing: Option<BTreeSet<Key>>,
-    synced: bool,
-}
-
-impl<K> Default for Cache<K> {
-    fn default() -> Self {
-        Self { objects: BTreeMap::new(), listing: None, synced: false }
-    }
-}
-
-impl<K: Watched> Cache<K> {
-    pub(super) fn get(&self, key: &Key) -> Option<&Arc<K>> {
-        self.objects.get(key)
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<K>> {
-        self.objects.values()
-    }
-
-    pub(super) fn named(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
-        self.objects.get(&Key::namespaced(K::KIND, namespace, name))
-    }
-
-    pub(super) fn cluster(&self, name: &str) -> Option<&Arc<K>> {
-        self.objects.get(&Key::cluster(K::KIND, name))
-    }
-
-    /// The object of that name in the namespace, else in `berth-shared`.
-    pub(super) fn lookup(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
-        self.named(namespace, name).or_else(|| self.named(SHARED_NAMESPACE, name))
-    }
-
-    /// Takes an object, unless a newer one is known and counts for more; tells whether it was taken.
-    fn put(&mut self, mut object: K, taken: Taken) -> bool {
-        // Who owns which field is of no use here, and half of an object's memory.
-        object.meta_mut().managed_fields = None;
-        let key = Key::of(&object);
-        if let Some(listing) = &mut self.listing {
-            listing.insert(key.clone());
-        }
-        let known = self.objects.get(&key);
-        if taken == Taken::IfNewer && known.is_some_and(|known| !is_newer(&object, known.as_ref())) {
-            return false;
-        }
-        self.objects.insert(key, Arc::new(object));
-        true
-    }
-}
-
-/// Which of two states of an object counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
-    IfNewer,
-    Always,
-}
-
-/// Whether `a` is newer than `b`: another object of the same name always is, the same one by its resourceVersion.
-fn is_newer<K: Watched>(a: &K, b: &K) -> bool {
-    let version = |object: &K| object.resource_version().and_then(|v| v.parse::<u64>().ok());
-    match (a.uid() == b.uid(), version(a), version(b)) {
-        (_, Some(a), Some(b)) => a > b,
-        (same, ..) => !same || a.resource_version() != b.resource_version(),
-    }
-}
+use cache::{Cache, Taken};
+use silence::Silence;
 
 /// Why nothing may be placed yet, and what that waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,12 +54,7 @@ pub struct World {
     pub(super) underlay: Underlay,
     pub(super) claims: Claims,
     pub(super) users: Users,
-    host_silence: Duration,
-    /// When each host's Lease was last seen to change. By our own clock, so that a host's clock may be wrong.
-    renewed: HashMap<String, Instant>,
-    silent: BTreeSet<String>,
-    /// When the Lease of a silent host was last read, and was no newer.
-    confirmed: HashMap<String, Instant>,
+    silence: Silence,
 }
 
 macro_rules! each_cache {
@@ -219,10 +141,7 @@ impl World {
             underlay: Underlay::default(),
             claims: Claims::default(),
             users: Users::default(),
-            host_silence,
-            renewed: HashMap::new(),
-            silent: BTreeSet::new(),
-            confirmed: HashMap::new(),
+            silence: Silence::new(host_silence),
         }
     }
 
@@ -421,7 +340,7 @@ impl World {
             Kind::VMClass => keys.extend(self.resize_vms(key)),
             Kind::ServiceAccount => keys.extend(self.index.secrets.keys_of_account(key)),
             Kind::Lease => {
-                self.renewed.remove(&key.name);
+                self.silence.forget(&key.name);
                 self.fleet_host(&key.name);
             }
             _ => {}
@@ -560,22 +479,19 @@ impl World {
 
     /// Whether the host's agent renews its Lease.
     pub(super) fn is_alive(&self, host: &str) -> bool {
-        self.renewed.contains_key(host) && !self.silent.contains(host)
+        self.silence.is_alive(host)
     }
 
     /// Whether the host is silent by its Lease as it was read a moment ago: a watch that lags must not have us call
     /// unknown, again and again, what a living agent reports.
     pub(super) fn is_silence_confirmed(&self, host: &str, now: Instant) -> bool {
-        !self.is_alive(host)
-            && self.confirmed.get(host).is_some_and(|at| now.duration_since(*at) < CONFIRMED_FOR)
+        self.silence.is_confirmed(host, now)
     }
 
     /// Notes the Lease of a host as it is now; returns the keys that concerns.
     pub(super) fn read_lease(&mut self, host: &str, lease: Option<Box<Lease>>, now: Instant) -> Vec<Key> {
         let mut keys = lease.map(|lease| self.put(*lease, now)).unwrap_or_default();
-        if !self.is_alive(host) {
-            self.confirmed.insert(host.to_owned(), now);
-        }
+        self.silence.was_read(host, now);
         keys.push(Key::cluster(Kind::Host, host));
         keys
     }
@@ -583,34 +499,20 @@ impl World {
     /// Notes that a host's agent renewed its Lease; returns what that concerns: nothing, unless it was silent before.
     /// Leases are the most frequent writes there are, so this looks at no other host.
     fn spoke(&mut self, host: &str, now: Instant) -> Vec<Key> {
-        self.confirmed.remove(host);
-        let is_new = self.renewed.insert(host.to_owned(), now).is_none();
-        if !self.silent.remove(host) && !is_new {
-            return Vec::new();
-        }
-        self.fleet_host(host);
-        let mut keys = vec![Key::cluster(Kind::Host, host)];
-        keys.extend(self.index.vms_on(host));
-        keys
+        if self.silence.spoke(host, now) { self.tell_fleet(host) } else { Vec::new() }
     }
 
     /// Notes which hosts fell silent or spoke again; returns their keys and those of the VMs on them.
     pub(super) fn silence_changes(&mut self, now: Instant) -> Vec<Key> {
-        let silent: BTreeSet<String> = self
-            .hosts
-            .all()
-            .map(|host| host.name_any())
-            .filter(|name| {
-                self.renewed.get(name).is_none_or(|at| now.duration_since(*at) > self.host_silence)
-            })
-            .collect();
-        let changed: Vec<String> = silent.symmetric_difference(&self.silent).cloned().collect();
-        self.silent = silent;
-        for host in &changed {
-            self.fleet_host(host);
-        }
-        let mut keys: Vec<Key> = changed.iter().map(|name| Key::cluster(Kind::Host, name)).collect();
-        keys.extend(changed.iter().flat_map(|host| self.index.vms_on(host)));
+        let changed = self.silence.changes(self.hosts.all().map(|host| host.name_any()), now);
+        changed.iter().flat_map(|host| self.tell_fleet(host)).collect()
+    }
+
+    /// Tells the fleet of a host that fell silent or spoke again; its key and those of the VMs on it.
+    fn tell_fleet(&mut self, host: &str) -> Vec<Key> {
+        self.fleet_host(host);
+        let mut keys = vec![Key::cluster(Kind::Host, host)];
+        keys.extend(self.index.vms_on(host));
         keys
     }
 }

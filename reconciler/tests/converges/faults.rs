@@ -68,6 +68,7 @@ fn has_effect(call: &str) -> bool {
         "connect",
         "guest_agent",
         "exited",
+        "read_site",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
 }

@@ -63,6 +63,7 @@ pub fn run(report: &mut Report, senders: &Senders) -> Result<()> {
     let cases: Vec<Value> = serde_json::from_str(REQUESTS).context("the table of requests")?;
     let kinds = [
         ("a host may do what is its own", 200..300),
+        ("it may look for what concerns it and is not there", 404..405),
         ("it may do nothing else", 403..404),
         ("a revoked or forged token opens nothing", 401..402),
     ];

@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) taps: BTreeMap<String, TapConfig>,
     pub(super) firewall: Firewall,
     pub(super) journals: BTreeMap<String, Value>,
+    /// Which control plane was obeyed last.
+    pub(super) site: Option<berth_api::site::Record>,
     /// When the process with this number was started.
     pub(super) started: BTreeMap<i32, Timestamp>,
     pub(super) facts: HostFacts,
@@ -54,6 +56,7 @@ impl Default for State {
             taps: BTreeMap::new(),
             firewall: Firewall::default(),
             journals: BTreeMap::new(),
+            site: None,
             started: BTreeMap::new(),
             facts: facts(),
             uplink: Uplink {

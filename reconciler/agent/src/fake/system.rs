@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_api::site::Record;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
 use berth_qemu::machine::{Backing, Firmware, Format, MachinePaths, MachineSpec, Tap};
@@ -538,6 +539,23 @@ impl System for FakeSystem {
 
     async fn last_words(&self, _: &str) -> Result<String> {
         self.call("last_words", async { Ok(String::new()) }).await
+    }
+
+    async fn read_site(&self) -> Result<Option<Record>> {
+        self.call("read_site", async { Ok(self.state().site.clone()) }).await
+    }
+
+    async fn write_site(&self, record: &Record) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let older = state.site.as_ref().filter(|kept| kept.term > record.term).cloned();
+            if let Some(kept) = older {
+                state.violations.push(format!("term {} kept after {}", record.term, kept.term));
+            }
+            state.site = Some(record.clone());
+            Ok(())
+        };
+        self.call("write_site", work).await
     }
 
     async fn facts(&self) -> Result<HostFacts> {

@@ -23,6 +23,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Two renewals have been missed.
 const OVERDUE: Duration = Duration::from_secs(25);
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// How often is asked whether the control plane is in charge, while nobody but this agent writes the Lease. A move writes
+/// it too, so that it is asked at once.
+const ASK_EVERY: Duration = Duration::from_secs(60);
 /// How long the Lease counts without being renewed, in seconds.
 const HOLDS: u32 = 40;
 /// How long the control plane may say that it does not know us before that is believed: one that starts may err.
@@ -41,6 +44,8 @@ struct State {
     renewed: Option<Instant>,
     /// The Lease as we wrote it last.
     version: Option<String>,
+    /// When the control plane was found to be in charge.
+    asked: Option<Instant>,
     /// Another agent's: its version, and since when it has not changed, by our own clock.
     other: Option<Other>,
     /// Since when the control plane does not know us.
@@ -96,8 +101,10 @@ impl SignOfLife {
 
 /// Renews the Lease until it is dropped.
 ///
-/// *Errors:* another agent is this host, it was declared gone for good, or the control plane does not know us any more.
+/// *Errors:* another agent is this host, it was declared gone for good, the control plane does not know us any more, or
+/// another control plane is in charge.
 pub(crate) async fn renew_for_ever(ctx: Arc<Context>) -> AgentError {
+    let mut told = None;
     loop {
         let own = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
         if own.is_some_and(|host| host.spec.fenced) {
@@ -110,6 +117,20 @@ pub(crate) async fn renew_for_ever(ctx: Arc<Context>) -> AgentError {
             }
             Err(Error::Taken { holder }) => {
                 return AgentError::Taken { host: ctx.host().to_owned(), holder };
+            }
+            Err(Error::Moved) => return AgentError::Moved { host: ctx.host().to_owned() },
+            Err(Error::NotInCharge { why }) => {
+                if *ctx.sign_of_life.held.borrow() {
+                    return AgentError::Deposed { host: ctx.host().to_owned(), why };
+                }
+                if told.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        why,
+                        "the control plane does not command this host: what runs goes on, waiting"
+                    );
+                    told = Some(why);
+                }
+                TRY_AGAIN
             }
             Err(error) => {
                 tracing::debug!(error = %error.chain(), "the Lease could not be renewed");
@@ -131,13 +152,17 @@ pub(crate) async fn renew_for_ever(ctx: Arc<Context>) -> AgentError {
 /// Writes the Lease anew, if it is ours to write.
 async fn renew(ctx: &Context, state: &mut State) -> Result<Lease, Error> {
     let api: Api<Lease> = Api::namespaced(ctx.client.clone(), SYSTEM_NAMESPACE);
-    if let Some(version) = &state.version {
+    if let Some(version) = &state.version
+        && state.asked.is_some_and(|at| at.elapsed() < ASK_EVERY)
+    {
         match write(ctx, &api, version).await {
             // Somebody else wrote it, or it is gone.
             Err(error) if matches!(error, Error::Conflict) || error.is_not_found() => state.version = None,
             other => return other,
         }
     }
+    crate::site::obeys(ctx).await?;
+    state.asked = Some(Instant::now());
     let found = api.get_opt(ctx.host()).await.map_err(Error::api("read the Lease"))?;
     let Some(lease) = found else { return create(ctx, &api).await };
     let version = lease.resource_version();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, ObservedDisk, Unplugged};
+use berth_qemu::block::{self, Devices, ObservedDisk, Unplugged};
 use berth_qemu::guest_agent;
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::{self, RunState};
@@ -48,6 +48,12 @@ pub(super) struct Driver {
     pub(super) watcher: Watcher,
     pub(super) process: ProcessFacts,
     pub(super) system: Arc<dyn System>,
+    pub(super) instance: String,
+    pub(super) devices: Devices,
+    /// The guest was just told to run, and whoever told it looks for himself whether it does.
+    pub(super) resumes: bool,
+    /// It was said that the machine runs: by this driver, for one before may have ended in between.
+    pub(super) has_started: bool,
 }
 
 impl Driver {
@@ -90,6 +96,7 @@ impl Driver {
                 }
                 return;
             }
+            EventKind::Resume if std::mem::take(&mut self.resumes) => return,
             EventKind::GuestPanicked | EventKind::BlockIoError { .. } | EventKind::DeviceDeleted { .. } => {}
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
             EventKind::Reset { .. } | EventKind::Powerdown | EventKind::Other => return,
@@ -143,10 +150,15 @@ impl Driver {
         Ok(legal(&state, act)?)
     }
 
-    async fn look(&self) -> Result<Look, Error> {
+    async fn look(&mut self) -> Result<Look, Error> {
         let state = power::run_state(&self.qmp).await?;
         legal(&state, Act::Look)?;
-        let disks: Vec<ObservedDisk> = block::disks(&self.qmp)
+        if state != RunState::Prelaunch {
+            self.say_started().await;
+        }
+        let disks: Vec<ObservedDisk> = self
+            .devices
+            .look(&self.qmp)
             .await?
             .into_iter()
             .filter(|d| d.id != berth_qemu::machine::SEED_ID)
@@ -161,16 +173,25 @@ impl Driver {
         let state = power::run_state(&self.qmp).await?;
         legal(&state, Act::Start)?;
         power::start(&self.qmp).await?;
+        self.resumes = true;
         if state != RunState::Prelaunch {
             let now = self.watcher.clock.now();
             self.told.send_modify(|told| told.resumed_at = Some(now));
         }
+        self.say_started().await;
         self.watcher.guest.notify_one();
         Ok(())
     }
 
-    async fn plug(&self, disk: &DiskSpec) -> Result<(), Error> {
+    async fn say_started(&mut self) {
+        if !std::mem::replace(&mut self.has_started, true) {
+            self.system.has_started(&self.instance).await;
+        }
+    }
+
+    async fn plug(&mut self, disk: &DiskSpec) -> Result<(), Error> {
         self.allowed(Act::ChangeDisks).await?;
+        self.devices = Devices::default();
         Ok(block::plug(&self.qmp, disk).await?)
     }
 

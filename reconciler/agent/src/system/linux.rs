@@ -17,6 +17,7 @@ mod layout;
 mod machines;
 mod network;
 mod program;
+pub mod record;
 mod resident;
 mod seed;
 mod volumes;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_api::site::Record;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
 use berth_qemu::process::RunAs;
@@ -298,6 +300,10 @@ impl System for LinuxSystem {
         self.machines.launch(config, &installation).await
     }
 
+    async fn has_started(&self, instance: &str) {
+        self.machines.has_started(instance).await;
+    }
+
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.machines.process(instance).await
     }
@@ -336,6 +342,16 @@ impl System for LinuxSystem {
 
     async fn last_words(&self, instance: &str) -> Result<String> {
         self.machines.last_words(instance).await
+    }
+
+    async fn read_site(&self) -> Result<Option<Record>> {
+        let root = self.layout.root().to_owned();
+        blocking(move || record::read(&root)).await
+    }
+
+    async fn write_site(&self, record: &Record) -> Result<()> {
+        let (root, record) = (self.layout.root().to_owned(), record.clone());
+        blocking(move || record::write(&root, &record)).await
     }
 
     async fn facts(&self) -> Result<HostFacts> {

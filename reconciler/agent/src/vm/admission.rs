@@ -192,7 +192,8 @@ fn elsewhere(members: Vec<GroupMember>, me: &str, here: &str) -> Vec<GroupMember
 /// Whether the VM may run here, or why not. Pure.
 ///
 /// *Guarantees:* never more than the host offers; never a second member of a required group that keeps apart on this
-/// host, nor in its zone: there it is let in by the claim that the group has for it, see [`TopologyClaim`].
+/// host, nor in its zone, nor one of a group that keeps together in another: there it is let in by the claim that the
+/// group has for it, see [`TopologyClaim`].
 ///
 /// [`TopologyClaim`]: berth_api::placement_group::TopologyClaim
 fn judge(case: &Case) -> Result<(), String> {
@@ -228,6 +229,8 @@ fn judge_group(group: &GroupCase) -> Result<(), String> {
         let host = member.host.as_deref().unwrap_or_default();
         format!("{} on host {host}", member.vm)
     };
+    let unclaimed =
+        || format!("placement group {name} does not give {key} {value} to this binding of the VM");
     match group.strategy {
         Strategy::Spread => {
             if let Some(other) = &group.here {
@@ -235,14 +238,13 @@ fn judge_group(group: &GroupCase) -> Result<(), String> {
             }
             match group.elsewhere.iter().find(|m| m.value.as_ref() == Some(value)) {
                 Some(other) => Err(format!("placement group {name} already has {} at {value}", at(other))),
-                None if group.unclaimed => Err(format!(
-                    "placement group {name} does not give {key} {value} to this binding of the VM"
-                )),
+                None if group.unclaimed => Err(unclaimed()),
                 None => Ok(()),
             }
         }
         Strategy::Pack => match group.elsewhere.iter().find(|m| m.value.as_ref() != Some(value)) {
             Some(other) => Err(format!("placement group {name} has {}, which is not at {value}", at(other))),
+            None if group.unclaimed => Err(unclaimed()),
             None => Ok(()),
         },
     }
@@ -307,6 +309,8 @@ mod tests {
             ..group(Strategy::Pack)
         };
         assert_eq!(judge(&with(packed)), Ok(()));
+        let unclaimed = GroupCase { unclaimed: true, ..group(Strategy::Pack) };
+        insta::assert_snapshot!(refused(&with(unclaimed)), @"placement group web does not give zone a to this binding of the VM");
         let apart = GroupCase { elsewhere: vec![member("web-1", "b")], ..group(Strategy::Pack) };
         insta::assert_snapshot!(refused(&with(apart)), @"placement group web has web-1 on host h2, which is not at a");
     }

@@ -6,12 +6,13 @@ use berth_api::VM;
 use berth_qemu::block::Unplugged;
 use kube::ResourceExt;
 
-use super::{Step, observe::User};
+use super::{Journal, Step, observe::User};
 use crate::context::Context;
 use crate::converge::release;
 use crate::disk::volume_of;
 use crate::error::Error;
 use crate::index::instance_of;
+use crate::machine::Machine;
 use crate::queue::{Key, ObjectName};
 use crate::system::LaunchConfig;
 
@@ -23,12 +24,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
     let machine = || ctx.machines.get(instance).ok_or(Error::MachineGone);
     match step {
         Step::Note(journal) => ctx.system.write_journal(instance, &journal.to_value()).await?,
-        Step::EnsureNetworks => {
-            crate::network::reconcile(ctx, true).await?;
-        }
+        Step::EnsureNetworks => crate::network::make_sure(ctx).await?,
         Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
         Step::Launch(config) => launch(ctx, vm, config).await?,
-        Step::Start => machine()?.start().await?,
+        Step::Start => open(ctx, vm, instance).await?.start().await?,
         Step::Plug { pool, disk } => {
             take(ctx, vm, instance, &disk.id)?;
             let machine = machine()?;
@@ -64,7 +63,22 @@ async fn launch(ctx: &Context, vm: &VM, config: &LaunchConfig) -> Result<(), Err
     }
     let process = ctx.system.launch(config).await?;
     tracing::info!(pid = process.identity.pid, instance = config.instance, "launched");
+    // Before it is let run. What cannot be read is left to the next look.
+    if let Some(Ok(journal)) = ctx.system.read_journal(&config.instance).await?.map(Journal::parse) {
+        let noted = journal.with_process(&process).to_value();
+        ctx.system.write_journal(&config.instance, &noted).await?;
+    }
     Ok(())
+}
+
+/// The machine of an instance that runs, whether or not it was looked at before.
+async fn open(ctx: &Context, vm: &VM, instance: &str) -> Result<Machine, Error> {
+    if let Some(machine) = ctx.machines.get(instance) {
+        return Ok(machine);
+    }
+    let process = ctx.system.process(instance).await?.ok_or(Error::MachineGone)?;
+    let key = Key::Vm(ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any()));
+    ctx.machines.open(instance, vm.metadata.uid.as_deref(), Some(key), &process).await
 }
 
 /// Takes a volume for this VM's machine, if the control plane still says that it is this VM's.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::system::ProcessFacts;
 
 /// The newest form this agent writes; older ones are read.
 const VERSION: u32 = 1;
@@ -214,6 +215,15 @@ impl Journal {
         self.failures = if lasted >= STABLE { 1 } else { self.failures.saturating_add(1) };
         self.not_before = ended.at.checked_add(restart_delay(self.failures)).ok();
         run.ended = Some(ended);
+        self
+    }
+
+    /// The same with the process that was started for its run.
+    pub(crate) fn with_process(mut self, process: &ProcessFacts) -> Self {
+        if let Some(run) = &mut self.run {
+            run.process = Some(process.identity.clone());
+            run.started_at = Some(process.started_at);
+        }
         self
     }
 

@@ -21,6 +21,7 @@ use crate::index::{Tables, instance_of};
 use crate::machine::{GuestFacts, Look, Machine};
 use crate::network::{bridge_of, mtu_of, tap_prefix};
 use crate::queue::{Key, ObjectName};
+use crate::seekers::Sought;
 use crate::system::{HostFacts, ProcessFacts, VolumeFacts};
 
 /// Everything a plan for a VM is made from.
@@ -59,7 +60,7 @@ pub(crate) struct Observed {
     pub(crate) offered: Option<(i64, u64)>,
     /// Guest memory this host can still give, what its running VMs have taken off; only looked at for a start.
     pub(crate) free_memory: Option<u64>,
-    /// Taps of this instance; only looked for while it has no QEMU.
+    /// Taps of this instance; only looked for while it has no QEMU and is to have none.
     pub(crate) taps: Vec<String>,
     /// A Disk still names this VM as its user.
     pub(crate) still_user: bool,
@@ -112,7 +113,12 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         Some(Ok(journal)) => (journal, None),
         Some(Err(error)) => (Journal::new(vm), Some(error.chain())),
     };
-    let process = ctx.system.process(&instance).await?;
+    // What has no journal was not started here, and whoever starts it looks for it all the same: only who lets go of
+    // what it would hold has to look for it before.
+    let process = match journal_written || !is_wanted(vm) {
+        true => ctx.system.process(&instance).await?,
+        false => None,
+    };
     let admission = match &process {
         Some(_) => Admission::Done,
         // What has a journal here was let in: only its status can have been lost.
@@ -149,6 +155,11 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         None => observe_absent(ctx, vm, &mut observed).await?,
     }
     Ok(observed)
+}
+
+/// Whether it is to run.
+fn is_wanted(vm: &VM) -> bool {
+    vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none()
 }
 
 /// What the control plane says; everything else is left empty.
@@ -300,9 +311,13 @@ async fn observe_running(
     if !synced {
         observed.offered = Some(offered(ctx, &ctx.system.facts().await?));
     }
+    let mut sought = Vec::new();
     if !observed.guest.agent {
-        observed.lease_taken = lease_taken(ctx, vm, process).await?;
+        sought = interfaces(vm, process);
+        observed.lease_taken = lease_taken(ctx, &sought).await?;
     }
+    let is_seen = observed.guest.agent || observed.lease_taken;
+    ctx.seekers.seek(name, if is_seen { Vec::new() } else { sought });
     Ok(())
 }
 
@@ -317,16 +332,21 @@ async fn mounts(machine: &Machine, look: &Look, observed: &Observed) -> BTreeMap
     mounts
 }
 
-async fn lease_taken(ctx: &Context, vm: &VM, process: &ProcessFacts) -> Result<bool, Error> {
+/// By what the guest of this process can be seen to have started.
+fn interfaces(vm: &VM, process: &ProcessFacts) -> Vec<Sought> {
     let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let sought = interfaces.iter().map(|interface| Sought {
+        bridge: bridge_of(&interface.network),
+        mac: interface.mac_address.clone(),
+        since: process.started_at,
+    });
+    sought.collect()
+}
+
+async fn lease_taken(ctx: &Context, interfaces: &[Sought]) -> Result<bool, Error> {
     for interface in interfaces {
-        let leases = ctx.system.leases_taken(&bridge_of(&interface.network)).await?;
-        // DHCP servers count in whole seconds.
-        let since = process.started_at.as_second();
-        let taken = leases.iter().any(|lease| {
-            lease.mac.eq_ignore_ascii_case(&interface.mac_address) && lease.taken_at.as_second() >= since
-        });
-        if taken {
+        let leases = ctx.system.leases_taken(&interface.bridge).await?;
+        if leases.iter().any(|lease| interface.is_found(lease)) {
             return Ok(true);
         }
     }
@@ -335,10 +355,13 @@ async fn lease_taken(ctx: &Context, vm: &VM, process: &ProcessFacts) -> Result<b
 
 async fn observe_absent(ctx: &Context, vm: &VM, observed: &mut Observed) -> Result<(), Error> {
     ctx.machines.gone(&observed.instance);
-    let prefix = tap_prefix(&observed.instance);
-    let taps = ctx.system.taps().await?;
-    observed.taps = taps.into_iter().filter(|tap| tap.starts_with(&prefix)).collect();
-    if vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none() {
+    ctx.seekers.seek(&ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any()), Vec::new());
+    if !is_wanted(vm) || observed.draining {
+        let prefix = tap_prefix(&observed.instance);
+        let taps = ctx.system.taps().await?;
+        observed.taps = taps.into_iter().filter(|tap| tap.starts_with(&prefix)).collect();
+    }
+    if is_wanted(vm) {
         let host = ctx.facts().await?;
         observed.free_memory = Some(free_memory(ctx, vm, &host));
         observed.offered = Some(offered(ctx, &host));

@@ -141,10 +141,8 @@ fn adopted(vm: &VM, observed: &Observed) -> Option<Journal> {
     if run.process.as_ref() == Some(&process.identity) {
         return None;
     }
-    run.process = Some(process.identity.clone());
-    run.started_at = Some(process.started_at);
     journal.epoch = epoch_of(vm);
-    Some(journal)
+    Some(journal.with_process(process))
 }
 
 /// The guest has ended and its QEMU waits to be asked why.

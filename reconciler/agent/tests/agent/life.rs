@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_api::{AttachmentState, Disk, DiskState, HotswapDiskAttachment, Image, VM, VMClass, VMState};
 use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::world::{DATA, HOST, INSTANCE, ROOT, SHA256, World, is_ready, vm_reason};
@@ -150,4 +151,44 @@ async fn a_vm_that_was_never_started_goes_too() {
     world.until_gone::<VM>("web").await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(world.system.leftovers().is_empty(), "{:?}", world.system.leftovers());
+}
+
+/// What was looked at in twenty minutes in which nobody asked for anything.
+#[derive(Debug)]
+struct Looks {
+    networks: u64,
+    hosts: u64,
+    guests: u64,
+}
+
+impl Looks {
+    async fn count(world: &World) -> Self {
+        let before = world.system.calls();
+        tokio::time::sleep(Duration::from_secs(1200)).await;
+        let after = world.system.calls();
+        let more = |name| after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0);
+        Self { networks: more("taps"), hosts: more("strangers"), guests: more("instances") }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_the_networks_asks_for_every_guest_only_where_a_tap_is_nobodys() {
+    let world = World::start().await;
+    world.furnish().await;
+    world.make_vm(json!({})).await;
+    world.running_vm().await;
+    let known = Looks::count(&world).await;
+    // Each look at the host asks for them too, and one may be under way.
+    assert!(known.networks >= 3 && known.guests <= known.hosts + 1, "{known:?}");
+
+    // The VM is forgotten while nobody looks; its guest runs on.
+    world.crash_agent().await;
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    world.api::<VM>().patch("web", &PatchParams::default(), &free).await.expect("changed");
+    world.delete::<VM>("web").await;
+    world.until_gone::<VM>("web").await;
+    world.start_agent();
+    let strange = Looks::count(&world).await;
+    assert!(strange.guests >= strange.hosts + strange.networks, "{strange:?}");
+    assert_eq!(world.system.hypervisor().instances(), [INSTANCE]);
 }

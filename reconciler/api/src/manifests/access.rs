@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{GROUP, SYSTEM_NAMESPACE};
+use crate::{GROUP, SYSTEM_NAMESPACE, site::SITE};
 
 /// On everything that belongs to one host's access: the host's name.
 pub const HOST_LABEL: &str = "berth.dev/host";
@@ -63,6 +63,26 @@ pub fn secrets(host: &str, namespace: &str, names: &[&str]) -> [Value; 2] {
     role(host, &secrets_role_name(host), namespace, &rules)
 }
 
+/// The Secret in `berth-system` by which a host goes on to another control plane, and the role that lets it read that.
+pub fn ticket_name(host: &str) -> String {
+    format!("berth-move-{host}")
+}
+
+/// What a host needs to go on to another control plane: a join string, for its eyes only. The Secret comes last: where it is,
+/// all is.
+pub fn ticket(host: &str, join: &str, term: u64) -> Vec<Value> {
+    let name = ticket_name(host);
+    let rules =
+        json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get"]}]);
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": labels(host)},
+        "stringData": {"join": join, "term": term.to_string()},
+    });
+    let [role, binding] = role(host, &name, SYSTEM_NAMESPACE, &rules);
+    vec![role, binding, secret]
+}
+
 fn labels(host: &str) -> Value {
     json!({HOST_LABEL: host})
 }
@@ -100,6 +120,8 @@ pub(super) fn cluster_role() -> Value {
             // To see whether the definitions are of its own version.
             {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],
                 "resourceNames": [format!("hosts.{GROUP}")], "verbs": ["get"]},
+            // To see whether this control plane is the one in charge.
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [SITE], "verbs": ["get"]},
             {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         ],

@@ -134,22 +134,17 @@ impl Policy {
     pub(super) fn evaluate(&self, facts: &mut Facts<'_>) -> Vec<Failure> {
         with_budget(POLICY_BUDGET, || {
             // Most policies are about somebody else's requests: nothing is made that only their validations look at.
-            if !self.uses("variables", Part::Conditions) {
+            let conditions_alone = !self.uses("variables", Part::Conditions);
+            if conditions_alone {
                 let scope = facts.scope(|name| self.uses(name, Part::Conditions)).inner();
-                match self.conditions_hold(&scope, &Variables::default()) {
-                    Ok(true) => {}
-                    Ok(false) => return Vec::new(),
-                    Err(message) => return self.failed_to_decide(message),
+                if let Some(settled) = self.settled_by_conditions(&scope, &Variables::default()) {
+                    return settled;
                 }
             }
             let mut scope = facts.scope(|name| self.uses(name, Part::All)).inner();
             let variables = Variables::evaluate(&self.variables, &mut scope);
-            if self.uses("variables", Part::Conditions) {
-                match self.conditions_hold(&scope, &variables) {
-                    Ok(true) => {}
-                    Ok(false) => return Vec::new(),
-                    Err(message) => return self.failed_to_decide(message),
-                }
+            if !conditions_alone && let Some(settled) = self.settled_by_conditions(&scope, &variables) {
+                return settled;
             }
             let mut failures = Vec::new();
             for validation in &self.validations {
@@ -176,6 +171,15 @@ impl Policy {
             || part == Part::All
                 && (self.variables.iter().any(|(_, compiled)| uses(compiled))
                     || self.validations.iter().any(validation))
+    }
+
+    /// What the policy says without its validations being looked at; `None` if the conditions hold.
+    fn settled_by_conditions(&self, scope: &Scope<'_>, variables: &Variables) -> Option<Vec<Failure>> {
+        match self.conditions_hold(scope, variables) {
+            Ok(true) => None,
+            Ok(false) => Some(Vec::new()),
+            Err(message) => Some(self.failed_to_decide(message)),
+        }
     }
 
     /// One that is false settles it, even if another cannot be decided.

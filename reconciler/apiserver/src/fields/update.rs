@@ -155,12 +155,12 @@ pub(super) fn apply_once(
     let comparison = Comparison::of(&before, &after, ty).without(|set| options.reset.filter(set));
     take_from_others(&comparison, &mut managers, &id, options.force)?;
     strip(&mut managers, &id);
-    if live.is_none() || !crate::schema::equal(&before, &after) {
-        last_applied::refresh(live, applied, &mut after, &options.manager);
-        if let Some(owned) = managers.get_mut(&id) {
-            owned.time = Some(options.now.clone());
-        }
+    if (live.is_none() || !crate::schema::equal(&before, &after))
+        && let Some(owned) = managers.get_mut(&id)
+    {
+        owned.time = Some(options.now.clone());
     }
+    last_applied::refresh(live, applied, &mut after, &options.manager);
     Ok(finish(live, after, managers, Some((&id, &options.now))))
 }
 

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::expected::{Expected, no_json};
 use super::{json, protobuf, yaml};
 use crate::error::{ApiError, Result};
 
@@ -149,14 +150,27 @@ impl From<Value> for Decoded {
     }
 }
 
-/// An object in the format the content type names.
-pub(super) async fn object(request: Request<Body>) -> Result<Decoded> {
-    match content_type(request.headers()).as_str() {
-        "" | "application/json" | "*/*" => parse_json(&read(request).await?),
-        "application/yaml" | "application/x-yaml" | "text/yaml" => parse_yaml(&read(request).await?),
-        PROTOBUF => parse_protobuf(&read(request).await?).map(Decoded::from),
-        _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
+/// An object in the format the content type names, which says that it is what is expected.
+pub(super) async fn object(request: Request<Body>, expected: &Expected<'_>) -> Result<Decoded> {
+    let kind = content_type(request.headers());
+    let decode: fn(&Expected<'_>, &[u8]) -> Result<Decoded> = match kind.as_str() {
+        "" | "application/json" | "*/*" => {
+            |expected, text| decode_json(text).map_err(|error| expected.no_json(text, &error))
+        }
+        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+            |expected, text| decode_yaml(text).map_err(|error| expected.unrecognized(&error, text))
+        }
+        PROTOBUF => |_, text| parse_protobuf(text).map(Decoded::from),
+        _ => return Err(ApiError::unsupported_media_type(ACCEPTED)),
+    };
+    let text = read(request).await?;
+    let mut decoded = decode(expected, &text)?;
+    expected.check(&decoded.value, &text)?;
+    if decoded.value.is_null() {
+        // Of what is built in nothing at all is an empty object.
+        decoded.value = Value::Object(Map::new());
     }
+    Ok(decoded)
 }
 
 /// Like [`object`]; an empty body is null.
@@ -175,7 +189,8 @@ pub(super) async fn optional_object(request: Request<Body>) -> Result<Value> {
 /// A JSON or merge patch.
 pub(super) async fn patch(request: Request<Body>) -> Result<Decoded> {
     let text = read(request).await?;
-    decode_json(&text).map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
+    decode_json(&text)
+        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {}", no_json(&text, &error))))
 }
 
 /// What is applied: YAML, of which JSON is the common case.
@@ -194,7 +209,10 @@ fn parse_protobuf(text: &[u8]) -> Result<Value> {
 }
 
 fn parse_json(text: &[u8]) -> Result<Decoded> {
-    decode_json(text).map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+    decode_json(text).map_err(|error| {
+        let why = no_json(text, &error);
+        ApiError::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+    })
 }
 
 fn parse_yaml(text: &[u8]) -> Result<Decoded> {

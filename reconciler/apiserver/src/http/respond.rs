@@ -98,7 +98,14 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
     let body = if shape.wanted == Wanted::Plain {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
-        plain_list(resource, version, page, texts.collect())
+        match resource.is_custom() {
+            true => plain_list(resource, version, page, texts.collect(), b""),
+            false => {
+                let bare =
+                    texts.map(|text| without_type(&text, &resource.kind, &resource.api_version(version)));
+                plain_list(resource, version, page, bare.collect(), b"{")
+            }
+        }
     } else {
         let objects: Vec<Value> =
             page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
@@ -110,7 +117,24 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
 }
 
 /// A list made of the stored texts of its items, none of which is parsed.
-fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes>) -> Body {
+/// An object of a built-in kind without its first brace, and without the type that Kubernetes leaves out in lists.
+fn without_type(text: &Bytes, kind: &str, api_version: &str) -> Bytes {
+    let head = format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",");
+    if text.starts_with(head.as_bytes()) {
+        return text.slice(head.len()..);
+    }
+    // All are stored in that order; of one that is not the type is told.
+    text.slice(1..)
+}
+
+/// `open`: what comes before the text of each object.
+fn plain_list(
+    resource: &Resource,
+    version: usize,
+    page: &Page,
+    texts: Vec<Bytes>,
+    open: &'static [u8],
+) -> Body {
     let (kind, api_version) = (&resource.list_kind, resource.api_version(version));
     let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
     // Lists of custom resources always have the member, those of built-in kinds only where there is more.
@@ -125,8 +149,9 @@ fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes
     // The head ended in the two braces of metadata and of itself; the first is still needed.
     pending.extend_from_slice(b"},\"items\":[");
     let commas = texts.len().saturating_sub(1);
-    let left = pending.len() + texts.iter().map(Bytes::len).sum::<usize>() + commas + END.len();
-    Body::new(List { pending, texts: texts.into_iter(), begun: false, left })
+    let items = texts.iter().map(|text| open.len() + text.len()).sum::<usize>();
+    let left = pending.len() + items + commas + END.len();
+    Body::new(List { pending, texts: texts.into_iter(), open, begun: false, left })
 }
 
 const END: &[u8] = b"]}";
@@ -137,6 +162,7 @@ const PIECE: usize = 64 << 10;
 struct List {
     pending: BytesMut,
     texts: std::vec::IntoIter<Bytes>,
+    open: &'static [u8],
     begun: bool,
     left: usize,
 }
@@ -155,6 +181,8 @@ impl http_body::Body for List {
                     if std::mem::replace(&mut self.begun, true) {
                         self.pending.extend_from_slice(b",");
                     }
+                    let open = self.open;
+                    self.pending.extend_from_slice(open);
                     self.pending.extend_from_slice(&text);
                 }
                 None => self.pending.extend_from_slice(END),

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::error::{ApiError, Result};
 use crate::request::{Options, Sub, Target};
 use crate::resource::Resource;
+use crate::schema::quote;
 use crate::table::{Columns, IncludeObject, partial_object_metadata};
 use crate::verbs::{Page, WatchFormat};
 
@@ -36,8 +37,17 @@ impl Shape {
         // A Scale and a TokenRequest are no objects of the resource; they have one shape.
         let plain = matches!(target.sub, Sub::Scale | Sub::Token);
         let wanted = if plain { Wanted::Plain } else { wanted };
-        let include = IncludeObject::parse(&options.include_object)
-            .ok_or_else(|| ApiError::bad_request("includeObject: must be None, Metadata or Object"))?;
+        let include = match IncludeObject::parse(&options.include_object) {
+            Some(include) => include,
+            None if wanted != Wanted::Table => IncludeObject::default(),
+            None => {
+                return Err(ApiError::bad_request(format!(
+                    "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
+                     'None', or empty",
+                    quote(&options.include_object)
+                )));
+            }
+        };
         let resource = Arc::clone(&target.resource);
         Ok(Self { wanted, resource, version: target.version, include, clock: Arc::clone(clock) })
     }

@@ -49,7 +49,7 @@ fn member(name: &str, value: &mut Value, prefix: &str) -> Result<(), String> {
         }
         "uid" if !value.is_string() => wrong(value, "types.UID"),
         "generation" | "deletionGracePeriodSeconds" if !value.is_i64() => wrong(value, "int64"),
-        "creationTimestamp" | "deletionTimestamp" => time(value),
+        "creationTimestamp" | "deletionTimestamp" => time(value, SECONDS),
         "labels" | "annotations" => match value {
             Value::Object(members) => texts(members).or_else(|other| wrong(&other, "string")),
             other => wrong(other, "map[string]string"),
@@ -105,18 +105,32 @@ fn reference(owner: &Value, place: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn time(value: &Value) -> Result<(), String> {
+/// Go's layouts of `metav1.Time` and of `MicroTime`, whose six digits must be there.
+pub(crate) const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
+pub(crate) const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
+
+/// Whether a value is a time of a layout.
+///
+/// # Errors
+/// `parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006"`.
+pub(crate) fn time(value: &Value, layout: &str) -> Result<(), String> {
     let Some(text) = value.as_str() else {
         return Err(misfit(value, "value", "string"));
     };
-    if text.parse::<jiff::Timestamp>().is_ok() {
+    if text.parse::<jiff::Timestamp>().is_ok() && (layout != MICROS || has_micros(text)) {
         return Ok(());
     }
-    Err(unparsable_time(text, "2006-01-02T15:04:05Z07:00"))
+    Err(unparsable_time(text, layout))
+}
+
+fn has_micros(text: &str) -> bool {
+    let digits = |part: &str| part.bytes().take_while(u8::is_ascii_digit).count();
+    text.split_once('.').is_some_and(|(_, fraction)| digits(fraction) == 6)
 }
 
 /// Go's complaint about a time that does not follow its layout: where the two part.
 fn unparsable_time(text: &str, layout: &str) -> String {
+    let fraction = if layout == MICROS { Some((".000000", 7)) } else { None };
     let (rest, part) = [
         ("2006", 4),
         ("-", 1),
@@ -129,9 +143,10 @@ fn unparsable_time(text: &str, layout: &str) -> String {
         ("04", 2),
         (":", 1),
         ("05", 2),
-        ("Z07:00", 6),
     ]
     .into_iter()
+    .chain(fraction)
+    .chain([("Z07:00", 6)])
     .scan(text, |rest, (part, length)| {
         let here = *rest;
         let digits = part.bytes().all(|b| b.is_ascii_digit());

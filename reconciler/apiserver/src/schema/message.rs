@@ -146,7 +146,11 @@ pub(crate) fn quote(text: &str) -> String {
 
 /// JSON as Go encodes it: members sorted, and what HTML would take for its own escaped.
 pub(crate) fn go_json(value: &Value) -> String {
-    sorted(value).to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    escaped(&sorted(value))
+}
+
+fn escaped(value: &Value) -> String {
+    value.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 fn sorted(value: &Value) -> Value {
@@ -160,6 +164,52 @@ fn sorted(value: &Value) -> Value {
         Value::Array(items) => items.iter().map(sorted).collect(),
         other => other.clone(),
     }
+}
+
+/// The members of metadata, and of its parts, as Go's types have them.
+const METADATA: &[&str] = &[
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+const MANAGER: &[&str] =
+    &["manager", "operation", "apiVersion", "time", "fieldsType", "fieldsV1", "subresource"];
+const OWNER: &[&str] = &["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+
+/// Like [`go_json`] of an object of a built-in kind that a patch made: what the patch did not touch of its metadata is as
+/// Go's types have it.
+pub(crate) fn go_json_patched(object: &Value, metadata_touched: bool) -> String {
+    let mut object = sorted(object);
+    if let Some(metadata) = object.get_mut("metadata") {
+        for (member, order) in [("managedFields", MANAGER), ("ownerReferences", OWNER)] {
+            let items = metadata.get_mut(member).and_then(Value::as_array_mut).into_iter().flatten();
+            items.for_each(|item| in_order(item, order));
+        }
+        if !metadata_touched {
+            in_order(metadata, METADATA);
+        }
+    }
+    escaped(&object)
+}
+
+fn in_order(value: &mut Value, order: &[&str]) {
+    let Some(members) = value.as_object_mut() else { return };
+    let place = |name: &str| order.iter().position(|one| *one == name).unwrap_or(order.len());
+    let mut all: Vec<_> = std::mem::take(members).into_iter().collect();
+    all.sort_by_key(|(name, _)| place(name));
+    members.extend(all);
 }
 
 /// A value as Go prints it with `%v`: `map[a:1 b:[x y]]`.
@@ -204,7 +254,8 @@ pub(crate) fn go_type(value: &Value) -> &'static str {
     }
 }
 
-fn shorten(text: &str) -> String {
+/// The beginning of a long text.
+pub(crate) fn shorten(text: &str) -> String {
     if text.len() <= MAX_SHOWN {
         return text.to_owned();
     }

@@ -4,10 +4,11 @@ use serde_json::{Map, Value};
 
 use super::json_patch::{self, Malformed};
 use super::update::Source;
-use super::{Answer, ApiError, Call, Refused, Result, Subject, strategic};
+use super::{Answer, ApiError, Call, Reader, Refused, Result, Subject, strategic};
 use crate::fields::{self, ApplyError};
 use crate::meta;
 use crate::request::Sub;
+use crate::schema::message::{go_json, go_json_patched, go_value};
 
 /// From the request's content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,22 +64,24 @@ impl Call {
             patch_value(kind, &mut object, &patch, &operations)?;
             // What the patch made is told, for strategic patches the patch.
             let shown = match kind {
-                PatchKind::Strategic => crate::schema::message::go_value(&patch),
-                _ => crate::schema::message::go_json(&object),
+                PatchKind::Strategic => go_value(&patch),
+                _ if call.resource().is_custom() => go_json(&object),
+                _ => go_json_patched(&object, touches_metadata(kind, &patch)),
             };
-            call.accept_patched(&mut object, &shown)?;
+            let reader = if kind == PatchKind::Strategic { Reader::Converter } else { Reader::Json };
+            call.accept_patched(&mut object, &shown, reader)?;
             Ok(object)
         })
         .await
     }
 
     /// Like [`Self::accept`] for what a patch made, told by `shown`.
-    fn accept_patched(&mut self, object: &mut Value, shown: &str) -> Result<()> {
+    fn accept_patched(&mut self, object: &mut Value, shown: &str, reader: Reader) -> Result<()> {
         let invalid = |why: &str| {
             let error = meta::invalid("patch", &shown.into(), why);
             ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error])
         };
-        match self.decode(object) {
+        match self.decode(object, reader) {
             Ok(None) => Ok(()),
             Ok(Some(strict)) => Err(invalid(&strict)),
             Err(Refused::Decoding(why)) => Err(invalid(&why)),
@@ -234,6 +237,16 @@ impl Call {
     }
 }
 
+fn touches_metadata(kind: PatchKind, patch: &Value) -> bool {
+    let operations = patch.as_array().into_iter().flatten();
+    match kind {
+        PatchKind::Json => operations
+            .flat_map(|operation| [&operation["path"], &operation["from"]])
+            .any(|path| path.as_str().is_some_and(|path| path.starts_with("/metadata"))),
+        _ => patch.get("metadata").is_some(),
+    }
+}
+
 fn operations(kind: PatchKind, patch: &Value) -> Result<json_patch::Patch> {
     if kind == PatchKind::Json {
         return json_patch::Patch::parse(patch).map_err(|malformed| match malformed {
@@ -246,7 +259,12 @@ fn operations(kind: PatchKind, patch: &Value) -> Result<json_patch::Patch> {
         });
     }
     if patch.is_object() {
-        return Ok(json_patch::Patch::default());
+        return match strategic::unknown_directive(patch) {
+            Some(directive) if kind == PatchKind::Strategic => {
+                Err(ApiError::bad_request(format!("unknown patch type: {}", go_value(directive))))
+            }
+            _ => Ok(json_patch::Patch::default()),
+        };
     }
     let before = if kind == PatchKind::Merge { "error decoding patch: " } else { "" };
     let found = crate::schema::message::json_type(patch);
@@ -263,10 +281,8 @@ fn patch_value(
 ) -> Result<()> {
     match kind {
         PatchKind::Json => operations.apply(object).map_err(|why| {
-            // Kubernetes does not tell clients more than this.
             tracing::debug!(why, "a JSON patch cannot be applied");
-            let message = "the server rejected our request due to an error in our request";
-            ApiError::new(http::StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            ApiError::unfit_patch()
         })?,
         PatchKind::Merge => merge(object, patch),
         PatchKind::Strategic => strategic::merge(object, patch),
@@ -299,8 +315,9 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// Applies a patch to a value that is not stored as such, a Scale.
-pub(super) fn patch_plain(kind: PatchKind, object: &mut Value, patch: &Value) -> Result<()> {
+/// Applies a patch to a value that is not stored as such, a Scale; the text is how it is shown should it be wrong.
+pub(super) fn patch_plain(kind: PatchKind, object: &mut Value, patch: &Value) -> Result<String> {
     let operations = operations(kind, patch)?;
-    patch_value(kind, object, patch, &operations)
+    patch_value(kind, object, patch, &operations)?;
+    Ok(go_json_patched(object, touches_metadata(kind, patch)))
 }

@@ -5,9 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::update::Source;
 use super::{Answer, ApiError, Call, PatchKind, Result, Subject};
-use crate::meta::field_error;
-use crate::schema::ErrorKind;
-use crate::schema::message::{go_json, json_type};
+use crate::schema::message::json_type;
 
 /// Reads `.spec.replicas` and the like; Kubernetes allows nothing but dotted names here.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
@@ -49,9 +47,25 @@ pub(super) fn read(call: &Call, object: &Value) -> Result<Value> {
     Ok(scale)
 }
 
+/// Who of the object's managers owns what the Scale shows of it.
+fn managers(call: &Call, live: &Value) -> Vec<Value> {
+    let place: String =
+        path(call, "specReplicasPath").split('.').skip(1).map(|name| format!("/f:{name}")).collect();
+    let entries = live["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let owning = entries.filter(|entry| entry["fieldsV1"].pointer(&place).is_some());
+    let of_scale = owning.map(|entry| {
+        let mut entry = entry.clone();
+        entry["apiVersion"] = "autoscaling/v1".into();
+        entry["fieldsV1"] = json!({"f:spec": {"f:replicas": {}}});
+        entry
+    });
+    of_scale.collect()
+}
+
 pub(super) async fn update(call: &mut Call, scale: Value) -> Result<Answer> {
-    if scale["kind"] != "Scale" {
-        return Err(ApiError::bad_request("the body is not a Scale"));
+    if let Err(why) = well_typed(&scale) {
+        let message = format!("Scale in version \"v1\" cannot be handled as a Scale: {why}");
+        return Err(ApiError::bad_request(message));
     }
     set(call, move |_, _| Ok(scale.clone())).await
 }
@@ -64,34 +78,28 @@ pub(super) async fn patch(call: &mut Call, kind: PatchKind, patch: Value) -> Res
     }
     set(call, move |call, live| {
         let mut scale = read(call, live)?;
-        super::patch::patch_plain(kind, &mut scale, &patch)?;
-        let replicas = &scale["spec"]["replicas"];
-        if !replicas.is_null() && !replicas.is_i64() {
-            let why = format!(
-                "json: cannot unmarshal {} into Go struct field ScaleSpec.spec.replicas of type int32",
-                json_type(replicas)
-            );
-            let error = crate::meta::invalid("patch", &go_json(&scale).into(), &why);
-            return Err(ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error]));
+        let managers = managers(call, live);
+        if !managers.is_empty() {
+            scale["metadata"]["managedFields"] = managers.into();
         }
+        let shown = super::patch::patch_plain(kind, &mut scale, &patch)?;
+        well_typed(&scale).map_err(|why| {
+            let error = crate::meta::invalid("patch", &shown.into(), &why);
+            ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error])
+        })?;
         Ok(scale)
     })
     .await
 }
 
-/// None at all is none; what is no number must not become one.
-fn replicas(name: &str, sent: &Value) -> Result<i64> {
-    if sent.is_null() {
-        return Ok(0);
+/// What is no number must not become one; none at all is none.
+fn well_typed(scale: &Value) -> Result<(), String> {
+    let replicas = &scale["spec"]["replicas"];
+    if replicas.is_null() || replicas.is_i64() {
+        return Ok(());
     }
-    sent.as_i64().ok_or_else(|| {
-        let error = field_error(
-            ErrorKind::TypeInvalid,
-            "spec.replicas",
-            format!("Invalid value: {sent}: must be an integer"),
-        );
-        ApiError::invalid(Subject { group: "autoscaling", kind: "Scale", name }, &[error])
-    })
+    let found = json_type(replicas);
+    Err(format!("json: cannot unmarshal {found} into Go struct field ScaleSpec.spec.replicas of type int32"))
 }
 
 async fn set(call: &mut Call, new_scale: impl Fn(&Call, &Value) -> Result<Value>) -> Result<Answer> {
@@ -99,7 +107,7 @@ async fn set(call: &mut Call, new_scale: impl Fn(&Call, &Value) -> Result<Value>
     let answer = call
         .change(Source::Update, |call, live| {
             let scale = new_scale(call, live)?;
-            let replicas = replicas(&call.target.name, &scale["spec"]["replicas"])?;
+            let replicas = scale["spec"]["replicas"].as_i64().unwrap_or_default();
             let mut object = live.clone();
             put(&mut object, &path, replicas.into());
             object["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();

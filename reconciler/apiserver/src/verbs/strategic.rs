@@ -13,6 +13,18 @@ fn merge_key(list: &str) -> Option<&'static str> {
     }
 }
 
+/// A `$patch` that says what nobody can do. Assumptions: the patch does not nest too deeply.
+pub(super) fn unknown_directive(patch: &Value) -> Option<&Value> {
+    match patch {
+        Value::Object(members) => members.iter().find_map(|(name, value)| match name.as_str() {
+            "$patch" => (!["replace", "merge", "delete"].contains(&value.as_str()?)).then_some(value),
+            _ => unknown_directive(value),
+        }),
+        Value::Array(items) => items.iter().find_map(unknown_directive),
+        _ => None,
+    }
+}
+
 pub(super) fn merge(object: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *object = patch.clone();
@@ -129,6 +141,12 @@ mod tests {
             ),
             json!(["a", "b", "c"])
         );
+    }
+
+    #[test]
+    fn a_directive_nobody_knows_is_told() {
+        assert_eq!(unknown_directive(&json!({"a": [{"$patch": "twist"}]})), Some(&json!("twist")));
+        assert_eq!(unknown_directive(&json!({"$patch": "replace", "a": [{"$patch": "delete"}]})), None);
     }
 
     #[test]

@@ -1,163 +1,12 @@
 use axum::body::Body;
-use berth_apiserver::{Identity, Server};
-use bytes::Bytes;
+use berth_apiserver::Identity;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+use crate::client::{APPLY, BOATS, CRDS, Client, JSON, MERGE, boat, harbour};
 use crate::toy;
-
-const BOATS: &str = "/apis/toys.example/v1/namespaces/default/boats";
-const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
-const APPLY: &str = "application/apply-patch+yaml";
-
-struct Reply {
-    code: u16,
-    warnings: Vec<String>,
-    content_type: String,
-    text: Bytes,
-}
-
-impl Reply {
-    fn json(&self) -> Value {
-        serde_json::from_slice(&self.text).expect("JSON")
-    }
-
-    fn reason(&self) -> (u16, String) {
-        (self.code, self.json()["reason"].as_str().unwrap_or_default().to_owned())
-    }
-}
-
-struct Client(berth_apiserver::ApiService);
-
-impl Client {
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        kind: &str,
-        accept: &str,
-        body: impl Into<Body>,
-    ) -> Reply {
-        let mut request = Request::builder().method(method).uri(path).header("user-agent", "test/1");
-        for (name, value) in [("content-type", kind), ("accept", accept)] {
-            if !value.is_empty() {
-                request = request.header(name, value);
-            }
-        }
-        let request = request.body(body.into()).expect("a request");
-        let response = self.0.clone().oneshot(request).await.expect("the server answers");
-        let header = |name: &str| -> Vec<String> {
-            response.headers().get_all(name).iter().map(|v| v.to_str().expect("text").to_owned()).collect()
-        };
-        Reply {
-            code: response.status().as_u16(),
-            warnings: header("warning"),
-            content_type: header("content-type").join(","),
-            text: response.into_body().collect().await.expect("a whole body").to_bytes(),
-        }
-    }
-
-    async fn get(&self, path: &str) -> Reply {
-        self.send(Method::GET, path, "", "", Body::empty()).await
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> Reply {
-        self.send(Method::POST, path, JSON, "", body.to_string()).await
-    }
-
-    async fn patch(&self, path: &str, kind: &str, body: &Value) -> Reply {
-        self.send(Method::PATCH, path, kind, "", body.to_string()).await
-    }
-
-    async fn watch(&self, path: &str) -> Vec<Value> {
-        let reply = self.get(path).await;
-        assert_eq!(reply.code, 200, "{path}");
-        reply
-            .text
-            .split(|b| *b == b'\n')
-            .filter(|l| !l.is_empty())
-            .map(|l| serde_json::from_slice(l).expect("each line is JSON"))
-            .collect()
-    }
-}
-
-fn boat(name: &str) -> Value {
-    json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {"harbour": "kiel"}})
-}
-
-async fn harbour() -> (Server, Client) {
-    let server = toy::server().await;
-    let client = Client(server.service());
-    assert_eq!(client.post(CRDS, &toy::crd_json()).await.code, 201);
-    (server, client)
-}
-
-#[tokio::test(start_paused = true)]
-async fn bodies_are_json_or_yaml_and_bounded() {
-    let (_server, client) = harbour().await;
-    let yaml = "apiVersion: toys.example/v1\nkind: Boat\nmetadata:\n  name: yam\nspec:\n  harbour: \"no\"\n";
-    let made = client.send(Method::POST, BOATS, "application/yaml", "", yaml).await;
-    assert_eq!((made.code, &made.json()["spec"]["harbour"]), (201, &json!("no")));
-    let refused = |kind: &'static str, body: Vec<u8>| {
-        let client = &client;
-        async move { client.send(Method::POST, BOATS, kind, "", body).await.reason() }
-    };
-    assert_eq!(refused("text/html", b"<p>".to_vec()).await, (415, "UnsupportedMediaType".into()));
-    assert_eq!(refused("application/vnd.kubernetes.protobuf", b"k8s\0x".to_vec()).await.0, 415);
-    assert_eq!(refused(JSON, b"{".to_vec()).await, (400, "BadRequest".into()));
-    assert_eq!(refused(JSON, b"[]".to_vec()).await, (400, "BadRequest".into()));
-    assert_eq!(refused(JSON, vec![b' '; (3 << 20) + 1]).await, (413, "RequestEntityTooLarge".into()));
-    let mut large = boat("large");
-    large["spec"]["tags"] = json!({"x": "x".repeat(1600 * 1024)});
-    assert_eq!(client.post(BOATS, &large).await.reason(), (413, "RequestEntityTooLarge".into()));
-    let protobuf_only = client.send(Method::GET, BOATS, "", "application/vnd.kubernetes.protobuf", "").await;
-    assert_eq!(protobuf_only.reason(), (406, "NotAcceptable".into()));
-}
-
-/// A body of so many bytes, which counts those that were taken.
-struct Counted {
-    left: usize,
-    taken: std::sync::Arc<std::sync::atomic::AtomicUsize>,
-}
-
-impl http_body::Body for Counted {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
-        let piece = self.left.min(64 << 10);
-        self.left -= piece;
-        self.taken.fetch_add(piece, std::sync::atomic::Ordering::Relaxed);
-        std::task::Poll::Ready(
-            (piece > 0).then(|| Ok(http_body::Frame::data(Bytes::from(vec![b' '; piece])))),
-        )
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.left as u64)
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_sends_too_much_may_send_it_so_that_he_hears_why() {
-    const LIMIT: usize = 3 << 20;
-    let (_server, client) = harbour().await;
-    for (sent, expected) in [(LIMIT + 1, LIMIT), (10 * LIMIT, LIMIT)] {
-        let taken = std::sync::Arc::default();
-        let body = Body::new(Counted { left: sent, taken: std::sync::Arc::clone(&taken) });
-        let refused = client.send(Method::POST, BOATS, JSON, "", body).await.reason();
-        assert_eq!(refused, (413, "RequestEntityTooLarge".into()));
-        let taken = taken.load(std::sync::atomic::Ordering::Relaxed);
-        assert!((expected..=expected + (64 << 10)).contains(&taken), "{taken} of {sent} bytes");
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn patches_are_known_by_their_content_type() {
@@ -229,74 +78,43 @@ async fn unknown_fields_are_refused_warned_of_or_dropped_as_asked() {
     assert!(warned.json()["spec"].get("nope").is_none());
     let mut wrong = boat("ada");
     wrong["kind"] = json!("Ship");
-    assert_eq!(client.post(BOATS, &wrong).await.reason(), (400, "BadRequest".into()));
+    let other = client.post(BOATS, &wrong).await;
+    assert_eq!(other.reason(), (422, "Invalid".into()));
+    assert_eq!(other.json()["details"]["causes"][0]["message"], "Invalid value: \"Ship\": must be Boat");
+    for missing in ["kind", "apiVersion"] {
+        let mut unsaid = boat("ada");
+        unsaid.as_object_mut().unwrap().remove(missing);
+        assert_eq!(client.post(BOATS, &unsaid).await.reason(), (400, "BadRequest".into()), "{missing}");
+    }
     let mut elsewhere = boat("ada");
     elsewhere["metadata"]["namespace"] = json!("kube-system");
     assert_eq!(client.post(BOATS, &elsewhere).await.reason(), (400, "BadRequest".into()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_start_where_asked() {
+async fn of_built_in_kinds_lists_leave_out_what_each_is_and_bad_types_are_told_as_go_does() {
     let (_server, client) = harbour().await;
-    let first = client.post(BOATS, &boat("a")).await.json();
-    client.post(BOATS, &boat("b")).await;
-    let kinds = |events: &[Value]| -> Vec<(String, String)> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        events.iter().map(|e| (text(&e["type"]), text(&e["object"]["metadata"]["name"]))).collect()
-    };
-    let pair = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
-    let watch = |query: &str| format!("{BOATS}?watch=true&timeoutSeconds=1&{query}");
-    let all = client.watch(&watch("")).await;
-    assert_eq!(kinds(&all), [pair("ADDED", "a"), pair("ADDED", "b")]);
-    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
-    let later = client.watch(&watch(&format!("resourceVersion={revision}"))).await;
-    assert_eq!(kinds(&later), [pair("ADDED", "b")]);
-    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-    let streamed = client.watch(&watch(initial)).await;
-    assert_eq!(kinds(&streamed), [pair("ADDED", "a"), pair("ADDED", "b"), pair("BOOKMARK", "")]);
-    let end = &streamed[2]["object"]["metadata"];
-    assert_eq!(end["annotations"]["k8s.io/initial-events-end"], "true");
-    let one = client.watch(&watch("fieldSelector=metadata.name%3Db")).await;
-    assert_eq!(kinds(&one), [pair("ADDED", "b")]);
-    assert_eq!(client.get(&watch("sendInitialEvents=true")).await.reason(), (422, "Invalid".into()));
-    assert_eq!(client.get(&watch("resourceVersion=999999")).await.reason(), (504, "Timeout".into()));
-    assert_eq!(client.get(&watch("resourceVersion=x")).await.reason(), (400, "BadRequest".into()));
-    assert_eq!(client.get(&watch("fieldSelector=spec.oars%3D1")).await.reason(), (400, "BadRequest".into()));
-}
-
-/// The pieces a watch gives, each as many events as it has lines, until it ends.
-async fn pieces(service: berth_apiserver::ApiService, path: String) -> Vec<usize> {
-    let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
-    let mut body = service.oneshot(request).await.expect("the server answers").into_body();
-    let mut pieces = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let data = frame.expect("a piece").into_data().expect("no trailers");
-        pieces.push(data.split(|b| *b == b'\n').filter(|line| !line.is_empty()).count());
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for name in ["a", "b"] {
+        client.post(maps, &json!({"metadata": {"name": name}, "data": {"x": null}})).await;
     }
-    pieces
-}
+    let list = client.get(maps).await.json();
+    let names: Vec<&Value> =
+        list["items"].as_array().unwrap().iter().map(|map| &map["metadata"]["name"]).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(list["items"][1]["data"], json!({"x": ""}));
+    assert!(list["items"][0].get("kind").is_none() && list["items"][0].get("apiVersion").is_none());
+    assert_eq!(client.get(BOATS).await.json()["items"], json!([]));
+    client.post(BOATS, &boat("ada")).await;
+    assert_eq!(client.get(BOATS).await.json()["items"][0]["kind"], "Boat");
 
-#[tokio::test(start_paused = true)]
-async fn where_many_watch_what_follows_soon_is_told_together_and_where_few_do_at_once() {
-    const EVENTS: usize = 10;
-    for (watchers, gathered) in [(100, true), (3, false)] {
-        let (server, client) = harbour().await;
-        let path = format!("{BOATS}?watch=true&timeoutSeconds=5");
-        let watching: Vec<_> =
-            (0..watchers).map(|_| tokio::spawn(pieces(server.service(), path.clone()))).collect();
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-        for number in 0..EVENTS {
-            client.post(BOATS, &boat(&format!("b{number}"))).await;
-            // Every watcher takes what there is for it before the next is written.
-            tokio::time::sleep(std::time::Duration::from_micros(10)).await;
-        }
-        for watcher in watching {
-            let pieces = watcher.await.expect("a watch ends");
-            assert_eq!(pieces.iter().sum::<usize>(), EVENTS, "{watchers} watchers: {pieces:?}");
-            assert_eq!(pieces[0], 1, "the first is told at once: {pieces:?}");
-            assert_eq!(pieces.len() < EVENTS, gathered, "{watchers} watchers: {pieces:?}");
-        }
-    }
+    let wrong = client.post(maps, &json!({"metadata": {"name": "c"}, "data": {"x": 1}})).await;
+    assert_eq!(wrong.reason(), (400, "BadRequest".into()));
+    let why = "json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
+    assert!(wrong.json()["message"].as_str().unwrap().ends_with(why), "{:?}", wrong.text);
+    let patched = client.patch(&format!("{maps}/a"), MERGE, &json!({"data": {"x": 1}})).await;
+    assert_eq!(patched.reason(), (422, "Invalid".into()));
+    assert!(patched.json()["message"].as_str().unwrap().ends_with(why), "{:?}", patched.text);
 }
 
 #[tokio::test(start_paused = true)]
@@ -589,69 +407,6 @@ async fn odd_requests_get_an_answer_and_never_a_server_error() {
             }
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn events_at_hand_are_sent_together_up_to_a_size() {
-    let (_server, client) = harbour().await;
-    let watch = || async {
-        let path = format!("{BOATS}?watch=true&resourceVersion=0&timeoutSeconds=600");
-        let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
-        client.0.clone().oneshot(request).await.expect("the server answers").into_body()
-    };
-    let lines = |chunk: &Bytes| chunk.iter().filter(|byte| **byte == b'\n').count();
-    async fn next(body: &mut Body) -> Bytes {
-        let frame = body.frame().await.expect("it goes on").expect("it is whole");
-        frame.into_data().expect("data")
-    }
-    let mut body = watch().await;
-    assert_eq!(client.post(BOATS, &boat("first")).await.code, 201);
-    assert_eq!(lines(&next(&mut body).await), 1, "what happens is told at once");
-    for at in 0..10 {
-        assert_eq!(client.post(BOATS, &boat(&format!("small-{at}"))).await.code, 201);
-    }
-    assert_eq!(lines(&next(&mut body).await), 10, "what has happened meanwhile is told together");
-    for at in 0..10 {
-        let mut large = boat(&format!("large-{at}"));
-        large["spec"]["tags"] = json!({"x": "x".repeat(10 << 10)});
-        assert_eq!(client.post(BOATS, &large).await.code, 201);
-    }
-    let mut told = Vec::new();
-    while told.iter().sum::<usize>() < 10 {
-        let chunk = next(&mut body).await;
-        assert!(chunk.ends_with(b"\n") && chunk.len() < 48 << 10, "{} bytes", chunk.len());
-        told.push(lines(&chunk));
-    }
-    assert!(told.len() > 2 && told[0] > 1, "{told:?}");
-    // Who comes later is told of what there is in the same way.
-    assert!(lines(&next(&mut watch().await).await) > 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn bodies_that_do_not_come_hold_up_nobody_else_and_are_given_up() {
-    let (_server, client) = harbour().await;
-    // More than are answered at once, and than are received at once.
-    let slow: Vec<_> = (0..2_500)
-        .map(|_| {
-            let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-            let request = Request::post(BOATS).header("content-type", JSON).body(body).expect("a request");
-            let answer = client.0.clone().oneshot(request);
-            tokio::spawn(async move { answer.await.expect("the server answers").status() })
-        })
-        .collect();
-    for at in 0..500 {
-        tokio::task::yield_now().await;
-        assert_eq!(client.get(BOATS).await.code, 200, "{at}");
-    }
-    let metrics = client.get("/metrics").await;
-    let metrics = String::from_utf8_lossy(&metrics.text);
-    assert!(metrics.contains("berth_apiserver_bodies_received 2000\n"), "{metrics}");
-    assert!(metrics.contains("berth_apiserver_requests_in_flight 0\n"), "{metrics}");
-    assert!(slow.iter().all(|one| !one.is_finished()), "nobody has waited for them");
-    for one in slow {
-        assert_eq!(one.await.expect("it is answered"), StatusCode::REQUEST_TIMEOUT);
-    }
-    assert_eq!(client.post(BOATS, &boat("after")).await.code, 201);
 }
 
 #[tokio::test(start_paused = true)]

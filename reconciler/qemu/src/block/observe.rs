@@ -1,5 +1,6 @@
 //! What block nodes and disk devices a machine has.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -16,27 +17,72 @@ pub(super) struct Node {
 
 /// Every disk on the machine's controller, the bootstrap volume included, in the order of their ids.
 pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
-    let blocks = list(qmp, "query-block", json!({})).await?;
-    let mut found = Vec::new();
-    for id in disk_ids(qmp).await? {
-        // `qdev` is the device's id, or its path for those without one.
-        let block = blocks.iter().find(|b| b["qdev"] == id.as_str());
-        let Some(serial) = property(qmp, &id, "serial").await? else { continue };
-        let target = property(qmp, &id, "scsi-id").await?;
-        let inserted = block.map_or(&Value::Null, |b| &b["inserted"]);
-        found.push(ObservedDisk {
-            node: text(inserted, "node-name"),
-            serial: serial.as_str().unwrap_or_default().to_owned(),
-            file: text(inserted, "file").map(file_of),
-            size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
-            read_only: inserted["ro"].as_bool().unwrap_or(false),
-            target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
-            io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
-            id,
-        });
+    Devices::default().look(qmp).await
+}
+
+/// The disks of one machine, for who looks at them again and again: what does not change while a device is there is asked
+/// once.
+#[derive(Debug, Default)]
+pub struct Devices {
+    fixed: BTreeMap<String, Fixed>,
+}
+
+/// What a device has from its beginning to its end.
+#[derive(Clone, Debug)]
+struct Fixed {
+    serial: String,
+    target: Option<u8>,
+}
+
+impl Devices {
+    /// As [`disks`].
+    ///
+    /// *Assumptions:* no device went and came again under its id since the last look.
+    pub async fn look(&mut self, qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
+        let blocks = list(qmp, "query-block", json!({})).await?;
+        let ids = disk_ids(qmp).await?;
+        self.fixed.retain(|id, _| ids.contains(id));
+        let mut found = Vec::new();
+        for id in ids {
+            // `qdev` is the device's id, or its path for those without one.
+            let block = blocks.iter().find(|b| b["qdev"] == id.as_str());
+            let known = match self.fixed.get(&id) {
+                Some(known) => known.clone(),
+                None => {
+                    let Some(fixed) = fixed(qmp, &id).await? else { continue };
+                    self.fixed.insert(id.clone(), fixed.clone());
+                    fixed
+                }
+            };
+            found.push(observed(id, known, block));
+        }
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
     }
-    found.sort_by(|a, b| a.id.cmp(&b.id));
-    Ok(found)
+}
+
+/// None when the device went away between two questions.
+async fn fixed(qmp: &Qmp, id: &str) -> Result<Option<Fixed>, BlockError> {
+    let Some(serial) = property(qmp, id, "serial").await? else { return Ok(None) };
+    let target = property(qmp, id, "scsi-id").await?;
+    Ok(Some(Fixed {
+        serial: serial.as_str().unwrap_or_default().to_owned(),
+        target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
+    }))
+}
+
+fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
+    let inserted = block.map_or(&Value::Null, |b| &b["inserted"]);
+    ObservedDisk {
+        node: text(inserted, "node-name"),
+        serial: fixed.serial,
+        file: text(inserted, "file").map(file_of),
+        size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
+        read_only: inserted["ro"].as_bool().unwrap_or(false),
+        target: fixed.target,
+        io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
+        id,
+    }
 }
 
 /// The lowest SCSI target no disk of the machine has.

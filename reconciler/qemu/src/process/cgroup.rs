@@ -1,6 +1,8 @@
 //! A cgroup for each machine, v1 or v2, where the host lets us.
 //!
-//! Two purposes: limits, and leaving the cgroup of whoever started us, which a service manager would end as a whole.
+//! Three purposes: limits; the processors' time, of which a machine that is being started gets more than one that runs, so
+//! that a hundred that are started at once do not wait for each other's guests; and leaving the cgroup of whoever started
+//! us, which a service manager would end as a whole.
 //! Everything here is best effort: a host without (writable) cgroups still runs machines.
 
 use std::collections::BTreeSet;
@@ -17,6 +19,15 @@ const PARENT: &str = "berth";
 const V1: [&str; 4] = ["cpu", "memory", "pids", "name=systemd"];
 /// cgroup accounting periods, in microseconds.
 const PERIOD: u64 = 100_000;
+
+/// How much of the processors' time a machine gets where they are wanted by more than there are.
+#[derive(Clone, Copy, Debug)]
+enum Share {
+    /// Ten times what others get: for the tenth of a second or so that a start takes.
+    Starting,
+    /// What the kernel gives everybody.
+    Running,
+}
 
 /// The cgroup hierarchies of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +116,13 @@ impl Cgroups {
         Entrances { files, instance: instance.to_owned() }
     }
 
+    /// The machine is started: it gets as much of the processors' time as every other.
+    pub(super) fn has_started(&self, instance: &str) {
+        for hierarchy in &self.hierarchies {
+            hierarchy.write(&hierarchy.directory(instance), hierarchy.share(Share::Running));
+        }
+    }
+
     /// Removes the cgroups of all machines whose process is gone, however it went. True when one is empty and could not be
     /// removed yet: a process leaves its cgroup a moment after it is seen to have ended.
     pub(super) fn sweep(&self) -> bool {
@@ -154,12 +172,29 @@ impl Hierarchy {
                 }
             }
         }
-        for (file, value) in self.limits(limits) {
+        self.write(&directory, self.limits(limits));
+        self.write(&directory, self.share(Share::Starting));
+        OpenOptions::new().write(true).open(directory.join("cgroup.procs"))
+    }
+
+    fn write(&self, directory: &Path, settings: impl IntoIterator<Item = (&'static str, String)>) {
+        for (file, value) in settings {
             if let Err(error) = std::fs::write(directory.join(file), value) {
-                tracing::debug!(%error, instance, file, "limit not set");
+                tracing::debug!(%error, directory = %directory.display(), file, "limit not set");
             }
         }
-        OpenOptions::new().write(true).open(directory.join("cgroup.procs"))
+    }
+
+    fn share(&self, share: Share) -> Option<(&'static str, String)> {
+        let times = match share {
+            Share::Starting => 10,
+            Share::Running => 1,
+        };
+        match self {
+            Self::V2 { .. } => Some(("cpu.weight", (100 * times).to_string())),
+            Self::V1 { controller: "cpu", .. } => Some(("cpu.shares", (1024 * times).to_string())),
+            Self::V1 { .. } => None,
+        }
     }
 
     fn limits(&self, limits: Limits) -> Vec<(&'static str, String)> {

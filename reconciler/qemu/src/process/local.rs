@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +22,7 @@ use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{FoundQemu, Hypervisor, Limits};
 use crate::installation::find_binary;
 use crate::machine::{Accelerator, Firmware, MachinePaths, MachineSpec, Tap, command_line};
+use crate::passes::Passes;
 use crate::qmp::{Events, Qmp, QmpError};
 
 /// From the start of the process until its monitor must answer. A hundred at once on two cores need 8 s.
@@ -41,6 +43,8 @@ pub struct LocalHypervisor {
     binary: PathBuf,
     run_as: Option<RunAs>,
     cgroups: Cgroups,
+    /// Looks at all processes of the host: whoever starts a hundred machines at once looks for each of them.
+    scans: Arc<Passes<Arc<Vec<FoundQemu>>>>,
 }
 
 impl RunAs {
@@ -62,7 +66,12 @@ impl LocalHypervisor {
 
     /// [`LocalHypervisor::discover`] for a QEMU elsewhere.
     pub fn at(binary: impl Into<PathBuf>) -> Self {
-        Self { binary: binary.into(), run_as: RunAs::default_user(), cgroups: Cgroups::detect() }
+        Self {
+            binary: binary.into(),
+            run_as: RunAs::default_user(),
+            cgroups: Cgroups::detect(),
+            scans: Arc::default(),
+        }
     }
 
     pub fn with_run_as(mut self, run_as: Option<RunAs>) -> Self {
@@ -138,6 +147,21 @@ impl LocalHypervisor {
         tracing::debug!("a cgroup without a process is still busy");
     }
 
+    /// Every QEMU there is, with our instances told from those that only say so.
+    async fn scan(&self) -> Result<Arc<Vec<FoundQemu>>, ProcessError> {
+        let scan = async {
+            let scanned = tokio::task::spawn_blocking(list_qemu).await;
+            let mut found = scanned.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+            for qemu in &mut found {
+                if !self.is_ours(qemu) {
+                    qemu.instance = None;
+                }
+            }
+            Ok(Arc::new(found))
+        };
+        self.scans.share(scan).await
+    }
+
     fn is_ours(&self, found: &FoundQemu) -> bool {
         // Anybody can write our words on a command line, but not as these users.
         let user = self.run_as.as_ref().map(|u| u.uid);
@@ -211,14 +235,17 @@ impl Hypervisor for LocalHypervisor {
         }
     }
 
+    async fn has_started(&self, instance: &str) {
+        self.cgroups.has_started(instance);
+    }
+
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {
-        let mut found = list_qemu()?;
-        for qemu in &mut found {
-            if !self.is_ours(qemu) {
-                qemu.instance = None;
-            }
-        }
-        Ok(found)
+        Ok(self.scan().await?.to_vec())
+    }
+
+    async fn find(&self, instance: &str) -> Result<Option<ProcessIdentity>, ProcessError> {
+        let all = self.scan().await?;
+        Ok(all.iter().find(|q| q.instance.as_deref() == Some(instance)).map(|q| q.identity.clone()))
     }
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {

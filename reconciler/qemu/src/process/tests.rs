@@ -140,23 +140,31 @@ fn limits_are_written_where_the_version_keeps_them() {
     let root = tempfile::tempdir().expect("a temporary directory");
     let path = root.path().display().to_string();
     let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(150) };
-    for (kind, files) in [
+    for (kind, files, (share, once_started)) in [
         (
             format!("cgroup2 {path} cgroup2 rw 0 0"),
-            [("memory.max", "1073741824"), ("cpu.max", "150000 100000")],
+            [("memory.max", "1073741824"), ("cpu.max", "150000 100000"), ("cpu.weight", "1000")],
+            ("cpu.weight", "100"),
         ),
         (
             format!("x {path} cgroup rw,memory,cpu 0 0"),
-            [("memory.limit_in_bytes", "1073741824"), ("cpu.cfs_quota_us", "150000")],
+            [
+                ("memory.limit_in_bytes", "1073741824"),
+                ("cpu.cfs_quota_us", "150000"),
+                ("cpu.shares", "10240"),
+            ],
+            ("cpu.shares", "1024"),
         ),
     ] {
         let cgroups = Cgroups::from_mounts(&kind);
         // A plain directory has no cgroup.procs to open: the machine goes on without, the limits are there to read.
         assert!(cgroups.prepare("i-1", limits).files.is_empty());
+        let read = |file| std::fs::read_to_string(root.path().join("berth/i-1").join(file)).expect(file);
         for (file, value) in files {
-            let written = std::fs::read_to_string(root.path().join("berth/i-1").join(file)).expect(file);
-            assert_eq!(written, value);
+            assert_eq!(read(file), value);
         }
+        cgroups.has_started("i-1");
+        assert_eq!(read(share), once_started);
     }
 }
 

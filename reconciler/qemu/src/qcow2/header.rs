@@ -11,6 +11,9 @@ pub(super) const EXTENSION_BACKING_FORMAT: u32 = 0xE279_2ACA;
 const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 const EXTENSION_LUKS: u32 = 0x0537_be77;
 const V2_LENGTH: u32 = 72;
+/// Of images that nobody wished to be otherwise, in bytes.
+const USUAL_CLUSTER: u64 = 64 << 10;
+const MAX_CLUSTER_BITS: u32 = 21;
 /// QEMU's own limits on tables (32 MiB of L1, 8 MiB of refcount table).
 const MAX_L1_BYTES: u64 = 32 << 20;
 const MAX_REFTABLE_BYTES: u64 = 8 << 20;
@@ -44,11 +47,15 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads the header and what is named in it; nothing is read past the first cluster.
+    /// Reads the header and what is named in it; nothing is read past the first cluster, and of one of an unusual size
+    /// not before it is known to be needed.
     pub(super) fn read(reader: &mut (impl Read + Seek)) -> Result<Self, InspectError> {
         let mut bytes = Vec::new();
         reader.seek(SeekFrom::Start(0))?;
-        reader.take(1 << 21).read_to_end(&mut bytes)?;
+        reader.by_ref().take(USUAL_CLUSTER).read_to_end(&mut bytes)?;
+        if Fields(&bytes).u32(20).is_ok_and(|bits| bits > USUAL_CLUSTER.ilog2()) {
+            reader.by_ref().take((1 << MAX_CLUSTER_BITS) - USUAL_CLUSTER).read_to_end(&mut bytes)?;
+        }
         Self::parse(&bytes)
     }
 
@@ -59,7 +66,7 @@ impl Header {
             return malformed("no qcow2 of version 2 or 3");
         }
         let cluster_bits = field.u32(20)?;
-        if !(9..=21).contains(&cluster_bits) {
+        if !(9..=MAX_CLUSTER_BITS).contains(&cluster_bits) {
             return malformed("cluster size");
         }
         let first_cluster = Fields(&bytes[..bytes.len().min(1 << cluster_bits)]);

@@ -219,6 +219,13 @@ fn hostile_qcow2_headers_are_refused_with_the_reason() {
     image[200..211].copy_from_slice(b"/etc/shadow");
     image[8..20].copy_from_slice(&with_backing);
     assert!(refused(&image, Format::Qcow2).contains(r#"needs a second file, "/etc/shadow""#));
+    // In a first cluster larger than usual, behind where a usual one ends.
+    let mut image = good();
+    image[20..24].copy_from_slice(&17_u32.to_be_bytes());
+    image[8..16].copy_from_slice(&100_000_u64.to_be_bytes());
+    image[16..20].copy_from_slice(&11_u32.to_be_bytes());
+    image[100_000..100_011].copy_from_slice(b"/etc/shadow");
+    assert!(refused(&image, Format::Qcow2).contains(r#"needs a second file, "/etc/shadow""#));
     assert!(damaged(79, &[4]).contains("keeps its data in another file"));
     assert!(
         damaged(104, &[0x44, 0x41, 0x54, 0x41, 0, 0, 0, 1, b'/']).contains("keeps its data in another file")

@@ -3,6 +3,9 @@
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
+/// Read at once. There are two readers for every machine, and most lines are short.
+const BUFFER: usize = 2 << 10;
+
 /// Reads one JSON value a line.
 #[derive(Debug)]
 pub(crate) struct Frames<R> {
@@ -25,7 +28,7 @@ pub(crate) enum FrameError {
 
 impl<R: AsyncRead + Unpin> Frames<R> {
     pub(crate) fn new(reader: R, max: usize) -> Self {
-        Self { reader: BufReader::new(reader), line: Vec::new(), max }
+        Self { reader: BufReader::with_capacity(BUFFER, reader), line: Vec::new(), max }
     }
 
     /// The next value. Cancel safe: what was read of a line stays for the next call.

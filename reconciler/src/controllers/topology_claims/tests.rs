@@ -1,9 +1,13 @@
 //! The protocol against every order of what schedulers and hosts read and write, by what is really decided with.
 
+use berth_api::Strategy as Rule;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::*;
+use super::{
+    BTreeSet, Fate, PlacementGroup, ResourceExt, TopologyClaim, VM, VMStatus, fate, holder, is_open, leaves,
+    taken,
+};
 
 const ZONES: [&str; 2] = ["a", "b"];
 const VMS: usize = 3;
@@ -70,6 +74,10 @@ fn moves() -> impl Strategy<Value = Move> {
     ]
 }
 
+fn rules() -> impl Strategy<Value = Rule> {
+    prop_oneof![Just(Rule::Spread), Just(Rule::Pack)]
+}
+
 fn zone_of(vm: &VM) -> Option<&str> {
     vm.status.as_ref()?.binding.as_ref().map(|b| b.host.as_str())
 }
@@ -97,9 +105,10 @@ fn refused(host: &str, epoch: i64) -> Option<berth_api::vm::Refusal> {
 }
 
 impl Site {
-    fn new() -> Self {
+    fn new(strategy: Rule) -> Self {
         let group = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "PlacementGroup",
-            "metadata": {"name": "g", "namespace": "ns", "resourceVersion": "0"}, "spec": {"topologyKey": "zone"}});
+            "metadata": {"name": "g", "namespace": "ns", "resourceVersion": "0"},
+            "spec": {"topologyKey": "zone", "strategy": strategy}});
         let group: PlacementGroup = serde_json::from_value(group).expect("a group");
         let nothing = Scheduler { group: group.clone(), vms: vec![None; VMS], job: None };
         let mut site = Self {
@@ -207,13 +216,20 @@ impl Site {
         self.schedulers[s].job = None;
     }
 
+    /// The zone of each member that was let in.
+    fn let_in(&self) -> Vec<&str> {
+        let let_in = |vm: &&VM| vm.status.as_ref().is_some_and(VMStatus::is_admitted);
+        self.vms.iter().flatten().filter(let_in).filter_map(zone_of).collect()
+    }
+
     fn holds(&self) {
-        for zone in ZONES {
-            let there = self.vms.iter().flatten().filter(|vm| zone_of(vm) == Some(zone));
-            let let_in: Vec<_> =
-                there.filter(|vm| vm.status.as_ref().is_some_and(VMStatus::is_admitted)).collect();
-            assert!(let_in.len() <= 1, "in zone {zone}: {let_in:#?} by {:#?}", self.group.status);
-        }
+        let let_in = self.let_in();
+        let zones = BTreeSet::from_iter(&let_in).len();
+        let holds = match self.group.spec.strategy {
+            Rule::Spread => zones == let_in.len(),
+            Rule::Pack => zones <= 1,
+        };
+        assert!(holds, "let in at {let_in:?} by {:#?}", self.group.status);
     }
 }
 
@@ -229,7 +245,8 @@ impl Scheduler {
             return;
         }
         let epoch = status.refusal.as_ref().map_or(0, |r| r.epoch) + 1;
-        let free = zone.filter(|zone| !taken(&self.group, &vm).any(|value| value == zone));
+        let others: BTreeSet<String> = taken(&self.group, &vm).cloned().collect();
+        let free = zone.filter(|zone| leaves(self.group.spec.strategy, &others, zone));
         let claim = free.map(|zone| claim_of(&self.group, &vm, zone, epoch));
         let open: Vec<_> = self.claims().into_iter().filter(|c| is_open(c, &vm)).collect();
         if let Some(other) = open.iter().filter(|o| Some(*o) != claim.as_ref()).max_by_key(|o| o.epoch) {
@@ -289,15 +306,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn no_two_members_are_let_in_at_one_value_whoever_knows_how_little(steps in prop::collection::vec(moves(), 0..120)) {
-        let mut site = Site::new();
+    fn no_two_members_are_let_in_against_the_rule_whoever_knows_how_little(rule in rules(), steps in prop::collection::vec(moves(), 0..120)) {
+        let mut site = Site::new(rule);
         steps.iter().for_each(|step| site.step(step));
     }
 
-    /// Whatever was left lying about: one scheduler that reads, decides and is heard fills both zones.
+    /// Whatever was left lying about: one scheduler that reads, decides and is heard fills both zones, or has all in one.
     #[test]
-    fn from_whatever_state_both_zones_are_filled(steps in prop::collection::vec(moves(), 0..120)) {
-        let mut site = Site::new();
+    fn from_whatever_state_all_are_let_in_that_can_be(rule in rules(), steps in prop::collection::vec(moves(), 0..120)) {
+        let mut site = Site::new(rule);
         steps.iter().for_each(|step| site.step(step));
         site.schedulers[0].job = None;
         for _ in 0..12 {
@@ -319,10 +336,10 @@ proptest! {
                 }
             }
         }
-        for zone in ZONES {
-            let there = site.vms.iter().flatten().find(|vm| zone_of(vm) == Some(zone));
-            let runs = there.is_some_and(|vm| vm.status.as_ref().is_some_and(VMStatus::is_admitted));
-            prop_assert!(runs, "nobody is let in at {}: {:#?}", zone, site);
-        }
+        let can = match rule {
+            Rule::Spread => ZONES.len(),
+            Rule::Pack => VMS,
+        };
+        prop_assert_eq!(site.let_in().len(), can, "{:#?}", site);
     }
 }

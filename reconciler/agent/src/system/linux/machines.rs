@@ -147,6 +147,13 @@ impl Machines {
         })
     }
 
+    pub(super) async fn has_started(&self, instance: &str) {
+        // Without a hypervisor nothing has.
+        if let Ok(hypervisor) = self.hypervisor().await {
+            hypervisor.has_started(instance).await;
+        }
+    }
+
     pub(super) async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         check_name("instance", instance)?;
         let hypervisor = match self.hypervisor().await {

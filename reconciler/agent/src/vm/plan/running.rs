@@ -16,10 +16,8 @@ use crate::machine::Look;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How often a guest that is paused for an error of the host is made to go on.
 const RESUME_EVERY: Duration = Duration::from_secs(10);
-/// How often a guest without an agent is looked for: closely after its start, seldom later.
-const SEEK_EVERY: Duration = Duration::from_secs(2);
-const SEEK_CLOSELY: SignedDuration = SignedDuration::from_secs(300);
-const SEEK_SELDOM: Duration = Duration::from_secs(30);
+/// How often a guest that nobody has told of is looked for.
+const SEEK_EVERY: Duration = Duration::from_secs(30);
 /// How often a guest that keeps a disk is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -114,13 +112,9 @@ fn addresses(observed: &Observed) -> Option<Readiness> {
     Some(Readiness::Reconciling(Reason::WaitingForPublicIP, text))
 }
 
-/// Whoever has an agent is told of by its driver; a lease must be looked for.
+/// Whoever has an agent is told of by its driver, and who takes a lease soon after its start by those who look for it
+/// ([`crate::seekers`]).
 fn seek_guest(vm: &VM, observed: &Observed, plan: Plan<Step>) -> Plan<Step> {
     let seen = observed.guest.agent || observed.lease_taken;
-    if seen || vm.spec.network_interfaces.is_empty() {
-        return plan;
-    }
-    let started = observed.process.as_ref().map(|p| p.started_at);
-    let young = started.is_some_and(|at| since(at, observed.now) < SEEK_CLOSELY);
-    plan.look_again(if young { SEEK_EVERY } else { SEEK_SELDOM })
+    if seen || vm.spec.network_interfaces.is_empty() { plan } else { plan.look_again(SEEK_EVERY) }
 }

@@ -210,7 +210,7 @@ fn launch(
         steps.push(Step::EnsureNetworks);
     }
     steps.extend(taps.into_iter().map(Step::MakeTap));
-    steps.push(Step::Launch(Box::new(config)));
+    steps.extend([Step::Launch(Box::new(config)), Step::Start]);
     Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being started".into()))
 }
 

@@ -171,16 +171,12 @@ fn event() -> Value {
 }
 
 fn service_account() -> Value {
-    let named = || object(json!({"name": text()}));
     kind(
         "ServiceAccount is an identity for programs.",
         json!({
             "automountServiceAccountToken": {"type": "boolean"},
-            "imagePullSecrets": keyed("name", named()),
-            "secrets": keyed("name", object(json!({
-                "apiVersion": text(), "kind": text(), "namespace": text(), "name": text(), "uid": text(),
-                "resourceVersion": text(), "fieldPath": text(),
-            }))),
+            "imagePullSecrets": list(object(json!({"name": text()}))),
+            "secrets": keyed("name", reference()),
         }),
     )
 }

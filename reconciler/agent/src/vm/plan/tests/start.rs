@@ -3,9 +3,9 @@
 use super::*;
 
 #[test]
-fn a_start_notes_what_it_decides_makes_the_network_and_launches() {
+fn a_start_notes_what_it_decides_makes_the_network_launches_and_lets_run() {
     let plan = plan(&vm(json!({})), &ready_to_start());
-    assert_eq!(names(&plan), ["Note", "EnsureNetworks", "MakeTap", "Launch"]);
+    assert_eq!(names(&plan), ["Note", "EnsureNetworks", "MakeTap", "Launch", "Start"]);
     let (Step::Note(journal), Step::Launch(config)) = (&plan.steps[0], &plan.steps[3]) else {
         panic!("{plan:?}")
     };
@@ -71,7 +71,7 @@ fn hardware_that_was_pinned_stays_when_the_host_has_newer() {
     let qemu = observed.host.as_mut().and_then(|h| h.qemu.as_mut().ok()).expect("set");
     qemu.machine_type = "pc-q35-10.0".into();
     let second = plan(&vm(json!({})), &observed);
-    let Some(Step::Launch(config)) = second.steps.last() else { panic!("{second:?}") };
+    let [.., Step::Launch(config), Step::Start] = &second.steps[..] else { panic!("{second:?}") };
     assert_eq!(config.machine_type, "pc-q35-7.2");
 }
 

@@ -1,0 +1,192 @@
+//! This machine's agent, under whichever control plane is in charge: it goes on to the next one by itself.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use berth_agent::{
+    AgentConfig, AgentError,
+    system::linux::{LinuxSystem, record},
+};
+use berth_api::site::{Standing, judge};
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{credential::Credential, graduate, one_connection::client_of, site};
+
+/// How soon what did not work is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// Where an agent's control plane is.
+pub(super) enum Where {
+    /// This process serves it.
+    Here(Client),
+    /// A kubeconfig that was named leads to it.
+    Named(Client),
+    /// This host has joined it.
+    Joined(Box<Credential>),
+}
+
+impl std::fmt::Debug for Where {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Here(_) => "here",
+            Self::Named(_) => "where a kubeconfig leads",
+            Self::Joined(_) => "where it joined",
+        })
+    }
+}
+
+/// This machine as a host.
+pub(super) struct Machine {
+    pub(super) config: AgentConfig,
+    pub(super) system: Arc<LinuxSystem>,
+    pub(super) state_dir: PathBuf,
+}
+
+impl Machine {
+    /// Runs the agent where it belongs, and goes with its site.
+    ///
+    /// *Errors:* what ends an agent.
+    pub(super) async fn run(&self, mut at: Where, cancel: &CancellationToken) -> anyhow::Result<()> {
+        while !cancel.is_cancelled() {
+            let client = client(&at).await?;
+            let ended = Box::pin(self.agent(&at, &client, cancel)).await;
+            match ended {
+                Err(AgentError::Moved { .. }) => at = Box::pin(self.follow(at, &client, cancel)).await,
+                Err(AgentError::Deposed { why, .. }) => {
+                    warn!(why, "the control plane no longer commands this host: what runs goes on");
+                    pause(TRY_AGAIN, cancel).await;
+                }
+                ended => return ended.context("the host agent"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the agent of `berth up`: under its own control plane while that is in charge, else where this host joined.
+    ///
+    /// *Errors:* what ends an agent.
+    pub(super) async fn run_beside(&self, own: &Client, cancel: &CancellationToken) -> anyhow::Result<()> {
+        while !cancel.is_cancelled() {
+            let at = match self.standing(own).await {
+                Some(Standing::Commands(_)) => Where::Here(own.clone()),
+                // Notes which term it is before anything else, ends at once, and follows.
+                Some(Standing::Moved(_)) if self.leads_elsewhere(own).await => Where::Here(own.clone()),
+                _ => match self.credential() {
+                    Some(credential) => Where::Joined(Box::new(credential)),
+                    None => {
+                        warn!("no control plane that this host knows is in charge of it: what runs goes on");
+                        pause(TRY_AGAIN, cancel).await;
+                        continue;
+                    }
+                },
+            };
+            info!(control_plane = ?at, "the agent starts");
+            let is_here = matches!(at, Where::Here(_));
+            let client = client(&at).await?;
+            let until = cancel.child_token();
+            let ended = tokio::select! {
+                ended = Box::pin(self.agent(&at, &client, &until)) => ended,
+                () = self.own_takes_charge(own), if !is_here => Ok(()),
+            };
+            until.cancel();
+            match ended {
+                Ok(()) => {}
+                Err(AgentError::Moved { .. }) => drop(Box::pin(self.follow(at, &client, cancel)).await),
+                Err(AgentError::Deposed { why, .. }) => {
+                    warn!(why, "the control plane no longer commands this host: what runs goes on");
+                    pause(TRY_AGAIN, cancel).await;
+                }
+                ended => return ended.context("the host agent"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn agent(&self, at: &Where, client: &Client, cancel: &CancellationToken) -> Result<(), AgentError> {
+        let system = Arc::clone(&self.system);
+        let running = berth_agent::run(self.config.clone(), client.clone(), system, cancel.clone());
+        match at {
+            Where::Joined(credential) => tokio::select! {
+                ended = running => ended,
+                () = credential.keep(client) => Ok(()),
+            },
+            Where::Here(_) | Where::Named(_) => running.await,
+        }
+    }
+
+    /// Goes where the ticket leads that lies where this host was; tried until it works, because what runs goes on.
+    async fn follow(&self, was: Where, client: &Client, cancel: &CancellationToken) -> Where {
+        let host = &self.config.host_name;
+        loop {
+            let went = async {
+                let join = graduate::ticket(client, host).await?;
+                Credential::join(&self.state_dir, &join).await
+            };
+            match went.await {
+                Ok(credential) => {
+                    info!(host, "this host has gone on to the control plane in charge");
+                    return Where::Joined(Box::new(credential));
+                }
+                Err(error) => warn!(error = format!("{error:#}"), "this host cannot go on with its site yet"),
+            }
+            pause(TRY_AGAIN, cancel).await;
+            if cancel.is_cancelled() {
+                return was;
+            }
+        }
+    }
+
+    fn credential(&self) -> Option<Credential> {
+        let found = Credential::find(&self.state_dir);
+        found.unwrap_or_else(|error| {
+            warn!(error = format!("{error:#}"), "this host's credential cannot be read");
+            None
+        })
+    }
+
+    /// Whether the control plane of this process leads this host where it has not joined: what it has may be from an
+    /// earlier move.
+    async fn leads_elsewhere(&self, own: &Client) -> bool {
+        let Some(credential) = self.credential() else { return true };
+        match graduate::ticket(own, &self.config.host_name).await {
+            Ok(join) => !credential.is_for(&join),
+            Err(_) => false,
+        }
+    }
+
+    /// What the control plane of this process is to this host.
+    async fn standing(&self, own: &Client) -> Option<Standing> {
+        let kept = record::read(&self.state_dir).ok()?;
+        match site::read(own).await.ok()? {
+            None => Some(judge(None, kept.as_ref())),
+            Some(Ok(site)) => Some(judge(Some(&site), kept.as_ref())),
+            Some(Err(_)) => None,
+        }
+    }
+
+    async fn own_takes_charge(&self, own: &Client) {
+        while !matches!(self.standing(own).await, Some(Standing::Commands(_))) {
+            tokio::time::sleep(site::LOOK_EVERY).await;
+        }
+    }
+}
+
+async fn client(at: &Where) -> anyhow::Result<Client> {
+    match at {
+        Where::Here(client) | Where::Named(client) => Ok(client.clone()),
+        Where::Joined(credential) => {
+            let client = client_of(credential.config().await?)?;
+            credential.check(&client).await?;
+            Ok(client)
+        }
+    }
+}
+
+async fn pause(time: Duration, cancel: &CancellationToken) {
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = tokio::time::sleep(time) => {}
+    }
+}

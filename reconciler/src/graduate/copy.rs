@@ -1,0 +1,334 @@
+//! Copies objects from one control plane to another, and can be begun again at any point: each write is made only where
+//! what is there differs from what is to be there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use berth_api::MOVED_FROM_ANNOTATION;
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::{
+    kinds::{Kind, NAMESPACE, OURS, Object, SECRET, VM},
+    translate::{self, Uids},
+};
+use crate::requests::{self, has_code};
+
+/// The field manager of what is written, until the copy has its own.
+const MANAGER: &str = "berth-graduate";
+/// Namespaces that every control plane has.
+const EVERYWHERE: [&str; 4] =
+    ["default", "kube-system", berth_api::SYSTEM_NAMESPACE, berth_api::SHARED_NAMESPACE];
+/// How often an object that others write at the same moment is tried.
+const ATTEMPTS: usize = 5;
+
+/// How long a control plane may take until it serves what it has the definitions of.
+const SERVED: Duration = Duration::from_secs(60);
+
+type Key = (&'static str, String, String);
+
+/// All of a site that one control plane has, in the order in which it is copied.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contents(pub(super) Vec<Object>);
+
+impl Contents {
+    /// Reads them.
+    ///
+    /// *Errors:* the control plane's; a VM names a Secret that cannot be read.
+    pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
+        let mut all = namespaces(client).await?;
+        let mut ours = Vec::new();
+        for kind in OURS {
+            ours.extend(list(client, kind).await?);
+        }
+        all.extend(secrets(client, &ours).await?);
+        all.extend(ours);
+        Ok(Self(all))
+    }
+
+    /// Those of a kind.
+    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+        self.0.iter().filter(move |object| object.kind == kind)
+    }
+
+    /// Which objects there are, in which versions.
+    fn versions(&self) -> BTreeSet<(Key, String)> {
+        self.0.iter().map(|object| (object.key(), object.version().to_owned())).collect()
+    }
+}
+
+async fn list(client: &Client, kind: Kind) -> anyhow::Result<Vec<Object>> {
+    let path = kind.collection(None);
+    let listed = match requests::list(client, &path, None).await {
+        Err(error) if is_missing(&error) => Vec::new(),
+        other => other.with_context(|| format!("listing each {}", kind.name))?,
+    };
+    let mut objects: Vec<Object> = listed.into_iter().map(|value| Object::new(kind, value)).collect();
+    // Who came first stays first: that decides between two that want the same.
+    objects.sort_by_key(|object| {
+        (object.value["metadata"]["creationTimestamp"].as_str().map(str::to_owned), object.key())
+    });
+    Ok(objects)
+}
+
+/// A kind that is not defined yet has no objects.
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<kube::Error>().is_some_and(|error| has_code(error, 404))
+}
+
+async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
+    let all = list(client, NAMESPACE).await?;
+    let own = |object: &Object| !EVERYWHERE.contains(&object.name()) && !object.name().starts_with("kube-");
+    Ok(all.into_iter().filter(own).collect())
+}
+
+/// The Secrets that VMs name.
+async fn secrets(client: &Client, objects: &[Object]) -> anyhow::Result<Vec<Object>> {
+    let named = objects.iter().filter(|object| object.kind == VM).filter_map(|vm| {
+        let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
+        Some((vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
+    });
+    let mut found = Vec::new();
+    for (namespace, name) in named.collect::<BTreeSet<_>>() {
+        let path = format!("{}/{name}", SECRET.collection(Some(&namespace)));
+        match requests::get(client, &path).await {
+            Ok(value) => found.push(Object::new(SECRET, value)),
+            Err(error) if has_code(&error, 404) => {}
+            Err(error) => return Err(error).with_context(|| format!("reading Secret {namespace}/{name}")),
+        }
+    }
+    Ok(found)
+}
+
+/// Waits until the control plane serves every kind: it may take a moment from a definition to that.
+pub(super) async fn until_served(client: &Client) -> anyhow::Result<()> {
+    let begun = tokio::time::Instant::now();
+    for kind in OURS {
+        let path = format!("{}?limit=1", kind.collection(None));
+        loop {
+            match requests::get(client, &path).await {
+                Err(error) if has_code(&error, 404) && begun.elapsed() < SERVED => {}
+                answer => {
+                    break drop(answer.with_context(|| format!("asking whether it serves {}", kind.plural))?);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Where what was copied came from, and where it goes.
+#[derive(Clone)]
+pub(super) struct Copying<'a> {
+    pub(super) from: &'a Client,
+    pub(super) to: &'a Client,
+    /// As an administrator of the highest kind, for what the target takes from nobody else.
+    pub(super) masters: &'a Client,
+    /// Objects that the target has and the source has not are taken away: it is an older state of the same site.
+    pub(super) replace: bool,
+}
+
+impl Copying<'_> {
+    /// Makes the target hold what the source holds, and returns how much that is.
+    ///
+    /// *Assumptions:* nobody acts on the target's objects, and the source's do not change for long.
+    ///
+    /// *Errors:* a control plane's; an object of another origin has a name that is needed.
+    pub(super) async fn run(&self) -> anyhow::Result<usize> {
+        for _ in 0..ATTEMPTS {
+            let source = Contents::read(self.from).await?;
+            self.once(&source).await?;
+            if Contents::read(self.from).await?.versions() == source.versions() {
+                return Ok(source.0.len());
+            }
+        }
+        bail!("objects keep changing although the control plane takes no writes: is it frozen?")
+    }
+
+    async fn once(&self, source: &Contents) -> anyhow::Result<()> {
+        let target = Contents::read(self.to).await?;
+        let mut uids = Uids::new();
+        let mut made: BTreeMap<Key, Object> = BTreeMap::new();
+        for object in &source.0 {
+            let there = self.ensure(object).await.with_context(|| format!("copying {}", object.title()))?;
+            uids.insert(object.uid().to_owned(), there.uid().to_owned());
+            made.insert(object.key(), there);
+        }
+        for object in &source.0 {
+            let there = &made[&object.key()];
+            self.finish(object, there, &uids).await.with_context(|| format!("copying {}", object.title()))?;
+        }
+        self.prune(&target, &made).await
+    }
+
+    /// The object with what was declared; its status and owners come when all have their uids.
+    async fn ensure(&self, object: &Object) -> anyhow::Result<Object> {
+        let mut wanted = translate::created(object);
+        for _ in 0..ATTEMPTS {
+            let found = match requests::get(self.to, &object.path()).await {
+                Ok(found) => Object::new(object.kind, found),
+                Err(error) if has_code(&error, 404) => match self.create(object, &wanted).await {
+                    Err(error) if has_code(&error, 409) => continue,
+                    made => return Ok(Object::new(object.kind, made?)),
+                },
+                Err(error) => return Err(error.into()),
+            };
+            if !self.replace && !is_same(object, &found) {
+                bail!("the target has another one of that name: rename or delete one of them");
+            }
+            if object.kind == NAMESPACE {
+                return Ok(found);
+            }
+            if found.was(found.uid()) || !is_moved(object, &found) {
+                translate::take_over(&mut wanted, found.uid());
+            }
+            let Some(corrected) = translate::corrected(&wanted, &found.value) else { return Ok(found) };
+            match self.privileged(Method::PUT, &object.path(), "application/json", &corrected).await {
+                Err(error) if has_code(&error, 409) => {}
+                written => return Ok(Object::new(object.kind, written?)),
+            }
+        }
+        bail!("somebody else keeps writing it")
+    }
+
+    async fn create(&self, object: &Object, wanted: &Value) -> kube::Result<Value> {
+        self.privileged(Method::POST, &object.collection(), "application/json", wanted).await
+    }
+
+    /// A write; if it is refused, once more as an administrator of the highest kind.
+    async fn privileged(&self, method: Method, path: &str, kind: &str, body: &Value) -> kube::Result<Value> {
+        let path = format!("{path}?fieldManager={MANAGER}");
+        match requests::send(self.to, method.clone(), &path, kind, body).await {
+            Err(error) if has_code(&error, 403) => {
+                requests::send(self.masters, method, &path, kind, body).await.map_err(|_| error)
+            }
+            other => other,
+        }
+    }
+
+    /// Deletion under way, status, owners, and who owns which field: in this order.
+    async fn finish(&self, object: &Object, there: &Object, uids: &Uids) -> anyhow::Result<()> {
+        let path = object.path();
+        if object.is_terminating() && !there.is_terminating() {
+            // Before its status says who uses it: that it may be deleted was decided where it came from.
+            delete(self.to, &path, there.uid()).await?;
+        }
+        if object.kind.ours {
+            self.write_status(object, &path, uids).await?;
+        }
+        let owners = translate::owners(object, uids);
+        let live = requests::get(self.to, &path).await?;
+        let known = live["metadata"].get("ownerReferences").cloned().unwrap_or_else(|| json!([]));
+        if known != owners {
+            self.merge(&path, there.uid(), &json!({"ownerReferences": owners})).await?;
+        }
+        let Some(fields) = translate::ownership(object, uids) else { return Ok(()) };
+        let live = requests::get(self.to, &path).await?;
+        if live["metadata"]["managedFields"] != fields && object.kind != NAMESPACE {
+            self.merge(&path, there.uid(), &json!({"managedFields": fields})).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_status(&self, object: &Object, path: &str, uids: &Uids) -> anyhow::Result<()> {
+        for _ in 0..ATTEMPTS {
+            let mut live = requests::get(self.to, path).await?;
+            let generation = live["metadata"]["generation"].as_i64().unwrap_or(1);
+            let Some(status) = translate::status(object, uids, generation) else { return Ok(()) };
+            if live["status"] == status {
+                return Ok(());
+            }
+            live["status"] = status;
+            let to = format!("{path}/status");
+            match self.privileged(Method::PUT, &to, "application/json", &live).await {
+                Err(error) if has_code(&error, 409) => {}
+                written => return written.map(drop).context("writing its status"),
+            }
+        }
+        bail!("somebody else keeps writing its status")
+    }
+
+    async fn merge(&self, path: &str, uid: &str, metadata: &Value) -> kube::Result<()> {
+        let mut metadata = metadata.clone();
+        metadata["uid"] = uid.into();
+        let patch = json!({"metadata": metadata});
+        self.privileged(Method::PATCH, path, "application/merge-patch+json", &patch).await.map(drop)
+    }
+
+    /// Takes away what the source no longer has: what an earlier attempt copied, or what is older.
+    async fn prune(&self, target: &Contents, made: &BTreeMap<Key, Object>) -> anyhow::Result<()> {
+        for object in
+            target.0.iter().rev().filter(|object| object.kind.ours && !made.contains_key(&object.key()))
+        {
+            if !self.replace && object.annotation(MOVED_FROM_ANNOTATION).is_none() {
+                bail!(
+                    "the target has {} of its own: a site moves to a control plane without one",
+                    object.title()
+                );
+            }
+            remove(self.to, object).await.with_context(|| format!("taking away {}", object.title()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether one of two objects is a copy of the other, or both are of a third.
+pub(super) fn is_moved(object: &Object, found: &Object) -> bool {
+    found.was(object.uid()) || object.was(found.uid()) || object.before().any(|uid| found.was(uid))
+}
+
+/// Whether what the target has is the object, and not another of that name: a copy, what an installation makes by itself,
+/// or what is the same to the last letter.
+pub(super) fn is_same(object: &Object, found: &Object) -> bool {
+    let equal = match object.kind.name {
+        "Namespace" => true,
+        "Secret" => object.value["data"] == found.value["data"],
+        "Network" | "IPPool" | "StoragePool" => object.value["spec"] == found.value["spec"],
+        _ => false,
+    };
+    equal || is_moved(object, found)
+}
+
+/// Takes off an object what a copy has.
+pub(super) async fn unmark(client: &Client, object: &Object) -> anyhow::Result<()> {
+    let patch = json!({"metadata": {"uid": object.uid(), "annotations": {MOVED_FROM_ANNOTATION: null}}});
+    let merge = "application/merge-patch+json";
+    match requests::send(client, Method::PATCH, &object.path(), merge, &patch).await {
+        Err(error) if has_code(&error, 404) => Ok(()),
+        other => {
+            other?;
+            Ok(())
+        }
+    }
+}
+
+/// Takes an object away that nobody acts on, whatever holds it.
+pub(super) async fn remove(client: &Client, object: &Object) -> anyhow::Result<()> {
+    let path = object.path();
+    let gone = |result: kube::Result<Value>| match result {
+        Err(error) if has_code(&error, 404) => Ok(()),
+        other => other.map(drop),
+    };
+    let merge = "application/merge-patch+json";
+    if object.kind.ours {
+        // Who uses it goes too.
+        let unused = json!({"status": {"usedBy": null}});
+        gone(requests::send(client, Method::PATCH, &format!("{path}/status"), merge, &unused).await)?;
+    }
+    gone(requests::send(client, Method::PATCH, &path, merge, &translate::released()).await)?;
+    delete(client, &path, object.uid()).await?;
+    Ok(())
+}
+
+async fn delete(client: &Client, path: &str, uid: &str) -> kube::Result<()> {
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, "propagationPolicy": "Background"});
+    match requests::send(client, Method::DELETE, path, "application/json", &options).await {
+        Err(error) if has_code(&error, 404) => Ok(()),
+        other => other.map(drop),
+    }
+}

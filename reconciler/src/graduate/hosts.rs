@@ -1,0 +1,206 @@
+//! How hosts go from one control plane to another: each finds a ticket of its own where it was, and goes by it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, bail};
+use berth_api::{Host, SYSTEM_NAMESPACE, manifests::access, site::Record};
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Secret, ServiceAccount},
+        rbac::v1::{Role, RoleBinding},
+    },
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{
+    clock::Clock,
+    credential, install,
+    join::{Join, TokenTimes},
+};
+
+/// A Lease renewed within this time is a living agent's.
+const ALIVE: SignedDuration = SignedDuration::from_secs(40);
+/// How long the first token of a host counts on the control plane it goes to: one that is off is expected back by then.
+const LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How often is looked whether hosts have come.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// On a host's Lease: the term of the control plane that is in charge from then on.
+const MOVED_TO: &str = "berth.dev/moved-to-term";
+
+/// The control plane hosts go to, as they reach it.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// `https://host:port`
+    pub server: String,
+    /// The certificates that vouch for it, in PEM; none if the public ones do.
+    pub ca: Option<String>,
+}
+
+/// The hosts that can go anywhere: those that were not given up.
+pub(super) async fn all(client: &Client) -> anyhow::Result<BTreeSet<String>> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
+    Ok(hosts.iter().filter(|host| !host.spec.fenced).map(ResourceExt::name_any).collect())
+}
+
+/// Those of them whose agent has said something lately.
+pub(super) async fn alive(client: &Client, now: Timestamp) -> anyhow::Result<BTreeSet<String>> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let leases = leases.list(&ListParams::default()).await.context("listing the hosts' Leases")?;
+    let lives = |lease: &&Lease| {
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+        renewed.is_some_and(|at| now.duration_since(at.0) < ALIVE)
+    };
+    Ok(leases.iter().filter(lives).map(ResourceExt::name_any).collect())
+}
+
+/// Lets each host into the control plane it goes to, and leaves it what it needs for that where it is.
+///
+/// *Errors:* a control plane's.
+pub(super) async fn invite(
+    from: &Client,
+    to: &Client,
+    destination: &Destination,
+    next: &Record,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
+    for host in all(from).await? {
+        install::apply(to, &access::host(&host)).await.with_context(|| format!("letting host {host} in"))?;
+        let known = secrets.get_opt(&access::ticket_name(&host)).await.context("reading a host's ticket")?;
+        if known.is_some_and(|known| leads_to(&known, destination, next, now)) {
+            continue;
+        }
+        let token =
+            credential::request(to, &host, LIFE).await.with_context(|| format!("a token for {host}"))?;
+        let join = Join {
+            server: destination.server.clone(),
+            ca: destination.ca.clone(),
+            token,
+            host: host.clone(),
+        };
+        install::apply(from, &access::ticket(&host, &join.encode(), next.term))
+            .await
+            .with_context(|| format!("leaving host {host} its ticket"))?;
+    }
+    Ok(())
+}
+
+/// Has each host ask at once who is in charge: its Lease is not as it wrote it.
+///
+/// *Errors:* a control plane's.
+pub(super) async fn nudge(from: &Client, next: &Record) -> anyhow::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
+    let hosts = all(from).await?;
+    let term = next.term.to_string();
+    for lease in leases.list(&ListParams::default()).await.context("listing the hosts' Leases")? {
+        let name = lease.name_any();
+        if !hosts.contains(&name) || lease.annotations().get(MOVED_TO) == Some(&term) {
+            continue;
+        }
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {MOVED_TO: &term}}}));
+        match leases.patch(&name, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other.with_context(|| format!("telling host {name} that the site has moved"))?),
+        }
+    }
+    Ok(())
+}
+
+fn text(secret: &Secret, field: &str) -> Option<String> {
+    let value = secret.data.as_ref()?.get(field)?;
+    String::from_utf8(value.0.clone()).ok()
+}
+
+/// Whether a ticket is for this move, and does not end too soon.
+fn leads_to(ticket: &Secret, destination: &Destination, next: &Record, now: Timestamp) -> bool {
+    let Some(join) = text(ticket, "join").and_then(|join| Join::decode(&join).ok()) else { return false };
+    let of_this_move = text(ticket, "term") == Some(next.term.to_string());
+    let soon = TokenTimes::of(&join.token).is_some_and(|times| times.renew_at() < now);
+    of_this_move && join.server == destination.server && join.ca == destination.ca && !soon
+}
+
+/// The ticket of a host, read with its own rights.
+///
+/// *Errors:* there is none for it; the control plane's.
+pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let name = access::ticket_name(host);
+    let Some(secret) = secrets.get_opt(&name).await.context("reading this host's ticket")? else {
+        bail!(
+            "the site has moved, and there is nothing here for host {host} to go on with: join it there by hand"
+        )
+    };
+    let join = text(&secret, "join").context("this host's ticket is empty")?;
+    let join = Join::decode(&join).context("this host's ticket")?;
+    if join.host != host {
+        bail!("this host's ticket is for host {}", join.host);
+    }
+    Ok(join)
+}
+
+/// Takes the tickets away.
+///
+/// *Errors:* the control plane's.
+pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
+    let ours = ListParams::default().labels(access::HOST_LABEL);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    for secret in secrets.list(&ours).await.context("listing tickets")? {
+        let name = secret.name_any();
+        let roles: Api<Role> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+        let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+        let params = DeleteParams::default();
+        for gone in [
+            bindings.delete(&name, &params).await.map(drop),
+            roles.delete(&name, &params).await.map(drop),
+            secrets.delete(&name, &params).await.map(drop),
+        ] {
+            match gone {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => other.context("taking a ticket away")?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes from each host what [`invite`] gave it.
+///
+/// *Errors:* a control plane's.
+pub(super) async fn shut_out(from: &Client, to: &Client) -> anyhow::Result<()> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(to.clone(), SYSTEM_NAMESPACE);
+    for host in all(from).await? {
+        match accounts.delete(&access::account_name(&host), &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other.context("ending a host's access")?),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until these hosts have said something on this control plane; returns those that have not.
+///
+/// *Errors:* the control plane's.
+pub(super) async fn arrived(
+    client: &Client,
+    mut awaited: BTreeSet<String>,
+    limit: Duration,
+    clock: &dyn Clock,
+) -> anyhow::Result<BTreeSet<String>> {
+    let begun = Instant::now();
+    loop {
+        let here = alive(client, clock.now()).await?;
+        awaited.retain(|host| !here.contains(host));
+        if awaited.is_empty() || begun.elapsed() >= limit {
+            return Ok(awaited);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,151 @@
+//! What is copied, in which order: what is named comes before what names it.
+
+use berth_api::MOVED_FROM_ANNOTATION;
+use serde_json::Value;
+
+/// A kind that is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) plural: &'static str,
+    pub(super) namespaced: bool,
+    /// One of berth's own, with a status.
+    pub(super) ours: bool,
+}
+
+const fn ours(name: &'static str, plural: &'static str, namespaced: bool) -> Kind {
+    Kind { name, plural, namespaced, ours: true }
+}
+
+pub(super) const NAMESPACE: Kind =
+    Kind { name: "Namespace", plural: "namespaces", namespaced: false, ours: false };
+pub(super) const SECRET: Kind = Kind { name: "Secret", plural: "secrets", namespaced: true, ours: false };
+pub(super) const HOST: Kind = ours("Host", "hosts", false);
+pub(super) const VM: Kind = ours("VM", "vms", true);
+
+/// berth's kinds. Hosts come before all that can run: one that has not reported yet holds back placement.
+pub(super) const OURS: [Kind; 11] = [
+    ours("StoragePool", "storagepools", false),
+    ours("IPPool", "ippools", false),
+    ours("Network", "networks", true),
+    ours("VMClass", "vmclasses", true),
+    ours("Image", "images", true),
+    ours("PlacementGroup", "placementgroups", true),
+    HOST,
+    ours("Disk", "disks", true),
+    ours("PublicIP", "publicips", true),
+    VM,
+    ours("HotswapDiskAttachment", "hotswapdiskattachments", true),
+];
+
+impl Kind {
+    pub(super) fn api_version(&self) -> String {
+        if self.ours { format!("{}/{}", berth_api::GROUP, berth_api::VERSION) } else { "v1".to_owned() }
+    }
+
+    /// The path of all its objects, or of those in a namespace.
+    pub(super) fn collection(&self, namespace: Option<&str>) -> String {
+        let root = if self.ours { format!("/apis/{}", self.api_version()) } else { "/api/v1".to_owned() };
+        match namespace.filter(|_| self.namespaced) {
+            Some(namespace) => format!("{root}/namespaces/{namespace}/{}", self.plural),
+            None => format!("{root}/{}", self.plural),
+        }
+    }
+}
+
+/// An object and its kind.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    pub(super) kind: Kind,
+    pub(super) value: Value,
+}
+
+impl Object {
+    /// As a list or a GET answers: an item of a list may not say its kind.
+    pub(super) fn new(kind: Kind, mut value: Value) -> Self {
+        value["apiVersion"] = kind.api_version().into();
+        value["kind"] = kind.name.into();
+        Self { kind, value }
+    }
+
+    fn meta(&self, field: &str) -> &str {
+        self.value["metadata"][field].as_str().unwrap_or_default()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.meta("name")
+    }
+
+    pub(super) fn namespace(&self) -> Option<&str> {
+        Some(self.meta("namespace")).filter(|namespace| !namespace.is_empty())
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.meta("uid")
+    }
+
+    pub(super) fn version(&self) -> &str {
+        self.meta("resourceVersion")
+    }
+
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.value["metadata"]["annotations"][name].as_str()
+    }
+
+    /// The uids of what it is a copy of, or a copy of a copy. Its own is one if it was there before anything was copied, and
+    /// was found to be the same.
+    pub(super) fn before(&self) -> impl Iterator<Item = &str> {
+        let before = self.annotation(MOVED_FROM_ANNOTATION).unwrap_or_default();
+        before.split(',').filter(|uid| !uid.is_empty())
+    }
+
+    /// Whether it is a copy of the object with this uid.
+    pub(super) fn was(&self, uid: &str) -> bool {
+        self.before().any(|before| before == uid)
+    }
+
+    pub(super) fn is_terminating(&self) -> bool {
+        self.value["metadata"]["deletionTimestamp"].is_string()
+    }
+
+    pub(super) fn collection(&self) -> String {
+        self.kind.collection(self.namespace())
+    }
+
+    pub(super) fn path(&self) -> String {
+        format!("{}/{}", self.collection(), self.name())
+    }
+
+    /// Which object it is, on whichever control plane.
+    pub(super) fn key(&self) -> (&'static str, String, String) {
+        (self.kind.name, self.meta("namespace").to_owned(), self.name().to_owned())
+    }
+
+    /// For people: `Disk ns/name`.
+    pub(super) fn title(&self) -> String {
+        match self.namespace() {
+            Some(namespace) => format!("{} {namespace}/{}", self.kind.name, self.name()),
+            None => format!("{} {}", self.kind.name, self.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_ours_is_copied() {
+        let mut copied: Vec<_> = OURS.iter().map(|kind| (kind.name, kind.plural, kind.namespaced)).collect();
+        copied.sort_unstable();
+        let crds = berth_api::manifests::crds();
+        let mut defined: Vec<_> = crds
+            .iter()
+            .map(|crd| {
+                (crd.spec.names.kind.as_str(), crd.spec.names.plural.as_str(), crd.spec.scope == "Namespaced")
+            })
+            .collect();
+        defined.sort_unstable();
+        assert_eq!(copied, defined);
+    }
+}

@@ -1,0 +1,64 @@
+//! Plain requests on objects of any kind, as JSON.
+
+use anyhow::bail;
+use kube::Client;
+use serde_json::Value;
+
+/// Pages of one list; more objects than this many times 500 are none of ours.
+const MAX_PAGES: usize = 200;
+
+/// One GET.
+pub(crate) async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
+    let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    client.request(request).await
+}
+
+/// Every object of a collection, at a revision or now.
+///
+/// *Errors:* 410 if the revision is no longer kept.
+pub(crate) async fn list(client: &Client, path: &str, revision: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    let mut next = match revision {
+        Some(revision) => format!("{path}?limit=500&resourceVersion={revision}&resourceVersionMatch=Exact"),
+        None => format!("{path}?limit=500"),
+    };
+    for _ in 0..MAX_PAGES {
+        let mut page = get(client, &next).await?;
+        if let Some(items) = page["items"].as_array_mut() {
+            objects.append(items);
+        }
+        match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
+            Some(token) => next = format!("{path}?limit=500&continue={}", encoded(token)),
+            None => return Ok(objects),
+        }
+    }
+    bail!("{path} has more than {} objects", MAX_PAGES * 500)
+}
+
+/// Percent-encoded for a query.
+pub(crate) fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// Whether the control plane answered with this code.
+pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// One request with a body.
+///
+/// *Errors:* the control plane's.
+pub(crate) async fn send(
+    client: &Client,
+    method: http::Method,
+    path: &str,
+    content_type: &str,
+    body: &Value,
+) -> Result<Value, kube::Error> {
+    let body = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
+    let request = http::Request::builder().method(method).uri(path).header("content-type", content_type);
+    client.request(request.body(body).map_err(kube::Error::HttpError)?).await
+}
