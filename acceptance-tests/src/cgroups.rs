@@ -58,8 +58,8 @@ fn holds_none(group: &Path) -> bool {
 pub fn remove(groups: &BTreeSet<PathBuf>) {
     for group in groups {
         for _ in 0..TRIES {
-            // Not every hierarchy has it, and one that holds a process stays.
-            if fs::remove_dir(group).is_ok() || !holds_none(group) {
+            // Not every hierarchy has it. A process that has ended may still be listed.
+            if fs::remove_dir(group).is_ok() || !group.exists() {
                 break;
             }
             std::thread::sleep(PAUSE);

@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::identity;
 use crate::hypervisor::Limits;
 
 /// The directory of ours in every hierarchy.
@@ -138,7 +139,7 @@ impl Cgroups {
                 // Refused while a process is in it, and for the files beside.
                 let removed = std::fs::remove_dir(entry.path());
                 busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
-                    && holds_no_process(&entry.path());
+                    && holds_nothing_alive(&entry.path());
             }
             let _ = std::fs::remove_dir(&parent);
         }
@@ -146,8 +147,11 @@ impl Cgroups {
     }
 }
 
-fn holds_no_process(cgroup: &Path) -> bool {
-    std::fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
+/// A process that has ended is still listed for a moment, in its last as number 0.
+pub(super) fn holds_nothing_alive(cgroup: &Path) -> bool {
+    let alive = |pid: i32| identity::stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| !stat.has_ended()));
+    let listed = std::fs::read_to_string(cgroup.join("cgroup.procs"));
+    listed.is_ok_and(|listed| !listed.lines().filter_map(|line| line.trim().parse().ok()).any(alive))
 }
 
 impl Hierarchy {

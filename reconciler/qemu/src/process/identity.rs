@@ -12,7 +12,19 @@ use super::{ProcessError, ProcessIdentity};
 /// The parts of `/proc/PID/stat` that are used.
 pub(super) struct Stat {
     pub(super) state: char,
+    /// The threads that have not ended, the first one counted whether it has or not.
+    pub(super) threads: u32,
     pub(super) start_time: u64,
+}
+
+impl Stat {
+    /// The first thread may be a zombie while others still end, with the files and the cgroup of the process.
+    pub(super) fn has_ended(&self) -> bool {
+        match self.state {
+            'Z' => self.threads <= 1,
+            state => matches!(state, 'X' | 'x'),
+        }
+    }
 }
 
 /// None: there is no such process.
@@ -30,7 +42,8 @@ pub(super) fn parse(stat: &str) -> Option<Stat> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some(Stat { state, start_time: fields.nth(18)?.parse().ok()? })
+    let threads = fields.nth(16)?.parse().ok()?;
+    Some(Stat { state, threads, start_time: fields.nth(1)?.parse().ok()? })
 }
 
 /// A process may vanish between two reads: both are its way to say so.
@@ -51,7 +64,7 @@ pub(super) fn is_alive(process: &ProcessIdentity) -> Result<bool, ProcessError> 
     }
     match stat(process.pid)? {
         Some(stat) if stat.start_time == process.start_time => {
-            let ended = matches!(stat.state, 'Z' | 'X' | 'x');
+            let ended = stat.has_ended();
             if ended {
                 reap(process.pid);
             }

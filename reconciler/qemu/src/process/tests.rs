@@ -20,10 +20,20 @@ fn hypervisor() -> LocalHypervisor {
 
 #[test]
 fn a_process_named_like_a_stat_line_is_read_right() {
-    let text = "42 (a) R 1 (b) S) S 1 42 42 0 -1 4194560 100 0 0 0 1 2 3 4 20 0 1 0 987654 1000 200 18446744073709551615";
+    let text = "42 (a) R 1 (b) S) S 1 42 42 0 -1 4194560 100 0 0 0 1 2 3 4 20 0 7 0 987654 1000 200 18446744073709551615";
     let stat = identity::parse(text).expect("a stat line");
-    assert_eq!((stat.state, stat.start_time), ('S', 987_654));
+    assert_eq!((stat.state, stat.threads, stat.start_time), ('S', 7, 987_654));
     assert!(identity::parse("42 (cut").is_none());
+}
+
+#[test]
+fn a_process_has_ended_when_its_last_thread_has() {
+    for (state, threads, ended) in
+        [('S', 1, false), ('R', 4, false), ('Z', 4, false), ('Z', 1, true), ('X', 0, true)]
+    {
+        let stat = identity::Stat { state, threads, start_time: 1 };
+        assert_eq!(stat.has_ended(), ended, "{state} with {threads} threads");
+    }
 }
 
 #[tokio::test]
@@ -166,6 +176,24 @@ fn limits_are_written_where_the_version_keeps_them() {
         cgroups.has_started("i-1");
         assert_eq!(read(share), once_started);
     }
+}
+
+#[test]
+fn a_cgroup_that_lists_only_what_has_ended_will_be_empty() {
+    let cgroup = tempfile::tempdir().expect("a temporary directory");
+    let mut child = Command::new("true").spawn().expect("started");
+    let zombie = i32::try_from(child.id()).expect("process numbers are positive ints");
+    while !identity::stat(zombie).expect("readable").expect("not waited for").has_ended() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let ours = std::process::id();
+    for (listed, expected) in
+        [(String::new(), true), (format!("{zombie}\n0\n"), true), (format!("{zombie}\n{ours}\n"), false)]
+    {
+        std::fs::write(cgroup.path().join("cgroup.procs"), &listed).expect("written");
+        assert_eq!(cgroup::holds_nothing_alive(cgroup.path()), expected, "{listed:?}");
+    }
+    child.wait().expect("ended");
 }
 
 #[test]
