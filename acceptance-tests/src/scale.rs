@@ -14,7 +14,7 @@ mod stage;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::measure::proc;
 use crate::report::note;
@@ -34,7 +34,11 @@ const HEARTBEATS: &[&str] = &["leases"];
 const LISTS: u32 = 5;
 /// How long it is watched what happens when nobody asks for anything, before each burst.
 const IDLE: Duration = Duration::from_secs(3);
-const SETTLE: Duration = Duration::from_secs(5);
+/// Hosts tell of the last VMs in Events and their own status a while after these have converged: until it stops.
+const REST: Duration = Duration::from_secs(300);
+const GLANCE: Duration = Duration::from_secs(5);
+/// As many writes in [`GLANCE`] are nothing: a host looks itself over now and then.
+const NOTHING: u64 = 5;
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +62,8 @@ pub struct Burst {
     pub bound: Duration,
     /// From the first request until all were ready, and their disks.
     pub converged: Duration,
-    /// Processor time of control plane and controllers, without what they take when nothing happens.
+    /// Processor time of control plane and controllers until nothing was written any more, without what they take when
+    /// nothing happens.
     pub cpu: Duration,
     /// Processor time of all simulated hosts.
     pub hosts_cpu: Duration,
@@ -219,8 +224,8 @@ impl Site {
         // Why they were not created tells more than that they were not seen.
         let created = created?.with_context(|| format!("creating {count} VMs at once"))?;
         let (bound, converged) = followed.with_context(|| format!("{count} VMs at once"))?;
-        self.stage.must_run()?;
         self.vms = all;
+        self.rest()?;
         let took = begun.elapsed();
         Ok(Burst {
             vms: count,
@@ -231,6 +236,25 @@ impl Site {
             hosts_cpu: proc::cpu(hosts)?.saturating_sub(before.2),
             counts: self.plane.counts()?.since(&before.0),
         })
+    }
+
+    /// Waits until nothing is written any more.
+    fn rest(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            self.stage.must_run()?;
+            let before = self.plane.counts()?;
+            std::thread::sleep(GLANCE);
+            let written = self.plane.counts()?.since(&before);
+            let written = written.writes.saturating_sub(written.writes_of(HEARTBEATS));
+            if written <= NOTHING {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < REST,
+                "{written} writes in {GLANCE:?}, {REST:?} after all VMs had converged"
+            );
+        }
     }
 
     fn follow(&self, all: usize, begun: Instant) -> Result<(Duration, Duration)> {
@@ -255,8 +279,6 @@ impl Site {
     }
 
     fn steady(&self, length: Duration) -> Result<Steady> {
-        // Events and the hosts' own status come a moment after the last VM.
-        std::thread::sleep(SETTLE);
         let up = self.stage.up();
         let (begun, cpu, counts) = (Instant::now(), proc::cpu(up)?, self.plane.counts()?);
         std::thread::sleep(length);

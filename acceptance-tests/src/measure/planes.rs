@@ -30,6 +30,8 @@ const WATCHERS: usize = 1000;
 const SEEN: usize = 200;
 /// Each control plane in turn, so often.
 const ROUNDS: usize = 3;
+/// From the last round until memory is looked at.
+const SETTLE: Duration = Duration::from_secs(15);
 /// What is written: small, as in the figures others publish.
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const CELLS: &str = "/apis/load.example/v1/namespaces/default/cells";
@@ -63,6 +65,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
             found.push(measured);
         }
     }
+    // A thousand connections have just been closed.
+    std::thread::sleep(SETTLE);
     let memory = planes.iter().map(Plane::memory).collect::<Result<Vec<f64>>>()?;
     site.stop()?;
     let [ours, theirs] = &found;

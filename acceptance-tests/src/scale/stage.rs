@@ -47,7 +47,9 @@ impl Stage {
             up.must_run()?;
             Plane::open(&kubeconfig, &namespace)
         })?;
-        let mut simulate = namespace.command(berth);
+        // As many hosts have processors of their own, and do not take the control plane's.
+        let mut simulate = namespace.command("nice");
+        simulate.args(["-n", "19"]).arg(berth);
         simulate.args(["host", "--simulate", &hosts.to_string(), "--kubeconfig"]).arg(&kubeconfig);
         // A line for every VM, times the hosts of a data centre on one machine, would be measured too.
         simulate.env("BERTH_LOG", "warn");

@@ -44,11 +44,11 @@ impl FieldPath {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) uid: Box<str>,
-    pub(crate) labels: Vec<(Box<str>, Box<str>)>,
+    pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
     /// Values of the resource's selectable fields.
-    pub(crate) fields: Vec<(Box<str>, Box<str>)>,
+    pub(crate) fields: Box<[(Box<str>, Box<str>)]>,
     /// uids of owners.
-    pub(crate) owners: Vec<Box<str>>,
+    pub(crate) owners: Box<[Box<str>]>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub(crate) deleting: bool,
 }
@@ -166,9 +166,11 @@ fn push_member(text: &mut Vec<u8>, name: &str, value: &Value) {
 pub(crate) fn with_revision(text: &[u8], revision: u64) -> Option<Bytes> {
     let slot = text.windows(REVISION_SLOT.len()).position(|at| at == REVISION_SLOT)? + REVISION_SLOT.len();
     let end = slot + text[slot..].iter().position(|b| *b == b'"')?;
-    let mut out = Vec::with_capacity(text.len() + 8);
+    let revision = revision.to_string();
+    // It is kept for as long as the object: no byte too many.
+    let mut out = Vec::with_capacity(slot + revision.len() + text.len() - end);
     out.extend_from_slice(&text[..slot]);
-    out.extend_from_slice(revision.to_string().as_bytes());
+    out.extend_from_slice(revision.as_bytes());
     out.extend_from_slice(&text[end..]);
     Some(out.into())
 }

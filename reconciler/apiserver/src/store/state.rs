@@ -3,7 +3,9 @@
 //! Pure and synchronous; knows neither SQLite nor HTTP. It sits under one lock, so that a list and the
 //! subscription that continues it see one and the same revision.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
@@ -58,6 +60,30 @@ struct Watcher {
 
 type Name = (Arc<str>, Arc<str>);
 
+/// An object as it is found by its uid, of which no copy is kept: there may be a hundred thousand.
+#[derive(Debug)]
+struct ByUid(Arc<Entry>);
+
+impl Borrow<str> for ByUid {
+    fn borrow(&self) -> &str {
+        &self.0.facts.uid
+    }
+}
+
+impl Hash for ByUid {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.facts.uid.hash(state);
+    }
+}
+
+impl PartialEq for ByUid {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.facts.uid == other.0.facts.uid
+    }
+}
+
+impl Eq for ByUid {}
+
 #[derive(Debug, Default)]
 struct Table {
     objects: BTreeMap<Name, Arc<Entry>>,
@@ -79,7 +105,7 @@ pub(crate) struct State {
     recent_bytes: usize,
     /// Every event after this revision is in `recent`.
     pub(crate) recent_after: u64,
-    uids: HashMap<Box<str>, Key>,
+    uids: HashSet<ByUid>,
     dependents: HashMap<Box<str>, HashSet<Key>>,
     everything: Vec<Watcher>,
     next_watcher: u64,
@@ -96,7 +122,7 @@ impl State {
             recent: VecDeque::new(),
             recent_bytes: 0,
             recent_after: revision,
-            uids: HashMap::new(),
+            uids: HashSet::new(),
             dependents: HashMap::new(),
             everything: Vec::new(),
             next_watcher: 0,
@@ -117,7 +143,7 @@ impl State {
     }
 
     pub(crate) fn by_uid(&self, uid: &str) -> Option<&Arc<Entry>> {
-        self.get(self.uids.get(uid)?)
+        self.uids.get(uid).map(|found| &found.0)
     }
 
     pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
@@ -207,6 +233,7 @@ impl State {
                 bytes: entry.bytes.clone(),
                 facts: Arc::new(facts),
             });
+            self.uids.replace(ByUid(Arc::clone(entry)));
         }
     }
 
@@ -304,15 +331,15 @@ impl State {
     }
 
     fn index(&mut self, entry: &Arc<Entry>) {
-        self.uids.insert(entry.facts.uid.clone(), entry.key.clone());
+        self.uids.replace(ByUid(Arc::clone(entry)));
         for owner in &entry.facts.owners {
             self.dependents.entry(owner.clone()).or_default().insert(entry.key.clone());
         }
     }
 
     fn unindex(&mut self, entry: &Arc<Entry>) {
-        if self.uids.get(&entry.facts.uid) == Some(&entry.key) {
-            self.uids.remove(&entry.facts.uid);
+        if self.by_uid(&entry.facts.uid).is_some_and(|found| found.key == entry.key) {
+            self.uids.remove(&*entry.facts.uid);
         }
         for owner in &entry.facts.owners {
             if let Some(keys) = self.dependents.get_mut(owner) {
