@@ -182,7 +182,7 @@ pub mod scale {
     /// Against the anchor.
     pub const RATIO: Figure = Figure::at_most(
         "N6.ratio",
-        "our apply of 1,000 VMs ÷ that of 100 ConfigMaps by hashicorp/kubernetes",
+        "our apply of 1,000 VMs ÷ that of 1,000 ConfigMaps by hashicorp/kubernetes",
         Ratio,
         1.0,
     )
@@ -190,13 +190,13 @@ pub mod scale {
     /// An anchor.
     pub const KUBERNETES_PLAN: Figure = Figure::anchor(
         "N6.kubernetes.plan",
-        "hashicorp/kubernetes: the same plan of 100 ConfigMaps",
+        "hashicorp/kubernetes: the same plan of 1,000 ConfigMaps",
         Seconds,
     );
     /// An anchor.
     pub const KUBERNETES_APPLY: Figure = Figure::anchor(
         "N6.kubernetes.apply",
-        "hashicorp/kubernetes: apply that creates 100 ConfigMaps",
+        "hashicorp/kubernetes: apply that creates 1,000 ConfigMaps",
         Seconds,
     );
     /// An anchor.

@@ -45,7 +45,7 @@ resource "berth_vm" "many" {
 }
 "#;
 
-/// A tenth, and in one round only: its client asks a few times a second at most, so that a thousand take many minutes.
+/// The smallest that this provider makes.
 const KUBERNETES: &str = r#"
 terraform {
   required_providers {
@@ -57,7 +57,7 @@ provider "kubernetes" {
   load_config_file = true
 }
 resource "kubernetes_config_map" "many" {
-  count = 100
+  count = COUNT
   metadata {
     name = "map-${count.index}"
   }
