@@ -21,6 +21,8 @@ mod token;
 mod undelete;
 mod up;
 
+use std::time::Duration;
+
 use anyhow::Context;
 
 use crate::cli::{Cli, Command};
@@ -59,10 +61,14 @@ pub(crate) fn time(text: &str) -> Result<crate::cli::Life, String> {
     token::duration(text).map(crate::cli::Life)
 }
 
+/// How long a thread for work that blocks waits for more of it: each keeps some 300 KiB for what it allocates.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
+
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("berth")
+        .thread_keep_alive(IDLE_THREAD)
         .enable_all()
         .build()
         .context("starting the runtime")
