@@ -306,12 +306,20 @@ fn merge(object: &mut Value, patch: &Value) {
         *object = Value::Object(Map::new());
     }
     let Some(members) = object.as_object_mut() else { return };
-    for (name, value) in patch {
-        if value.is_null() {
-            members.shift_remove(name);
-        } else {
-            merge(members.entry(name).or_insert(Value::Null), value);
-        }
+    remove(members, patch, Value::is_null);
+    for (name, value) in patch.iter().filter(|(_, value)| !value.is_null()) {
+        merge(members.entry(name).or_insert(Value::Null), value);
+    }
+}
+
+/// Removes the members that a patch wants gone: all at once, since those behind one that is taken out move up.
+pub(super) fn remove(
+    members: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    gone: impl Fn(&Value) -> bool,
+) {
+    if patch.values().any(&gone) {
+        members.retain(|name, _| !patch.get(name).is_some_and(&gone));
     }
 }
 
