@@ -99,7 +99,7 @@ impl KubernetesControlPlane {
             "--endpoint-reconciler-type=none",
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             &format!("--service-account-key-file={}", file("accounts.pub")),
             &format!("--service-account-signing-key-file={}", file("accounts.key")),
             &format!("--token-auth-file={}", file("tokens.csv")),

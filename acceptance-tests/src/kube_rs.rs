@@ -19,7 +19,7 @@ use crate::{process, report, workspace};
 /// A crate, what its tests need of the others, and those of its tests that ask a cluster for no pod, node or service.
 ///
 /// Of the others, those that are not named want: pods (most of them), a Node, a Service, a ComponentStatus, a Deployment, a
-/// CertificateSigningRequest, an APIService or a TokenReview.
+/// CertificateSigningRequest or an APIService.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
     /// The crate.
@@ -44,6 +44,7 @@ pub const SUITES: &[Suite] = &[
         package: "kube-client",
         needs: "[dev-dependencies.kube]\npath = \"../kube\"\nfeatures = [\"derive\"]\n",
         tests: &[
+            "api::util::test::create_token_request",
             "api::entry::tests::entry_create_missing_object",
             "api::entry::tests::entry_update_existing_object",
             "api::entry::tests::entry_create_dry_run",

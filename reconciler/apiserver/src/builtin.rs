@@ -178,6 +178,7 @@ fn resource(definition: &Definition) -> Resource {
 
 /// Defaults and server-kept members of a built-in object that is to be stored.
 pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Value>, now: Timestamp) {
+    decode::rewrite_times("", &resource.versions[resource.storage_version].schema.root, object);
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => prepare_namespace(object, old),
         ("", "secrets") => {
@@ -254,10 +255,17 @@ pub(crate) fn blank(resource: &Resource) -> Value {
     }
 }
 
+/// What holds a namespace until there is nothing in it.
+pub(crate) const FINALIZER: &str = "kubernetes";
+
 /// What the server sets in a new object and nobody owns.
 pub(crate) fn begin(resource: &Resource, object: &mut Value) {
     if resource.is("", "namespaces") {
-        object["spec"] = json!({"finalizers": ["kubernetes"]});
+        let mut finalizers = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+        if !finalizers.iter().any(|one| one == FINALIZER) {
+            finalizers.push(FINALIZER.into());
+        }
+        object["spec"] = json!({"finalizers": finalizers});
         object["status"] = json!({"phase": "Active"});
     }
 }
@@ -266,6 +274,34 @@ fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
     if let Some(old) = old {
         object["spec"] = old["spec"].clone();
     }
+    label_namespace(object);
+    complete_conditions(object);
+}
+
+/// A condition of a namespace always has the member, be there a time in it or not.
+fn complete_conditions(object: &mut Value) {
+    let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        complete(condition, "lastTransitionTime", Value::Null);
+    }
+}
+
+/// What is filled in of an object that was sent whole: its sender owns it.
+pub(crate) fn default(resource: &Resource, object: &mut Value) {
+    if !resource.is("", "namespaces") {
+        return;
+    }
+    // One whose name is still to be made gets its label with it.
+    if object["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty()) {
+        label_namespace(object);
+    }
+    complete_conditions(object);
+    if let Some(spec) = object.get_mut("spec") {
+        drop_empty(spec, &["finalizers"]);
+    }
+}
+
+fn label_namespace(object: &mut Value) {
     let name = object["metadata"]["name"].clone();
     let metadata = crate::meta::of(object);
     let labels = metadata.entry("labels").or_insert_with(|| Value::Object(Map::new()));

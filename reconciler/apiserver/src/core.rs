@@ -14,6 +14,7 @@ use crate::backups;
 use crate::builtin::{ADMISSION, EVENTS};
 use crate::catalog::Catalog;
 use crate::clock::{Clock, Ids};
+use crate::credentials::Credentials;
 use crate::error::{ApiError, Result};
 use crate::event;
 use crate::resource::Resource;
@@ -40,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) signing: SigningKey,
     pub(crate) grants: GrantsCache,
     pub(crate) backups: backups::Counters,
+    /// Of a server with a directory. Set before the server answers anybody.
+    pub(crate) credentials: Option<Credentials>,
     /// Set before the server answers anybody.
     pub(crate) audit: Option<Audit>,
     policies: Mutex<Option<(u64, u64, Arc<Policies>)>>,
@@ -68,6 +71,7 @@ impl Core {
             signing,
             grants: GrantsCache::default(),
             backups: backups::Counters::default(),
+            credentials: None,
             audit: None,
             policies: Mutex::default(),
             policy_storage: format!("{ADMISSION}/validatingadmissionpolicies").into(),

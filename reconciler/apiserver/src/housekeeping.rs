@@ -254,7 +254,7 @@ async fn drop_finalizer(core: &Arc<Core>, key: &Key, finalizer: &str) -> Step {
     gone_is_done(call.patch(PatchKind::Merge, patch).await)
 }
 
-/// Deletes everything in a namespace, and its own finalizer once nothing is left.
+/// Deletes everything in a namespace, and the finalizer that is for that once nothing is left.
 async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     let name = key.name.to_string();
     let contents: Vec<_> = {
@@ -270,10 +270,13 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     }
     let Some(entry) = core.store.get(key) else { return Ok(()) };
     let mut namespace = entry.value();
-    if namespace["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+    // Those of others are theirs to take out.
+    let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() else { return Ok(()) };
+    let before = finalizers.len();
+    finalizers.retain(|one| one != builtin::FINALIZER);
+    if finalizers.len() == before {
         return Ok(());
     }
-    namespace["spec"]["finalizers"] = serde_json::json!([]);
     let Some(mut call) = call(core, key) else { return Ok(()) };
     call.target.sub = Sub::Finalize;
     gone_is_done(call.update(namespace).await)

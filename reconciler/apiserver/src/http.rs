@@ -20,6 +20,7 @@ use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use crate::builtin::decode;
 use crate::core::Core;
 use crate::discovery::Document;
 use crate::error::{ApiError, Result};
@@ -196,17 +197,14 @@ impl Front {
         let asker = asker(&request, &who);
         let verb = path.verb(request.method(), Options::is_watch(&query));
         if let Some(review) = review::Kind::of(request.uri().path()) {
-            // Whoever somebody is may ask about themselves.
-            if verb != "create" {
+            if verb != "create" || !review.is_open() {
                 authorize::resource(&self.core, &who, verb, &path, "")?;
+            }
+            if verb != "create" {
                 return Err(ApiError::method_not_allowed());
             }
-            let (request, _room) = self.bodies.receive(request).await?;
-            let _turn = self.turn(&asker).await?;
-            let expected = Expected::builtin(review.group, "v1", review.kind);
-            let body = body::object(request, &expected).await?.value;
-            let answer = review::answer(&self.core, &who, review, body)?;
-            return Ok(respond::json(StatusCode::CREATED, &answer));
+            let options = Options::parse(request.method(), &query)?;
+            return self.review(request, review, &who, &options).await;
         }
         let selector = query.first("fieldSelector").unwrap_or_default();
         let target = path.resolve(&self.core.catalog.served(), verb);
@@ -259,6 +257,29 @@ impl Front {
         };
         response.extensions_mut().insert(Written { name: call.target.name, revision: call.written });
         Ok(response)
+    }
+
+    async fn review(
+        &self,
+        request: Request<Body>,
+        review: review::Kind,
+        who: &Identity,
+        options: &Options,
+    ) -> Result<Response<Body>> {
+        let asker = asker(&request, who);
+        let (request, _room) = self.bodies.receive(request).await?;
+        let _turn = self.turn(&asker).await?;
+        let mut body = body::object(request, &Expected::builtin(review.group, "v1", review.kind)).await?;
+        let mut warnings = Vec::new();
+        let unknown = decode::accept(review.group, review.kind, &mut body.value)
+            .map_err(|why| decode::unreadable(review.kind, &why))?;
+        if let Some(strict) = options.field_validation.tell(&body.twice, &unknown, &mut warnings) {
+            return Err(decode::unreadable(review.kind, &strict));
+        }
+        Ok(match review::answer(&self.core, who, review, body.value) {
+            Ok(answer) => respond::review(&answer, &warnings),
+            Err(error) => respond::failure(&error, &warnings),
+        })
     }
 
     /// The beginning of the line that tells of a request, if it is one that is told of.

@@ -11,6 +11,7 @@
 
 mod admission;
 mod audit;
+mod authenticate;
 mod authorize;
 mod backups;
 mod bootstrap;

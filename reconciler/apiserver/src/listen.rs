@@ -21,11 +21,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::authenticate;
 use crate::conduct::{Conduct, Verdict};
-use crate::credentials::{Credentials, of_certificate};
+use crate::credentials::of_certificate;
 use crate::http::{Front, bearer, from_socket};
 use crate::identity::Identity;
-use crate::service_account;
 use crate::stall::Stalling;
 
 /// Connections open at once.
@@ -45,15 +45,9 @@ const CONNECTION_WINDOW: u32 = 256 << 10;
 /// How often it is looked at what a client does with its connection.
 const LOOK: Duration = Duration::from_secs(20);
 
-#[derive(Debug)]
-pub(crate) struct Door {
-    pub(crate) front: Arc<Front>,
-    pub(crate) credentials: Option<Arc<Credentials>>,
-}
-
 /// Accepts until `stop`, then waits a moment for what runs.
 pub(crate) async fn serve(
-    door: Arc<Door>,
+    front: Arc<Front>,
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     stop: CancellationToken,
@@ -77,10 +71,10 @@ pub(crate) async fn serve(
                 }
             },
         };
-        let (door, tls, stop) = (Arc::clone(&door), tls.clone(), stop.clone());
+        let (front, tls, stop) = (Arc::clone(&front), tls.clone(), stop.clone());
         connections.spawn(async move {
-            let _connected = door.front.metrics.connected();
-            connection(Arc::clone(&door), stream, peer, tls, stop).await;
+            let _connected = front.metrics.connected();
+            connection(Arc::clone(&front), stream, peer, tls, stop).await;
             drop(place);
         });
     }
@@ -92,7 +86,7 @@ pub(crate) async fn serve(
 }
 
 async fn connection(
-    door: Arc<Door>,
+    front: Arc<Front>,
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
@@ -102,13 +96,13 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let stream = Stalling::new(stream);
     let Some(tls) = tls else {
-        return talk(door, stream, peer, None, stop).await;
+        return talk(front, stream, peer, None, stop).await;
     };
     match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
         Ok(Ok(stream)) => {
             let (_, session) = stream.get_ref();
             let by_certificate = session.peer_certificates().and_then(|chain| of_certificate(chain.first()?));
-            talk(door, stream, peer, by_certificate, stop).await;
+            talk(front, stream, peer, by_certificate, stop).await;
         }
         Ok(Err(error)) => tracing::debug!(error = %error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake took too long"),
@@ -116,7 +110,7 @@ async fn connection(
 }
 
 async fn talk<S>(
-    door: Arc<Door>,
+    front: Arc<Front>,
     stream: S,
     peer: SocketAddr,
     by_certificate: Option<Identity>,
@@ -128,7 +122,7 @@ async fn talk<S>(
     let noted = Arc::clone(&conduct);
     let service = service_fn(move |request: Request<Incoming>| {
         let answering = noted.request(request.version());
-        let answer = answer(Arc::clone(&door), request.map(Body::new), peer, by_certificate.clone());
+        let answer = answer(Arc::clone(&front), request.map(Body::new), peer, by_certificate.clone());
         async move {
             let response = answer.await;
             Ok::<_, Infallible>(match answering {
@@ -174,21 +168,18 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
 }
 
 async fn answer(
-    door: Arc<Door>,
+    front: Arc<Front>,
     mut request: Request<Body>,
     peer: SocketAddr,
     by_certificate: Option<Identity>,
 ) -> http::Response<Body> {
     // A wrong token is not overlooked because the certificate would do.
     let who = match bearer(&request) {
-        Some(token) => {
-            let known = door.credentials.as_ref().and_then(|credentials| credentials.of_token(token));
-            known.or_else(|| service_account::authenticate(&door.front.core, token))
-        }
+        Some(token) => authenticate::bearer(&front.core, token),
         None => by_certificate,
     };
     from_socket(&mut request, peer);
-    door.front.answer(request, who).await
+    front.answer(request, who).await
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `metadata`: what clients may set, and what the server sets.
 
-pub(crate) mod decode;
+mod decode;
 pub(crate) mod names;
+pub(crate) mod time;
 mod validate;
 
 use serde_json::{Map, Value};

@@ -24,6 +24,37 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
+impl FieldValidation {
+    /// Tells of what a lenient reader passes over, members that stand twice and unknown ones: as warnings, or, of a strict
+    /// request, as the text that refuses it.
+    pub(crate) fn tell(
+        self,
+        twice: &[String],
+        unknown: &[String],
+        warnings: &mut Vec<String>,
+    ) -> Option<String> {
+        let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
+        let told: Vec<String> = twice.iter().cloned().chain(unknown).collect();
+        match self {
+            _ if told.is_empty() => None,
+            Self::Ignore => None,
+            Self::Warn => {
+                told.into_iter().for_each(|one| warn(one, warnings));
+                None
+            }
+            Self::Strict => Some(format!("strict decoding error: {}", told.join(", "))),
+        }
+    }
+}
+
+/// Of what go-yaml tells in several lines, each is a warning.
+fn warn(told: String, warnings: &mut Vec<String>) {
+    match told.split_once("yaml: unmarshal errors:\n") {
+        Some((_, lines)) => warnings.extend(lines.lines().map(|line| line.trim().to_owned())),
+        None => warnings.push(told),
+    }
+}
+
 /// The query of a request, and for deletions the body's `DeleteOptions`.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {

@@ -1,12 +1,14 @@
-//! Questions users ask about themselves: who am I, may I do this, what may I do.
+//! Questions users ask about themselves: who am I, may I do this, what may I do; and whose a token is.
 
 use serde_json::{Value, json};
 
+use crate::authenticate::{self, Refused};
 use crate::authorize::{self, Attributes};
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
-use crate::meta::invalid;
+use crate::meta::{self, invalid};
+use crate::service_account::ISSUER;
 
 /// A review: posted, answered, never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,7 @@ pub(crate) struct Kind {
 
 const WHO: Kind =
     Kind { group: "authentication.k8s.io", plural: "selfsubjectreviews", kind: "SelfSubjectReview" };
+const WHOSE: Kind = Kind { group: "authentication.k8s.io", plural: "tokenreviews", kind: "TokenReview" };
 const MAY: Kind = Kind {
     group: "authorization.k8s.io",
     plural: "selfsubjectaccessreviews",
@@ -26,7 +29,7 @@ const MAY: Kind = Kind {
 const RULES: Kind =
     Kind { group: "authorization.k8s.io", plural: "selfsubjectrulesreviews", kind: "SelfSubjectRulesReview" };
 
-pub(crate) const KINDS: &[Kind] = &[WHO, MAY, RULES];
+pub(crate) const KINDS: &[Kind] = &[WHO, WHOSE, MAY, RULES];
 
 impl Kind {
     /// The review posted to `path`.
@@ -38,10 +41,15 @@ impl Kind {
                 .is_some_and(|r| r == kind.plural)
         })
     }
+
+    /// Whether everybody may ask it: what it tells is about who asks.
+    pub(crate) fn is_open(self) -> bool {
+        self != WHOSE
+    }
 }
 
+/// Answers a review that was accepted.
 pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value) -> Result<Value> {
-    crate::meta::well_formed(&mut review, None).map_err(ApiError::bad_request)?;
     let spec = review["spec"].clone();
     if kind == MAY {
         one_question(&spec)?;
@@ -55,12 +63,14 @@ pub(crate) fn answer(core: &Core, who: &Identity, kind: Kind, mut review: Value)
     }
     review["kind"] = kind.kind.into();
     review["apiVersion"] = format!("{}/v1", kind.group).into();
-    crate::meta::tidy(&mut review);
+    meta::tidy(&mut review);
     if kind == WHO {
         review["metadata"]["creationTimestamp"] = crate::clock::seconds(core.clock.now()).into();
     }
     review["status"] = if kind == WHO {
         json!({"userInfo": user_info(who)})
+    } else if kind == WHOSE {
+        whose(core, &spec)?
     } else if kind == MAY {
         match authorize::allowed_by(core, who, &attributes(&spec)) {
             None => json!({"allowed": false}),
@@ -83,6 +93,32 @@ fn user_info(who: &Identity) -> Value {
         user["extra"] = extra;
     }
     user
+}
+
+/// Whose a token is, for the audiences that are asked for; without any for the server's own.
+fn whose(core: &Core, spec: &Value) -> Result<Value> {
+    let token = spec["token"].as_str().unwrap_or_default();
+    if token.is_empty() {
+        return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+    }
+    let mut audiences: Vec<String> = spec["audiences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    if audiences.is_empty() {
+        audiences.push(ISSUER.to_owned());
+    }
+    Ok(match authenticate::token(core, token, &audiences) {
+        Ok(holder) => {
+            json!({"authenticated": true, "user": user_info(&holder.identity), "audiences": holder.audiences})
+        }
+        Err(Refused::Unknown) => json!({"user": {}, "error": Refused::Unknown.to_string()}),
+        // What the two that kube-apiserver asks about a token say of one that has the form of its own.
+        Err(why) => json!({"user": {}, "error": format!("[{}, {why}]", Refused::Unknown)}),
+    })
 }
 
 /// A review asks about a resource or about a path.

@@ -27,10 +27,10 @@ use crate::core::Core;
 use crate::credentials::{Credentials, write_private};
 use crate::http::Front;
 use crate::identity::Identity;
-use crate::listen::{self, Door};
-use crate::service_account::{self, SigningKey};
+use crate::listen;
+use crate::service_account::SigningKey;
 use crate::store::{OpenError, Store};
-use crate::{backups, bootstrap, housekeeping};
+use crate::{authenticate, backups, bootstrap, housekeeping};
 
 /// Why serving ended with an error.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,6 @@ pub struct Server {
 struct Inner {
     core: Arc<Core>,
     front: Arc<Front>,
-    credentials: Option<Arc<Credentials>>,
     subject_alt_names: Vec<String>,
     background: TaskTracker,
 }
@@ -92,11 +91,12 @@ impl Server {
             Storage::Memory => (None, SigningKey::ephemeral().map_err(failed)?),
             Storage::Directory(directory) => {
                 let opened = Credentials::open(directory).map_err(failed)?;
-                (Some(Arc::new(opened)), SigningKey::open(directory).map_err(failed)?)
+                (Some(opened), SigningKey::open(directory).map_err(failed)?)
             }
         };
         let ids = Ids::new(config.seed);
         let mut core = Core::new(store, config.clock, ids, config.event_ttl, signing);
+        core.credentials = credentials;
         if let Some(path) = config.audit_log {
             core.audit = Some(Audit::open(&path).map_err(|source| OpenError::Directory { path, source })?);
         }
@@ -109,7 +109,7 @@ impl Server {
         }
         let front = Arc::new(Front::new(Arc::clone(&core)));
         let subject_alt_names = config.subject_alt_names;
-        Ok(Self { inner: Arc::new(Inner { core, front, credentials, subject_alt_names, background }) })
+        Ok(Self { inner: Arc::new(Inner { core, front, subject_alt_names, background }) })
     }
 
     /// The API as a tower service, as the administrator: `kube::Client::new(server.service(), "default")`.
@@ -122,9 +122,9 @@ impl Server {
         ApiService { front: Arc::clone(&self.inner.front), identity, _server: self.clone() }
     }
 
-    /// The API as a tower service, as whoever holds a ServiceAccount's token; `None` if nobody does (any more).
+    /// The API as a tower service, as whoever holds a token; `None` if nobody does (any more).
     pub fn service_with_token(&self, token: &str) -> Option<ApiService> {
-        service_account::authenticate(&self.inner.core, token).map(|identity| self.service_as(identity))
+        authenticate::bearer(&self.inner.core, token).map(|identity| self.service_as(identity))
     }
 
     /// Serves until `stop` is cancelled or the server shuts down, then lets running requests end.
@@ -148,7 +148,7 @@ impl Server {
         };
         let both = stop.child_token();
         let (ends, stopping) = (both.clone(), self.inner.core.stopping.clone());
-        let serving = listen::serve(self.door(), listener, tls, both);
+        let serving = listen::serve(self.front(), listener, tls, both);
         tokio::pin!(serving);
         tokio::select! {
             ended = &mut serving => return Ok(ended?),
@@ -157,9 +157,8 @@ impl Server {
         Ok(serving.await?)
     }
 
-    pub(crate) fn door(&self) -> Arc<Door> {
-        let (front, credentials) = (Arc::clone(&self.inner.front), self.inner.credentials.clone());
-        Arc::new(Door { front, credentials })
+    pub(crate) fn front(&self) -> Arc<Front> {
+        Arc::clone(&self.inner.front)
     }
 
     /// What the server certificate must be valid for.
@@ -179,9 +178,9 @@ impl Server {
         names
     }
 
-    fn credentials(&self) -> io::Result<&Arc<Credentials>> {
+    fn credentials(&self) -> io::Result<&Credentials> {
         let none = || io::Error::other("a server in memory has no credentials");
-        self.inner.credentials.as_ref().ok_or_else(none)
+        self.inner.core.credentials.as_ref().ok_or_else(none)
     }
 
     /// The certificate of the server's own CA, in PEM.

@@ -17,6 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::authenticate::{Holder, Refused};
 use crate::core::Core;
 use crate::credentials::read_or_make_bytes;
 use crate::identity::Identity;
@@ -179,27 +180,47 @@ fn new_key() -> io::Result<Vec<u8>> {
     Ok(made.map_err(|_| io::Error::other("making a signing key"))?.as_ref().to_vec())
 }
 
-/// Who holds this token now; `None` if it is not ours, has run out or was revoked.
-pub(crate) fn authenticate(core: &Core, token: &str) -> Option<Identity> {
-    let claims = core.signing.read(token)?;
-    let now = core.clock.now().as_second();
-    // When it was made does not matter: only this server signs, so one of the future tells that our clock was put back.
-    let in_time = now < claims.expires;
-    let for_us = claims.audiences.iter().any(|audience| audience == ISSUER);
-    let lives = |storage: &Arc<str>, name: &str, uid: &str| {
-        let found = core.store.get(&Key::new(storage, &claims.namespace, name));
-        found.is_some_and(|entry| {
-            &*entry.facts.uid == uid && entry.value()["metadata"]["deletionTimestamp"].is_null()
-        })
-    };
-    let bound = claims.secret.as_ref().is_none_or(|(name, uid)| lives(&core.secrets, name, uid));
-    if !(in_time && for_us && bound && lives(&core.service_accounts, &claims.name, &claims.uid)) {
-        return None;
+/// Who holds this token now, for one of these audiences.
+///
+/// # Errors
+/// It is not ours, for others, has run out or was revoked.
+pub(crate) fn authenticate(core: &Core, token: &str, wanted: &[String]) -> Result<Holder, Refused> {
+    let claims = core.signing.read(token).ok_or(Refused::Unknown)?;
+    let audiences: Vec<String> =
+        wanted.iter().filter(|audience| claims.audiences.contains(audience)).cloned().collect();
+    if audiences.is_empty() {
+        return Err(Refused::Audience { of: claims.audiences.clone(), wanted: wanted.to_vec() });
     }
+    // When it was made does not matter: only this server signs, so one of the future tells that our clock was put back.
+    if core.clock.now().as_second() >= claims.expires {
+        return Err(Refused::Expired);
+    }
+    alive(core, &claims)?;
     let mut identity = Identity::new(user_name(&claims.namespace, &claims.name), groups(&claims.namespace));
     identity.uid.clone_from(&claims.uid);
     identity.credential = format!("JTI={}", claims.id);
-    Some(identity)
+    Ok(Holder { identity, audiences })
+}
+
+/// Whether the very account is there, and the Secret its token is bound to.
+fn alive(core: &Core, claims: &Claims) -> Result<(), Refused> {
+    let find = |storage: &Arc<str>, name: &str| core.store.get(&Key::new(storage, &claims.namespace, name));
+    let account = find(&core.service_accounts, &claims.name);
+    let account = account.ok_or_else(|| Refused::NoAccount(claims.name.clone()))?;
+    let there = &account.facts.uid;
+    if **there != *claims.uid {
+        return Err(Refused::OtherAccount { there: there.to_string(), claimed: claims.uid.clone() });
+    }
+    if account.facts.deleting {
+        return Err(Refused::Invalidated);
+    }
+    let Some((name, uid)) = &claims.secret else { return Ok(()) };
+    let secret = find(&core.secrets, name).ok_or(Refused::Invalidated)?;
+    let there = &secret.facts.uid;
+    if **there != **uid {
+        return Err(Refused::OtherSecret { there: there.to_string(), claimed: uid.clone() });
+    }
+    if secret.facts.deleting { Err(Refused::Invalidated) } else { Ok(()) }
 }
 
 #[cfg(test)]

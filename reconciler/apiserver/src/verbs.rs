@@ -28,11 +28,11 @@ pub(crate) use list::Page;
 pub(crate) use patch::{CUSTOM_PATCHES, PatchKind};
 pub(crate) use watch::{WatchFormat, WatchStream};
 
-use crate::builtin::decode::{Reader, well_typed};
+use crate::builtin::decode::{self, Reader, well_typed};
 use crate::core::Core;
 use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
-use crate::request::{FieldValidation, Options, Sub, Target};
+use crate::request::{Options, Sub, Target};
 use crate::resource::{Resource, Version};
 use crate::schema::{ErrorKind, FieldError};
 use crate::store::{Action, Entry, Expect, Key, Origin, Write, WriteError};
@@ -225,34 +225,16 @@ impl Call {
         object["kind"] = kind.into();
         crate::meta::of(object);
         let unknown = self.version().schema.prune(object);
-        Ok(self.tell_strict(&unknown))
+        if self.verb != "apply" {
+            crate::builtin::default(self.resource(), object);
+        }
+        Ok(self.options.field_validation.tell(&self.twice, &unknown, &mut self.warnings))
     }
 
-    /// Tells of what a lenient reader passes over as the request wants it told; the text is for strict requests.
-    fn tell_strict(&mut self, unknown: &[String]) -> Option<String> {
-        let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
-        let told: Vec<String> = self.twice.iter().cloned().chain(unknown).collect();
-        if told.is_empty() {
-            return None;
-        }
-        match self.options.field_validation {
-            FieldValidation::Ignore => None,
-            FieldValidation::Warn => {
-                self.warn_strict(&told);
-                None
-            }
-            FieldValidation::Strict => Some(format!("strict decoding error: {}", told.join(", "))),
-        }
-    }
-
-    /// Of what go-yaml tells in several lines, each is a warning.
-    fn warn_strict(&mut self, told: &[String]) {
-        for one in told {
-            match one.split_once("yaml: unmarshal errors:\n") {
-                Some((_, lines)) => self.warnings.extend(lines.lines().map(|line| line.trim().to_owned())),
-                None => self.warnings.push(one.clone()),
-            }
-        }
+    /// Like [`Self::accept`] for what is sent to a side and is no object of the resource; why it cannot be.
+    fn accept_side(&mut self, group: &str, kind: &str, sent: &mut Value) -> Result<(), String> {
+        let unknown = decode::accept(group, kind, sent)?;
+        self.options.field_validation.tell(&self.twice, &unknown, &mut self.warnings).map_or(Ok(()), Err)
     }
 
     /// Everything that can be wrong with an object that is otherwise ready to be stored.

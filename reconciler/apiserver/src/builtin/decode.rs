@@ -3,8 +3,10 @@
 
 use serde_json::Value;
 
+use crate::error::ApiError;
 use crate::fields::builtin::object_meta;
-use crate::meta::decode::{MICROS, SECONDS, time};
+use crate::fields::builtin_schema;
+use crate::meta::time::Layout;
 use crate::schema::message::{go_type, json_type};
 use crate::schema::{Node, NodeType};
 
@@ -19,6 +21,22 @@ pub(crate) enum Reader {
     Converter,
 }
 
+/// Reads an object that is answered and never stored; the paths of what it does not have are removed and returned.
+///
+/// # Errors
+/// As [`well_typed`]. Assumptions: the kind is built in.
+pub(crate) fn accept(group: &str, kind: &str, object: &mut Value) -> Result<Vec<String>, String> {
+    let schema = builtin_schema(group, kind).ok_or("there is no such kind")?;
+    crate::meta::well_formed(object, Some(kind))?;
+    well_typed(kind, &schema.root, object, Reader::Json)?;
+    Ok(schema.prune(object))
+}
+
+/// The refusal of a body of version `v1` that is not what it should be.
+pub(crate) fn unreadable(kind: &str, why: &str) -> ApiError {
+    ApiError::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"))
+}
+
 /// Whether the members of an object of a built-in kind have the types they are read with; [`crate::meta::well_formed`] tells of
 /// metadata that is JSON. What is not in the schema is not looked at, nor is null, which is nothing.
 ///
@@ -30,6 +48,33 @@ pub(crate) fn well_typed(kind: &str, root: &Node, object: &Value, reader: Reader
         place("metadata").value("metadata", &object_meta().root, &object["metadata"], reader)?;
     }
     place("").members(root, object, reader)
+}
+
+fn layout(name: &str) -> Layout {
+    if MICRO_TIMES.contains(&name) { Layout::Micros } else { Layout::Seconds }
+}
+
+/// Writes the times of an object as Go does, in UTC and as exactly as their kind has them.
+pub(crate) fn rewrite_times(name: &str, node: &Node, value: &mut Value) {
+    match value {
+        Value::String(text) if node.checks.format.as_deref() == Some("date-time") => {
+            if let Ok(at) = layout(name).read(&text.as_str().into()) {
+                *text = layout(name).write(at);
+            }
+        }
+        Value::Array(items) => {
+            let Some(node) = node.items.as_deref() else { return };
+            items.iter_mut().for_each(|item| rewrite_times(name, node, item));
+        }
+        Value::Object(members) => {
+            for (name, value) in members {
+                if let Some(node) = node.properties.get(name) {
+                    rewrite_times(name, node, value);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 struct Place<'a> {
@@ -59,7 +104,7 @@ impl Place<'_> {
             (Some(NodeType::String), value)
                 if format == Some("date-time") && (value.is_string() || reader == Reader::Converter) =>
             {
-                time(value, if MICRO_TIMES.contains(&name) { MICROS } else { SECONDS })
+                layout(name).read(value).map(|_| ())
             }
             (Some(NodeType::String), Value::String(text)) if format == Some("byte") => {
                 base64(text).map_err(|why| match reader {
@@ -155,6 +200,9 @@ fn type_name(kind: &str, member: &str) -> String {
     let of_kind = |rest: &str| format!("{kind}{rest}");
     match (kind, member) {
         ("Namespace" | "CustomResourceDefinition", "conditions") => of_kind("Condition"),
+        ("SelfSubjectRulesReview" | "SelfSubjectAccessReview", "status") => {
+            kind.replace("SelfSubject", "Subject") + "Status"
+        }
         (_, "spec") => of_kind("Spec"),
         (_, "status") => of_kind("Status"),
         (_, "names" | "acceptedNames") => of_kind("Names"),
@@ -187,6 +235,12 @@ fn type_name(kind: &str, member: &str) -> String {
             "auditAnnotations" => "AuditAnnotation",
             "variables" => "Variable",
             "typeChecking" => "TypeChecking",
+            "boundObjectRef" => "BoundObjectReference",
+            "resourceAttributes" => "ResourceAttributes",
+            "nonResourceAttributes" => "NonResourceAttributes",
+            "fieldSelector" => "FieldSelectorAttributes",
+            "labelSelector" => "LabelSelectorAttributes",
+            "user" | "userInfo" => "UserInfo",
             other => other,
         }
         .to_owned(),
@@ -245,7 +299,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fields::builtin_schema;
 
     fn told(group: &str, kind: &str, object: &Value, reader: Reader) -> String {
         let schema = builtin_schema(group, kind).expect("it is built in");

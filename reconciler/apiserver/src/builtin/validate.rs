@@ -4,7 +4,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::{ADMISSION, APIEXTENSIONS, EVENTS, RBAC};
-use crate::meta::names::{data_key, dns_subdomain};
+use crate::meta::names::{data_key, dns_subdomain, qualified_name};
 use crate::meta::{NameRule, field_error, invalid, required};
 use crate::resource::Resource;
 use crate::schema::{ErrorKind, FieldError};
@@ -16,6 +16,7 @@ const MAX_DATA: usize = 1024 * 1024;
 pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "namespaces") => validate_namespace(object, &mut errors),
         ("", "secrets") => validate_secret(object, old, &mut errors),
         ("", "configmaps") => validate_config_map(object, old, &mut errors),
         ("", "events") => super::event::validate(object, None, &mut errors),
@@ -41,6 +42,20 @@ pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>)
         _ => {}
     }
     errors
+}
+
+fn validate_namespace(object: &Value, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "spec.finalizers";
+    for finalizer in object["spec"]["finalizers"].as_array().into_iter().flatten() {
+        let name = finalizer.as_str().unwrap_or_default();
+        let problems = qualified_name(name);
+        errors.extend(problems.iter().map(|why| invalid(FIELD, finalizer, why)));
+        let standard = [super::FINALIZER, "orphan", "foregroundDeletion"].contains(&name);
+        if problems.is_empty() && !name.contains('/') && !standard {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(invalid(FIELD, finalizer, why));
+        }
+    }
 }
 
 fn immutable(object: &Value, old: Option<&Value>, members: &[&str], errors: &mut Vec<FieldError>) {

@@ -26,8 +26,8 @@ fn unexpected(byte: u8, place: &str) -> String {
         0x20..0x7f => char::from(byte).to_string(),
         0x00..0x20 | 0x7f => format!("\\x{byte:02x}"),
         // Go takes the byte for a letter of its own.
-        0x80..=0x9f => format!("\\u{byte:04x}"),
-        0xa0..=0xff => char::from(byte).to_string(),
+        0x80..=0xa0 | 0xad => format!("\\u{byte:04x}"),
+        0xa1..=0xff => char::from(byte).to_string(),
     };
     format!("invalid character '{shown}' {place}")
 }

@@ -192,6 +192,7 @@ const MAY: &[Field] = &[
         ]),
     ),
 ];
+const WHOSE: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
 const RULES: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "namespace", Text)]))];
 const SCALE: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "replicas", Number)]))];
 const TOKEN: &[Field] = &[
@@ -234,6 +235,7 @@ fn message(api_version: &str, kind: &str) -> Option<&'static [Field]> {
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => BINDING,
         ("authentication.k8s.io", "SelfSubjectReview") => WHO,
         ("authentication.k8s.io", "TokenRequest") => TOKEN,
+        ("authentication.k8s.io", "TokenReview") => WHOSE,
         ("authorization.k8s.io", "SelfSubjectAccessReview") => MAY,
         ("authorization.k8s.io", "SelfSubjectRulesReview") => RULES,
         ("autoscaling", "Scale") => SCALE,

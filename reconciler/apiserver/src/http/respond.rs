@@ -72,6 +72,12 @@ pub(super) fn failure(error: &ApiError, warnings: &[String]) -> Response<Body> {
     response
 }
 
+pub(super) fn review(answer: &Value, warnings: &[String]) -> Response<Body> {
+    let mut response = json(StatusCode::CREATED, answer);
+    warn(&mut response, warnings);
+    response
+}
+
 pub(super) fn answer(answer: &Answer, shape: &Shape, warnings: &[String]) -> Response<Body> {
     let body =
         if answer.is_object { shape.object_of(answer.body.clone(), true) } else { answer.body.clone() };
@@ -116,7 +122,6 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     response
 }
 
-/// A list made of the stored texts of its items, none of which is parsed.
 /// An object of a built-in kind without its first brace, and without the type that Kubernetes leaves out in lists.
 fn without_type(text: &Bytes, kind: &str, api_version: &str) -> Bytes {
     let head = format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",");
@@ -127,7 +132,7 @@ fn without_type(text: &Bytes, kind: &str, api_version: &str) -> Bytes {
     text.slice(1..)
 }
 
-/// `open`: what comes before the text of each object.
+/// A list made of the stored texts of its items, none of which is parsed; `open` comes before each.
 fn plain_list(
     resource: &Resource,
     version: usize,

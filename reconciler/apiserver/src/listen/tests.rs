@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(600);
 fn serve(server: &Server) -> (DuplexStream, JoinHandle<()>) {
     let (near, far) = duplex(1 << 20);
     let (peer, who) = (SocketAddr::from(([127, 0, 0, 1], 1)), Some(Identity::admin()));
-    (far, tokio::spawn(talk(server.door(), near, peer, who, CancellationToken::new())))
+    (far, tokio::spawn(talk(server.front(), near, peer, who, CancellationToken::new())))
 }
 
 /// A client whose streams may each be sent so many bytes, and which does all a protocol asks of it.
@@ -73,7 +73,7 @@ async fn answers_that_a_client_gives_no_window_for_are_not_kept_for_it() {
         assert_eq!(ask(&mut other, "GET", MAPS, String::new()).await.status(), 200, "others are answered");
         assert!(timeout(LONG, talking).await.is_ok(), "with a window of {window} for {url}");
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(server.door().front.core.store.state().watcher_count(), 0, "nothing is told any more");
+        assert_eq!(server.front().core.store.state().watcher_count(), 0, "nothing is told any more");
     }
 }
 
@@ -97,7 +97,7 @@ async fn connections_on_which_nothing_is_asked_are_closed() {
 async fn a_watch_that_is_told_nothing_for_long_stays_and_is_told_then() {
     let server = server().await;
     let (mut client, talking) = connect(&server, 1 << 20).await;
-    let revision = server.door().front.core.store.state().revision;
+    let revision = server.front().core.store.state().revision;
     let url = format!("{MAPS}?watch=true&timeoutSeconds=3600&resourceVersion={revision}");
     let mut events = ask(&mut client, "GET", &url, String::new()).await.into_body();
     sleep(2 * LONG).await;

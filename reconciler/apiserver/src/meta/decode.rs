@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::time::Layout;
 use crate::schema::message::json_type;
-use crate::schema::quote;
 
 /// Whether the members that all objects have can be read. What may stand for nothing becomes nothing: a label that is null is
 /// empty. `whole`: what the object is called where its metadata is read with it, not by itself as that of custom resources.
@@ -49,7 +49,7 @@ fn member(name: &str, value: &mut Value, prefix: &str) -> Result<(), String> {
         }
         "uid" if !value.is_string() => wrong(value, "types.UID"),
         "generation" | "deletionGracePeriodSeconds" if !value.is_i64() => wrong(value, "int64"),
-        "creationTimestamp" | "deletionTimestamp" => time(value, SECONDS),
+        "creationTimestamp" | "deletionTimestamp" => Layout::Seconds.read(value).map(|_| ()),
         "labels" | "annotations" => match value {
             Value::Object(members) => texts(members).or_else(|other| wrong(&other, "string")),
             other => wrong(other, "map[string]string"),
@@ -62,7 +62,7 @@ fn member(name: &str, value: &mut Value, prefix: &str) -> Result<(), String> {
             other => wrong(other, "[]string"),
         },
         "ownerReferences" => match value {
-            Value::Array(items) => items.iter().try_for_each(|owner| reference(owner, &place)),
+            Value::Array(items) => items.iter_mut().try_for_each(|owner| reference(owner, &place)),
             other => wrong(other, "[]v1.OwnerReference"),
         },
         "managedFields" => match value {
@@ -88,8 +88,11 @@ fn texts(members: &mut Map<String, Value>) -> Result<(), Value> {
     Ok(())
 }
 
-fn reference(owner: &Value, place: &str) -> Result<(), String> {
-    let Some(members) = owner.as_object() else { return Err(misfit(owner, place, "v1.OwnerReference")) };
+/// What it does not say is empty.
+fn reference(owner: &mut Value, place: &str) -> Result<(), String> {
+    let Some(members) = owner.as_object_mut() else {
+        return Err(misfit(owner, place, "v1.OwnerReference"));
+    };
     let of = place.replace("ObjectMeta.", "OwnerReference.");
     for (name, value) in members.iter().filter(|(_, value)| !value.is_null()) {
         let (fits, ty) = match name.as_str() {
@@ -102,70 +105,16 @@ fn reference(owner: &Value, place: &str) -> Result<(), String> {
             return Err(misfit(value, &format!("{of}.{name}"), ty));
         }
     }
+    for name in ["apiVersion", "kind", "name", "uid"] {
+        let text = members.entry(name).or_insert(Value::Null);
+        if text.is_null() {
+            *text = "".into();
+        }
+    }
     Ok(())
 }
 
-/// Go's layouts of `metav1.Time` and of `MicroTime`, whose six digits must be there.
-pub(crate) const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
-pub(crate) const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
-
-/// Whether a value is a time of a layout.
-///
-/// # Errors
-/// `parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006"`.
-pub(crate) fn time(value: &Value, layout: &str) -> Result<(), String> {
-    let Some(text) = value.as_str() else {
-        return Err(misfit(value, "value", "string"));
-    };
-    if text.parse::<jiff::Timestamp>().is_ok() && (layout != MICROS || has_micros(text)) {
-        return Ok(());
-    }
-    Err(unparsable_time(text, layout))
-}
-
-fn has_micros(text: &str) -> bool {
-    let digits = |part: &str| part.bytes().take_while(u8::is_ascii_digit).count();
-    text.split_once('.').is_some_and(|(_, fraction)| digits(fraction) == 6)
-}
-
-/// Go's complaint about a time that does not follow its layout: where the two part.
-fn unparsable_time(text: &str, layout: &str) -> String {
-    let fraction = if layout == MICROS { Some((".000000", 7)) } else { None };
-    let (rest, part) = [
-        ("2006", 4),
-        ("-", 1),
-        ("01", 2),
-        ("-", 1),
-        ("02", 2),
-        ("T", 1),
-        ("15", 2),
-        (":", 1),
-        ("04", 2),
-        (":", 1),
-        ("05", 2),
-    ]
-    .into_iter()
-    .chain(fraction)
-    .chain([("Z07:00", 6)])
-    .scan(text, |rest, (part, length)| {
-        let here = *rest;
-        let digits = part.bytes().all(|b| b.is_ascii_digit());
-        let fits = here.get(..length.min(here.len())).is_some_and(|found| {
-            found.len() == length
-                && if digits { found.bytes().all(|b| b.is_ascii_digit()) } else { found == part }
-        });
-        if fits {
-            *rest = &here[length..];
-        }
-        Some((here, part, fits))
-    })
-    .find(|(_, _, fits)| !fits)
-    .map_or((text, layout), |(rest, part, _)| (rest, part));
-    let (text, rest) = (quote(text), quote(rest));
-    format!("parsing time {text} as {layout:?}: cannot parse {rest} as {part:?}")
-}
-
-fn misfit(value: &Value, place: &str, ty: &str) -> String {
+pub(super) fn misfit(value: &Value, place: &str, ty: &str) -> String {
     format!("json: cannot unmarshal {} into Go {place} of type {ty}", json_type(value))
 }
 

@@ -1,5 +1,7 @@
 //! What makes the `metadata` of an object that is to be stored unfit, in the words of kube-apiserver.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::names::{NameRule, label_value, qualified_name};
@@ -8,6 +10,8 @@ use crate::schema::{ErrorKind, FieldError};
 
 /// Bytes all annotations of an object may have together.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
+/// Controllers too many that are told of: each time with all owners.
+const MAX_CONTROLLERS: usize = 4;
 /// Both finalizers that say what becomes of dependents.
 const PROPAGATION: [&str; 2] = ["orphan", "foregroundDeletion"];
 
@@ -66,7 +70,7 @@ fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
 
 fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
     const FIELD: &str = "metadata.ownerReferences";
-    let mut controller: Option<String> = None;
+    let (mut controller, mut further): (Option<String>, usize) = (None, 0);
     for owner in owners.as_array().into_iter().flatten() {
         let api_version = text(owner, "apiVersion");
         let has_version = !api_version.ends_with('/') && matches!(api_version.split('/').count(), 1 | 2);
@@ -90,13 +94,15 @@ fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
             let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
             match &controller {
                 None => controller = Some(this),
-                Some(first) => {
+                Some(first) if further < MAX_CONTROLLERS => {
+                    further += 1;
                     let all: Value = owners.as_array().into_iter().flatten().map(in_order).collect();
                     let why = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );
                     errors.push(invalid(FIELD, &all, &why));
                 }
+                Some(_) => {}
             }
         }
     }
@@ -124,7 +130,7 @@ fn finalizers(metadata: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
         errors.push(invalid(FIELD, &metadata["finalizers"], &why));
     }
     let Some(old) = old.filter(|old| !old["deletionTimestamp"].is_null()) else { return };
-    let before = list(old);
+    let before: HashSet<&str> = list(old).into_iter().collect();
     let mut added: Vec<&str> = now.into_iter().filter(|finalizer| !before.contains(finalizer)).collect();
     added.sort_unstable();
     added.dedup();

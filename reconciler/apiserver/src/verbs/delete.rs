@@ -34,7 +34,10 @@ impl Call {
             let marked = self.marked(&live);
             let gone = is_released(&marked, self.resource().is("", "namespaces"));
             if self.options.dry_run {
-                return Ok(if gone { self.success(&live) } else { super::update::shown(marked, &live) });
+                return Ok(match gone {
+                    true => self.deleted(live, entry.revision),
+                    false => super::update::shown(marked, &live),
+                });
             }
             if !gone && meta::same(&live, &marked) {
                 return Ok(self.answer(StatusCode::OK, &entry));
@@ -43,7 +46,7 @@ impl Call {
                 if gone { Action::Delete } else { Action::Put(Core::encode(self.resource(), &marked)?) };
             let expect = Expect::Revision(entry.revision);
             match self.commit(expect, action, Vec::new()).await {
-                Ok(_) if gone => return Ok(self.success(&live)),
+                Ok(entry) if gone => return Ok(self.deleted(live, entry.revision)),
                 Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
                 Err(WriteError::Conflict) => {}
                 Err(error) => return Err(ApiError::of_write(&error)),
@@ -100,6 +103,15 @@ impl Call {
             crate::crd::prepare(&mut object, Some(&old), &seconds(self.core.clock.now()));
         }
         object
+    }
+
+    /// Of what was deleted Kubernetes answers that it was, of a ServiceAccount also what.
+    fn deleted(&self, mut live: Value, revision: u64) -> Answer {
+        if !self.resource().is("", "serviceaccounts") {
+            return self.success(&live);
+        }
+        live["metadata"]["resourceVersion"] = revision.to_string().into();
+        Answer::of_value(StatusCode::OK, &live)
     }
 
     fn success(&self, live: &Value) -> Answer {

@@ -62,24 +62,37 @@ impl Call {
         self.change(Source::Patch, move |call, live| {
             let mut object = live.clone();
             patch_value(kind, &mut object, &patch, &operations)?;
-            // What the patch made is told, for strategic patches the patch.
-            let shown = match kind {
-                PatchKind::Strategic => go_value(&patch),
-                _ if call.resource().is_custom() => go_json(&object),
-                _ => go_json_patched(&object, touches_metadata(kind, &patch)),
+            let is_custom = call.resource().is_custom();
+            // What the patch made is told, for strategic patches the patch. It is made anew: what is refused is half read.
+            let shown = || {
+                let mut made = live.clone();
+                patch_value(kind, &mut made, &patch, &operations)?;
+                Ok(match kind {
+                    PatchKind::Strategic => go_value(&patch),
+                    _ if is_custom => go_json(&made),
+                    _ => go_json_patched(&made, touches_metadata(kind, &patch)),
+                })
             };
             let reader = if kind == PatchKind::Strategic { Reader::Converter } else { Reader::Json };
-            call.accept_patched(&mut object, &shown, reader)?;
+            call.accept_patched(&mut object, shown, reader)?;
             Ok(object)
         })
         .await
     }
 
     /// Like [`Self::accept`] for what a patch made, told by `shown`.
-    fn accept_patched(&mut self, object: &mut Value, shown: &str, reader: Reader) -> Result<()> {
-        let invalid = |why: &str| {
-            let error = meta::invalid("patch", &shown.into(), why);
-            ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error])
+    fn accept_patched(
+        &mut self,
+        object: &mut Value,
+        shown: impl Fn() -> Result<String>,
+        reader: Reader,
+    ) -> Result<()> {
+        let invalid = |why: &str| match shown() {
+            Ok(shown) => {
+                let error = meta::invalid("patch", &shown.into(), why);
+                ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error])
+            }
+            Err(error) => error,
         };
         match self.decode(object, reader) {
             Ok(None) => Ok(()),
@@ -306,12 +319,20 @@ fn merge(object: &mut Value, patch: &Value) {
         *object = Value::Object(Map::new());
     }
     let Some(members) = object.as_object_mut() else { return };
-    for (name, value) in patch {
-        if value.is_null() {
-            members.shift_remove(name);
-        } else {
-            merge(members.entry(name).or_insert(Value::Null), value);
-        }
+    remove(members, patch, Value::is_null);
+    for (name, value) in patch.iter().filter(|(_, value)| !value.is_null()) {
+        merge(members.entry(name).or_insert(Value::Null), value);
+    }
+}
+
+/// Removes the members that a patch wants gone: all at once, since those behind one that is taken out move up.
+pub(super) fn remove(
+    members: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    gone: impl Fn(&Value) -> bool,
+) {
+    if patch.values().any(&gone) {
+        members.retain(|name, _| !patch.get(name).is_some_and(&gone));
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::update::Source;
 use super::{Answer, ApiError, Call, PatchKind, Result, Subject};
-use crate::schema::message::json_type;
+use crate::builtin::decode::unreadable;
 
 /// Reads `.spec.replicas` and the like; Kubernetes allows nothing but dotted names here.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
@@ -62,11 +62,9 @@ fn managers(call: &Call, live: &Value) -> Vec<Value> {
     of_scale.collect()
 }
 
-pub(super) async fn update(call: &mut Call, scale: Value) -> Result<Answer> {
-    if let Err(why) = well_typed(&scale) {
-        let message = format!("Scale in version \"v1\" cannot be handled as a Scale: {why}");
-        return Err(ApiError::bad_request(message));
-    }
+pub(super) async fn update(call: &mut Call, mut scale: Value) -> Result<Answer> {
+    call.accept_side("autoscaling", "Scale", &mut scale).map_err(|why| unreadable("Scale", &why))?;
+    call.check_name(&scale)?;
     set(call, move |_, _| Ok(scale.clone())).await
 }
 
@@ -83,7 +81,7 @@ pub(super) async fn patch(call: &mut Call, kind: PatchKind, patch: Value) -> Res
             scale["metadata"]["managedFields"] = managers.into();
         }
         let shown = super::patch::patch_plain(kind, &mut scale, &patch)?;
-        well_typed(&scale).map_err(|why| {
+        call.accept_side("autoscaling", "Scale", &mut scale).map_err(|why| {
             let error = crate::meta::invalid("patch", &shown.into(), &why);
             ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[error])
         })?;
@@ -92,17 +90,7 @@ pub(super) async fn patch(call: &mut Call, kind: PatchKind, patch: Value) -> Res
     .await
 }
 
-/// What is no number must not become one; none at all is none.
-fn well_typed(scale: &Value) -> Result<(), String> {
-    let replicas = &scale["spec"]["replicas"];
-    if replicas.is_null() || replicas.is_i64() {
-        return Ok(());
-    }
-    let found = json_type(replicas);
-    Err(format!("json: cannot unmarshal {found} into Go struct field ScaleSpec.spec.replicas of type int32"))
-}
-
-async fn set(call: &mut Call, new_scale: impl Fn(&Call, &Value) -> Result<Value>) -> Result<Answer> {
+async fn set(call: &mut Call, new_scale: impl Fn(&mut Call, &Value) -> Result<Value>) -> Result<Answer> {
     let path = path(call, "specReplicasPath").to_owned();
     let answer = call
         .change(Source::Update, |call, live| {
@@ -110,7 +98,9 @@ async fn set(call: &mut Call, new_scale: impl Fn(&Call, &Value) -> Result<Value>
             let replicas = scale["spec"]["replicas"].as_i64().unwrap_or_default();
             let mut object = live.clone();
             put(&mut object, &path, replicas.into());
-            object["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
+            for member in ["name", "namespace", "resourceVersion"] {
+                object["metadata"][member] = scale["metadata"][member].clone();
+            }
             Ok(object)
         })
         .await?;

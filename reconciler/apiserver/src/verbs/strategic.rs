@@ -1,5 +1,7 @@
 //! Strategic merge for the built-in kinds served here: lists that have a merge key are merged by it.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 /// What items of a list are told apart by; `""` for lists of plain values that are merged as sets.
@@ -35,18 +37,13 @@ pub(super) fn merge(object: &mut Value, patch: &Value) {
     }
     let before = object.clone();
     let Some(members) = object.as_object_mut() else { return };
-    for (name, value) in patch.iter().filter(|(name, _)| !name.starts_with('$')) {
-        if value.is_null() {
-            members.shift_remove(name);
-        } else if let (Some(items), Some(key)) = (value.as_array(), merge_key(name)) {
+    let gone = |value: &Value| value.is_null() || is_deletion(value);
+    super::patch::remove(members, patch, gone);
+    for (name, value) in patch.iter().filter(|(name, value)| !name.starts_with('$') && !gone(value)) {
+        if let (Some(items), Some(key)) = (value.as_array(), merge_key(name)) {
             merge_list(members.entry(name).or_insert_with(|| Value::Array(Vec::new())), items, key);
         } else if value.is_object() {
-            let delete = value.get("$patch").is_some_and(|directive| directive == "delete");
-            if delete {
-                members.shift_remove(name);
-            } else {
-                merge(members.entry(name).or_insert(Value::Null), value);
-            }
+            merge(members.entry(name).or_insert(Value::Null), value);
         } else {
             members.insert(name.clone(), value.clone());
         }
@@ -55,7 +52,8 @@ pub(super) fn merge(object: &mut Value, patch: &Value) {
         if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/")
             && let Some(items) = members.get_mut(list).and_then(Value::as_array_mut)
         {
-            items.retain(|item| !values.as_array().is_some_and(|gone| gone.contains(item)));
+            let gone: HashSet<&Value> = values.as_array().into_iter().flatten().collect();
+            items.retain(|item| !gone.contains(item));
         }
     }
     let names: Vec<&str> = patch
@@ -76,13 +74,22 @@ pub(super) fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
+fn is_deletion(value: &Value) -> bool {
+    value.get("$patch").is_some_and(|directive| directive == "delete")
+}
+
+/// What an item of a list is told apart by.
+fn identity<'a>(item: &'a Value, key: &str) -> &'a Value {
+    if key.is_empty() { item } else { &item[key] }
+}
+
 /// Items that the patch names stand as it has them; the others stay before one of those only if they stood so before.
 fn ordered(items: Vec<Value>, wanted: &[Value], before: &[Value], key: &str) -> Vec<Value> {
-    let same = |a: &Value, b: &Value| if key.is_empty() { a == b } else { a[key] == b[key] };
-    let place = |list: &[Value], item: &Value| list.iter().position(|one| same(one, item));
+    let (wanted, before) = (places(wanted, key), places(before, key));
+    let place = |places: &HashMap<&Value, usize>, item: &Value| places.get(identity(item, key)).copied();
     let (mut named, others): (Vec<Value>, Vec<Value>) =
-        items.into_iter().partition(|item| place(wanted, item).is_some());
-    named.sort_by_key(|item| place(wanted, item));
+        items.into_iter().partition(|item| place(&wanted, item).is_some());
+    named.sort_by_key(|item| place(&wanted, item));
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     let mut all = Vec::new();
     loop {
@@ -90,13 +97,19 @@ fn ordered(items: Vec<Value>, wanted: &[Value], before: &[Value], key: &str) -> 
             (None, None) => return all,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(other), Some(named)) => match (place(before, other), place(before, named)) {
+            (Some(other), Some(named)) => match (place(&before, other), place(&before, named)) {
                 (Some(other), Some(named)) => other < named,
                 _ => false,
             },
         };
         all.extend(if other_first { others.next() } else { named.next() });
     }
+}
+
+/// Where each item of a list first stands.
+fn places<'a>(list: &'a [Value], key: &str) -> HashMap<&'a Value, usize> {
+    // The first of those that are the same is entered last.
+    list.iter().enumerate().rev().map(|(at, item)| (identity(item, key), at)).collect()
 }
 
 fn merge_list(list: &mut Value, patch: &[Value], key: &str) {
@@ -107,23 +120,109 @@ fn merge_list(list: &mut Value, patch: &[Value], key: &str) {
     if patch.iter().any(|item| item["$patch"] == "replace") {
         items.clear();
     }
+    let mut items: Vec<Option<Value>> = items.drain(..).map(Some).collect();
+    let mut places: HashMap<Value, Vec<usize>> = HashMap::new();
+    for (at, item) in items.iter().flatten().enumerate() {
+        places.entry(identity(item, key).clone()).or_default().push(at);
+    }
     for one in patch.iter().filter(|item| item["$patch"] != "replace") {
-        let same = |item: &&mut Value| if key.is_empty() { **item == *one } else { item[key] == one[key] };
-        if one["$patch"] == "delete" {
-            items.retain(|item| item[key] != one[key]);
-        } else if let Some(item) = items.iter_mut().find(same) {
-            merge(item, one);
+        let same = identity(one, key);
+        if is_deletion(one) && !key.is_empty() {
+            places.remove(same).into_iter().flatten().for_each(|at| items[at] = None);
+        } else if let Some(at) = places.get(same).and_then(|all| all.first()) {
+            // What it is told apart by stays as it is.
+            merge(items[*at].get_or_insert_default(), one);
         } else {
-            items.push(one.clone());
+            places.insert(same.clone(), vec![items.len()]);
+            items.push(Some(one.clone()));
         }
     }
+    *list = items.into_iter().flatten().collect();
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    /// Owners with few uids, some without one, some that are to be replaced or deleted.
+    fn owners(directives: bool) -> impl Strategy<Value = Vec<Value>> {
+        let owner = (0..6_u8, 0..9_u8, any::<bool>()).prop_map(move |(uid, what, named)| {
+            let mut owner = if uid == 0 { json!({}) } else { json!({"uid": uid.to_string()}) };
+            if named {
+                owner["name"] = what.to_string().into();
+            }
+            match what {
+                0 if directives => owner["$patch"] = "replace".into(),
+                1 | 2 if directives => owner["$patch"] = "delete".into(),
+                _ => {}
+            }
+            owner
+        });
+        prop::collection::vec(owner, 0..8)
+    }
+
+    /// What [`merge_list`] and then [`ordered`] do, item by item.
+    fn slowly(list: &[Value], patch: &[Value]) -> Vec<Value> {
+        let same = |a: &Value, b: &Value| a["uid"] == b["uid"];
+        let place = |list: &[Value], item: &Value| list.iter().position(|one| same(one, item));
+        let mut all = list.to_vec();
+        if patch.iter().any(|one| one["$patch"] == "replace") {
+            all.clear();
+        }
+        for one in patch.iter().filter(|one| one["$patch"] != "replace") {
+            if one["$patch"] == "delete" {
+                all.retain(|item| !same(item, one));
+            } else if let Some(at) = place(&all, one) {
+                merge(&mut all[at], one);
+            } else {
+                all.push(one.clone());
+            }
+        }
+        let (mut named, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|item| place(patch, item).is_some());
+        named.sort_by_key(|item| place(patch, item));
+        let mut named = std::collections::VecDeque::from(named);
+        let mut sorted = Vec::new();
+        for other in others {
+            let stood = place(list, &other);
+            while let Some(first) = named.front()
+                && !matches!((stood, place(list, first)), (Some(other), Some(first)) if other < first)
+            {
+                sorted.extend(named.pop_front());
+            }
+            sorted.push(other);
+        }
+        sorted.extend(named);
+        sorted
+    }
+
+    proptest! {
+        #[test]
+        fn a_keyed_list_is_merged_as_item_by_item(list in owners(false), patch in owners(true)) {
+            let mut object = json!({"ownerReferences": list});
+            merge(&mut object, &json!({"ownerReferences": patch}));
+            prop_assert_eq!(&object["ownerReferences"], &json!(slowly(&list, &patch)));
+        }
+    }
+
+    #[test]
+    fn long_lists_and_maps_are_merged_in_no_more_time_than_it_takes_to_read_them() {
+        let many = |prefix: &str| (0..200_000).map(|n| json!(format!("{prefix}{n}"))).collect::<Vec<_>>();
+        let mut object = json!({"finalizers": many("a")});
+        merge(
+            &mut object,
+            &json!({"finalizers": many("b"), "$deleteFromPrimitiveList/finalizers": many("a")}),
+        );
+        assert_eq!(object, json!({"finalizers": many("b")}));
+        let members =
+            |value: Value| (0..200_000).map(|n| (n.to_string(), value.clone())).collect::<Map<_, _>>();
+        let mut object = json!({"data": members(json!("x")), "kind": "ConfigMap"});
+        merge(&mut object, &json!({"data": members(Value::Null)}));
+        assert_eq!(object, json!({"data": {}, "kind": "ConfigMap"}));
+    }
 
     #[test]
     fn what_the_patch_names_comes_first_unless_it_stood_later_before() {

@@ -4,10 +4,11 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{Answer, ApiError, Call, Result};
+use crate::builtin::decode::unreadable;
 use crate::clock::seconds;
 use crate::error::Subject;
 use crate::meta;
-use crate::schema::{ErrorKind, FieldError};
+use crate::schema::FieldError;
 use crate::service_account::{Claims, ISSUER};
 
 /// Seconds, as in Kubernetes.
@@ -18,15 +19,10 @@ const LONGEST_LIFE: i64 = 1 << 32;
 const MAX_AUDIENCES: usize = 16;
 
 impl Call {
-    /// Answers a `TokenRequest`.
+    /// Answers a body that says it is a `TokenRequest`, or leaves that open.
     pub(crate) fn create_token(&mut self, mut request: Value) -> Result<Answer> {
-        let wrong = |member: &str, wanted: &str| {
-            let sent = request[member].as_str().unwrap_or_default();
-            !sent.is_empty() && sent != wanted
-        };
-        if wrong("kind", "TokenRequest") || wrong("apiVersion", "authentication.k8s.io/v1") {
-            return Err(ApiError::bad_request("the body must be an authentication.k8s.io/v1 TokenRequest"));
-        }
+        self.accept_side("authentication.k8s.io", "TokenRequest", &mut request)
+            .map_err(|why| unreadable("TokenRequest", &why))?;
         let account = self.existing()?;
         let now = self.core.clock.now();
         let life = life(&request["spec"]["expirationSeconds"]).map_err(|e| self.unfit(&[e]))?;
@@ -75,11 +71,11 @@ impl Call {
         if list.is_empty() {
             return Ok(vec![ISSUER.to_owned()]);
         }
-        let audiences: Option<Vec<String>> = list.iter().map(|a| a.as_str().map(str::to_owned)).collect();
-        audiences.filter(|a| a.len() <= MAX_AUDIENCES).ok_or_else(|| {
-            let why = format!("must be at most {MAX_AUDIENCES} texts");
-            self.unfit(&[meta::invalid("spec.audiences", sent, &why)])
-        })
+        if list.len() > MAX_AUDIENCES {
+            let why = format!("must be at most {MAX_AUDIENCES}");
+            return Err(self.unfit(&[meta::invalid("spec.audiences", sent, &why)]));
+        }
+        Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
 
     /// Name and uid of the Secret the token is to live with.
@@ -112,12 +108,7 @@ impl Call {
 
 fn life(sent: &Value) -> Result<i64, FieldError> {
     let field = "spec.expirationSeconds";
-    if sent.is_null() {
-        return Ok(DEFAULT_LIFE);
-    }
-    let Some(seconds) = sent.as_i64() else {
-        return Err(meta::field_error(ErrorKind::TypeInvalid, field, "Invalid value: must be an integer"));
-    };
+    let Some(seconds) = sent.as_i64() else { return Ok(DEFAULT_LIFE) };
     if seconds < SHORTEST_LIFE {
         return Err(meta::invalid(field, sent, "may not specify a duration less than 10 minutes"));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
 use crate::admission::Operation;
@@ -29,6 +29,20 @@ impl Call {
             return super::scale::update(self, object).await;
         }
         self.accept(&mut object)?;
+        self.check_name(&object)?;
+        let unconditional = object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty);
+        if unconditional && self.resource().needs_revision {
+            let why = "must be specified for an update";
+            let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
+            self.existing()?;
+            // In Kubernetes this refusal names the resource where others name the kind.
+            return Err(ApiError::invalid(self.subject(&self.target.name), &[error]));
+        }
+        self.change(Source::Update, move |_, _| Ok(object.clone())).await
+    }
+
+    /// What is sent must have the name it is sent to.
+    pub(super) fn check_name(&self, object: &Value) -> Result<()> {
         let sent = object["metadata"]["name"].as_str().unwrap_or_default();
         if sent.is_empty() {
             let why = format!(
@@ -43,15 +57,7 @@ impl Call {
                 self.target.name
             )));
         }
-        let unconditional = object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty);
-        if unconditional && self.resource().needs_revision {
-            let why = "must be specified for an update";
-            let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
-            self.existing()?;
-            // In Kubernetes this refusal names the resource where others name the kind.
-            return Err(ApiError::invalid(self.subject(&self.target.name), &[error]));
-        }
-        self.change(Source::Update, move |_, _| Ok(object.clone())).await
+        Ok(())
     }
 
     /// Gives the live object a new state, starting over when somebody else wrote in between.
@@ -123,8 +129,8 @@ impl Call {
     ) -> Result<Option<Answer>> {
         let mut new = match source {
             Source::Apply => self.prepare_changed(live, new, source)?,
-            // Of what is sent to a side the rest is owned before it is dropped.
-            _ if self.target.sub == Sub::Status => {
+            // Of what is sent to a side the rest is owned before it is dropped, and of a namespace what it is finalized by.
+            _ if self.target.sub == Sub::Status || self.resource().is("", "namespaces") => {
                 let owned = self.own_updated(live, new)?;
                 self.prepare_changed(live, owned, source)?
             }
@@ -164,7 +170,7 @@ impl Call {
         meta::keep_system_fields(&mut new, live);
         match self.target.sub {
             Sub::Status => new = status_of(live, new),
-            Sub::Finalize => new = finalizers_of(live, &new),
+            Sub::Finalize => new = finalizers_of(live, new),
             Sub::None | Sub::Scale | Sub::Token => {}
         }
         if self.target.sub == Sub::None && self.version().has_status {
@@ -221,25 +227,28 @@ fn copy_member(to: &mut Value, from: &Value, member: &str) {
 
 /// The live object with the new status, and the managers the request sent.
 fn status_of(live: &Value, mut new: Value) -> Value {
+    let mut object = with_managers(live, &mut new);
+    copy_member(&mut object, &new, "status");
+    object
+}
+
+/// The live object with the managers of the new one, which loses them.
+fn with_managers(live: &Value, new: &mut Value) -> Value {
     let mut object = live.clone();
-    let managers = meta::of(&mut new).shift_remove("managedFields");
+    let managers = meta::of(new).shift_remove("managedFields");
     let metadata = meta::of(&mut object);
     metadata.shift_remove("resourceVersion");
     match managers {
         Some(managers) => metadata.insert("managedFields".into(), managers),
         None => metadata.shift_remove("managedFields"),
     };
-    copy_member(&mut object, &new, "status");
     object
 }
 
 /// The live namespace with the finalizers of the new one.
-fn finalizers_of(live: &Value, new: &Value) -> Value {
-    let mut object = live.clone();
-    meta::of(&mut object).shift_remove("resourceVersion");
-    if object["spec"].is_object() {
-        let finalizers = new["spec"].get("finalizers").cloned().unwrap_or_else(|| Value::Array(Vec::new()));
-        object["spec"]["finalizers"] = finalizers;
-    }
+fn finalizers_of(live: &Value, mut new: Value) -> Value {
+    let mut object = with_managers(live, &mut new);
+    let finalizers = new["spec"]["finalizers"].as_array().filter(|finalizers| !finalizers.is_empty());
+    object["spec"] = finalizers.map_or_else(|| json!({}), |finalizers| json!({"finalizers": finalizers}));
     object
 }

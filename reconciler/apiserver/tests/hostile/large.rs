@@ -135,10 +135,32 @@ fn many_members_and_items_are_merged_and_applied_in_bounded_time() {
         let applied = code(world, Method::PATCH, &path, "application/apply-patch+yaml", boat.as_bytes());
         assert_eq!(applied, expected);
     }
-    let strategic =
-        json!({"metadata": {"finalizers": (0..MANY).map(|at| format!("a.b/c{at}")).collect::<Vec<_>>()}});
+}
+
+#[test]
+fn many_finalizers_are_patched_in_bounded_time_also_of_what_is_being_deleted() {
+    let world = &mut World::new();
+    let map = json!({"metadata": {"name": "held", "finalizers": ["a.b/c"]}});
+    assert_eq!(code(world, Method::POST, MAPS, JSON, map.to_string()), 201);
+    let held = format!("{MAPS}/held");
+    let more = |letter: &str| {
+        let list: Vec<String> = (0..4 * MANY).map(|at| format!("a.b/{letter}{at}")).collect();
+        json!({"metadata": {"finalizers": list}}).to_string()
+    };
     let kind = "application/strategic-merge-patch+json";
-    code(world, Method::PATCH, "/api/v1/namespaces/default", kind, strategic.to_string());
+    assert_eq!(code(world, Method::PATCH, &held, kind, more("x")), 200);
+    assert_eq!(code(world, Method::PATCH, &held, kind, more("y")), 200);
+    assert_eq!(code(world, Method::DELETE, &held, JSON, ""), 200);
+    assert_eq!(code(world, Method::PATCH, &held, kind, more("z")), 422, "it is being deleted");
+}
+
+#[test]
+fn many_owners_that_all_control_are_refused_in_bounded_room() {
+    let world = &mut World::new();
+    let owner = |at: usize| json!({"apiVersion": "v1", "kind": "X", "name": "a", "uid": at.to_string(), "controller": true});
+    let owners: Value = (0..2 * MANY).map(owner).collect();
+    let map = json!({"metadata": {"name": "owned", "ownerReferences": owners}});
+    assert_eq!(code(world, Method::POST, MAPS, JSON, map.to_string()), 422);
 }
 
 #[test]

@@ -87,6 +87,7 @@ const BODIES: &[(&str, (Method, &str))] = &[
     ("crd", (Method::POST, CRDS)),
     ("crd-put", (Method::PUT, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/boats.toys.example")),
     ("who", (Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews")),
+    ("whose", (Method::POST, "/apis/authentication.k8s.io/v1/tokenreviews")),
     ("may", (Method::POST, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")),
     ("may-what", (Method::POST, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews")),
 ];

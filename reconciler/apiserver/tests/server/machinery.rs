@@ -192,6 +192,35 @@ async fn a_deleted_namespace_takes_its_content_along_and_refuses_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_namespace_stays_for_who_else_is_to_finalize_it() {
+    let (_server, client) = harbour().await;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let sent = json!({"metadata": {"name": "sea"}, "spec": {"finalizers": ["toys.example/drain"]}});
+    let sent: Namespace = serde_json::from_value(sent).unwrap();
+    let finalizers = |namespace: &Namespace| namespace.spec.clone().and_then(|spec| spec.finalizers);
+    let made = namespaces.create(&PostParams::default(), &sent).await.unwrap();
+    assert_eq!(finalizers(&made).unwrap(), ["toys.example/drain", "kubernetes"]);
+    namespaces.delete("sea", &DeleteParams::default()).await.unwrap();
+    let emptied = |namespace: &Namespace| finalizers(namespace).unwrap() == ["toys.example/drain"];
+    let mut left = namespaces.get("sea").await.unwrap();
+    for _ in 0..100 {
+        if emptied(&left) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left = namespaces.get("sea").await.unwrap();
+    }
+    assert!(emptied(&left), "{left:?}");
+    left.spec = None;
+    let body = serde_json::to_vec(&left).unwrap();
+    let request = http::Request::put("/api/v1/namespaces/sea/finalize");
+    let request = request.header("content-type", "application/json").body(body).unwrap();
+    let finalized: Namespace = client.request(request).await.unwrap();
+    assert_eq!(finalizers(&finalized), None);
+    eventually_gone(&namespaces, "sea").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_definition_takes_its_objects_along() {
     let (_server, client) = harbour().await;
     let api = boats(&client);

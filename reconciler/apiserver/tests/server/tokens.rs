@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_apiserver::{Clock, Server, ServerConfig};
-use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
+use berth_apiserver::{Clock, Identity, Server, ServerConfig};
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview, TokenReviewStatus};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -120,6 +120,95 @@ async fn a_token_lives_ten_minutes_at_least_and_its_account_must_exist() {
     assert_eq!(reason(token(&accounts, json!({"expirationSeconds": 599})).await), (422, "Invalid".into()));
     accounts.delete("robot", &DeleteParams::default()).await.expect("deleted");
     assert_eq!(reason(token(&accounts, json!({})).await), (404, "NotFound".into()));
+}
+
+async fn whose(client: &Client, spec: Value) -> kube::Result<TokenReviewStatus> {
+    let reviews: Api<TokenReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &parse(json!({"spec": spec}))).await?;
+    Ok(review.status.expect("it is answered"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_review_tells_whose_a_token_is_and_for_whom() {
+    let server = server().await;
+    let (admin, accounts) = robot(&server).await;
+    let account = accounts.get("robot").await.expect("it is there");
+    let here = token(&accounts, json!({})).await.expect("a token");
+    let told = whose(&admin, json!({"token": here})).await.expect("an answer");
+    assert_eq!((told.authenticated, told.error), (Some(true), None));
+    assert_eq!(
+        told.audiences,
+        Some(vec!["https://kubernetes.default.svc.cluster.local".to_owned()]),
+        "asked for nobody it is asked for the server"
+    );
+    let user = told.user.expect("somebody");
+    assert_eq!(user.username.as_deref(), Some("system:serviceaccount:default:robot"));
+    assert_eq!(user.uid, account.metadata.uid);
+    let groups = ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"];
+    assert_eq!(user.groups.as_deref(), Some(&groups.map(str::to_owned)[..]));
+    let them = token(&accounts, json!({"audiences": ["them", "those"]})).await.expect("a token");
+    let told = whose(&admin, json!({"token": them, "audiences": ["us", "those"]})).await.expect("an answer");
+    assert_eq!((told.authenticated, told.audiences), (Some(true), Some(vec!["those".to_owned()])));
+    for spec in [
+        json!({"token": them}),
+        json!({"token": here, "audiences": ["them"]}),
+        json!({"token": format!("{here}x")}),
+        json!({"token": "x"}),
+    ] {
+        let told = whose(&admin, spec.clone()).await.expect("an answer");
+        assert_ne!(told.authenticated, Some(true), "{spec}");
+        assert!(told.error.is_some() && told.user.is_none_or(|user| user.username.is_none()), "{spec}");
+    }
+    assert_eq!(reason(whose(&admin, json!({"token": ""})).await), (400, "BadRequest".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_review_and_a_request_take_a_token_for_the_same_time() {
+    let server = server().await;
+    let (admin, accounts) = robot(&server).await;
+    let secrets: Api<Secret> = Api::default_namespaced(admin.clone());
+    make(secrets.clone(), json!({"metadata": {"name": "s"}})).await;
+    let bound = json!({"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s"}});
+    let bound = token(&accounts, bound).await.expect("a token");
+    let free = token(&accounts, json!({"expirationSeconds": 600})).await.expect("a token");
+    let both = async |token: &str, taken: bool, when: &str| {
+        assert_eq!(server.service_with_token(token).is_some(), taken, "{when}");
+        let told = whose(&admin, json!({"token": token})).await.expect("an answer");
+        assert_eq!(told.authenticated == Some(true), taken, "{when}");
+    };
+    both(&bound, true, "its secret is there").await;
+    secrets.delete("s", &DeleteParams::default()).await.expect("deleted");
+    both(&bound, false, "its secret is gone").await;
+    both(&free, true, "it is fresh").await;
+    tokio::time::advance(Duration::from_secs(600)).await;
+    both(&free, false, "it has run out").await;
+    let again = token(&accounts, json!({})).await.expect("a token");
+    accounts.delete("robot", &DeleteParams::default()).await.expect("deleted");
+    both(&again, false, "its account is gone").await;
+}
+
+#[tokio::test]
+async fn a_token_that_was_issued_is_reviewed_too_and_is_for_the_server_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::open(ServerConfig::in_directory(folder.path())).await.expect("it opens");
+    let issued = server.issue_token(&Identity::new("eve", ["friends".to_owned()])).expect("a token");
+    let admin = Client::new(server.service(), "default");
+    let told = whose(&admin, json!({"token": issued})).await.expect("an answer");
+    let user = told.user.expect("somebody");
+    assert_eq!((told.authenticated, user.username.as_deref()), (Some(true), Some("eve")));
+    let told = whose(&admin, json!({"token": issued, "audiences": ["them"]})).await.expect("an answer");
+    assert_ne!(told.authenticated, Some(true));
+    let eve = Client::new(server.service_with_token(&issued).expect("it opens"), "default");
+    let refused = reason(whose(&eve, json!({"token": issued})).await);
+    assert_eq!(refused, (403, "Forbidden".into()), "not everybody learns whose a token is");
+    let rule =
+        json!([{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]);
+    make(Api::<ClusterRole>::all(admin.clone()), json!({"metadata": {"name": "asks"}, "rules": rule})).await;
+    let binding = json!({"metadata": {"name": "asks"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "asks"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"}]});
+    make(Api::<ClusterRoleBinding>::all(admin), binding).await;
+    assert_eq!(whose(&eve, json!({"token": issued})).await.expect("an answer").authenticated, Some(true));
 }
 
 /// A user who may write roles and read ConfigMaps, and no more.

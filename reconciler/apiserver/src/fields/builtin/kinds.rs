@@ -18,6 +18,12 @@ pub(super) fn all() -> Vec<((&'static str, &'static str), Value)> {
         (("apiextensions.k8s.io", "CustomResourceDefinition"), custom_resource_definition()),
         (("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"), policy()),
         (("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"), policy_binding()),
+        (("authentication.k8s.io", "SelfSubjectReview"), self_subject_review()),
+        (("authentication.k8s.io", "TokenRequest"), token_request()),
+        (("authentication.k8s.io", "TokenReview"), token_review()),
+        (("authorization.k8s.io", "SelfSubjectAccessReview"), access_review()),
+        (("authorization.k8s.io", "SelfSubjectRulesReview"), rules_review()),
+        (("autoscaling", "Scale"), scale()),
     ]
 }
 
@@ -322,6 +328,87 @@ fn policy_binding() -> Value {
                 "policyName": text(), "paramRef": anything(), "matchResources": match_resources(),
                 "validationActions": actions,
             })),
+        }),
+    )
+}
+
+fn user_info() -> Value {
+    object(json!({"username": text(), "uid": text(), "groups": texts(), "extra": map_of(texts())}))
+}
+
+fn self_subject_review() -> Value {
+    let status = object(json!({"userInfo": user_info()}));
+    kind("SelfSubjectReview asks who the sender is.", json!({"status": status}))
+}
+
+fn token_review() -> Value {
+    kind(
+        "TokenReview asks whose a token is.",
+        json!({
+            "spec": object(json!({"token": text(), "audiences": texts()})),
+            "status": object(json!({
+                "authenticated": {"type": "boolean"}, "user": user_info(), "audiences": texts(), "error": text(),
+            })),
+        }),
+    )
+}
+
+fn access_review() -> Value {
+    let by = || {
+        let requirement = object(json!({"key": text(), "operator": text(), "values": texts()}));
+        object(json!({"rawSelector": text(), "requirements": list(requirement)}))
+    };
+    let resource = object(json!({
+        "namespace": text(), "verb": text(), "group": text(), "version": text(), "resource": text(),
+        "subresource": text(), "name": text(), "fieldSelector": by(), "labelSelector": by(),
+    }));
+    let path = object(json!({"path": text(), "verb": text()}));
+    kind(
+        "SelfSubjectAccessReview asks whether the sender may do something.",
+        json!({
+            "spec": object(json!({"resourceAttributes": resource, "nonResourceAttributes": path})),
+            "status": object(json!({
+                "allowed": {"type": "boolean"}, "denied": {"type": "boolean"}, "reason": text(), "evaluationError": text(),
+            })),
+        }),
+    )
+}
+
+fn rules_review() -> Value {
+    let rule = |properties: Value| list(object(properties));
+    kind(
+        "SelfSubjectRulesReview asks what the sender may do in a namespace.",
+        json!({
+            "spec": object(json!({"namespace": text()})),
+            "status": object(json!({
+                "incomplete": {"type": "boolean"}, "evaluationError": text(),
+                "resourceRules": rule(json!({"verbs": texts(), "apiGroups": texts(), "resources": texts(), "resourceNames": texts()})),
+                "nonResourceRules": rule(json!({"verbs": texts(), "nonResourceURLs": texts()})),
+            })),
+        }),
+    )
+}
+
+fn token_request() -> Value {
+    let bound = object(json!({"kind": text(), "apiVersion": text(), "name": text(), "uid": text()}));
+    kind(
+        "TokenRequest asks for a token of a ServiceAccount.",
+        json!({
+            "spec": object(json!({
+                "audiences": texts(), "expirationSeconds": {"type": "integer", "format": "int64"}, "boundObjectRef": bound,
+            })),
+            "status": object(json!({"token": text(), "expirationTimestamp": time()})),
+        }),
+    )
+}
+
+fn scale() -> Value {
+    let replicas = || json!({"type": "integer", "format": "int32"});
+    kind(
+        "Scale says how many of something there are to be.",
+        json!({
+            "spec": object(json!({"replicas": replicas()})),
+            "status": object(json!({"replicas": replicas(), "selector": text()})),
         }),
     )
 }
