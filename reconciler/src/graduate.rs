@@ -183,7 +183,7 @@ impl Graduation {
         is_administrator(&self.source, &self.from).await?;
         is_administrator(&self.target, &self.to.server).await?;
         let contents = Contents::read(&self.source).await?;
-        let target = Contents::read(&self.target).await?;
+        let target = Contents::read_with(&self.target, &contents.secrets_named()).await?;
         let conflicts = conflicts(&contents, &target, begun.older);
         if conflicts.is_empty() {
             return Ok(contents);
@@ -254,8 +254,13 @@ impl Graduation {
         let coming = if begun.older { SiteState::Returning } else { SiteState::Receiving };
         self.receive(&self.next(&leaving, coming, &ends.source_cluster), ends).await?;
         tell("objects, statuses and who owns what");
-        let copying =
-            Copying { from: &self.source, to: &self.target, masters: &self.masters, replace: begun.older };
+        let copying = Copying {
+            from: &self.source,
+            to: &self.target,
+            masters: &self.masters,
+            replace: begun.older,
+            address: &self.to.server,
+        };
         Ok((leaving, Box::pin(copying.run()).await?))
     }
 
@@ -332,7 +337,9 @@ impl Graduation {
 
     /// Takes away what was copied; what the target had before stays.
     async fn remove_copies(&self) -> anyhow::Result<()> {
-        let copies = Contents::read(&self.target).await?;
+        // Secrets are copied before the VMs that name them, and those are taken away first.
+        let named = Contents::read(&self.source).await?.secrets_named();
+        let copies = Contents::read_with(&self.target, &named).await?;
         for object in copies.0.iter().rev().filter(|object| object.kind != NAMESPACE) {
             let done = match object.annotation(MOVED_FROM_ANNOTATION) {
                 Some(_) if object.was(object.uid()) => copy::unmark(&self.target, object).await,

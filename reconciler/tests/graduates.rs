@@ -7,10 +7,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth::graduate::Graduation;
 use berth_api::{Disk, FORMER_UID_ANNOTATION, MOVED_FROM_ANNOTATION, manifests::access};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
@@ -222,9 +225,77 @@ async fn forgets_the_move(plane: &Plane) {
     };
     let params = DeleteParams::default();
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(plane.admin.clone());
-    bindings.delete("berth-moving", &params).await.expect("it is there");
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(plane.admin.clone());
-    policies.delete("berth-moving", &params).await.expect("it is there");
+    for name in ["berth-moving", "berth-moving-secrets"] {
+        bindings.delete(name, &params).await.expect("it is there");
+        policies.delete(name, &params).await.expect("it is there");
+    }
+}
+
+fn secret(name: &str, note: &str) -> Value {
+    let note = ByteString(note.as_bytes().to_vec());
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"note": note}})
+}
+
+fn secrets(plane: &Plane) -> Api<Secret> {
+    Api::default_namespaced(plane.admin.clone())
+}
+
+/// Moves the site in steps and changes the Secrets of its VMs before each: what is not refused is what arrives.
+async fn secrets_are_held(site: &Site, from: &Plane, to: &Plane) {
+    let (mut accepted, mut refused) = (None, 0);
+    let (named, params) = (secrets(from), DeleteParams::default());
+    let one = ListParams::default().fields("metadata.name=one");
+    for step in 0.. {
+        assert!(step < 100, "it does not come further");
+        let note = format!("step {step} on {}", from.url);
+        match from.apply("user", &secret("one", &note)).await.map(drop) {
+            Ok(()) => {
+                assert_eq!(refused, 0, "step {step}: it was refused before");
+                accepted = Some(note);
+            }
+            changed => {
+                refused += 1;
+                let made = from.apply("user", &secret("missing", "x")).await.map(drop);
+                let deleted = named.delete("one", &params).await.map(drop);
+                let together = named.delete_collection(&params, &one).await.map(drop);
+                for done in [changed, made, deleted, together] {
+                    let told = done.expect_err("it is refused").to_string();
+                    assert!(told.contains(&format!("moves to {}", to.url)), "step {step}: {told}");
+                }
+            }
+        }
+        from.apply("user", &secret("nobodys", &step.to_string())).await.expect("no VM names it");
+        if let Some(done) = site.killed_after(5, from, to).await {
+            done.expect("it ends well");
+            break;
+        }
+    }
+    assert!(accepted.is_some() && refused > 5, "{accepted:?} {refused}");
+    let moved = secrets(to).get("one").await.expect("it is there").data.unwrap_or_default();
+    assert_eq!(moved["note"].0, accepted.unwrap_or_default().into_bytes());
+    let refused = from.apply("user", &secret("one", "late")).await.expect_err("it stays held").to_string();
+    assert!(refused.contains(to.url), "{refused}");
+    to.apply("user", &secret("one", "new")).await.expect("here it may be changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_a_vm_names_is_held_while_the_site_moves_and_no_other() {
+    let site = Site::new().await;
+    let spec = json!({"class": "huge", "disks": [{"name": "huge", "boot": true}], "bootstrap": {"secretName": "missing"}});
+    site.old.declare("VM", "waits", spec).await;
+    let spec = json!({"class": "huge", "disks": [{"name": "huge", "boot": true}],
+        "bootstrap": {"secretName": "no name' for / a Secret"}});
+    site.old.declare("VM", "never", spec).await;
+    for writes in [30, 70] {
+        assert!(site.killed_after(writes, &site.old, &site.new).await.is_none());
+    }
+    site.old.apply("user", &secret("one", "x")).await.expect_err("it is held");
+    assert!(secrets(&site.new).get_opt("one").await.expect("it answers").is_some(), "it was copied");
+    site.graduation(&site.old, &site.new).abort().await.expect("it is given up");
+    assert_eq!(secrets(&site.new).list(&ListParams::default()).await.expect("it answers").items, []);
+    Box::pin(secrets_are_held(&site, &site.old, &site.new)).await;
+    Box::pin(secrets_are_held(&site, &site.new, &site.old)).await;
 }
 
 #[tokio::test(start_paused = true)]

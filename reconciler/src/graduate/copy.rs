@@ -13,6 +13,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::{
+    freeze,
     kinds::{Kind, NAMESPACE, OURS, Object, SECRET, VM},
     translate::{self, Uids},
 };
@@ -30,6 +31,8 @@ const ATTEMPTS: usize = 5;
 const SERVED: Duration = Duration::from_secs(60);
 
 type Key = (&'static str, String, String);
+/// Secrets, by namespace and name.
+pub(super) type Named = BTreeSet<(String, String)>;
 
 /// All of a site that one control plane has, in the order in which it is copied.
 #[derive(Clone, Debug, Default)]
@@ -40,14 +43,27 @@ impl Contents {
     ///
     /// *Errors:* the control plane's; a VM names a Secret that cannot be read.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
+        Self::read_with(client, &Named::new()).await
+    }
+
+    /// Reads them, and these Secrets too, whether a VM names them here or not.
+    ///
+    /// *Errors:* see [`Contents::read`].
+    pub(super) async fn read_with(client: &Client, also: &Named) -> anyhow::Result<Self> {
         let mut all = namespaces(client).await?;
-        let mut ours = Vec::new();
+        let mut ours = Self::default();
         for kind in OURS {
-            ours.extend(list(client, kind).await?);
+            ours.0.extend(list(client, kind).await?);
         }
-        all.extend(secrets(client, &ours).await?);
-        all.extend(ours);
+        let named = &ours.secrets_named() | also;
+        all.extend(secrets(client, &named).await?);
+        all.extend(ours.0);
         Ok(Self(all))
+    }
+
+    /// The Secrets that VMs name, whether they are there or not.
+    pub(super) fn secrets_named(&self) -> Named {
+        self.of(VM).filter_map(secret_named).collect()
     }
 
     /// Those of a kind.
@@ -86,15 +102,18 @@ async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
     Ok(all.into_iter().filter(own).collect())
 }
 
-/// The Secrets that VMs name.
-async fn secrets(client: &Client, objects: &[Object]) -> anyhow::Result<Vec<Object>> {
-    let named = objects.iter().filter(|object| object.kind == VM).filter_map(|vm| {
-        let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
-        Some((vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
-    });
+/// The Secret that a VM names, if there can be one of that name.
+fn secret_named(vm: &Object) -> Option<(String, String)> {
+    let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let plain = name.bytes().all(fits) && name.bytes().any(|byte| byte.is_ascii_alphanumeric());
+    plain.then(|| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
+}
+
+async fn secrets(client: &Client, named: &Named) -> anyhow::Result<Vec<Object>> {
     let mut found = Vec::new();
-    for (namespace, name) in named.collect::<BTreeSet<_>>() {
-        let path = format!("{}/{name}", SECRET.collection(Some(&namespace)));
+    for (namespace, name) in named {
+        let path = format!("{}/{name}", SECRET.collection(Some(namespace)));
         match requests::get(client, &path).await {
             Ok(value) => found.push(Object::new(SECRET, value)),
             Err(error) if has_code(&error, 404) => {}
@@ -131,6 +150,8 @@ pub(super) struct Copying<'a> {
     pub(super) masters: &'a Client,
     /// Objects that the target has and the source has not are taken away: it is an older state of the same site.
     pub(super) replace: bool,
+    /// The target, for who is refused a write meanwhile.
+    pub(super) address: &'a str,
 }
 
 impl Copying<'_> {
@@ -142,6 +163,7 @@ impl Copying<'_> {
     pub(super) async fn run(&self) -> anyhow::Result<usize> {
         for _ in 0..ATTEMPTS {
             let source = Contents::read(self.from).await?;
+            freeze::hold(self.from, &source.secrets_named(), self.address).await?;
             self.once(&source).await?;
             if Contents::read(self.from).await?.versions() == source.versions() {
                 return Ok(source.0.len());
