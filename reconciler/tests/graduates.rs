@@ -1,5 +1,7 @@
 //! A site moves to another control plane, and back, while its guests run: whatever `berth graduate` is interrupted after.
 
+#[path = "shared/image.rs"]
+mod image;
 #[path = "graduates/site.rs"]
 mod site;
 
@@ -121,16 +123,12 @@ fn same(before: &Told, after: &Told) {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_site_moves_and_is_killed_after_every_single_write() {
-    let site = Site::new().await;
-    // Definitions one by one: see the test of giving up.
-    berth::install::manifests(&site.new.admin).await.expect("the manifests apply");
-    let (before, real) = (told(&site.old).await, site.real());
-    let owned = owners(&site.old, "one").await;
+/// Moves the site and is killed after every so many writes, until it is there. Returns how often it was.
+async fn moves_and_is_killed(site: &Site, writes: i64, from: &Plane, to: &Plane) -> usize {
+    let real = site.real();
     let mut kills = 0;
     let outcome = loop {
-        match site.killed_after(1, &site.old, &site.new).await {
+        match site.killed_after(writes, from, to).await {
             Some(done) => break done.expect("it ends well"),
             None => kills += 1,
         }
@@ -142,12 +140,23 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
             assert_eq!(site.real(), real, "after {kills} kills");
         }
     };
-    assert!(kills > 60, "it writes, and was killed after each write: {kills}");
     assert!(outcome.missing.is_empty() && outcome.silent.is_empty(), "{outcome:?}");
-    both_run(&site.new).await;
+    both_run(to).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
-    site.one_commands_at_most().await;
     assert_eq!(site.real(), real, "no guest and no file has noticed");
+    kills
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_site_moves_and_is_killed_after_every_single_write() {
+    let site = Site::new().await;
+    // Definitions one by one: see the test of giving up.
+    berth::install::manifests(&site.new.admin).await.expect("the manifests apply");
+    let before = told(&site.old).await;
+    let owned = owners(&site.old, "one").await;
+    let kills = moves_and_is_killed(&site, 1, &site.old, &site.new).await;
+    assert!(kills > 60, "it writes, and was killed after each write: {kills}");
+    site.one_commands_at_most().await;
     same(&before, &told(&site.new).await);
     assert_eq!(owners(&site.new, "one").await, owned, "Terraform owns what it did");
     let secret =
@@ -171,13 +180,20 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
 async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
     let site = Site::new().await;
     let (before, real) = (told(&site.old).await, site.real());
-    let mut given_up = 0;
+    let (mut given_up, mut kills) = (0, 0);
     for writes in (1..).step_by(11) {
         if let Some(done) = site.killed_after(writes, &site.old, &site.new).await {
             done.expect("it ends well");
             break;
         }
-        match site.graduation(&site.old, &site.new).abort().await {
+        let done = loop {
+            if let Some(done) = site.abort_killed_after(3, &site.old, &site.new).await {
+                break done;
+            }
+            kills += 1;
+            assert!(kills < 1000, "it does not come further");
+        };
+        match done {
             Ok(()) => given_up += 1,
             Err(error) => {
                 assert!(
@@ -193,11 +209,13 @@ async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
             Some(known) => panic!("the target still knows of it: {known:?}"),
         };
         assert!(left.is_empty(), "after {writes} writes the target has {left:?}");
+        let secrets = secrets(&site.new).list(&ListParams::default()).await.expect("it answers").items;
+        assert_eq!(secrets, [], "after {writes} writes");
         if given_up == 5 {
             has_something_of_its_own(&site).await;
         }
     }
-    assert!(given_up > 6, "{given_up}");
+    assert!(given_up > 6 && kills > given_up, "{given_up} {kills}");
     both_run(&site.new).await;
     assert_eq!(site.real(), real);
 }
@@ -329,25 +347,9 @@ async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_a
     assert_eq!(site.real(), made, "nothing was touched");
     same(&before, &told(&site.new).await);
 
-    let mut kills = 0;
-    let outcome = loop {
-        // The first test ends it after every single one.
-        match site.killed_after(3, &site.new, &site.old).await {
-            Some(done) => break done.expect("it ends well"),
-            None => kills += 1,
-        }
-        site.one_commands_at_most().await;
-        assert!(kills < 100, "it does not come further");
-        if kills % 8 == 0 {
-            tokio::time::sleep(Duration::from_secs(15)).await;
-            assert_eq!(site.real(), made, "after {kills} kills");
-        }
-    };
-    assert!(outcome.missing.is_empty() && outcome.silent.is_empty(), "{outcome:?}");
+    // The first test ends it after every single one.
+    let kills = moves_and_is_killed(&site, 3, &site.new, &site.old).await;
     assert!(kills > 5, "it was killed: {kills}");
-    both_run(&site.old).await;
-    tokio::time::sleep(Duration::from_secs(120)).await;
-    assert_eq!(site.real(), made, "no guest and no file has noticed");
     same(&before, &told(&site.old).await);
     assert_eq!(site.old.vm("one").await.and_then(|vm| vm.metadata.uid), uid, "it is the object it was");
     let refused = site.new.apply("user", &declared("Disk", "x", json!({"size": "1Gi"}))).await;

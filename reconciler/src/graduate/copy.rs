@@ -155,18 +155,18 @@ pub(super) struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Makes the target hold what the source holds, and returns how much that is.
+    /// Makes the target hold what the source holds.
     ///
     /// *Assumptions:* nobody acts on the target's objects, and the source's do not change for long.
     ///
     /// *Errors:* a control plane's; an object of another origin has a name that is needed.
-    pub(super) async fn run(&self) -> anyhow::Result<usize> {
+    pub(super) async fn run(&self) -> anyhow::Result<()> {
         for _ in 0..ATTEMPTS {
             let source = Contents::read(self.from).await?;
             freeze::hold(self.from, &source.secrets_named(), self.address).await?;
             self.once(&source).await?;
             if Contents::read(self.from).await?.versions() == source.versions() {
-                return Ok(source.0.len());
+                return Ok(());
             }
         }
         bail!("objects keep changing although the control plane takes no writes: is it frozen?")

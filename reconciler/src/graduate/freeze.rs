@@ -146,21 +146,46 @@ pub(super) async fn thaw(client: &Client) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn each_of_ten_thousand_secrets_is_held_and_no_other() {
+        let config = berth_apiserver::ServerConfig::in_memory();
+        let server = berth_apiserver::Server::open(config).await.expect("an in-memory server opens");
+        let client = Client::new(server.service(), "default");
+        install::manifests(&client).await.expect("the manifests apply");
+        let named: Named = (0..10_000)
+            .map(|n| ("default".to_owned(), format!("vm-{n}-with-a-long-name-bootstrap")))
+            .collect();
+        hold(&client, &named, "https://other:6443").await.expect("they are held");
+        let make = async |name: &str| {
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}});
+            let path = "/api/v1/namespaces/default/secrets";
+            send(&client, Method::POST, path, "application/json", &secret).await
+        };
+        for (_, name) in named.iter().step_by(97).chain(named.last()) {
+            let refused = make(name).await.expect_err(name).to_string();
+            assert!(refused.contains("moves to https://other:6443"), "{refused}");
+        }
+        for name in ["other", "vm-1", "vm-10-with-a-long-name-bootstrap2", "bootstrap"] {
+            make(name).await.expect("nobody named it");
+        }
+    }
+
     #[test]
-    fn the_expressions_name_every_secret_and_none_is_too_long() {
+    fn every_secret_is_named_once_and_no_expression_is_too_long() {
         let named: Named =
             (0..10_000).map(|n| (format!("ns-{}", n % 7), format!("vm-{n}-bootstrap"))).collect();
         let demands = is_none_of(&named);
-        assert!(
-            demands.len() > 1 && demands.iter().all(|demand| demand.len() < 32 * 1024),
-            "{}",
-            demands.len()
-        );
         let texts: Vec<&str> = demands.iter().filter_map(|demand| demand.split('\'').nth(1)).collect();
-        for (namespace, name) in &named {
-            let entry = format!(" {namespace}/{name} ");
-            assert_eq!(texts.iter().filter(|text| text.contains(&entry)).count(), 1, "{entry}");
-        }
+        assert!(texts.len() > 1 && texts.len() == demands.len());
+        assert!(demands.iter().all(|demand| demand.len() < 32 * 1024));
+        assert!(texts.iter().all(|text| text.starts_with(' ') && text.ends_with(' ')), "each has both ends");
+        let mut found: Vec<&str> = texts.iter().flat_map(|text| text.split_whitespace()).collect();
+        found.sort_unstable();
+        let mut wanted: Vec<String> =
+            named.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+        wanted.push(format!("{SYSTEM_NAMESPACE}/{PROBE}"));
+        wanted.sort_unstable();
+        assert_eq!(found, wanted);
         let stored = policy(SECRETS, "", "secrets", &demands, "https://other:6443")[0].to_string();
         assert!(stored.len() < 1 << 20, "a control plane stores 1.5 MiB: {}", stored.len());
     }
