@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use berth_api::MOVED_FROM_ANNOTATION;
+use futures::{StreamExt, TryStreamExt};
 use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
@@ -26,7 +27,8 @@ const EVERYWHERE: [&str; 4] =
     ["default", "kube-system", berth_api::SYSTEM_NAMESPACE, berth_api::SHARED_NAMESPACE];
 /// How often an object that others write at the same moment is tried.
 const ATTEMPTS: usize = 5;
-
+/// Secrets that are read at the same time: each is asked for by name, and there may be one for each VM.
+const AT_ONCE: usize = 16;
 /// How long a control plane may take until it serves what it has the definitions of.
 const SERVED: Duration = Duration::from_secs(60);
 
@@ -111,16 +113,18 @@ fn secret_named(vm: &Object) -> Option<(String, String)> {
 }
 
 async fn secrets(client: &Client, named: &Named) -> anyhow::Result<Vec<Object>> {
-    let mut found = Vec::new();
-    for (namespace, name) in named {
-        let path = format!("{}/{name}", SECRET.collection(Some(namespace)));
-        match requests::get(client, &path).await {
-            Ok(value) => found.push(Object::new(SECRET, value)),
-            Err(error) if has_code(&error, 404) => {}
-            Err(error) => return Err(error).with_context(|| format!("reading Secret {namespace}/{name}")),
-        }
+    let each = named.iter().map(|(namespace, name)| secret(client, namespace, name));
+    let found: Vec<Option<Object>> = futures::stream::iter(each).buffered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+async fn secret(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<Object>> {
+    let path = format!("{}/{name}", SECRET.collection(Some(namespace)));
+    match requests::get(client, &path).await {
+        Ok(value) => Ok(Some(Object::new(SECRET, value))),
+        Err(error) if has_code(&error, 404) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("reading Secret {namespace}/{name}")),
     }
-    Ok(found)
 }
 
 /// Waits until the control plane serves every kind: it may take a moment from a definition to that.
