@@ -79,10 +79,8 @@ impl std::fmt::Debug for Graduation {
 }
 
 /// What became of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Objects that are there now.
-    pub objects: usize,
     /// Hosts that were alive and have not followed yet.
     pub missing: BTreeSet<String>,
     /// Hosts that were silent: they follow when they are back.
@@ -183,7 +181,7 @@ impl Graduation {
         is_administrator(&self.source, &self.from).await?;
         is_administrator(&self.target, &self.to.server).await?;
         let contents = Contents::read(&self.source).await?;
-        let target = Contents::read(&self.target).await?;
+        let target = Contents::read_with(&self.target, &contents.secrets_named()).await?;
         let conflicts = conflicts(&contents, &target, begun.older);
         if conflicts.is_empty() {
             return Ok(contents);
@@ -202,13 +200,8 @@ impl Graduation {
     /// *Errors:* a control plane's; the target has objects of its own. It can be run again.
     pub async fn run(&self, tell: &mut (dyn FnMut(&str) + Send)) -> anyhow::Result<Outcome> {
         let ends = self.ends().await?;
-        let mut outcome = Outcome::default();
         let leaving = match self.stage(&ends)? {
-            Stage::Before(begun) => {
-                let (leaving, objects) = Box::pin(self.move_objects(&ends, begun, tell)).await?;
-                outcome.objects = objects;
-                leaving
-            }
+            Stage::Before(begun) => Box::pin(self.move_objects(&ends, begun, tell)).await?,
             Stage::HandedOver(site) => site,
         };
         tell("hosts get access to the target");
@@ -217,21 +210,19 @@ impl Graduation {
         let alive = Box::pin(self.hand_over(&leaving, tell)).await?;
         hosts::nudge(&self.source, &leaving.next()).await?;
         let all = hosts::all(&self.source).await?;
-        outcome.silent = all.difference(&alive).cloned().collect();
         tell("waiting for the hosts");
-        let awaited = all.intersection(&alive).cloned().collect();
-        outcome.missing = hosts::arrived(&self.target, awaited, self.wait, self.clock.as_ref()).await?;
-        outcome.silent = &outcome.silent - &hosts::alive(&self.target, self.clock.now()).await?;
-        Ok(outcome)
+        let missing = hosts::arrived(&self.target, &all & &alive, self.wait, self.clock.as_ref()).await?;
+        let here = hosts::alive(&self.target, self.clock.now()).await?;
+        Ok(Outcome { missing, silent: &(&all - &alive) - &here })
     }
 
-    /// All that comes before access for the hosts. Returns what the source says then, and how many objects there are.
+    /// All that comes before access for the hosts. Returns what the source says then.
     async fn move_objects(
         &self,
         ends: &Ends,
         begun: Begun,
         tell: &mut (dyn FnMut(&str) + Send),
-    ) -> anyhow::Result<(Site, usize)> {
+    ) -> anyhow::Result<Site> {
         if !begun.receiving {
             self.is_free(&begun).await?;
             tell("definitions, roles and admission policies");
@@ -254,9 +245,15 @@ impl Graduation {
         let coming = if begun.older { SiteState::Returning } else { SiteState::Receiving };
         self.receive(&self.next(&leaving, coming, &ends.source_cluster), ends).await?;
         tell("objects, statuses and who owns what");
-        let copying =
-            Copying { from: &self.source, to: &self.target, masters: &self.masters, replace: begun.older };
-        Ok((leaving, Box::pin(copying.run()).await?))
+        let copying = Copying {
+            from: &self.source,
+            to: &self.target,
+            masters: &self.masters,
+            replace: begun.older,
+            address: &self.to.server,
+        };
+        Box::pin(copying.run()).await?;
+        Ok(leaving)
     }
 
     /// What the target says when the source says this.
@@ -318,7 +315,8 @@ impl Graduation {
     /// *Errors:* the source has handed over: there is no way back but the other direction; a control plane's.
     pub async fn abort(&self) -> anyhow::Result<()> {
         let ends = self.ends().await?;
-        abortable(ends.source.as_ref())?;
+        // Before anything is taken away that a move which still goes on elsewhere could hand over.
+        stay(&self.source, ends.source_map.as_ref(), ends.source.as_ref()).await?;
         if let (Some(source), Some(target), Some(map)) = (&ends.source, &ends.target, &ends.target_map)
             && target.state == SiteState::Receiving
             && source.id == target.id
@@ -327,12 +325,14 @@ impl Graduation {
             hosts::shut_out(&self.source, &self.target).await?;
             site::forget(&self.target, map).await.context("the target is no longer moved to")?;
         }
-        abort_source(&self.source).await
+        reopen(&self.source).await
     }
 
     /// Takes away what was copied; what the target had before stays.
     async fn remove_copies(&self) -> anyhow::Result<()> {
-        let copies = Contents::read(&self.target).await?;
+        // Secrets are copied before the VMs that name them, and those are taken away first.
+        let named = Contents::read(&self.source).await?.secrets_named();
+        let copies = Contents::read_with(&self.target, &named).await?;
         for object in copies.0.iter().rev().filter(|object| object.kind != NAMESPACE) {
             let done = match object.annotation(MOVED_FROM_ANNOTATION) {
                 Some(_) if object.was(object.uid()) => copy::unmark(&self.target, object).await,
@@ -350,14 +350,24 @@ impl Graduation {
 /// *Errors:* see [`Graduation::abort`].
 pub async fn abort_source(source: &Client) -> anyhow::Result<()> {
     let (map, known) = understood(source, "source").await?;
-    abortable(known.as_ref())?;
-    hosts::revoke(source).await?;
-    freeze::thaw(source).await?;
+    stay(source, map.as_ref(), known.as_ref()).await?;
+    reopen(source).await
+}
+
+/// In charge again: nobody can hand over any more, and whoever has done so already is not undone.
+async fn stay(source: &Client, map: Option<&ConfigMap>, known: Option<&Site>) -> anyhow::Result<()> {
+    abortable(known)?;
     if let Some(known) = known.filter(|known| known.state == SiteState::Leaving) {
-        let in_charge = Site { state: SiteState::InCharge, ..known };
-        site::write(source, map.as_ref(), &in_charge).await.context("being in charge again")?;
+        let in_charge = Site { state: SiteState::InCharge, ..known.clone() };
+        site::write(source, map, &in_charge).await.context("being in charge again")?;
     }
     Ok(())
+}
+
+/// No host finds a way elsewhere, and writes are taken again.
+async fn reopen(source: &Client) -> anyhow::Result<()> {
+    hosts::revoke(source).await?;
+    freeze::thaw(source).await
 }
 
 /// What the target has that is in the way. An older state of the same site is not, if any object of it is one that moved

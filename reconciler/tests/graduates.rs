@@ -1,5 +1,7 @@
 //! A site moves to another control plane, and back, while its guests run: whatever `berth graduate` is interrupted after.
 
+#[path = "shared/image.rs"]
+mod image;
 #[path = "graduates/site.rs"]
 mod site;
 
@@ -7,10 +9,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth::graduate::Graduation;
 use berth_api::{Disk, FORMER_UID_ANNOTATION, MOVED_FROM_ANNOTATION, manifests::access};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
@@ -118,16 +123,12 @@ fn same(before: &Told, after: &Told) {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_site_moves_and_is_killed_after_every_single_write() {
-    let site = Site::new().await;
-    // Definitions one by one: see the test of giving up.
-    berth::install::manifests(&site.new.admin).await.expect("the manifests apply");
-    let (before, real) = (told(&site.old).await, site.real());
-    let owned = owners(&site.old, "one").await;
+/// Moves the site and is killed after every so many writes, until it is there. Returns how often it was.
+async fn moves_and_is_killed(site: &Site, writes: i64, from: &Plane, to: &Plane) -> usize {
+    let real = site.real();
     let mut kills = 0;
     let outcome = loop {
-        match site.killed_after(1, &site.old, &site.new).await {
+        match site.killed_after(writes, from, to).await {
             Some(done) => break done.expect("it ends well"),
             None => kills += 1,
         }
@@ -139,12 +140,23 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
             assert_eq!(site.real(), real, "after {kills} kills");
         }
     };
-    assert!(kills > 60, "it writes, and was killed after each write: {kills}");
     assert!(outcome.missing.is_empty() && outcome.silent.is_empty(), "{outcome:?}");
-    both_run(&site.new).await;
+    both_run(to).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
-    site.one_commands_at_most().await;
     assert_eq!(site.real(), real, "no guest and no file has noticed");
+    kills
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_site_moves_and_is_killed_after_every_single_write() {
+    let site = Site::new().await;
+    // Definitions one by one: see the test of giving up.
+    berth::install::manifests(&site.new.admin).await.expect("the manifests apply");
+    let before = told(&site.old).await;
+    let owned = owners(&site.old, "one").await;
+    let kills = moves_and_is_killed(&site, 1, &site.old, &site.new).await;
+    assert!(kills > 60, "it writes, and was killed after each write: {kills}");
+    site.one_commands_at_most().await;
     same(&before, &told(&site.new).await);
     assert_eq!(owners(&site.new, "one").await, owned, "Terraform owns what it did");
     let secret =
@@ -168,13 +180,20 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
 async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
     let site = Site::new().await;
     let (before, real) = (told(&site.old).await, site.real());
-    let mut given_up = 0;
+    let (mut given_up, mut kills) = (0, 0);
     for writes in (1..).step_by(11) {
         if let Some(done) = site.killed_after(writes, &site.old, &site.new).await {
             done.expect("it ends well");
             break;
         }
-        match site.graduation(&site.old, &site.new).abort().await {
+        let done = loop {
+            if let Some(done) = site.abort_killed_after(3, &site.old, &site.new).await {
+                break done;
+            }
+            kills += 1;
+            assert!(kills < 1000, "it does not come further");
+        };
+        match done {
             Ok(()) => given_up += 1,
             Err(error) => {
                 assert!(
@@ -190,11 +209,13 @@ async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
             Some(known) => panic!("the target still knows of it: {known:?}"),
         };
         assert!(left.is_empty(), "after {writes} writes the target has {left:?}");
+        let secrets = secrets(&site.new).list(&ListParams::default()).await.expect("it answers").items;
+        assert_eq!(secrets, [], "after {writes} writes");
         if given_up == 5 {
             has_something_of_its_own(&site).await;
         }
     }
-    assert!(given_up > 6, "{given_up}");
+    assert!(given_up > 6 && kills > given_up, "{given_up} {kills}");
     both_run(&site.new).await;
     assert_eq!(site.real(), real);
 }
@@ -222,9 +243,77 @@ async fn forgets_the_move(plane: &Plane) {
     };
     let params = DeleteParams::default();
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(plane.admin.clone());
-    bindings.delete("berth-moving", &params).await.expect("it is there");
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(plane.admin.clone());
-    policies.delete("berth-moving", &params).await.expect("it is there");
+    for name in ["berth-moving", "berth-moving-secrets"] {
+        bindings.delete(name, &params).await.expect("it is there");
+        policies.delete(name, &params).await.expect("it is there");
+    }
+}
+
+fn secret(name: &str, note: &str) -> Value {
+    let note = ByteString(note.as_bytes().to_vec());
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"note": note}})
+}
+
+fn secrets(plane: &Plane) -> Api<Secret> {
+    Api::default_namespaced(plane.admin.clone())
+}
+
+/// Moves the site in steps and changes the Secrets of its VMs before each: what is not refused is what arrives.
+async fn secrets_are_held(site: &Site, from: &Plane, to: &Plane) {
+    let (mut accepted, mut refused) = (None, 0);
+    let (named, params) = (secrets(from), DeleteParams::default());
+    let one = ListParams::default().fields("metadata.name=one");
+    for step in 0.. {
+        assert!(step < 100, "it does not come further");
+        let note = format!("step {step} on {}", from.url);
+        match from.apply("user", &secret("one", &note)).await.map(drop) {
+            Ok(()) => {
+                assert_eq!(refused, 0, "step {step}: it was refused before");
+                accepted = Some(note);
+            }
+            changed => {
+                refused += 1;
+                let made = from.apply("user", &secret("missing", "x")).await.map(drop);
+                let deleted = named.delete("one", &params).await.map(drop);
+                let together = named.delete_collection(&params, &one).await.map(drop);
+                for done in [changed, made, deleted, together] {
+                    let told = done.expect_err("it is refused").to_string();
+                    assert!(told.contains(&format!("moves to {}", to.url)), "step {step}: {told}");
+                }
+            }
+        }
+        from.apply("user", &secret("nobodys", &step.to_string())).await.expect("no VM names it");
+        if let Some(done) = site.killed_after(5, from, to).await {
+            done.expect("it ends well");
+            break;
+        }
+    }
+    assert!(accepted.is_some() && refused > 5, "{accepted:?} {refused}");
+    let moved = secrets(to).get("one").await.expect("it is there").data.unwrap_or_default();
+    assert_eq!(moved["note"].0, accepted.unwrap_or_default().into_bytes());
+    let refused = from.apply("user", &secret("one", "late")).await.expect_err("it stays held").to_string();
+    assert!(refused.contains(to.url), "{refused}");
+    to.apply("user", &secret("one", "new")).await.expect("here it may be changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_a_vm_names_is_held_while_the_site_moves_and_no_other() {
+    let site = Site::new().await;
+    let spec = json!({"class": "huge", "disks": [{"name": "huge", "boot": true}], "bootstrap": {"secretName": "missing"}});
+    site.old.declare("VM", "waits", spec).await;
+    let spec = json!({"class": "huge", "disks": [{"name": "huge", "boot": true}],
+        "bootstrap": {"secretName": "no name' for / a Secret"}});
+    site.old.declare("VM", "never", spec).await;
+    for writes in [30, 70] {
+        assert!(site.killed_after(writes, &site.old, &site.new).await.is_none());
+    }
+    site.old.apply("user", &secret("one", "x")).await.expect_err("it is held");
+    assert!(secrets(&site.new).get_opt("one").await.expect("it answers").is_some(), "it was copied");
+    site.graduation(&site.old, &site.new).abort().await.expect("it is given up");
+    assert_eq!(secrets(&site.new).list(&ListParams::default()).await.expect("it answers").items, []);
+    Box::pin(secrets_are_held(&site, &site.old, &site.new)).await;
+    Box::pin(secrets_are_held(&site, &site.new, &site.old)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,25 +347,9 @@ async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_a
     assert_eq!(site.real(), made, "nothing was touched");
     same(&before, &told(&site.new).await);
 
-    let mut kills = 0;
-    let outcome = loop {
-        // The first test ends it after every single one.
-        match site.killed_after(3, &site.new, &site.old).await {
-            Some(done) => break done.expect("it ends well"),
-            None => kills += 1,
-        }
-        site.one_commands_at_most().await;
-        assert!(kills < 100, "it does not come further");
-        if kills % 8 == 0 {
-            tokio::time::sleep(Duration::from_secs(15)).await;
-            assert_eq!(site.real(), made, "after {kills} kills");
-        }
-    };
-    assert!(outcome.missing.is_empty() && outcome.silent.is_empty(), "{outcome:?}");
+    // The first test ends it after every single one.
+    let kills = moves_and_is_killed(&site, 3, &site.new, &site.old).await;
     assert!(kills > 5, "it was killed: {kills}");
-    both_run(&site.old).await;
-    tokio::time::sleep(Duration::from_secs(120)).await;
-    assert_eq!(site.real(), made, "no guest and no file has noticed");
     same(&before, &told(&site.old).await);
     assert_eq!(site.old.vm("one").await.and_then(|vm| vm.metadata.uid), uid, "it is the object it was");
     let refused = site.new.apply("user", &declared("Disk", "x", json!({"size": "1Gi"}))).await;

@@ -4,12 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use berth::{clock::Identities, controllers, install};
-use berth_agent::{
-    AgentConfig,
-    fake::{FakeSource, FakeSystem},
-};
+use berth_agent::{AgentConfig, fake::FakeSystem};
 use berth_api::{Host, IPPool, Image, Network, PlacementGroup, StoragePool, VM, VMClass, condition};
-use berth_qemu::machine::Format;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -20,11 +16,12 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+#[path = "shared/image.rs"]
+mod image;
 #[path = "shared/serve.rs"]
 mod serve;
 use serve::serve;
 
-const IMAGE: &str = "https://images.example/debian.qcow2";
 const LIMIT: Duration = Duration::from_secs(300);
 
 struct Site {
@@ -43,15 +40,7 @@ impl Site {
             ..controllers::Config::new()
         };
         tokio::spawn(controllers::run(client.clone(), config, CancellationToken::new()));
-        let system = Arc::new(FakeSystem::new(clock.clone()));
-        let source = FakeSource {
-            sha256: "a".repeat(64),
-            format: Format::Qcow2,
-            virtual_size: 1 << 30,
-            bytes: 1 << 20,
-            refused: None,
-        };
-        system.add_source(IMAGE, source);
+        let system = image::host(&clock);
         let config = AgentConfig { clock, seed: Some(1), ..AgentConfig::new("h1") };
         let agent = berth_agent::run(config, client.clone(), system.clone(), CancellationToken::new());
         let agent = tokio::spawn(async move { agent.await.unwrap_or_else(|error| panic!("{error}")) });
@@ -75,8 +64,7 @@ impl Site {
     async fn declare_all(&self, namespace: &str, range: &str) {
         self.apply(namespace, "VMClass", "small", json!({"cpus": 1, "memory": "256Mi", "firmware": "BIOS"}))
             .await;
-        self.apply(namespace, "Image", "debian", json!({"source": {"url": IMAGE, "sha256": "a".repeat(64)}}))
-            .await;
+        self.apply(namespace, "Image", "debian", image::spec()).await;
         self.apply(namespace, "PlacementGroup", "spread", json!({})).await;
         self.apply(namespace, "Network", "back", json!({"cidr": range})).await;
         self.apply(namespace, "PublicIP", "web", json!({})).await;

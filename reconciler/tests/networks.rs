@@ -4,13 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth::{clock::Identities, controllers};
-use berth_agent::{
-    AgentConfig, RuntimeClock,
-    fake::{FakeSource, FakeSystem},
-    system::Tunnel,
-};
+use berth_agent::{AgentConfig, RuntimeClock, fake::FakeSystem, system::Tunnel};
 use berth_api::{Network, VM, condition};
-use berth_qemu::machine::Format;
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
@@ -19,12 +14,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+#[path = "shared/image.rs"]
+mod image;
 #[path = "shared/serve.rs"]
 mod serve;
 use serve::serve;
 
-const IMAGE_URL: &str = "https://images.example/debian.qcow2";
-const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const LIMIT: Duration = Duration::from_secs(300);
 
 struct Site {
@@ -45,21 +40,12 @@ impl Site {
         };
         tokio::spawn(controllers::run(site.client.clone(), config, site.stop.clone()));
         site.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
-        let source = json!({"source": {"url": IMAGE_URL, "sha256": IMAGE_SHA256}});
-        site.apply("Image", "debian", source).await;
+        site.apply("Image", "debian", image::spec()).await;
         site
     }
 
     async fn join(&mut self, name: &'static str, address: &str, mtu: u16) {
-        let system = Arc::new(FakeSystem::new(self.clock.clone()));
-        let source = FakeSource {
-            sha256: IMAGE_SHA256.into(),
-            format: Format::Qcow2,
-            virtual_size: 2 << 30,
-            bytes: 100 << 20,
-            refused: None,
-        };
-        system.add_source(IMAGE_URL, source);
+        let system = image::host(&self.clock);
         system.change_facts(|facts| {
             facts.address = Some(address.parse().expect("an address"));
             facts.mtu = Some(mtu);

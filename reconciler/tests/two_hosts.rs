@@ -3,13 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use berth::{clock::Identities, controllers, credential, install};
-use berth_agent::{
-    AgentConfig, AgentError,
-    fake::{FakeSource, FakeSystem},
-};
+use berth_agent::{AgentConfig, AgentError, fake::FakeSystem};
 use berth_api::{ConditionType, Disk, Host, VM, VMState, condition, manifests::access};
 use berth_apiserver::Server;
-use berth_qemu::machine::Format;
 use k8s_openapi::{
     api::core::v1::ServiceAccount,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -22,11 +18,12 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+#[path = "shared/image.rs"]
+mod image;
 #[path = "shared/serve.rs"]
 mod serve;
 use serve::serve;
 
-const IMAGE: &str = "https://images.example/debian.qcow2";
 const LIMIT: Duration = Duration::from_secs(600);
 
 struct Fleet {
@@ -45,19 +42,6 @@ impl Fleet {
         };
         tokio::spawn(controllers::run(admin.clone(), config, CancellationToken::new()));
         Self { server, admin, clock }
-    }
-
-    fn system(&self) -> Arc<FakeSystem> {
-        let system = Arc::new(FakeSystem::new(self.clock.clone()));
-        let source = FakeSource {
-            sha256: "a".repeat(64),
-            format: Format::Qcow2,
-            virtual_size: 1 << 30,
-            bytes: 1 << 20,
-            refused: None,
-        };
-        system.add_source(IMAGE, source);
-        system
     }
 
     /// The agent of a host, with the token of that host and no other right.
@@ -90,7 +74,7 @@ impl Fleet {
     /// Two VMs of a group that must not share a host, each with a Secret.
     async fn declare_two_vms(&self) {
         self.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
-        self.apply("Image", "debian", json!({"source": {"url": IMAGE, "sha256": "a".repeat(64)}})).await;
+        self.apply("Image", "debian", image::spec()).await;
         self.apply("PlacementGroup", "web", json!({})).await;
         for name in ["one", "two"] {
             let secret = json!({"apiVersion": "v1", "kind": "Secret",
@@ -164,7 +148,7 @@ fn ready_reason(vm: &VM) -> String {
 /// Two hosts, a VM on each: the VM on `h1` first.
 async fn two() -> (Fleet, [Arc<FakeSystem>; 2], [JoinHandle<Result<(), AgentError>>; 2], [String; 2]) {
     let fleet = Fleet::new().await;
-    let systems = [fleet.system(), fleet.system()];
+    let systems = [image::host(&fleet.clock), image::host(&fleet.clock)];
     let agents = [fleet.join("h1", "a", &systems[0]).await, fleet.join("h2", "a", &systems[1]).await];
     fleet.declare_two_vms().await;
     let mut names = Vec::new();
@@ -224,7 +208,7 @@ async fn a_drained_host_is_empty_until_it_is_uncordoned_and_nothing_declared_cha
 #[tokio::test(start_paused = true)]
 async fn a_second_machine_of_the_same_name_is_refused_and_the_first_goes_on() {
     let (fleet, systems, agents, vms) = two().await;
-    let stranger = fleet.system();
+    let stranger = image::host(&fleet.clock);
     let second = fleet.join("h1", "b", &stranger).await;
     let ended = second.await.expect("it ends by itself").expect_err("it is refused");
     assert!(matches!(&ended, AgentError::Taken { host, .. } if host == "h1"), "{ended}");

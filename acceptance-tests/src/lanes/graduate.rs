@@ -81,8 +81,7 @@ fn story(report: &mut Report, fleet: &mut Fleet, cluster: &mut Cluster, guest: &
         same(fleet, &running)
     });
     report.case("the old control plane takes no write, and says where the site is", || {
-        let told = fleet.kubectl().refused(&["annotate", "vm", "web-0", "a=b"])?;
-        says(&told, &["https://192.0.2.3:6443"])
+        takes_nothing(fleet.kubectl(), "https://192.0.2.3:6443")
     });
     report.step("the old database comes back from the backup", || {
         fleet.member_mut("h1")?.berth.stop()?;
@@ -110,8 +109,7 @@ fn story(report: &mut Report, fleet: &mut Fleet, cluster: &mut Cluster, guest: &
         project.plan_is_empty()
     });
     report.case("the cluster takes no write any more", || {
-        let told = cluster.kubectl().refused(&["annotate", "vm", "web-0", "a=b"])?;
-        says(&told, &["https://192.0.2.11:7443"])
+        takes_nothing(cluster.kubectl(), "https://192.0.2.11:7443")
     });
     report.step("destroy takes everything away", || project.destroy().map(drop))
 }
@@ -173,6 +171,20 @@ fn two_guests(fleet: &Fleet, guest: &GuestImage) -> Result<Project> {
     project.init()?;
     project.apply()?;
     Ok(project)
+}
+
+/// No write of what the site has moved to another control plane; what is not the site's is taken.
+fn takes_nothing(kubectl: &Kubectl, other: &str) -> Result<()> {
+    for refused in [
+        &["annotate", "vm", "web-0", "a=b"][..],
+        &["annotate", "secret", "web-0-bootstrap", "a=b"],
+        &["delete", "secret", "web-0-bootstrap"],
+        &["delete", "--raw", "/api/v1/namespaces/default/secrets"],
+    ] {
+        says(&kubectl.refused(refused)?, &[other])?;
+    }
+    kubectl.ok(&["create", "secret", "generic", "mine"])?;
+    kubectl.ok(&["delete", "secret", "mine"]).map(drop)
 }
 
 fn same(fleet: &Fleet, running: &BTreeMap<String, Vec<i32>>) -> Result<()> {

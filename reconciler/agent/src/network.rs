@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::Reason;
+use berth_qemu::passes::Passes;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -22,7 +23,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::queue::{Again, Key};
 use crate::system::{Firewall, NetworkConfig};
-use berth_qemu::passes::Passes;
 use observe::Observed;
 
 /// One thing to do about the host's networks.

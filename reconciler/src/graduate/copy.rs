@@ -8,11 +8,13 @@ use std::{
 
 use anyhow::{Context, bail};
 use berth_api::MOVED_FROM_ANNOTATION;
+use futures::{StreamExt, TryStreamExt};
 use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::{
+    freeze,
     kinds::{Kind, NAMESPACE, OURS, Object, SECRET, VM},
     translate::{self, Uids},
 };
@@ -25,11 +27,14 @@ const EVERYWHERE: [&str; 4] =
     ["default", "kube-system", berth_api::SYSTEM_NAMESPACE, berth_api::SHARED_NAMESPACE];
 /// How often an object that others write at the same moment is tried.
 const ATTEMPTS: usize = 5;
-
+/// Secrets that are read at the same time: each is asked for by name, and there may be one for each VM.
+const AT_ONCE: usize = 16;
 /// How long a control plane may take until it serves what it has the definitions of.
 const SERVED: Duration = Duration::from_secs(60);
 
 type Key = (&'static str, String, String);
+/// Secrets, by namespace and name.
+pub(super) type Named = BTreeSet<(String, String)>;
 
 /// All of a site that one control plane has, in the order in which it is copied.
 #[derive(Clone, Debug, Default)]
@@ -40,14 +45,27 @@ impl Contents {
     ///
     /// *Errors:* the control plane's; a VM names a Secret that cannot be read.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
+        Self::read_with(client, &Named::new()).await
+    }
+
+    /// Reads them, and these Secrets too, whether a VM names them here or not.
+    ///
+    /// *Errors:* see [`Contents::read`].
+    pub(super) async fn read_with(client: &Client, also: &Named) -> anyhow::Result<Self> {
         let mut all = namespaces(client).await?;
-        let mut ours = Vec::new();
+        let mut ours = Self::default();
         for kind in OURS {
-            ours.extend(list(client, kind).await?);
+            ours.0.extend(list(client, kind).await?);
         }
-        all.extend(secrets(client, &ours).await?);
-        all.extend(ours);
+        let named = &ours.secrets_named() | also;
+        all.extend(secrets(client, &named).await?);
+        all.extend(ours.0);
         Ok(Self(all))
+    }
+
+    /// The Secrets that VMs name, whether they are there or not.
+    pub(super) fn secrets_named(&self) -> Named {
+        self.of(VM).filter_map(secret_named).collect()
     }
 
     /// Those of a kind.
@@ -86,22 +104,27 @@ async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
     Ok(all.into_iter().filter(own).collect())
 }
 
-/// The Secrets that VMs name.
-async fn secrets(client: &Client, objects: &[Object]) -> anyhow::Result<Vec<Object>> {
-    let named = objects.iter().filter(|object| object.kind == VM).filter_map(|vm| {
-        let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
-        Some((vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
-    });
-    let mut found = Vec::new();
-    for (namespace, name) in named.collect::<BTreeSet<_>>() {
-        let path = format!("{}/{name}", SECRET.collection(Some(&namespace)));
-        match requests::get(client, &path).await {
-            Ok(value) => found.push(Object::new(SECRET, value)),
-            Err(error) if has_code(&error, 404) => {}
-            Err(error) => return Err(error).with_context(|| format!("reading Secret {namespace}/{name}")),
-        }
+/// The Secret that a VM names, if there can be one of that name.
+fn secret_named(vm: &Object) -> Option<(String, String)> {
+    let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let plain = name.bytes().all(fits) && name.bytes().any(|byte| byte.is_ascii_alphanumeric());
+    plain.then(|| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
+}
+
+async fn secrets(client: &Client, named: &Named) -> anyhow::Result<Vec<Object>> {
+    let each = named.iter().map(|(namespace, name)| secret(client, namespace, name));
+    let found: Vec<Option<Object>> = futures::stream::iter(each).buffered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+async fn secret(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<Object>> {
+    let path = format!("{}/{name}", SECRET.collection(Some(namespace)));
+    match requests::get(client, &path).await {
+        Ok(value) => Ok(Some(Object::new(SECRET, value))),
+        Err(error) if has_code(&error, 404) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("reading Secret {namespace}/{name}")),
     }
-    Ok(found)
 }
 
 /// Waits until the control plane serves every kind: it may take a moment from a definition to that.
@@ -131,20 +154,23 @@ pub(super) struct Copying<'a> {
     pub(super) masters: &'a Client,
     /// Objects that the target has and the source has not are taken away: it is an older state of the same site.
     pub(super) replace: bool,
+    /// The target, for who is refused a write meanwhile.
+    pub(super) address: &'a str,
 }
 
 impl Copying<'_> {
-    /// Makes the target hold what the source holds, and returns how much that is.
+    /// Makes the target hold what the source holds.
     ///
     /// *Assumptions:* nobody acts on the target's objects, and the source's do not change for long.
     ///
     /// *Errors:* a control plane's; an object of another origin has a name that is needed.
-    pub(super) async fn run(&self) -> anyhow::Result<usize> {
+    pub(super) async fn run(&self) -> anyhow::Result<()> {
         for _ in 0..ATTEMPTS {
             let source = Contents::read(self.from).await?;
+            freeze::hold(self.from, &source.secrets_named(), self.address).await?;
             self.once(&source).await?;
             if Contents::read(self.from).await?.versions() == source.versions() {
-                return Ok(source.0.len());
+                return Ok(());
             }
         }
         bail!("objects keep changing although the control plane takes no writes: is it frozen?")

@@ -11,23 +11,18 @@ use std::{
 };
 
 use berth::{
-    clock::{Clock, Identities},
+    clock::Identities,
     controllers, credential,
     graduate::{self, Destination, Graduation, Outcome},
     install, site,
 };
-use berth_agent::{
-    AgentConfig, AgentError,
-    fake::{FakeSource, FakeSystem},
-    system::System,
-};
+use berth_agent::{AgentConfig, AgentError, fake::FakeSystem, system::System};
 use berth_api::{
     ConditionType, VM, VMState, condition,
     manifests::access,
     site::{Standing, judge},
 };
 use berth_apiserver::{ApiService, Server, ServerConfig};
-use berth_qemu::machine::Format;
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use kube::{
@@ -44,7 +39,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-const IMAGE: &str = "https://images.example/debian.qcow2";
+use crate::image;
+
 const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) const HOSTS: [&str; 2] = ["h1", "h2"];
 
@@ -190,7 +186,7 @@ impl Site {
         new.decides(2, &clock);
         install::manifests(&old.admin).await.expect("the manifests apply");
         install::defaults(&old.admin, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
-        let systems = HOSTS.map(|_| system(&clock));
+        let systems = HOSTS.map(|_| image::host(&clock));
         let site = Self { old, new, third, systems, clock };
         for (index, host) in HOSTS.iter().enumerate() {
             site.spawn_host(index, host).await;
@@ -214,7 +210,7 @@ impl Site {
     async fn populate(&self) {
         let old = &self.old;
         old.declare("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
-        old.declare("Image", "debian", json!({"source": {"url": IMAGE, "sha256": "a".repeat(64)}})).await;
+        old.declare("Image", "debian", image::spec()).await;
         old.declare("PlacementGroup", "web", json!({})).await;
         for name in ["one", "two"] {
             old.declare("Disk", name, json!({"image": "debian", "size": "2Gi"})).await;
@@ -269,22 +265,33 @@ impl Site {
         from: &Plane,
         to: &Plane,
     ) -> Option<anyhow::Result<Outcome>> {
-        let budget = Arc::new(Budget { left: Mutex::new(writes), spent: Notify::new() });
+        let budget = Budget::new(writes);
+        let graduation = self.counted(&budget, from, to);
+        budget.spend(Box::pin(graduation.run(&mut |_| {}))).await
+    }
+
+    /// The same of `berth graduate --abort`.
+    pub(crate) async fn abort_killed_after(
+        &self,
+        writes: i64,
+        from: &Plane,
+        to: &Plane,
+    ) -> Option<anyhow::Result<()>> {
+        let budget = Budget::new(writes);
+        let graduation = self.counted(&budget, from, to);
+        budget.spend(Box::pin(graduation.abort())).await
+    }
+
+    fn counted(&self, budget: &Arc<Budget>, from: &Plane, to: &Plane) -> Graduation {
         let client = |plane: &Plane| {
             let counted = Counted { inner: plane.server.service(), budget: budget.clone() };
             Client::new(counted, "default")
         };
-        let graduation = Graduation {
+        Graduation {
             source: client(from),
             target: client(to),
             masters: client(to),
             ..self.graduation(from, to)
-        };
-        let mut silent = |_: &str| {};
-        tokio::select! {
-            biased;
-            () = budget.spent.notified() => None,
-            done = Box::pin(graduation.run(&mut silent)) => Some(done),
         }
     }
 
@@ -323,19 +330,6 @@ impl Site {
             assert!(system.violations().is_empty(), "{host}: {:?}", system.violations());
         }
     }
-}
-
-pub(crate) fn system(clock: &Arc<berth_agent::RuntimeClock>) -> Arc<FakeSystem> {
-    let system = Arc::new(FakeSystem::new(clock.clone() as Arc<dyn Clock>));
-    let source = FakeSource {
-        sha256: "a".repeat(64),
-        format: Format::Qcow2,
-        virtual_size: 1 << 30,
-        bytes: 1 << 20,
-        refused: None,
-    };
-    system.add_source(IMAGE, source);
-    system
 }
 
 pub(crate) async fn joined(plane: &Plane, host: &str) -> Client {
@@ -386,6 +380,21 @@ async fn version(api: &mut ApiService, path: &str) -> Option<String> {
 struct Budget {
     left: Mutex<i64>,
     spent: Notify,
+}
+
+impl Budget {
+    fn new(writes: i64) -> Arc<Self> {
+        Arc::new(Self { left: Mutex::new(writes), spent: Notify::new() })
+    }
+
+    /// Lets a program run that writes by this budget; `None`: it was ended for that.
+    async fn spend<T>(&self, program: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.spent.notified() => None,
+            done = program => Some(done),
+        }
+    }
 }
 
 /// A control plane as a program sees it that is killed after some writes.
