@@ -140,8 +140,9 @@ pub trait System: Send + Sync + fmt::Debug + 'static {
     /// *Assumptions*: disks, taps and the instance's journal are there.
     async fn launch(&self, config: &LaunchConfig) -> Result<ProcessFacts>;
 
-    /// Says that the machine has begun to run: from here on it is to share the processors as every other does.
-    async fn has_started(&self, _instance: &str) {}
+    /// Says that the machine runs, since `just_now` or longer: from here on it is to share the processors as every other does,
+    /// once it has left them to those that are being started.
+    async fn has_started(&self, _instance: &str, _just_now: bool) {}
 
     /// The instance's QEMU, if one is alive.
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;

@@ -57,9 +57,9 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// *Errors*: when QEMU gives up, [`LaunchError::Exited`] carries the last lines it said.
     async fn launch(&self, spec: &MachineSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError>;
 
-    /// Says that the machine has begun to run, and is to be treated as one that runs: a start goes before what runs where
-    /// the processors are wanted by many.
-    async fn has_started(&self, _instance: &str) {}
+    /// Says that the machine runs, since `just_now` or longer: where the processors are wanted by many, a start goes before
+    /// what runs, and what has just begun after it.
+    async fn has_started(&self, _instance: &str, _just_now: bool) {}
 
     /// Every QEMU on the host, foreign ones included.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError>;

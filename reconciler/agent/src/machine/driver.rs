@@ -154,7 +154,7 @@ impl Driver {
         let state = power::run_state(&self.qmp).await?;
         legal(&state, Act::Look)?;
         if state != RunState::Prelaunch {
-            self.say_started().await;
+            self.say_started(false).await;
         }
         let disks: Vec<ObservedDisk> = self
             .devices
@@ -178,14 +178,14 @@ impl Driver {
             let now = self.watcher.clock.now();
             self.told.send_modify(|told| told.resumed_at = Some(now));
         }
-        self.say_started().await;
+        self.say_started(state == RunState::Prelaunch).await;
         self.watcher.guest.notify_one();
         Ok(())
     }
 
-    async fn say_started(&mut self) {
+    async fn say_started(&mut self, just_now: bool) {
         if !std::mem::replace(&mut self.has_started, true) {
-            self.system.has_started(&self.instance).await;
+            self.system.has_started(&self.instance, just_now).await;
         }
     }
 

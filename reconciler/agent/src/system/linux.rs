@@ -300,8 +300,8 @@ impl System for LinuxSystem {
         self.machines.launch(config, &installation).await
     }
 
-    async fn has_started(&self, instance: &str) {
-        self.machines.has_started(instance).await;
+    async fn has_started(&self, instance: &str, just_now: bool) {
+        self.machines.has_started(instance, just_now).await;
     }
 
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {

@@ -1,8 +1,8 @@
 //! A cgroup for each machine, v1 or v2, where the host lets us.
 //!
-//! Three purposes: limits; the processors' time, of which a machine that is being started gets more than one that runs, so
-//! that a hundred that are started at once do not wait for each other's guests; and leaving the cgroup of whoever started
-//! us, which a service manager would end as a whole.
+//! Three purposes: limits; the processors' time, of which a machine that is being started gets more than one that runs, and
+//! one that has just been started gets less, so that a hundred that are started at once do not wait for each other's guests;
+//! and leaving the cgroup of whoever started us, which a service manager would end as a whole.
 //! Everything here is best effort: a host without (writable) cgroups still runs machines.
 
 use std::collections::BTreeSet;
@@ -23,9 +23,11 @@ const PERIOD: u64 = 100_000;
 
 /// How much of the processors' time a machine gets where they are wanted by more than there are.
 #[derive(Clone, Copy, Debug)]
-enum Share {
+pub(super) enum Share {
     /// Ten times what others get: for the tenth of a second or so that a start takes.
     Starting,
+    /// A fiftieth of what others get: a guest that has just begun waits for those that have not.
+    Young,
     /// What the kernel gives everybody.
     Running,
 }
@@ -117,10 +119,10 @@ impl Cgroups {
         Entrances { files, instance: instance.to_owned() }
     }
 
-    /// The machine is started: it gets as much of the processors' time as every other.
-    pub(super) fn has_started(&self, instance: &str) {
+    /// Sets how much of the processors' time the machine gets, if it is there.
+    pub(super) fn give(&self, instance: &str, share: Share) {
         for hierarchy in &self.hierarchies {
-            hierarchy.write(&hierarchy.directory(instance), hierarchy.share(Share::Running));
+            hierarchy.write(&hierarchy.directory(instance), hierarchy.share(share));
         }
     }
 
@@ -190,13 +192,14 @@ impl Hierarchy {
     }
 
     fn share(&self, share: Share) -> Option<(&'static str, String)> {
-        let times = match share {
-            Share::Starting => 10,
-            Share::Running => 1,
+        let (times, parts) = match share {
+            Share::Starting => (10, 1),
+            Share::Young => (1, 50),
+            Share::Running => (1, 1),
         };
         match self {
-            Self::V2 { .. } => Some(("cpu.weight", (100 * times).to_string())),
-            Self::V1 { controller: "cpu", .. } => Some(("cpu.shares", (1024 * times).to_string())),
+            Self::V2 { .. } => Some(("cpu.weight", (100 * times / parts).to_string())),
+            Self::V1 { controller: "cpu", .. } => Some(("cpu.shares", (1024 * times / parts).to_string())),
             Self::V1 { .. } => None,
         }
     }

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 use tokio::time::Instant;
 
+use super::cgroup::Share;
 use super::pidfd::PidFd;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, tap,
@@ -31,6 +32,8 @@ const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 const STDERR_LINES: usize = 20;
 const STDERR_BYTES: u64 = 8 << 10;
+/// How long a guest that has begun leaves the processors to machines that are being started.
+const YOUNG: Duration = Duration::from_secs(10);
 /// How often the cgroup of a machine that has just ended is tried to be removed, and how long is waited in between.
 const SWEEPS: u32 = 50;
 const SWEEP_PAUSE: Duration = Duration::from_millis(20);
@@ -235,8 +238,16 @@ impl Hypervisor for LocalHypervisor {
         }
     }
 
-    async fn has_started(&self, instance: &str) {
-        self.cgroups.has_started(instance);
+    async fn has_started(&self, instance: &str, just_now: bool) {
+        if !just_now {
+            return self.cgroups.give(instance, Share::Running);
+        }
+        self.cgroups.give(instance, Share::Young);
+        let (cgroups, instance) = (self.cgroups.clone(), instance.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(YOUNG).await;
+            cgroups.give(&instance, Share::Running);
+        });
     }
 
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {

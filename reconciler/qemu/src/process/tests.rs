@@ -2,6 +2,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use super::cgroup::Share;
 use super::*;
 use crate::hypervisor::{Hypervisor, Limits};
 
@@ -150,11 +151,11 @@ fn limits_are_written_where_the_version_keeps_them() {
     let root = tempfile::tempdir().expect("a temporary directory");
     let path = root.path().display().to_string();
     let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(150) };
-    for (kind, files, (share, once_started)) in [
+    for (kind, files, (share, young, running)) in [
         (
             format!("cgroup2 {path} cgroup2 rw 0 0"),
             [("memory.max", "1073741824"), ("cpu.max", "150000 100000"), ("cpu.weight", "1000")],
-            ("cpu.weight", "100"),
+            ("cpu.weight", "2", "100"),
         ),
         (
             format!("x {path} cgroup rw,memory,cpu 0 0"),
@@ -163,7 +164,7 @@ fn limits_are_written_where_the_version_keeps_them() {
                 ("cpu.cfs_quota_us", "150000"),
                 ("cpu.shares", "10240"),
             ],
-            ("cpu.shares", "1024"),
+            ("cpu.shares", "20", "1024"),
         ),
     ] {
         let cgroups = Cgroups::from_mounts(&kind);
@@ -173,8 +174,10 @@ fn limits_are_written_where_the_version_keeps_them() {
         for (file, value) in files {
             assert_eq!(read(file), value);
         }
-        cgroups.has_started("i-1");
-        assert_eq!(read(share), once_started);
+        for (given, written) in [(Share::Young, young), (Share::Running, running)] {
+            cgroups.give("i-1", given);
+            assert_eq!(read(share), written);
+        }
     }
 }
 

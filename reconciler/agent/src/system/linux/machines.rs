@@ -147,10 +147,10 @@ impl Machines {
         })
     }
 
-    pub(super) async fn has_started(&self, instance: &str) {
+    pub(super) async fn has_started(&self, instance: &str, just_now: bool) {
         // Without a hypervisor nothing has.
         if let Ok(hypervisor) = self.hypervisor().await {
-            hypervisor.has_started(instance).await;
+            hypervisor.has_started(instance, just_now).await;
         }
     }
 
