@@ -181,6 +181,24 @@ fn limits_are_written_where_the_version_keeps_them() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_has_just_begun_waits_for_others_and_only_for_a_while() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let cgroups = Cgroups::from_mounts(&format!("x {} cgroup rw,cpu 0 0", root.path().display()));
+    let host = hypervisor().with_cgroups(cgroups.clone());
+    drop(cgroups.prepare("i-1", Limits::default()));
+    let shares = || std::fs::read_to_string(root.path().join("berth/i-1/cpu.shares")).expect("written");
+    assert_eq!(shares(), "10240");
+    host.has_started("i-1", true).await;
+    assert_eq!(shares(), "20");
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(shares(), "1024");
+
+    drop(cgroups.prepare("i-1", Limits::default()));
+    host.has_started("i-1", false).await;
+    assert_eq!(shares(), "1024", "one that an agent finds running has waited already");
+}
+
 #[test]
 fn a_cgroup_that_lists_only_what_has_ended_will_be_empty() {
     let cgroup = tempfile::tempdir().expect("a temporary directory");
