@@ -1,6 +1,6 @@
-//! Where an API server is and how one is let in, as a kubeconfig says.
+//! The address and the credentials of an API server, from a kubeconfig.
 //!
-//! Its sockets are made inside a namespace and used from any thread.
+//! Sockets are created inside a namespace and used from any thread.
 
 use std::io::BufReader;
 use std::net::TcpStream;
@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use crate::namespace::Namespace;
 
-/// A connection with TLS.
+/// A TLS connection.
 pub(crate) type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
-/// An API server, and somebody it knows.
+/// An API server, and the credentials of one of its users.
 #[derive(Debug, Clone)]
 pub struct Access {
     pub(crate) address: String,
@@ -31,7 +31,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// As a kubeconfig says, in YAML or JSON: of `berth up`, of a host that joined, of a Kubernetes control plane.
+    /// Reads a kubeconfig in YAML or JSON: of `berth up`, of a joined host, of a Kubernetes control plane.
     pub fn read(kubeconfig: &Path, namespace: &Arc<Namespace>) -> Result<Self> {
         let text = std::fs::read_to_string(kubeconfig)
             .with_context(|| format!("reading {}", kubeconfig.display()))?;
@@ -52,13 +52,13 @@ impl Access {
         Ok(Self { address: login.address, token, tls: Arc::new(tls), namespace: Arc::clone(namespace) })
     }
 
-    /// The same API, asked by somebody else.
+    /// The same API with another user's token.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self.clone() }
     }
 
-    /// What one is let in with.
+    /// The bearer token.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -69,7 +69,7 @@ impl Access {
         Ok(port.parse()?)
     }
 
-    /// A new connection, on which no read waits longer than `patience`.
+    /// A new connection with a read timeout of `patience`.
     pub(crate) fn stream(&self, patience: Duration) -> Result<Stream> {
         let address = self.address.clone();
         let socket = self.namespace.inside(move || Ok(TcpStream::connect(&address)?))?;
@@ -82,7 +82,7 @@ impl Access {
     }
 }
 
-/// What is needed of a kubeconfig.
+/// The credentials read from a kubeconfig.
 #[derive(Debug, PartialEq, Eq)]
 struct Login {
     address: String,
@@ -93,7 +93,7 @@ struct Login {
 #[derive(Debug, PartialEq, Eq)]
 enum Token {
     Said(String),
-    /// Beside the kubeconfig.
+    /// In a file beside the kubeconfig.
     InFile(String),
 }
 

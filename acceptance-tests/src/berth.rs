@@ -1,4 +1,4 @@
-//! The `berth` program as a user starts it. Every word of its command line that the tests use is in this file.
+//! The `berth` program as a user starts it. This file holds every command-line argument that the tests use.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,22 +14,20 @@ use crate::namespace::Namespace;
 use crate::process::{self, Daemon, Finished};
 use crate::wait;
 
-/// Where `berth up` listens unless told otherwise: it has its machine's loopback to itself.
+/// The default address of `berth up`. The machine's loopback is its own.
 const LISTEN: &str = "127.0.0.1:7443";
-/// Private addresses of guests.
-const PRIVATE: &str = "10.77.0.0/16";
-/// What `berth up` writes for its administrator, in its state directory.
+/// The file name of the administrator's kubeconfig that `berth up` writes to its state directory.
 const KUBECONFIG: &str = "admin.kubeconfig";
-/// What a joined host keeps there.
+/// The file name of a joined host's kubeconfig in its state directory.
 const HOST_KUBECONFIG: &str = "host.kubeconfig";
-/// The environment variable by which the provider finds a kubeconfig.
+/// The environment variable in which the provider looks for a kubeconfig.
 pub const KUBECONFIG_VARIABLE: &str = "BERTH_KUBECONFIG";
-/// How long it may take to be ready on a machine that is busy emulating.
+/// The time limit until it is ready on a machine that is busy emulating.
 const READY: Duration = Duration::from_secs(60);
-/// How long it may take to end when asked.
+/// The time limit until it ends on request.
 const END: Duration = Duration::from_secs(30);
 
-/// The program, and the machine and state directory it has.
+/// The program, with its machine and its state directory.
 #[derive(Debug)]
 pub struct Berth {
     program: PathBuf,
@@ -39,13 +37,15 @@ pub struct Berth {
     public: String,
     listen: String,
     name: Option<String>,
+    image_dir: Option<PathBuf>,
     clock: Option<Clock>,
     daemon: Option<Daemon>,
 }
 
 impl Berth {
-    /// Nothing is started yet. `public` is the range public addresses come from.
+    /// Starts nothing yet. `public` is the range of public addresses.
     pub fn new(program: &Path, machine: &Arc<Machine>, state: &Path, public: &str, log: &Path) -> Self {
+        machine.namespace().keeps(state);
         Self {
             program: program.to_owned(),
             machine: Arc::clone(machine),
@@ -54,32 +54,44 @@ impl Berth {
             public: public.to_owned(),
             listen: LISTEN.to_owned(),
             name: None,
+            image_dir: None,
             clock: None,
             daemon: None,
         }
     }
 
-    /// With a name for its host.
+    /// Sets the name of the host.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }
     }
 
-    /// With another address for `berth up` to listen on.
+    /// Sets the address that `berth up` listens on.
     #[must_use]
     pub fn listening_on(self, address: &str) -> Self {
         Self { listen: address.to_owned(), ..self }
     }
 
-    /// Gives it a clock of its own. Not so QEMU, which it starts in an environment of QEMU's own.
+    /// Sets a folder that images may come from.
+    #[must_use]
+    pub fn with_images_in(self, folder: &Path) -> Self {
+        Self { image_dir: Some(folder.to_owned()), ..self }
+    }
+
+    /// Gives it a clock of its own. QEMU does not get it, because berth starts QEMU in a separate environment.
     pub fn set_clock(&mut self, clock: &Clock) {
         self.clock = Some(clock.clone());
+    }
+
+    /// Replaces the program with another build, which runs from the next start on.
+    pub fn set_program(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
     }
 
     /// `berth up`, as a command.
     pub fn up_command(&self) -> Command {
         let mut command = self.command("up");
-        command.args(["--listen", &self.listen, "--private-cidr", PRIVATE, "--public-cidr", &self.public]);
+        command.args(["--listen", &self.listen, "--public-cidr", &self.public]);
         self.on_this_host(&mut command);
         command
     }
@@ -94,7 +106,7 @@ impl Berth {
     fn command(&self, name: &str) -> Command {
         let mut command = match &self.clock {
             Some(clock) => {
-                // Not around the program that enters the machine: what the clock is made of must be on the machine.
+                // `env` runs inside the machine: the clock's files must be on the machine.
                 let mut command = self.machine.command("env");
                 command.args(clock.variables()).arg(&self.program);
                 command
@@ -110,9 +122,12 @@ impl Berth {
         if let Some(name) = &self.name {
             command.args(["--host-name", name]);
         }
+        if let Some(folder) = &self.image_dir {
+            command.arg("--image-dir").arg(folder);
+        }
     }
 
-    /// A folder that comes first in berth's PATH: a test may put a program of its own there.
+    /// A folder at the front of berth's PATH, in which a test may put a program of its own.
     pub fn programs(&self) -> PathBuf {
         self.state.with_file_name("programs")
     }
@@ -137,11 +152,11 @@ impl Berth {
         self.spawn("berth up", command)
     }
 
-    /// Starts `berth controllers` on another control plane.
+    /// Starts `berth controllers` against another control plane.
     pub fn spawn_controllers(&mut self, kubeconfig: &Path) -> Result<()> {
         let mut command = self.command("controllers");
         command.arg("--kubeconfig").arg(kubeconfig);
-        command.args(["--private-cidr", PRIVATE, "--public-cidr", &self.public]);
+        command.args(["--public-cidr", &self.public]);
         self.spawn("berth controllers", command)
     }
 
@@ -152,11 +167,11 @@ impl Berth {
         self.spawn("berth host", command)
     }
 
-    /// Starts `berth host` on a machine that joins, or with the credentials it got when it joined.
+    /// Starts `berth host` on a machine that joins, or with the credentials from an earlier join.
     pub fn spawn_joined(&mut self, join: Option<&str>, labels: &[&str]) -> Result<()> {
         let mut command = self.host_command();
         if let Some(join) = join {
-            // On the command line every user of the machine would see it.
+            // Every user of the machine could read it on the command line.
             command.env("BERTH_JOIN", join);
         }
         for label in labels {
@@ -170,7 +185,7 @@ impl Berth {
         Ok(())
     }
 
-    /// Waits until its control plane serves and its host is ready.
+    /// Waits until the control plane serves and the host is ready.
     pub fn wait_ready(&mut self, kubectl: &Kubectl) -> Result<()> {
         wait::until("berth to be ready", READY, || {
             self.must_run()?;
@@ -179,36 +194,36 @@ impl Berth {
         })
     }
 
-    /// Fails, with its log, when it has ended.
+    /// Fails with its log if the program has ended.
     pub fn must_run(&mut self) -> Result<()> {
         self.daemon.as_mut().context("berth was not started")?.must_run()
     }
 
-    /// Waits for it to end by itself: its exit code, and what it said.
+    /// Waits for the program to end by itself. Returns its exit code and its output.
     pub fn ended(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
         let daemon = self.daemon.take().context("berth is not running")?;
         let status = daemon.ended(limit)?;
         Ok((status.code(), std::fs::read_to_string(&self.log).unwrap_or_default()))
     }
 
-    /// Kills it as a crash would.
+    /// Kills the program, as in a crash.
     pub fn crash(&mut self) -> Result<()> {
         self.daemon.take().context("berth is not running")?.crash()
     }
 
-    /// Asks it to end and waits; it must end with success.
+    /// Requests the program to end and waits; it must end with success.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.daemon.take().context("berth is not running")?.terminate(END)?;
         anyhow::ensure!(status.success(), "berth ended on SIGTERM with {status}");
         Ok(())
     }
 
-    /// Whether it was started and not stopped since.
+    /// Whether it has been started and not stopped since.
     pub fn is_started(&self) -> bool {
         self.daemon.is_some()
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> Option<u32> {
         self.daemon.as_ref().map(Daemon::pid)
     }
@@ -223,12 +238,12 @@ impl Berth {
         self.state.join(HOST_KUBECONFIG)
     }
 
-    /// Its state directory.
+    /// The state directory.
     pub fn state(&self) -> &Path {
         &self.state
     }
 
-    /// Its log's path.
+    /// The path of the log.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -238,7 +253,7 @@ impl Berth {
         &self.program
     }
 
-    /// The machine it has.
+    /// The machine of the program.
     pub fn machine(&self) -> &Arc<Machine> {
         &self.machine
     }
@@ -250,13 +265,13 @@ impl Berth {
         process::run(&mut command, END)
     }
 
-    /// What `berth crds` prints.
+    /// The output of `berth crds`.
     pub fn crds(&self) -> Result<String> {
         process::run(Command::new(&self.program).arg("crds"), END)?.success()
     }
 }
 
-/// `berth` as its administrator's tool: `host drain`, `token create` and the like.
+/// `berth` as an administrator's tool: `host drain`, `token create` and the like.
 #[derive(Debug, Clone)]
 pub struct Administrator {
     program: PathBuf,
@@ -265,7 +280,7 @@ pub struct Administrator {
 }
 
 impl Administrator {
-    /// Somebody with this kubeconfig on some machine.
+    /// An administrator with this kubeconfig in some network namespace.
     pub fn new(program: &Path, namespace: &Arc<Namespace>, kubeconfig: &Path) -> Self {
         Self {
             program: program.to_owned(),
@@ -282,7 +297,7 @@ impl Administrator {
         process::run(&mut command, Duration::from_secs(180))
     }
 
-    /// What a host needs to join.
+    /// The join token for a host.
     pub fn token(&self, host: &str) -> Result<String> {
         let printed = self.run(&["token", "create", host])?.success()?;
         let lines: Vec<&str> = printed.lines().collect();
@@ -290,7 +305,7 @@ impl Administrator {
         Ok(lines[0].to_owned())
     }
 
-    /// Ends what a host joined with.
+    /// Revokes the credentials of a joined host.
     pub fn revoke(&self, host: &str) -> Result<()> {
         self.run(&["token", "revoke", host])?.success().map(drop)
     }

@@ -1,7 +1,7 @@
-//! What is expensive to build is kept under `~/.cache/berth` (or `BERTH_CACHE`), named by the hash of all it was built from.
+//! A cache of expensive builds under `~/.cache/berth` (or `BERTH_CACHE`), named by the hash of all their ingredients.
 //!
-//! An entry appears whole or not at all (built beside, then renamed), is checked against its own checksums before use, and is
-//! built by one process at a time.
+//! An entry appears atomically (built beside, then renamed), is checked against its own checksums before use, and is built by
+//! one process at a time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,14 @@ use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
 use crate::process;
+use crate::scratch::Scratch;
 
-/// The file with the checksums of all others in an entry; written last.
+/// The file with the checksums of all other files in an entry; written last.
 const SUMS: &str = "SHA256SUMS";
-/// How many entries of one name are kept: a branch switch must not cost a rebuild.
+/// The number of entries kept per name: a branch switch must not cost a rebuild.
 const KEPT: usize = 3;
 
-/// The place for expensive things.
+/// The cache.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
@@ -38,14 +39,19 @@ impl Cache {
         Self::at(&root)
     }
 
-    /// A cache in a folder of one's own.
+    /// A cache in another folder.
     pub fn at(root: &Path) -> Result<Self> {
         fs::create_dir_all(root).with_context(|| format!("creating {}", root.display()))?;
         Ok(Self { root: fs::canonicalize(root)? })
     }
 
-    /// The folder of the entry `name` built from `ingredients`; `build` fills the folder it is given when there is none, or
-    /// when the one there is damaged.
+    /// The folder of the cache.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the folder of the entry `name` built from `ingredients`. `build` fills the given folder if the entry does not
+    /// exist or is damaged.
     pub fn entry(
         &self,
         name: &str,
@@ -59,19 +65,14 @@ impl Cache {
             touch(&path)?;
             return Ok(path);
         }
-        let scratch = tempfile::Builder::new().prefix(&format!("building-{name}-")).tempdir_in(&self.root)?;
-        let cleanup = scratch.path().to_owned();
-        // Ctrl-C runs no destructors.
-        let undo = crate::undo::Undo::later(move || {
-            let _ = fs::remove_dir_all(cleanup);
-        });
+        let scratch = Scratch::within(&self.root, &format!("building-{name}-"))?;
         build(scratch.path())?;
         seal(scratch.path())?;
         if path.exists() {
             fs::remove_dir_all(&path)?;
         }
         fs::rename(scratch.path(), &path)?;
-        undo.forget();
+        scratch.keep();
         self.forget_old(name)?;
         Ok(path)
     }
@@ -109,7 +110,7 @@ fn touch(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `sha256sum` rather than our own: it is many times faster than an unoptimised build of ours.
+/// `sha256sum` rather than our own code: it is many times faster than an unoptimised build of ours.
 fn seal(path: &Path) -> Result<()> {
     let mut names: Vec<String> = fs::read_dir(path)?
         .flatten()

@@ -1,26 +1,26 @@
-//! The control groups berth makes for its VMs, seen from outside.
+//! The control groups that berth creates for its VMs, observed from outside.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where control groups are.
+/// The mount point of control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 /// berth's folder in every hierarchy.
 const PARENT: &str = "berth";
-/// A process leaves its group a moment after it is seen to have ended.
+/// The number of attempts: a process leaves its group a moment after its end is visible.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// berth's folder in every hierarchy that has one: v2 is mounted at the root or beside those of v1.
+/// berth's folders in all hierarchies: v2 is mounted at the root or beside those of v1.
 fn parents() -> Vec<PathBuf> {
     let hierarchies = fs::read_dir(ROOT).into_iter().flatten().flatten().map(|entry| entry.path());
     let parents = hierarchies.chain([PathBuf::from(ROOT)]).map(|hierarchy| hierarchy.join(PARENT));
     parents.filter(|parent| parent.is_dir()).collect()
 }
 
-/// The groups a process is in.
+/// The groups of a process.
 pub fn of(pid: i32) -> Vec<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let names: BTreeSet<&str> =
@@ -31,7 +31,7 @@ pub fn of(pid: i32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The groups that hold no process, and berth's folders that hold no group: one that does belongs to a VM that runs.
+/// Groups without processes, and berth's folders without groups: one with a process belongs to a running VM.
 pub fn idle() -> BTreeSet<PathBuf> {
     let mut idle = BTreeSet::new();
     for parent in parents() {
@@ -54,7 +54,7 @@ fn holds_none(group: &Path) -> bool {
     fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
 }
 
-/// Removes groups whose process has ended, and berth's folders where these were the last.
+/// Removes groups after their process has ended, and berth's folders once these are empty.
 pub fn remove(groups: &BTreeSet<PathBuf>) {
     for group in groups {
         for _ in 0..TRIES {
@@ -70,7 +70,7 @@ pub fn remove(groups: &BTreeSet<PathBuf>) {
     }
 }
 
-/// A group as berth would make it, in the first hierarchy that lets us.
+/// Creates a group as berth would, in the first hierarchy that permits it.
 #[cfg(test)]
 pub(crate) fn make(name: &str) -> Option<PathBuf> {
     let hierarchies = fs::read_dir(ROOT).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -1,5 +1,5 @@
 //! A real Kubernetes control plane: etcd and kube-apiserver with RBAC, nothing else. No controller manager, no scheduler, no
-//! kubelet: what works here needs only the API.
+//! kubelet: a feature that works here needs only the API.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,10 +20,10 @@ use crate::{tools, wait};
 
 const ETCD: &str = "http://127.0.0.1:2379";
 const PORT: u16 = 6443;
-/// Under emulation-loaded processors kube-apiserver takes a while to fill its caches.
+/// The time limit of a start: on processors busy with emulation, kube-apiserver takes a while to fill its caches.
 const START: Duration = Duration::from_secs(180);
 
-/// The programs it is made of.
+/// The programs of the control plane.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// etcd.
@@ -33,7 +33,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Finds or builds them.
+    /// Finds or builds the programs.
     pub fn get(cache: &Cache) -> Result<Self> {
         Ok(Self { etcd: tools::etcd(cache)?, kube_apiserver: tools::kube_apiserver(cache)? })
     }
@@ -50,16 +50,22 @@ pub struct KubernetesControlPlane {
     etcd: Daemon,
 }
 
+/// Where a control plane runs, and what its files are.
+#[derive(Debug, Clone, Copy)]
+pub struct Location<'a> {
+    /// The namespace, and its address.
+    pub namespace: &'a Arc<Namespace>,
+    pub address: &'a str,
+    /// The folder of data, credentials and kubeconfig.
+    pub folder: &'a Path,
+    /// The folder of logs.
+    pub logs: &'a Path,
+}
+
 impl KubernetesControlPlane {
-    /// Starts etcd and kube-apiserver in `namespace`, whose own address is `address`, and waits until they serve.
-    pub fn start(
-        programs: &Programs,
-        namespace: &Arc<Namespace>,
-        address: &str,
-        folder: &Path,
-        logs: &Path,
-        kubectl: &Path,
-    ) -> Result<Self> {
+    /// Starts etcd and kube-apiserver, and waits until `kubectl` finds them ready.
+    pub fn start(programs: &Programs, site: Location<'_>, kubectl: &Path) -> Result<Self> {
+        let Location { namespace, address, folder, logs } = site;
         fs::create_dir_all(folder)?;
         let credentials = Credentials::make(folder, address)?;
         let mut etcd = namespace.command(&programs.etcd);
@@ -94,7 +100,7 @@ impl KubernetesControlPlane {
             &format!("--etcd-servers={ETCD}"),
             &format!("--bind-address={address}"),
             &format!("--secure-port={PORT}"),
-            // It may have no interface with a default route to guess from.
+            // The namespace may lack an interface with a default route, from which kube-apiserver would guess the address.
             &format!("--advertise-address={address}"),
             "--endpoint-reconciler-type=none",
             "--authorization-mode=RBAC",
@@ -123,12 +129,12 @@ impl KubernetesControlPlane {
         Ok(vec![i32::try_from(api_server.pid())?, i32::try_from(self.etcd.pid())?])
     }
 
-    /// Ends kube-apiserver as a crash would; etcd stays.
+    /// Kills kube-apiserver, as in a crash; etcd stays.
     pub fn crash_api_server(&mut self) -> Result<()> {
         self.api_server.take().context("kube-apiserver is not running")?.crash()
     }
 
-    /// Starts it again after [`Self::crash_api_server`].
+    /// Starts kube-apiserver again after [`Self::crash_api_server`].
     pub fn restart_api_server(&mut self, address: &str) -> Result<()> {
         self.start_api_server(address)
     }

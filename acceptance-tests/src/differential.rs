@@ -1,16 +1,17 @@
-//! One suite of requests, sent to `berth up`'s control plane and to a real kube-apiserver with etcd: the answers must be equal.
+//! Requests that are sent to `berth up`'s control plane and to a real kube-apiserver with etcd: the responses must be
+//! equal.
 //!
 //! ```text
-//! differential/*.yaml ─▶ suite ─▶ play (both servers at once) ─▶ normal ─▶ compare ─▶ allowed ─▶ differences
+//! differential/*.yaml ─▶ topics ─▶ play (both servers at once) ─▶ normal ─▶ compare ─▶ allowed ─▶ differences
 //! ```
-//! The requests are data, grouped by topic; so are the differences that are allowed, each with its reason.
+//! The requests are data, grouped by topic; so are the allowed differences, each with its reason.
 
 mod allowed;
 mod compare;
 mod normal;
 mod play;
 mod servers;
-mod suite;
+mod topics;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -24,18 +25,18 @@ use crate::workspace;
 use allowed::Allowed;
 use compare::Difference;
 use play::Reply;
-use suite::Topic;
+use topics::Topic;
 
-/// Topics to run, separated by commas; all without it. For whoever puts a difference right.
+/// The topics to run, separated by commas; all if unset. For work on a single difference.
 const CHOICE: &str = "BERTH_DIFFERENTIAL";
-/// Differences of one topic that are shown; all are in the file beside the logs.
+/// The number of differences shown per topic; the file beside the logs has all of them.
 const SHOWN: usize = 40;
 
 fn folder() -> PathBuf {
     workspace::root().join("acceptance-tests/differential")
 }
 
-/// Starts both servers, asks both everything, and holds each topic's answers against each other.
+/// Starts both servers, sends all requests to both, and compares the responses of each topic.
 pub fn run(
     report: &mut Report,
     berth: &Path,
@@ -43,8 +44,8 @@ pub fn run(
     kubectl: &Path,
     logs: &Path,
 ) -> Result<()> {
-    let (topics, chosen) = report.step("the suite is read", || {
-        let topics = suite::read(&folder())?;
+    let (topics, chosen) = report.step("the requests are read", || {
+        let topics = topics::read(&folder())?;
         let choice = std::env::var(CHOICE).ok();
         choose(topics, choice.as_deref())
     })?;
@@ -81,7 +82,7 @@ fn choose(topics: Vec<Topic>, choice: Option<&str>) -> Result<(Vec<Topic>, bool)
     for name in &wanted {
         ensure!(topics.iter().any(|topic| topic.name == *name), "there is no topic {name}");
     }
-    let is_wanted = |topic: &Topic| topic.name == suite::SETUP || wanted.contains(&topic.name.as_str());
+    let is_wanted = |topic: &Topic| topic.name == topics::SETUP || wanted.contains(&topic.name.as_str());
     Ok((topics.into_iter().filter(is_wanted).collect(), true))
 }
 
@@ -92,8 +93,8 @@ fn both(topics: &[Topic], servers: &servers::Servers) -> Result<(Replies, Replie
         let [ours, theirs] =
             [&servers.ours, &servers.theirs].map(|access| scope.spawn(|| play::all(topics, access)));
         let end = |thread: std::thread::ScopedJoinHandle<'_, Result<Replies>>, whose: &str| {
-            let ended = thread.join().map_err(|_| anyhow!("asking {whose} panicked"))?;
-            ended.map_err(|error| error.context(format!("asking {whose}")))
+            let ended = thread.join().map_err(|_| anyhow!("the thread of {whose} panicked"))?;
+            ended.map_err(|error| error.context(format!("requests of {whose}")))
         };
         Ok((end(ours, "berth")?, end(theirs, "kube-apiserver")?))
     })
@@ -109,8 +110,8 @@ fn differences(topic: &Topic, ours: &[serde_json::Value], theirs: &[serde_json::
         .collect()
 }
 
-/// kube-apiserver gave this watch up: its cache had not heard of the newest revision, and Debian's etcd cannot be asked for
-/// it. Any write of its own controllers brings that about, and nothing can be compared then.
+/// Whether kube-apiserver has given up this watch: its cache had not received the newest revision, and Debian's etcd does not
+/// support the request for it. Any write of its own controllers can cause that, and then nothing can be compared.
 fn is_behind(reply: &serde_json::Value) -> bool {
     reply["body"]["frames"][0]["object"]["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 }

@@ -6,8 +6,8 @@
 //!  h1 .11    h2 .12    h3 .13    …   control .3   outside .2 (gateway, images, kubectl, Terraform)
 //! ```
 //!
-//! Embedded, h1 runs `berth up` and the others join it. On Kubernetes, etcd, kube-apiserver and `berth controllers` run on the
-//! machine `control`, and every host joins. The same stories run on either.
+//! Embedded: h1 runs `berth up` and the others join it. On Kubernetes: etcd, kube-apiserver and `berth controllers` run on the
+//! machine `control`, and every host joins. The same cases run on either.
 
 use std::cell::Cell;
 use std::fs;
@@ -18,13 +18,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::access::Access;
 use crate::berth::{self, Administrator, Berth};
-use crate::control_plane::{KubernetesControlPlane, Programs};
+use crate::control_plane::{KubernetesControlPlane, Location, Programs};
 use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::{Kubectl, condition_of};
 use crate::machine::Machine;
-use crate::measure::api::Access;
 use crate::namespace::Namespace;
 use crate::platform::{Parts, belongs_to_a_vm};
 use crate::process;
@@ -35,48 +35,56 @@ use crate::wait;
 
 const OUTSIDE: &str = "192.0.2.2";
 const CONTROL: &str = "192.0.2.3";
-/// The host with this number has the address that ends in 10 + it.
+/// The prefix of a host's address: host number N has the address that ends in 10 + N.
 const HOSTS: &str = "192.0.2.1";
-/// Public addresses of the pool that every machine has by default; not on the segment, so of no use to the outside here.
+/// The public addresses of every machine's default pool; they are not on the segment, so the outside cannot reach them here.
 const LOCAL: &str = "198.51.100.0/28";
 /// Public addresses on the segment.
 pub const PUBLIC: &str = "192.0.2.64/27";
-/// How long a host may take to be ready, with the machine busy.
+/// The time limit until a host is ready, with the machine busy.
 const READY: Duration = Duration::from_secs(90);
 
 /// One host.
 #[derive(Debug)]
 pub struct Member {
-    /// Its name, also of its Host object.
+    /// The name, also of its Host object.
     pub name: String,
-    /// Its address on the segment.
+    /// The address on the segment.
     pub address: String,
-    /// What runs on it.
+    /// The `berth` process on the host.
     pub berth: Berth,
 }
 
 impl Member {
-    /// Its network.
+    /// The network namespace.
     pub fn namespace(&self) -> &Arc<Namespace> {
         self.berth.machine().namespace()
     }
 
-    /// The QEMU processes on it, by the numbers this machine knows them by.
+    /// The QEMU processes on the host, by the pids of this machine.
     pub fn qemu(&self) -> Result<Vec<i32>> {
         berth::qemu_processes(self.namespace())
     }
 
-    /// What it has now of things that belong to VMs.
+    /// The current resources on the host that belong to VMs.
     pub fn footprint(&self) -> Result<Footprint> {
         let seen = Footprint::of(self.namespace(), self.berth.state(), belongs_to_a_vm)?;
-        // It may have been started again, with other words.
+        // berth may have been restarted with other arguments.
         Ok(seen.without(&format!("process {}", self.berth.program().display())))
     }
 }
 
+/// What machines and control plane stand on.
+#[derive(Debug)]
+struct Ground {
+    folder: Scratch,
+    segment: Segment,
+    outside: Arc<Namespace>,
+}
+
 #[derive(Debug)]
 enum Control {
-    /// On the first host.
+    /// The control plane runs on the first host.
     Embedded,
     Kubernetes(Box<Cluster>),
 }
@@ -100,10 +108,7 @@ impl Cluster {
     ) -> Result<Self> {
         let plane = KubernetesControlPlane::start(
             programs,
-            namespace,
-            CONTROL,
-            &folder.path().join("plane"),
-            &parts.logs,
+            Location { namespace, address: CONTROL, folder: &folder.path().join("plane"), logs: &parts.logs },
             &parts.kubectl,
         )?;
         let kubeconfig = plane.kubeconfig();
@@ -123,21 +128,21 @@ impl Cluster {
         &self.kubectl
     }
 
-    /// Its administrator's kubeconfig.
+    /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// Ends the controllers.
+    /// Stops the controllers.
     pub fn stop(&mut self) -> Result<()> {
         self.controllers.stop().context("controllers")
     }
 }
 
-/// The hosts and all around them.
+/// The hosts and their surroundings.
 #[derive(Debug)]
 pub struct Fleet {
-    // Fields drop in this order: first what runs, then where it ran, then its files.
+    // Fields drop in this order: first the processes, then their namespaces, then their files.
     members: Vec<Member>,
     control: Control,
     images: ImageServer,
@@ -158,14 +163,14 @@ impl Fleet {
         Self::embedded_on(parts, |_| Ok(()))
     }
 
-    /// As [`Self::embedded`], on a machine that was prepared for it.
+    /// Like [`Self::embedded`], on a machine that `prepare` has prepared.
     pub fn embedded_on(parts: &Parts, prepare: impl FnOnce(&mut Member) -> Result<()>) -> Result<Self> {
         let (folder, segment, outside) = ground(parts)?;
         let mut first = member(parts, &folder, &segment, 1)?;
         prepare(&mut first)?;
         first.berth = first.berth.listening_on("0.0.0.0:7443");
         let local = first.berth.machine().seen(&first.berth.kubeconfig());
-        // The one berth writes is for its own machine.
+        // The kubeconfig that berth writes is for its own machine.
         let kubeconfig = folder.path().join("kubeconfig");
         first.berth.spawn_up()?;
         wait::until("berth up to write its kubeconfig", READY, || {
@@ -174,37 +179,37 @@ impl Fleet {
             fs::write(&kubeconfig, text.replace("127.0.0.1", &first.address))?;
             Ok(())
         })?;
-        let mut fleet = Self::finish(parts, folder, segment, outside, Control::Embedded, kubeconfig)?;
+        let mut fleet =
+            Self::finish(parts, Ground { folder, segment, outside }, Control::Embedded, kubeconfig)?;
         fleet.members.push(first);
         fleet.host_is_ready("h1")?;
         Ok(fleet)
     }
 
-    /// No host yet, but etcd, kube-apiserver, berth's definitions on it, and `berth controllers`.
+    /// No host yet, but etcd, kube-apiserver with berth's CRDs, and `berth controllers`.
     pub fn kubernetes(parts: &Parts, programs: &Programs) -> Result<Self> {
         let (folder, segment, outside) = ground(parts)?;
         let namespace = Namespace::new()?;
         segment.plug(&namespace, &format!("{CONTROL}/24"), Some(OUTSIDE))?;
         let cluster = Cluster::start(parts, programs, &namespace, &folder, &outside)?;
         let kubeconfig = cluster.kubeconfig.clone();
-        Self::finish(parts, folder, segment, outside, Control::Kubernetes(Box::new(cluster)), kubeconfig)
+        Self::finish(
+            parts,
+            Ground { folder, segment, outside },
+            Control::Kubernetes(Box::new(cluster)),
+            kubeconfig,
+        )
     }
 
-    /// A cluster beside this one's control plane: etcd, kube-apiserver, berth's definitions on it, and `berth controllers`.
+    /// A cluster beside this one's control plane: etcd, kube-apiserver with berth's CRDs, and `berth controllers`.
     pub fn cluster(&self, programs: &Programs) -> Result<Cluster> {
         let namespace = Namespace::new()?;
         self.segment.plug(&namespace, &format!("{CONTROL}/24"), Some(OUTSIDE))?;
         Cluster::start(&self.parts, programs, &namespace, &self.folder, &self.outside)
     }
 
-    fn finish(
-        parts: &Parts,
-        folder: Scratch,
-        segment: Segment,
-        outside: Arc<Namespace>,
-        control: Control,
-        kubeconfig: PathBuf,
-    ) -> Result<Self> {
+    fn finish(parts: &Parts, ground: Ground, control: Control, kubeconfig: PathBuf) -> Result<Self> {
+        let Ground { folder, segment, outside } = ground;
         let home = folder.path().join("home");
         fs::create_dir_all(&home)?;
         Ok(Self {
@@ -223,18 +228,18 @@ impl Fleet {
         })
     }
 
-    /// A machine on the segment with nothing of berth's running; it is no member.
+    /// A machine on the segment without berth running; it is not a member.
     pub fn machine(&self, number: u32) -> Result<Member> {
         member(&self.parts, &self.folder, &self.segment, number)
     }
 
-    /// A machine that joins as `h` + `number`, and is a member once it is ready.
+    /// Creates a machine that joins as `h` + `number`, and is a member once it is ready.
     pub fn join(&mut self, number: u32, labels: &[&str]) -> Result<()> {
         let machine = self.machine(number)?;
         self.join_on(machine, labels)
     }
 
-    /// A machine made before that joins under its own name.
+    /// Joins a machine created before, under its own name.
     pub fn join_on(&mut self, mut member: Member, labels: &[&str]) -> Result<()> {
         let token = self.administrator.token(&member.name)?;
         member.berth.spawn_joined(Some(&token), labels)?;
@@ -243,7 +248,7 @@ impl Fleet {
         self.host_is_ready(&name)
     }
 
-    /// Waits until a host is ready; its program must run meanwhile.
+    /// Waits until a host is ready; its program must keep running.
     pub fn host_is_ready(&mut self, name: &str) -> Result<()> {
         let kubectl = self.kubectl.clone();
         if let Control::Kubernetes(cluster) = &mut self.control {
@@ -269,7 +274,7 @@ impl Fleet {
         self.members.iter().find(|member| member.name == name).with_context(|| format!("no host {name}"))
     }
 
-    /// A host, to start and stop what runs on it.
+    /// A host, for starting and stopping its program.
     pub fn member_mut(&mut self, name: &str) -> Result<&mut Member> {
         self.members.iter_mut().find(|member| member.name == name).with_context(|| format!("no host {name}"))
     }
@@ -285,12 +290,12 @@ impl Fleet {
         matches!(self.control, Control::Embedded)
     }
 
-    /// A machine on the segment that is no host.
+    /// A machine on the segment that is not a host.
     pub fn outside(&self) -> &Arc<Namespace> {
         &self.outside
     }
 
-    /// Images, for every machine on the segment.
+    /// The image server for every machine on the segment.
     pub fn images(&self) -> &ImageServer {
         &self.images
     }
@@ -305,7 +310,7 @@ impl Fleet {
         &self.kubeconfig
     }
 
-    /// What the lane keeps for itself.
+    /// The suite's own folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -315,7 +320,7 @@ impl Fleet {
         Access::read(&self.kubeconfig, &self.outside)
     }
 
-    /// `berth` as the administrator's tool.
+    /// `berth` as an administrator's tool.
     pub fn administrator(&self) -> &Administrator {
         &self.administrator
     }
@@ -328,12 +333,12 @@ impl Fleet {
         Project::new(&self.installation, &folder, &self.kubeconfig, &self.outside)
     }
 
-    /// What the hosts have now of things that belong to VMs.
+    /// The current resources on the hosts that belong to VMs.
     pub fn footprints(&self) -> Result<Vec<(String, Footprint)>> {
         self.members.iter().map(|member| Ok((member.name.clone(), member.footprint()?))).collect()
     }
 
-    /// Waits until no host has anything that was not there before.
+    /// Waits until no host has any resource beyond `before`.
     pub fn nothing_beyond(&self, before: &[(String, Footprint)], limit: Duration) -> Result<()> {
         for (name, before) in before {
             let Ok(member) = self.member(name) else { continue };
@@ -344,9 +349,9 @@ impl Fleet {
         Ok(())
     }
 
-    /// Stops everything of berth's in order.
+    /// Stops all berth processes in order.
     pub fn stop(&mut self) -> Result<()> {
-        // The control plane is with the first host: it goes last.
+        // The control plane is on the first host: it stops last.
         for member in self.members.iter_mut().rev().filter(|member| member.berth.is_started()) {
             member.berth.stop().with_context(|| member.name.clone())?;
         }
@@ -356,13 +361,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Keeps what helps to understand a failure and tells the most telling part of it.
+    /// Keeps the evidence of a failure and returns the most useful part of it.
     pub fn keep_evidence(&self) -> String {
-        let mut told = String::new();
+        let mut output = String::new();
         if let Ok(objects) =
             self.kubectl.run(&["get", "berth,events,leases", "--all-namespaces", "-o", "yaml"])
         {
-            // Evidence that cannot be kept must not hide what it is about.
+            // A failure to keep the evidence must not hide the original failure.
             let _ = fs::write(self.parts.logs.join("objects.yaml"), &objects.stdout);
         }
         for member in &self.members {
@@ -372,9 +377,9 @@ impl Fleet {
                 let _ = fs::copy(state.join(file), self.parts.logs.join(kept));
             }
             let log = fs::read_to_string(member.berth.log()).unwrap_or_default();
-            told += &format!("--- {}\n{}\n", member.berth.log().display(), process::tail(&log, 2_000));
+            output += &format!("--- {}\n{}\n", member.berth.log().display(), process::tail(&log, 2_000));
         }
-        told
+        output
     }
 }
 
@@ -398,7 +403,7 @@ fn member(parts: &Parts, folder: &Scratch, segment: &Segment, number: u32) -> Re
     let namespace = Namespace::new()?;
     segment.plug(&namespace, &format!("{address}/24"), Some(OUTSIDE))?;
     let machine = Machine::whole(&name, &namespace, &parts.logs.join(format!("{name}-machine.log")))?;
-    // Named after its namespace: a machine of the same number may come again.
+    // Named after its namespace: a machine of the same number may be created again.
     let state = folder.path().join(format!("{name}-{}", namespace.name()));
     let log = parts.logs.join(format!("{name}.log"));
     let berth = Berth::new(&parts.binaries.berth, &machine, &state, LOCAL, &log);

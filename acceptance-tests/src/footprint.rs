@@ -1,4 +1,4 @@
-//! What a simulated host has: processes, links, firewall rules, files. Two of them are compared to see what was left behind.
+//! The resources on a simulated host: processes, links, firewall rules, files. Comparing two footprints shows leftovers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +11,14 @@ use anyhow::{Result, ensure};
 use crate::namespace::{self, Namespace};
 use crate::{cgroups, process};
 
-/// What was found at one moment, one line a thing.
+/// The resources at one moment, one line each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Footprint {
     things: BTreeSet<String>,
 }
 
 impl Footprint {
-    /// Looks at a namespace and at the files below `folder` that `counts` says matter.
+    /// The footprint of a namespace and of the files below `folder` that `counts` selects.
     pub fn of(namespace: &Namespace, folder: &Path, counts: impl Fn(&str) -> bool) -> Result<Self> {
         let mut seen = Self::default();
         for (_, line) in namespace.processes()? {
@@ -30,7 +30,7 @@ impl Footprint {
         Ok(seen)
     }
 
-    /// Looks at this machine itself: its own network, and berth's control groups and temporary folders.
+    /// The footprint of this machine: its own network, and berth's control groups and temporary folders.
     pub fn of_this_machine() -> Result<Self> {
         let mut seen = Self::default();
         seen.network(&|program| Command::new(program))?;
@@ -39,8 +39,10 @@ impl Footprint {
         let folders = folders_named(&temporary, "berth-", 1);
         seen.things
             .extend(folders.iter().filter(|path| !is_anothers(path)).map(|path| format!("folder {path}")));
-        seen.things
-            .extend(folders_named("/run", "berth", 1).into_iter().map(|path| format!("folder {path}")));
+        let mut running = folders_named("/run", "berth", 1);
+        // The first berth creates this folder, which holds the assigned user ids until the machine restarts.
+        running.remove("/run/berth");
+        seen.things.extend(running.iter().map(|path| format!("folder {path}")));
         Ok(seen)
     }
 
@@ -54,7 +56,7 @@ impl Footprint {
         }
         for line in ask("ip", &["-o", "addr", "show"])?.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
-            // Link-local addresses come by themselves, a while after their link.
+            // Link-local addresses appear automatically, some time after their link.
             if words.len() > 3 && !words[3].starts_with("fe80:") {
                 self.things.insert(format!("address {} {}", words[1], words[3]));
             }
@@ -70,19 +72,19 @@ impl Footprint {
         Ok(())
     }
 
-    /// Without the things that start so.
+    /// Removes the entries with this prefix.
     #[must_use]
     pub fn without(mut self, start: &str) -> Self {
         self.things.retain(|thing| !thing.starts_with(start));
         self
     }
 
-    /// Everything that is here and was not in `before`.
+    /// The entries that are not in `before`.
     pub fn beyond(&self, before: &Self) -> Vec<String> {
         self.things.difference(&before.things).cloned().collect()
     }
 
-    /// Fails when anything came since `before`.
+    /// Fails if there are entries that are not in `before`.
     pub fn must_not_exceed(&self, before: &Self) -> Result<()> {
         let left = self.beyond(before);
         ensure!(left.is_empty(), "left behind:\n{}", left.join("\n"));
@@ -108,7 +110,7 @@ pub fn files(folder: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Whether a temporary folder is that of another run of these tests, which is still going on.
+/// Whether a temporary folder belongs to another run of these tests that is still in progress.
 fn is_anothers(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let owner = name.strip_prefix(namespace::PREFIX).and_then(|rest| rest.split('-').next());
@@ -117,7 +119,7 @@ fn is_anothers(path: &str) -> bool {
     })
 }
 
-/// Folders whose name starts with `prefix`, at most `depth` below `root`; what is inside a found one is not looked at.
+/// Folders with names that start with `prefix`, at most `depth` below `root`; matching folders are not searched further.
 fn folders_named(root: &str, prefix: &str, depth: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let Ok(entries) = fs::read_dir(root) else { return found };

@@ -1,4 +1,4 @@
-//! A very small HTTP client whose connections start in a given network namespace.
+//! A minimal HTTP client that connects from a given network namespace.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 use crate::namespace::Namespace;
 use crate::wait;
 
-/// No page a test reads is longer.
+/// The largest page that a test reads, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// GETs a page from `address` (port 80 unless it names one), seen from `from`.
+/// Gets a page from `address` (port 80 unless it names one), from the namespace `from`.
 pub fn get(from: &Namespace, address: &str, path: &str, limit: Duration) -> Result<String> {
     let target: SocketAddr =
         if address.contains(':') { address.parse() } else { format!("{address}:80").parse() }
@@ -21,7 +21,7 @@ pub fn get(from: &Namespace, address: &str, path: &str, limit: Duration) -> Resu
     from.inside(move || exchange(target, &path, limit))
 }
 
-/// Asks until the page comes.
+/// Retries until the page is available.
 pub fn get_within(from: &Namespace, address: &str, path: &str, limit: Duration) -> Result<String> {
     wait::until(&format!("http://{address}{path}"), limit, || {
         get(from, address, path, Duration::from_secs(15).min(limit))
@@ -45,7 +45,7 @@ fn exchange(target: SocketAddr, path: &str, limit: Duration) -> Result<String> {
     Ok(body.to_owned())
 }
 
-/// Head and body. busybox passes on a CGI script's own line ends.
+/// Splits a response into head and body. busybox passes on the line ends of a CGI script.
 fn split(answer: &str) -> Option<(&str, &str)> {
     let ends = ["\r\n\r\n", "\n\n"].iter().filter_map(|end| Some((answer.find(end)?, end.len())));
     let (at, length) = ends.min()?;

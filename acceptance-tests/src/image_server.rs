@@ -1,10 +1,10 @@
-//! Serves images over HTTP, well or badly as a test wants: 404, a cut connection, ranges.
+//! An HTTP server for images, with the faults that a test selects: 404, a cut connection, refused ranges.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,17 +13,21 @@ use anyhow::{Context, Result};
 
 use crate::namespace::Namespace;
 
-/// How a path is served.
+/// The response for a path.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// This file.
+    /// The file.
     File(PathBuf),
-    /// This file, but the first connection for it ends after so many bytes.
+    /// The file, but the first connection for it ends after this many bytes.
     CutOnce(PathBuf, u64),
-    /// This file, but every connection for it ends after so many bytes and ranges are refused.
+    /// The file, but every connection for it ends after this many bytes and ranges are refused.
     CutAlways(PathBuf, u64),
-    /// There was once something.
+    /// 404 Not Found, for a path that had content before.
     Gone,
+    /// A redirect to this URL.
+    Redirect(String),
+    /// The first bytes of the file, and then nothing for as long as the client waits.
+    Hang(PathBuf, u64),
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +36,7 @@ struct Shelf {
     cut: Mutex<Vec<String>>,
     requests: Mutex<BTreeMap<String, u64>>,
     bytes: AtomicU64,
+    hanging: AtomicU64,
     closed: AtomicBool,
 }
 
@@ -44,7 +49,7 @@ pub struct ImageServer {
 }
 
 impl ImageServer {
-    /// Starts one on one of the namespace's addresses.
+    /// Starts a server on one of the namespace's addresses.
     pub fn start(namespace: &Arc<Namespace>, address: &str) -> Result<Self> {
         let place = format!("{address}:0");
         let listener = namespace.inside(move || Ok(TcpListener::bind(place)?))?;
@@ -58,7 +63,7 @@ impl ImageServer {
                 }
                 let served = Arc::clone(&served);
                 std::thread::spawn(move || {
-                    // A client that hangs up early is the client's business.
+                    // A client may disconnect early.
                     let _ = answer(&served, stream);
                 });
             }
@@ -66,7 +71,7 @@ impl ImageServer {
         Ok(Self { shelf, address, namespace: Arc::clone(namespace) })
     }
 
-    /// Puts something at `/name` and tells its URL.
+    /// Serves `content` at `/name` and returns its URL.
     pub fn put(&self, name: &str, content: Content) -> String {
         lock(&self.shelf.contents).insert(format!("/{name}"), content);
         self.url(name)
@@ -77,12 +82,17 @@ impl ImageServer {
         format!("http://{}/{name}", self.address)
     }
 
-    /// How many requests for `/name` came in.
+    /// The number of requests for `/name`.
     pub fn requests(&self, name: &str) -> u64 {
         lock(&self.shelf.requests).get(&format!("/{name}")).copied().unwrap_or_default()
     }
 
-    /// How many bytes of content went out in all.
+    /// The number of clients that wait for the rest of a [`Content::Hang`].
+    pub fn hanging(&self) -> u64 {
+        self.shelf.hanging.load(Ordering::SeqCst)
+    }
+
+    /// The number of content bytes sent in total.
     pub fn bytes_sent(&self) -> u64 {
         self.shelf.bytes.load(Ordering::SeqCst)
     }
@@ -91,7 +101,7 @@ impl ImageServer {
 impl Drop for ImageServer {
     fn drop(&mut self) {
         self.shelf.closed.store(true, Ordering::SeqCst);
-        // The listener sleeps in accept: knock once.
+        // The listener blocks in accept: one connection wakes it.
         let address = self.address;
         let _ = self.namespace.inside(move || Ok(TcpStream::connect(address)?));
     }
@@ -135,38 +145,61 @@ fn answer(shelf: &Shelf, mut stream: TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     stream.set_write_timeout(Some(Duration::from_secs(60)))?;
     let Some(request) = read_request(&stream)? else { return Ok(()) };
-    *lock(&shelf.requests).entry(request.path.clone()).or_default() += 1;
-    let content = lock(&shelf.contents).get(&request.path).cloned();
-    let (path, cut, ranges) = match content {
+    // A query string holds the client's signature and is not part of the name.
+    let name = request.path.split('?').next().unwrap_or_default().to_owned();
+    *lock(&shelf.requests).entry(name.clone()).or_default() += 1;
+    let content = lock(&shelf.contents).get(&name).cloned();
+    let file = match content {
         None | Some(Content::Gone) => {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
             return Ok(());
         }
-        Some(Content::File(path)) => (path, None, true),
-        Some(Content::CutAlways(path, after)) => (path, Some(after), false),
+        Some(Content::Redirect(to)) => {
+            let head = format!(
+                "HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes())?;
+            return Ok(());
+        }
+        Some(Content::Hang(path, after)) => {
+            let file = Sent { path, cut: Some(after), ranges: false };
+            send(shelf, &request, &mut stream, &file)?;
+            // Until the client disconnects.
+            shelf.hanging.fetch_add(1, Ordering::SeqCst);
+            stream.set_read_timeout(None)?;
+            let _ = stream.read(&mut [0]);
+            shelf.hanging.fetch_sub(1, Ordering::SeqCst);
+            return Ok(());
+        }
+        Some(Content::File(path)) => Sent { path, cut: None, ranges: true },
+        Some(Content::CutAlways(path, after)) => Sent { path, cut: Some(after), ranges: false },
         Some(Content::CutOnce(path, after)) => {
             let mut seen = lock(&shelf.cut);
             let first = request.method == "GET" && !seen.contains(&request.path);
             if first {
                 seen.push(request.path.clone());
             }
-            (path, first.then_some(after), true)
+            Sent { path, cut: first.then_some(after), ranges: true }
         }
     };
-    send(shelf, &request, &mut stream, &path, cut, ranges)
+    send(shelf, &request, &mut stream, &file)
 }
 
-fn send(
-    shelf: &Shelf,
-    request: &Request,
-    stream: &mut TcpStream,
-    path: &Path,
+/// A file as it is sent.
+#[derive(Debug)]
+struct Sent {
+    path: PathBuf,
+    /// The number of bytes after which the connection is cut.
     cut: Option<u64>,
+    /// Whether requests for a range are accepted.
     ranges: bool,
-) -> Result<()> {
+}
+
+fn send(shelf: &Shelf, request: &Request, stream: &mut TcpStream, sent: &Sent) -> Result<()> {
+    let Sent { path, cut, ranges } = sent;
     let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let length = file.metadata()?.len();
-    let from = request.from.filter(|from| ranges && *from < length);
+    let from = request.from.filter(|from| *ranges && *from < length);
     let head = match from {
         Some(from) => format!(
             "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {from}-{}/{length}\r\nContent-Length: {}\r\n",
@@ -175,7 +208,7 @@ fn send(
         ),
         None => format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n"),
     };
-    let accept = if ranges { "Accept-Ranges: bytes\r\n" } else { "Accept-Ranges: none\r\n" };
+    let accept = if *ranges { "Accept-Ranges: bytes\r\n" } else { "Accept-Ranges: none\r\n" };
     stream.write_all(
         format!("{head}{accept}ETag: \"{length}\"\r\nContent-Type: application/octet-stream\r\nConnection: close\r\n\r\n")
             .as_bytes(),

@@ -1,7 +1,8 @@
-//! kube-rs's own integration tests, of the version berth is built with: its sources as cargo has them, built beside our own.
+//! kube-rs's own integration tests, in the version that berth is built with: cargo's copy of its sources, built beside our
+//! own.
 //!
-//! As they are published the crates do not know each other's newest sources, nor what their tests alone need of each other, so
-//! they are put together into a workspace of their own.
+//! The published crates depend neither on each other's newest sources nor on the parts of each other that only tests need, so
+//! they are combined into a workspace of their own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,32 +17,28 @@ use crate::cache::Cache;
 use crate::namespace::Namespace;
 use crate::{process, report, workspace};
 
-/// A crate, what its tests need of the others, and those of its tests that ask a cluster for no pod, node or service.
+/// A crate, the dependencies of its tests on the other crates, and those of its tests that need no pod, node or service.
 ///
-/// Of the others, those that are not named want: pods (most of them), a Node, a Service, a ComponentStatus, a Deployment, a
-/// CertificateSigningRequest or an APIService.
+/// The tests that are not listed need pods (most of them), a Node, a Service, a ComponentStatus, a Deployment, a
+/// CertificateSigningRequest, an APIService or the scale subresource.
 #[derive(Debug, Clone, Copy)]
-pub struct Suite {
+pub struct TestedCrate {
     /// The crate.
-    pub package: &'static str,
+    pub name: &'static str,
     needs: &'static str,
-    /// By their names in full.
+    /// The full names of the tests.
     pub tests: &'static [&'static str],
 }
 
-/// All there are.
-pub const SUITES: &[Suite] = &[
-    Suite {
-        package: "kube",
+/// The tested crates.
+pub const CRATES: &[TestedCrate] = &[
+    TestedCrate {
+        name: "kube",
         needs: "",
-        tests: &[
-            "test::custom_resource_generates_correct_core_structs",
-            "test::derived_resource_queryable_and_has_subresources",
-            "test::api_get_opt_handles_404",
-        ],
+        tests: &["test::custom_resource_generates_correct_core_structs", "test::api_get_opt_handles_404"],
     },
-    Suite {
-        package: "kube-client",
+    TestedCrate {
+        name: "kube-client",
         needs: "[dev-dependencies.kube]\npath = \"../kube\"\nfeatures = [\"derive\"]\n",
         tests: &[
             "api::util::test::create_token_request",
@@ -50,8 +47,8 @@ pub const SUITES: &[Suite] = &[
             "api::entry::tests::entry_create_dry_run",
         ],
     },
-    Suite {
-        package: "kube-runtime",
+    TestedCrate {
+        name: "kube-runtime",
         needs: "[dev-dependencies.kube]\npath = \"../kube\"\nfeatures = [\"derive\", \"runtime\"]\n",
         tests: &["events::test::event_recorder_cache_retain"],
     },
@@ -64,12 +61,12 @@ const FEATURES: &str = "--features=kube/derive,kube/runtime,kube-client/ws";
 const BUILD: Duration = Duration::from_secs(1_500);
 const RUN: Duration = Duration::from_secs(120);
 
-/// The programs that hold the tests, by crate; built unless they are in the cache.
+/// The test programs, by crate; built unless they are in the cache.
 pub fn programs(cache: &Cache) -> Result<BTreeMap<&'static str, PathBuf>> {
     let sources = sources()?;
     let rustc = process::run(Command::new("rustc").arg("--version"), Duration::from_secs(30))?.success()?;
     let lock = fs::read_to_string(workspace::root().join("Cargo.lock"))?;
-    let needs: String = SUITES.iter().map(|suite| suite.needs).collect();
+    let needs: String = CRATES.iter().map(|tested| tested.needs).collect();
     let versions: String = sources.values().map(|(version, _)| version.as_str()).collect();
     let entry = cache.entry("kube-rs", &[&versions, &needs, WORKSPACE, FEATURES, &rustc], |into| {
         report::note("building kube-rs's tests (once; some minutes)");
@@ -78,24 +75,24 @@ pub fn programs(cache: &Cache) -> Result<BTreeMap<&'static str, PathBuf>> {
         report::note(&format!("built kube-rs's tests in {}", report::spoken(started.elapsed())));
         Ok(())
     })?;
-    Ok(SUITES.iter().map(|suite| (suite.package, entry.join(suite.package))).collect())
+    Ok(CRATES.iter().map(|tested| (tested.name, entry.join(tested.name))).collect())
 }
 
-/// Version and folder of each crate, as our own build has it.
+/// The version and folder of each crate in our own build.
 fn sources() -> Result<BTreeMap<&'static str, (String, PathBuf)>> {
     let mut metadata = workspace::cargo();
     metadata.args(["metadata", "--locked", "--format-version=1"]);
     let text = process::run(&mut metadata, Duration::from_secs(300))?.success()?;
     let metadata: Value = serde_json::from_str(&text).context("cargo metadata printed no JSON")?;
     let packages = metadata["packages"].as_array().context("no packages")?;
-    let find = |suite: &Suite| {
-        let package = packages.iter().find(|package| package["name"] == suite.package)?;
+    let find = |tested: &TestedCrate| {
+        let package = packages.iter().find(|package| package["name"] == tested.name)?;
         let manifest = Path::new(package["manifest_path"].as_str()?);
         Some((package["version"].as_str()?.to_owned(), manifest.parent()?.to_owned()))
     };
-    SUITES
+    CRATES
         .iter()
-        .map(|suite| Ok((suite.package, find(suite).with_context(|| format!("no {}", suite.package))?)))
+        .map(|tested| Ok((tested.name, find(tested).with_context(|| format!("no {}", tested.name))?)))
         .collect()
 }
 
@@ -103,26 +100,26 @@ fn build(sources: &BTreeMap<&'static str, (String, PathBuf)>, lock: &str, into: 
     let folder = into.join("sources");
     fs::create_dir(&folder)?;
     fs::write(folder.join("Cargo.toml"), WORKSPACE)?;
-    // What berth is built with as well; what only the tests need cargo adds.
+    // The versions that berth is built with; cargo adds those that only the tests need.
     fs::write(folder.join("Cargo.lock"), lock)?;
-    for suite in SUITES {
-        let (_, source) = &sources[suite.package];
-        let copy = folder.join(suite.package);
+    for tested in CRATES {
+        let (_, source) = &sources[tested.name];
+        let copy = folder.join(tested.name);
         process::run(Command::new("cp").arg("-r").arg(source).arg(&copy), RUN)?.success()?;
         fs::remove_file(copy.join("Cargo.lock"))?;
         let manifest = copy.join("Cargo.toml");
         let text = fs::read_to_string(&manifest)?;
-        fs::write(&manifest, format!("{text}\n{}", suite.needs))?;
+        fs::write(&manifest, format!("{text}\n{}", tested.needs))?;
     }
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--workspace", "--lib", "--no-run", "--message-format=json", "--quiet", FEATURES]);
     cargo.arg("--target-dir").arg(folder.join("target")).current_dir(&folder);
     let built = process::run(&mut cargo, BUILD)?.success()?;
     let built = workspace::executables(&built);
-    for suite in SUITES {
-        let program = built.get(&suite.package.replace('-', "_"));
-        let program = program.with_context(|| format!("cargo built no tests of {}", suite.package))?;
-        fs::copy(program, into.join(suite.package))?;
+    for tested in CRATES {
+        let program = built.get(&tested.name.replace('-', "_"));
+        let program = program.with_context(|| format!("cargo built no tests of {}", tested.name))?;
+        fs::copy(program, into.join(tested.name))?;
     }
     fs::remove_dir_all(folder)?;
     Ok(())
@@ -135,7 +132,7 @@ fn build(sources: &BTreeMap<&'static str, (String, PathBuf)>, lock: &str, into: 
 pub fn run(program: &Path, test: &str, kubeconfig: &Path, namespace: &Namespace) -> Result<()> {
     let mut command = namespace.command(program);
     command.args(["--ignored", "--exact", test, "--nocapture"]).env("KUBECONFIG", kubeconfig);
-    let told = process::run(&mut command, RUN)?.success()?;
-    ensure!(told.contains("test result: ok. 1 passed;"), "{test} was not run:\n{told}");
+    let output = process::run(&mut command, RUN)?.success()?;
+    ensure!(output.contains("test result: ok. 1 passed;"), "{test} was not run:\n{output}");
     Ok(())
 }

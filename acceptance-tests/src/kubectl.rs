@@ -1,9 +1,9 @@
-//! `kubectl`, as a person would call it.
+//! `kubectl`, as a person uses it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -13,8 +13,6 @@ use crate::process::{self, Finished};
 use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// How long a user that is gone may still be listed.
-const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// kubectl with a kubeconfig, inside a namespace.
 #[derive(Debug, Clone)]
@@ -27,7 +25,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// `home` is where it keeps its discovery cache: one per control plane.
+    /// `home` holds its discovery cache: one per control plane.
     pub fn new(program: &Path, kubeconfig: &Path, home: &Path, namespace: &Arc<Namespace>) -> Self {
         Self {
             program: program.to_owned(),
@@ -38,13 +36,19 @@ impl Kubectl {
         }
     }
 
-    /// The same, speaking of another namespace than `default`.
+    /// The same kubectl with another default namespace than `default`.
     #[must_use]
     pub fn within(&self, namespace: &str) -> Self {
         Self { within: Some(namespace.to_owned()), ..self.clone() }
     }
 
-    /// The command, to be started some other way than by the methods here.
+    /// The same program with the credentials of another kubeconfig; its discovery cache is in `home`.
+    #[must_use]
+    pub fn with_kubeconfig(&self, kubeconfig: &Path, home: &Path) -> Self {
+        Self { kubeconfig: kubeconfig.to_owned(), home: home.to_owned(), ..self.clone() }
+    }
+
+    /// The command, for callers that start it differently from the methods here.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.namespace.command(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
@@ -56,90 +60,76 @@ impl Kubectl {
         command
     }
 
-    /// Runs it.
+    /// Runs kubectl.
     pub fn run(&self, arguments: &[&str]) -> Result<Finished> {
         process::run(&mut self.command(arguments), LIMIT)
     }
 
-    /// Runs it; it must succeed.
+    /// Runs kubectl; it must succeed.
     pub fn ok(&self, arguments: &[&str]) -> Result<String> {
         self.run(arguments)?.success()
     }
 
-    /// Runs it; it must fail. All it said.
+    /// Runs kubectl; it must fail. Returns all of its output.
     pub fn refused(&self, arguments: &[&str]) -> Result<String> {
         self.run(arguments)?.failure()
     }
 
-    /// Deletes an object, for example `vm/web`, and waits until it is gone. What used it was deleted before and may
-    /// take a moment to be forgotten: a refusal for that is tried again.
+    /// Deletes an object, for example `vm/web`, and waits until it is gone.
     pub fn delete(&self, object: &str) -> Result<()> {
-        let arguments = ["delete", object, "--ignore-not-found", "--timeout=60s"];
-        let begun = Instant::now();
-        loop {
-            let finished = self.run(&arguments)?;
-            if finished.code() == 0 {
-                return Ok(());
-            }
-            let text = finished.failure()?;
-            anyhow::ensure!(text.contains("is in use") && begun.elapsed() < FORGOTTEN, "{object}: {text}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        self.ok(&["delete", object, "--ignore-not-found", "--timeout=60s"]).map(drop)
     }
 
-    /// Runs it with a manifest on its standard input.
+    /// Runs kubectl with a manifest on its standard input.
     pub fn with_input(&self, arguments: &[&str], manifest: &str) -> Result<Finished> {
         process::run_with_input(&mut self.command(arguments), manifest.as_bytes(), LIMIT)
     }
 
-    /// Applies a manifest; it must be taken.
+    /// Applies a manifest; it must be accepted.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         self.with_input(&["apply", "--server-side", "-f", "-"], manifest)?.success()
     }
 
-    /// Applies a manifest; it must be refused. All kubectl said.
+    /// Applies a manifest; it must be refused. Returns all of kubectl's output.
     pub fn apply_refused(&self, manifest: &str) -> Result<String> {
         self.with_input(&["apply", "--server-side", "-f", "-"], manifest)?.failure()
     }
 
-    /// An object.
+    /// Gets an object.
     pub fn object(&self, kind: &str, name: &str) -> Result<Value> {
         let text = self.ok(&["get", kind, name, "-o", "json"])?;
         serde_json::from_str(&text).context("kubectl printed no JSON")
     }
 
-    /// Waits until an object satisfies `probe`; the error shows the object's status.
+    /// Waits until an object, given as `KIND/NAME`, satisfies `probe`; the error shows the object's status.
     pub fn until(
         &self,
-        kind: &str,
-        name: &str,
+        object: &str,
         what: &str,
         limit: Duration,
         probe: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
-        wait::until(&format!("{kind} {name}: {what}"), limit, || {
+        let (kind, name) = object.split_once('/').context("KIND/NAME")?;
+        wait::until(&format!("{object}: {what}"), limit, || {
             let object = self.object(kind, name)?;
             anyhow::ensure!(probe(&object), "its status is {:#}", object["status"]);
             Ok(object)
         })
     }
 
-    /// Waits for a condition to have a status and, when one is named, a reason.
+    /// Waits until an object, given as `KIND/NAME`, has a condition, given as `TYPE=STATUS` as in `kubectl wait`, and the
+    /// reason if one is given.
     pub fn condition(
         &self,
-        kind: &str,
-        name: &str,
+        object: &str,
         condition: &str,
-        status: &str,
         reason: Option<&str>,
         limit: Duration,
     ) -> Result<Value> {
-        let what = format!(
-            "{condition}={status}{}",
-            reason.map(|reason| format!(" ({reason})")).unwrap_or_default()
-        );
-        self.until(kind, name, &what, limit, |object| {
-            condition_of(object, condition).is_some_and(|found| {
+        let (kind, status) = condition.split_once('=').context("TYPE=STATUS")?;
+        let reason_text = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        self.until(object, &format!("{condition}{reason_text}"), limit, |object| {
+            condition_of(object, kind).is_some_and(|found| {
                 found["status"] == status && reason.is_none_or(|reason| found["reason"] == reason)
             })
         })

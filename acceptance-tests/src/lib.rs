@@ -1,9 +1,11 @@
-//! Drives the real binaries (berth, its Terraform provider, terraform, kubectl, QEMU, kube-apiserver, etcd) the way a
-//! user would, and looks at what happened from outside: over HTTP to the guest, in the process list, in nftables.
+//! Drives the real binaries (berth, its Terraform provider, terraform, kubectl, QEMU, kube-apiserver, etcd) as a user does,
+//! and checks the results from outside: over HTTP to the guest, in the process list, in nftables.
 //!
 //! It must not know how berth works inside: it links none of its crates, so that nothing here can agree with a bug.
 
 pub mod access;
+pub mod api;
+pub mod bench;
 pub mod berth;
 pub mod cache;
 pub mod cgroups;
@@ -17,19 +19,20 @@ pub mod http;
 pub mod image_server;
 pub mod kube_rs;
 pub mod kubectl;
-pub mod lanes;
-pub mod load;
 pub mod machine;
-pub mod measure;
+pub mod manifests;
 pub mod namespace;
+pub mod next_version;
+pub mod oci_registry;
 pub mod platform;
 pub mod prerequisites;
+pub mod proc;
 pub mod process;
+pub mod progress;
 pub mod report;
-pub mod scale;
 pub mod scratch;
 pub mod segment;
-pub mod storms;
+pub mod suites;
 pub mod terraform;
 pub mod tools;
 pub mod undo;

@@ -1,7 +1,7 @@
-//! A simulated machine: where programs of a host run.
+//! A simulated machine: the place where a host's programs run.
 //!
-//! The plain one is a network namespace and nothing else. The whole one also has processes, mounts and a host name of its
-//! own, so that several hosts on this machine can neither see nor reach each other's QEMU.
+//! The plain one is only a network namespace. The whole one also has its own processes, mounts and host name, so that several
+//! hosts on this machine can neither see nor reach each other's QEMU.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,27 +20,27 @@ use crate::report::note;
 use crate::undo::Undo;
 use crate::wait;
 
-/// The first process of a whole machine: takes its name, has shared memory of its own, tells that it is up, and buries what
-/// others leave behind.
+/// The first process of a whole machine: sets the host name, mounts its own shared memory, reports that it is up, and reaps
+/// orphans.
 const INIT: &str = "printf %s \"$1\" >/proc/sys/kernel/hostname; mount -t tmpfs tmpfs /dev/shm && echo \"$2 is up\"; \
                     while :; do sleep 3600 & wait; done";
 
-/// The machine. Dropping it ends all that runs on it.
+/// The machine. Dropping it ends all of its processes.
 #[derive(Debug)]
 pub struct Machine {
-    // Dropped in this order. The last of its processes to go would take with it which control groups its VMs were in.
+    // Dropped in this order. The control groups of its VMs are only known while its last process exists.
     _undo: Option<Undo>,
     first: Option<Daemon>,
     namespace: Arc<Namespace>,
 }
 
 impl Machine {
-    /// One that differs from this machine in its network only.
+    /// A machine of which only the network differs from this machine's.
     pub fn plain(namespace: &Arc<Namespace>) -> Arc<Self> {
         Arc::new(Self { _undo: None, first: None, namespace: Arc::clone(namespace) })
     }
 
-    /// One with processes, mounts and a name of its own.
+    /// A machine with its own processes, mounts and name.
     pub fn whole(name: &str, namespace: &Arc<Namespace>, log: &Path) -> Result<Arc<Self>> {
         let mut unshare = namespace.command("unshare");
         unshare.args(["--mount", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]);
@@ -48,9 +48,9 @@ impl Machine {
         let mut first = Daemon::spawn(&format!("machine {name}"), &mut unshare, log)?;
         wait::until(&format!("machine {name} to be up"), Duration::from_secs(20), || {
             first.must_run()?;
-            // A machine of the same name may have said so in the same log before.
-            let said = first.log_tail().contains(&format!("{} is up", namespace.name()));
-            anyhow::ensure!(said, "it has not said so");
+            // An earlier machine of the same name may have logged this line to the same file.
+            let is_up = first.log_tail().contains(&format!("{} is up", namespace.name()));
+            anyhow::ensure!(is_up, "its log does not report it");
             Ok(())
         })?;
         let doomed = namespace.name().to_owned();
@@ -62,19 +62,19 @@ impl Machine {
         Ok(Arc::new(Self { _undo: Some(undo), first: Some(first), namespace: Arc::clone(namespace) }))
     }
 
-    /// Its network.
+    /// The network namespace.
     pub fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    /// Where this machine finds a file of that one, whatever is mounted there.
+    /// The path at which this machine finds a file of the simulated one, regardless of mounts.
     pub fn seen(&self, path: &Path) -> PathBuf {
         let Some(first) = &self.first else { return path.to_owned() };
         let root = PathBuf::from(format!("/proc/{}/root", first.pid()));
         root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A command that will run on it. On a whole machine only [`Self::spawn`] makes it one of its processes too.
+    /// A command that will run on the machine. On a whole machine, only [`Self::spawn`] makes it one of its processes too.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let Some(first) = &self.first else { return self.namespace.command(program) };
         let mut command = Command::new("nsenter");
@@ -90,7 +90,7 @@ impl Machine {
         let Some(first) = &self.first else { return Daemon::spawn(name, &mut command, log) };
         let processes = space(first.pid(), "pid_for_children");
         let (name, log) = (name.to_owned(), log.to_owned());
-        // What a thread is told of process namespaces counts for its children only, and for ever: a thread of its own.
+        // The process namespace of a thread applies only to its children, and permanently: hence a separate thread.
         std::thread::spawn(move || {
             let file = File::open(&processes).with_context(|| format!("opening {}", processes.display()))?;
             setns(file, CloneFlags::CLONE_NEWPID).context("entering a process namespace")?;
@@ -100,12 +100,12 @@ impl Machine {
         .map_err(|_| anyhow!("a thread on the machine panicked"))?
     }
 
-    /// Stops every process on it, as a machine that hangs; [`Self::resume`] lets it go on.
+    /// Stops every process on the machine, as if it hung; [`Self::resume`] continues them.
     pub fn freeze(&self) -> Result<()> {
         self.signal_all(Signal::SIGSTOP)
     }
 
-    /// Ends [`Self::freeze`].
+    /// Undoes [`Self::freeze`].
     pub fn resume(&self) -> Result<()> {
         self.signal_all(Signal::SIGCONT)
     }
@@ -113,7 +113,7 @@ impl Machine {
     fn signal_all(&self, signal: Signal) -> Result<()> {
         for (pid, line) in self.namespace.processes()? {
             match kill(Pid::from_raw(pid), signal) {
-                // It may have ended since we looked.
+                // The process may have ended in the meantime.
                 Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
                 Err(error) => return Err(error).with_context(|| format!("{signal} to {pid} ({line})")),
             }
@@ -146,7 +146,7 @@ mod tests {
         let network = Namespace::new().expect("a namespace");
         let machine = Machine::whole("m", &network, &folder.path().join("machine.log")).expect("a machine");
         let mut enter = machine.command("sh");
-        // In a session of its own, as QEMU is: ending whoever started it does not end it.
+        // In a session of its own, like QEMU: it survives the process that started it.
         let script = format!("echo 0 >{}/cgroup.procs; setsid sleep 600 & exec sleep 600", group.display());
         enter.args(["-c", &script]);
         let inside = machine.spawn("sleep", enter, &folder.path().join("sleep.log")).expect("it starts");

@@ -1,15 +1,15 @@
-//! A simulated machine: a network namespace of its own, and whatever runs in it.
+//! A simulated machine: a network namespace with the processes in it.
 //!
-//! Everything a test starts for a host runs in one, so that bridges, taps, nftables and listening ports can neither meet those
-//! of this machine nor outlive the test.
+//! Every process that a test starts for a host runs in one, so that bridges, taps, nftables and listening ports can neither
+//! conflict with those of this machine nor outlive the test.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -20,13 +20,16 @@ use nix::unistd::Pid;
 use crate::undo::Undo;
 use crate::{cgroups, process};
 
-/// Where iproute2 keeps named namespaces.
+/// The folder in which iproute2 keeps named namespaces.
 const FOLDER: &str = "/run/netns";
-/// What ours are called, before our pid; our temporary folders too.
+/// The prefix of our namespaces' names, followed by our pid; also of our temporary folders.
 pub const PREFIX: &str = "berth-test-";
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A network namespace; dropping it kills all that runs in it.
+/// The state directories of the berths in each namespace of this process: their QEMUs have namespaces of their own.
+static STATES: Mutex<BTreeMap<String, BTreeSet<PathBuf>>> = Mutex::new(BTreeMap::new());
+
+/// A network namespace; dropping it kills all processes in it.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -34,23 +37,24 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one with a loopback interface.
+    /// Creates a namespace with a loopback interface.
     pub fn new() -> Result<Arc<Self>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        ip(&["netns", "add", &name])?;
         let doomed = name.clone();
+        // Registered before the creation: a signal may arrive while `ip` runs.
         let undo = Undo::later(move || {
             if let Err(error) = dismantle(&doomed) {
                 crate::report::note(&format!("removing network namespace {doomed}: {error:#}"));
             }
         });
+        ip(&["netns", "add", &name])?;
         let namespace = Arc::new(Self { name, _undo: undo });
         namespace.ip(&["link", "set", "lo", "up"])?;
         Ok(namespace)
     }
 
-    /// Its name, for `ip netns`.
+    /// The name, for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -80,12 +84,18 @@ impl Namespace {
         .map_err(|_| anyhow!("a thread inside the namespace panicked"))?
     }
 
-    /// The processes inside: pid and command line.
+    /// Registers a berth's state directory, so that the processes it starts count as inside.
+    pub fn keeps(&self, state: &Path) {
+        let mut states = STATES.lock().unwrap_or_else(PoisonError::into_inner);
+        states.entry(self.name.clone()).or_default().insert(state.to_owned());
+    }
+
+    /// The processes inside, and the QEMUs of the berths inside: pid and command line.
     pub fn processes(&self) -> Result<Vec<(i32, String)>> {
         processes_in(&self.name)
     }
 
-    /// Links this namespace to another by a virtual cable: `here` and `there` are addresses with prefix.
+    /// Links this namespace to another by a virtual cable: `here` and `there` are addresses with prefix length.
     pub fn connect(&self, here: &str, other: &Self, there: &str) -> Result<()> {
         self.ip(&["link", "add", "uplink", "type", "veth", "peer", "name", "uplink", "netns", &other.name])?;
         for (namespace, address) in [(self, here), (other, there)] {
@@ -103,12 +113,12 @@ pub fn enter(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what runs of these tests that were killed outright left behind.
+/// Removes the leftovers of test runs that were killed.
 pub fn sweep() -> Result<()> {
     for name in orphans(Path::new(FOLDER)) {
         dismantle(&name)?;
     }
-    // Of whose VMs they were nothing is left to tell. A berth that is about to enter one can do without.
+    // The owners of these VMs can no longer be determined. A berth that is about to enter a group can do without it.
     cgroups::remove(&cgroups::idle());
     let temporary = std::env::temp_dir();
     for name in orphans(&temporary) {
@@ -117,7 +127,7 @@ pub fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// What lies in a folder under a name of ours whose process is gone.
+/// Entries of a folder under a name of ours with a process that is gone.
 fn orphans(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -143,28 +153,43 @@ fn processes_in(name: &str) -> Result<Vec<(i32, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
-        // Processes come and go while we look.
+        // A process may end during the search.
         let Ok(link) = fs::read_link(entry.path().join("ns/net")) else { continue };
-        if link.as_os_str() == wanted.as_str() {
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned();
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned();
+        if link.as_os_str() == wanted.as_str() || is_machine_of(name, &line) {
             found.push((pid, line));
         }
     }
     Ok(found)
 }
 
-/// Kills all that runs in a namespace, and removes the control groups of the VMs among it: with no berth left, nobody else does.
-/// Those berth itself forgot stay, to be found.
+/// Whether it is the command line of a QEMU that a berth in this namespace started.
+fn is_machine_of(name: &str, line: &str) -> bool {
+    if !line.split_whitespace().next().is_some_and(|program| program.contains("qemu-system")) {
+        return false;
+    }
+    let states = STATES.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = states.get(name).into_iter().flatten();
+    if known.into_iter().any(|state| line.contains(&format!("{}/instances/", state.display()))) {
+        return true;
+    }
+    // For a run that was killed, the folder in the command line identifies it.
+    let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()).unwrap_or_default();
+    owner != std::process::id().to_string() && line.contains(&format!("/{PREFIX}{owner}-"))
+}
+
+/// Kills all processes in a namespace, and removes the control groups of the VMs among them: with no berth left, nothing else
+/// does. Groups that berth itself forgot stay, so that the test finds them.
 pub fn end_all(name: &str) -> Result<()> {
     let mut emptied = BTreeSet::new();
-    // What is being started while we look is found in the next round.
+    // A process that starts during one round is found in the next.
     for _ in 0..50 {
         let running = processes_in(name)?;
         if running.is_empty() {
             break;
         }
-        // All of them first: the end of one may be that of others.
+        // All groups first: the end of one process may end others.
         emptied.extend(running.iter().flat_map(|(pid, _)| cgroups::of(*pid)));
         for (pid, _) in running {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -176,8 +201,11 @@ pub fn end_all(name: &str) -> Result<()> {
 }
 
 fn dismantle(name: &str) -> Result<()> {
+    if !path_of(name).exists() {
+        return Ok(());
+    }
     end_all(name)?;
-    // Not through `process::run`: it refuses to start anything once we were interrupted.
+    // Not through `process::run`, which refuses to start anything after an interruption.
     let status = Command::new("ip").args(["netns", "delete", name]).status().context("starting ip")?;
     anyhow::ensure!(status.success(), "ip netns delete {name}: {status}");
     Ok(())

@@ -1,6 +1,6 @@
 //! One simulated site: a host's namespace with berth in it, a neighbour on its network, an image server, kubectl and Terraform.
 //!
-//! The same stories run on either control plane: the embedded one of `berth up`, or a real kube-apiserver with etcd.
+//! The same cases run on either control plane: the embedded one of `berth up`, or a real kube-apiserver with etcd.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::berth::{self, Berth};
-use crate::control_plane::{KubernetesControlPlane, Programs};
+use crate::control_plane::{KubernetesControlPlane, Location, Programs};
 use crate::footprint::{self, Footprint};
 use crate::image_server::ImageServer;
 use crate::kubectl::Kubectl;
@@ -25,12 +25,14 @@ use crate::workspace::Binaries;
 
 /// The host's address on the cable to its neighbour.
 const HOST: &str = "192.0.2.1";
+/// The neighbour's address, which also serves the images.
+const NEIGHBOUR: &str = "192.0.2.2";
 /// Public addresses: the neighbour routes them to the host.
 const PUBLIC: &str = "198.51.100.0/28";
 /// The host's name on a Kubernetes control plane.
 const HOST_NAME: &str = "host-1";
 
-/// What a platform is made with.
+/// The parts of a platform.
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// Our programs.
@@ -39,7 +41,7 @@ pub struct Parts {
     pub kubectl: PathBuf,
     /// terraform or tofu.
     pub terraform: TerraformCli,
-    /// Where logs are kept.
+    /// The folder for logs.
     pub logs: PathBuf,
 }
 
@@ -52,7 +54,7 @@ enum Running {
 /// A simulated site with a running berth.
 #[derive(Debug)]
 pub struct Platform {
-    // Fields drop in this order: first what runs, then where it ran, then its files.
+    // Fields drop in this order: first the processes, then their namespaces, then their files.
     running: Running,
     images: ImageServer,
     neighbour: Arc<Namespace>,
@@ -79,9 +81,9 @@ impl Ground {
         let folder = Scratch::new()?;
         let namespace = Namespace::new()?;
         let neighbour = Namespace::new()?;
-        namespace.connect(&format!("{HOST}/24"), &neighbour, "192.0.2.2/24")?;
+        namespace.connect(&format!("{HOST}/24"), &neighbour, &format!("{NEIGHBOUR}/24"))?;
         neighbour.ip(&["route", "add", PUBLIC, "via", HOST])?;
-        let images = ImageServer::start(&namespace, "127.0.0.1")?;
+        let images = ImageServer::start(&neighbour, NEIGHBOUR)?;
         let home = folder.path().join("home");
         fs::create_dir_all(&home)?;
         let installation = Installation::make(&parts.terraform, &parts.binaries.provider, &home)?;
@@ -135,10 +137,12 @@ impl Platform {
         let ground = Ground::lay(parts)?;
         let plane = KubernetesControlPlane::start(
             programs,
-            &ground.namespace,
-            HOST,
-            &ground.folder.path().join("plane"),
-            &parts.logs,
+            Location {
+                namespace: &ground.namespace,
+                address: HOST,
+                folder: &ground.folder.path().join("plane"),
+                logs: &parts.logs,
+            },
             &parts.kubectl,
         )?;
         let kubeconfig = plane.kubeconfig();
@@ -158,12 +162,12 @@ impl Platform {
         self.kubectl.apply(&crds)?;
         self.kubectl.ok(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
         self.start()?;
-        // The controllers make the defaults beside the host's own start; this is the last of them.
-        self.kubectl.until("storagepool", "default", "made", Duration::from_secs(60), |_| true)?;
+        // The controllers create the defaults in parallel with the host's start; this is the last of them.
+        self.kubectl.until("storagepool/default", "made", Duration::from_secs(60), |_| true)?;
         Ok(())
     }
 
-    /// Starts what [`Self::crash`] or [`Self::stop`] ended.
+    /// Starts the processes that [`Self::crash`] or [`Self::stop`] ended.
     pub fn start(&mut self) -> Result<()> {
         match &mut self.running {
             Running::Embedded(berth) => berth.start(&self.kubectl),
@@ -179,7 +183,7 @@ impl Platform {
         }
     }
 
-    /// `kill -9` of everything of berth's that is not a VM.
+    /// Kills all berth processes with SIGKILL, but no VM.
     pub fn crash(&mut self) -> Result<()> {
         match &mut self.running {
             Running::Embedded(berth) => berth.crash(),
@@ -190,7 +194,7 @@ impl Platform {
         }
     }
 
-    /// SIGTERM to berth; it must end with success.
+    /// Sends SIGTERM to berth, which must end with success.
     pub fn stop(&mut self) -> Result<()> {
         match &mut self.running {
             Running::Embedded(berth) => berth.stop(),
@@ -201,7 +205,7 @@ impl Platform {
         }
     }
 
-    /// Ends the control plane as a crash would: on the embedded one that is all of berth.
+    /// Kills the control plane, as in a crash: with the embedded one that is all of berth.
     pub fn control_plane_down(&mut self) -> Result<()> {
         match &mut self.running {
             Running::Embedded(berth) => berth.crash(),
@@ -230,7 +234,7 @@ impl Platform {
         }
     }
 
-    /// As [`Self::host`], to start and stop it.
+    /// Like [`Self::host`], to start and stop it.
     pub fn host_mut(&mut self) -> &mut Berth {
         match &mut self.running {
             Running::Embedded(berth) => berth,
@@ -253,7 +257,7 @@ impl Platform {
         &self.namespace
     }
 
-    /// A machine beside the host that reaches public addresses through it.
+    /// A machine beside the host from which public addresses are reachable through the host.
     pub fn neighbour(&self) -> &Arc<Namespace> {
         &self.neighbour
     }
@@ -263,7 +267,7 @@ impl Platform {
         &self.images
     }
 
-    /// A folder for a test's own files, gone with the platform.
+    /// A folder for a test's own files, removed with the platform.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -293,24 +297,24 @@ impl Platform {
         process::run(&mut ssh, Duration::from_secs(90))
     }
 
-    /// What the host has now of things that belong to VMs.
+    /// The current resources on the host that belong to VMs.
     pub fn footprint(&self) -> Result<Footprint> {
         Footprint::of(&self.namespace, self.host().state(), belongs_to_a_vm)
     }
 
-    /// Waits until nothing is there that was not `before`.
+    /// Waits until there is nothing beyond `before`.
     pub fn nothing_beyond(&self, before: &Footprint, limit: Duration) -> Result<()> {
         wait::until("the host to be clean", limit, || self.footprint()?.must_not_exceed(before))
     }
 
-    /// The one QEMU process there must be.
+    /// The single QEMU process that must exist.
     pub fn qemu(&self) -> Result<i32> {
         let processes = berth::qemu_processes(&self.namespace)?;
         ensure!(processes.len() == 1, "{} QEMU processes", processes.len());
         Ok(processes[0])
     }
 
-    /// What a guest printed on its serial console.
+    /// The output of a guest on its serial console.
     pub fn serial(&self, vm: &str) -> Result<String> {
         let object = self.kubectl.object("vm", vm)?;
         let instance = object["status"]["instanceID"].as_str().context("the VM has no instance")?;
@@ -319,9 +323,9 @@ impl Platform {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Keeps what helps to understand a failure and tells the most telling part of it.
+    /// Keeps the evidence of a failure and returns the most useful part of it.
     pub fn keep_evidence(&self) -> String {
-        let mut told = String::new();
+        let mut output = String::new();
         let state = self.host().state();
         for file in footprint::files(state) {
             if ["instances/", "network/"].iter().any(|folder| file.starts_with(folder)) && is_log(&file) {
@@ -332,7 +336,7 @@ impl Platform {
                     && !bytes.is_empty()
                 {
                     let text = String::from_utf8_lossy(&bytes).into_owned();
-                    told += &format!("--- {file}\n{}\n", process::tail(&text, 1_000));
+                    output += &format!("--- {file}\n{}\n", process::tail(&text, 1_000));
                 }
             }
         }
@@ -340,18 +344,19 @@ impl Platform {
             let _ = fs::write(self.logs.join("objects.yaml"), &objects.stdout);
         }
         let log = fs::read_to_string(self.host().log()).unwrap_or_default();
-        told += &format!("--- {}\n{}\n", self.host().log().display(), process::tail(&log, 5_000));
-        told
+        output += &format!("--- {}\n{}\n", self.host().log().display(), process::tail(&log, 5_000));
+        output
     }
 }
 
 fn is_log(file: &str) -> bool {
-    // `run` is another way to the same files.
+    // `run` is another path to the same files.
     !file.contains("/run/")
         && [".log", ".json", ".conf", ".pid", "leases"].iter().any(|end| file.ends_with(end))
 }
 
-/// What must go with a VM and its disks. The trash keeps deleted disks for a day, and the images they are overlays of.
+/// Whether a file must disappear with a VM and its disks. The trash keeps deleted disks for a day, and the images they are
+/// overlays of.
 pub fn belongs_to_a_vm(file: &str) -> bool {
     file.starts_with("instances/") || (file.starts_with("pools/") && !file.contains("/trash/"))
 }

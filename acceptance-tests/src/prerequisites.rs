@@ -1,6 +1,6 @@
-//! What the tests need from Debian, installed when missing.
+//! The Debian packages that the tests need, installed when missing.
 //!
-//! Whatever would start a service when installed (etcd) is unpacked into the cache instead, see [`crate::tools`].
+//! A package that would start a service when installed (etcd) is unpacked into the cache instead, see [`crate::tools`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::scratch::Scratch;
 use crate::{process, report};
 
-/// A file or a command that tells whether a package is there, and the package.
+/// A file or a command that shows whether a package is installed, and the package.
 const NEEDED: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("qemu-img", "qemu-utils"),
@@ -21,6 +22,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("dnsmasq", "dnsmasq-base"),
     ("ip", "iproute2"),
     ("nsenter", "util-linux"),
+    ("setpriv", "util-linux"),
     ("mmdebstrap", "mmdebstrap"),
     ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
     ("busybox", "busybox-static"),
@@ -33,7 +35,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("xz", "xz-utils"),
 ];
 
-/// Where a root shell finds commands: PATH may lack the sbin folders.
+/// The folders in a root shell's PATH: PATH here may lack the sbin folders.
 const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The full path of a command, from PATH and the usual folders.
@@ -49,17 +51,17 @@ fn present(probe: &str) -> bool {
     if probe.starts_with('/') { Path::new(probe).exists() } else { command(probe).is_some() }
 }
 
-/// Whether we are root: network namespaces, taps and packages need it.
+/// Whether we are root: network namespaces, taps and packages require it.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Installs whatever is missing and tells so.
+/// Installs missing packages and prints their names.
 pub fn ensure_installed() -> Result<()> {
     install(NEEDED)
 }
 
-/// Installs whatever of these is missing: files or commands that tell, each with its package.
+/// Installs missing packages, each given with the file or command that shows its presence.
 pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     ensure!(is_root(), "this needs root: it makes network namespaces and taps, and installs Debian packages");
     let missing: BTreeSet<&str> =
@@ -71,9 +73,18 @@ pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     report::note(&format!("installing from Debian: {}", names.join(", ")));
     let started = Instant::now();
     update_lists()?;
-    let mut install = apt("apt-get");
-    install.args(["install", "--yes", "--no-install-recommends", "--"]).args(&names);
-    process::run(&mut install, Duration::from_secs(900))?.success().context("installing Debian packages")?;
+    let install = |option: &str| {
+        let mut install = apt("apt-get");
+        install.args(["install", "--yes", "--no-install-recommends", option, "--"]).args(&names);
+        install
+    };
+    process::run(&mut install("--download-only"), Duration::from_secs(900))?
+        .success()
+        .context("downloading Debian packages")?;
+    // If interrupted, it would leave partially installed packages on this machine.
+    process::run_to_its_end(&mut install("--no-download"), Duration::from_secs(900))?
+        .success()
+        .context("installing Debian packages")?;
     report::note(&format!("installed in {}", report::spoken(started.elapsed())));
     let absent: Vec<&str> =
         needed.iter().filter(|(probe, _)| !present(probe)).map(|(probe, _)| *probe).collect();
@@ -81,9 +92,9 @@ pub fn install(needed: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Downloads a package (its newest version) and unpacks it into `into`, installing nothing.
+/// Downloads a package (its newest version) and unpacks it into `into`, without installing it.
 pub fn unpack(package: &str, into: &Path) -> Result<()> {
-    let downloads = tempfile::tempdir()?;
+    let downloads = Scratch::new()?;
     if download(package, downloads.path()).is_err() {
         // The lists may name a version that the mirror has replaced since.
         update_lists()?;
@@ -102,13 +113,13 @@ pub fn unpack(package: &str, into: &Path) -> Result<()> {
 fn download(package: &str, into: &Path) -> Result<()> {
     let version = candidate(package)?;
     let mut download = apt("apt-get");
-    // As the sandbox user it could not write into our folder.
+    // As the sandbox user, apt could not write into our folder.
     download.args(["-o", "APT::Sandbox::User=root", "download", &format!("{package}={version}")]);
     process::run(download.current_dir(into), Duration::from_secs(300))?.success()?;
     Ok(())
 }
 
-/// The version of a package that would be installed now.
+/// The version of a package that apt would install now.
 pub fn candidate(package: &str) -> Result<String> {
     if let Some(version) = known_candidate(package)? {
         return Ok(version);
@@ -127,14 +138,14 @@ fn known_candidate(package: &str) -> Result<Option<String>> {
         .map(str::to_owned))
 }
 
-/// What a package depends on directly.
+/// The direct dependencies of a package.
 pub fn dependencies(package: &str) -> Result<Vec<String>> {
     let text =
         process::run(apt("apt-cache").args(["depends", package]), Duration::from_secs(60))?.success()?;
     Ok(text.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
 }
 
-/// `apt-get update`, once a process.
+/// Runs `apt-get update`, once per process.
 fn update_lists() -> Result<()> {
     static UPDATED: Mutex<bool> = Mutex::new(false);
     let mut updated = UPDATED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

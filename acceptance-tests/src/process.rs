@@ -1,7 +1,7 @@
-//! Child processes with a time limit, a process group of their own and no way to outlive this one unnoticed.
+//! Child processes with a time limit and a process group of their own, which cannot outlive this process unnoticed.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,34 +16,38 @@ use nix::unistd::Pid;
 use crate::undo::{self, Undo};
 use crate::{report, wait};
 
-/// How often a child is asked whether it has ended.
+/// The interval at which a child is polled.
 const POLL: Duration = Duration::from_millis(15);
-/// How much of a failed command's output goes into the error.
+/// The time limit until a killed process group is gone.
+const GONE: Duration = Duration::from_secs(10);
+/// The time for which an interrupted process waits for a child that must not be killed.
+const AWAITED: Duration = Duration::from_secs(600);
+/// The number of bytes of a failed command's output in the error.
 const TAIL: usize = 6_000;
 
-/// A command that ended, with all it printed.
+/// A finished command, with all of its output.
 #[derive(Debug)]
 pub struct Finished {
     /// The command line, for messages.
     pub line: String,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: String,
 }
 
 impl Finished {
     /// The standard output of a command that must have succeeded.
     pub fn success(self) -> Result<String> {
-        ensure!(self.status.success(), "{}", self.told());
+        ensure!(self.status.success(), "{}", self.output());
         Ok(self.stdout)
     }
 
-    /// All it printed, of a command that must have failed.
+    /// All output of a command that must have failed.
     pub fn failure(self) -> Result<String> {
-        ensure!(!self.status.success(), "was expected to fail: {}", self.told());
+        ensure!(!self.status.success(), "was expected to fail: {}", self.output());
         Ok(format!("{}\n{}", self.stdout, self.stderr))
     }
 
@@ -53,7 +57,7 @@ impl Finished {
     }
 
     /// The command and the end of its output, for an error message.
-    pub fn told(&self) -> String {
+    pub fn output(&self) -> String {
         let output = format!("{}{}", self.stdout, self.stderr);
         format!("`{}`: {}\n{}", self.line, self.status, tail(&output, TAIL))
     }
@@ -72,30 +76,49 @@ pub fn tail(text: &str, limit: usize) -> &str {
     cut.split_once('\n').map_or(cut, |(_, rest)| rest)
 }
 
-/// The command line as a person would type it.
+/// The command line as typed in a shell.
 pub fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
     words.join(" ")
 }
 
-/// Runs a command to its end, within `limit` and within the time the current lane has left.
+/// Runs a command to its end, within `limit` and within the remaining time of the current suite.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     run_with_input(command, b"", limit)
 }
 
-/// As [`run`], with something on its standard input.
+/// Like [`run`]. When this process is interrupted, it waits for the command's end instead of killing it.
+pub fn run_to_its_end(command: &mut Command, limit: Duration) -> Result<Finished> {
+    run_group(command, b"", limit, Interrupted::Await)
+}
+
+/// Like [`run`]. When this process is interrupted, the command gets a SIGTERM and time to clean up.
+pub fn run_terminable(command: &mut Command, limit: Duration) -> Result<Finished> {
+    run_group(command, b"", limit, Interrupted::Terminate)
+}
+
+/// Like [`run`], with standard input.
 pub fn run_with_input(command: &mut Command, input: &[u8], limit: Duration) -> Result<Finished> {
+    run_group(command, input, limit, Interrupted::Kill)
+}
+
+fn run_group(
+    command: &mut Command,
+    input: &[u8],
+    limit: Duration,
+    interrupted: Interrupted,
+) -> Result<Finished> {
     let line = line(command);
     let limit = limit.min(wait::time_left());
     command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut group = Group::spawn(command)?;
+    let mut group = Group::spawn(command, interrupted)?;
     let stdin = group.child.stdin.take();
     let input = input.to_vec();
     let writer = std::thread::spawn(move || {
         if let Some(mut stdin) = stdin {
-            // A command that does not read all its input says so by its exit code.
+            // A command that does not read all of its input reports a failure by its exit code.
             let _ = std::io::Write::write_all(&mut stdin, &input);
         }
     });
@@ -106,7 +129,7 @@ pub fn run_with_input(command: &mut Command, input: &[u8], limit: Duration) -> R
         group.kill();
     }
     let (stdout, stderr) = (stdout.collect(), stderr.collect());
-    // A reader gone with its process cannot block the writer.
+    // The pipe closes with the process, so the writer cannot block.
     let _ = writer.join();
     let Some(status) = status else {
         bail!("`{line}` was still running after {limit:.0?}\n{}", tail(&format!("{stdout}{stderr}"), TAIL));
@@ -114,31 +137,33 @@ pub fn run_with_input(command: &mut Command, input: &[u8], limit: Duration) -> R
     Ok(Finished { line, status, stdout, stderr })
 }
 
-/// As [`run`], showing the lines `shows` picks as they come.
+/// Like [`run`], but prints the lines of standard output that `shows` selects as they arrive.
 pub fn run_shown(
     command: &mut Command,
     limit: Duration,
     shows: impl Fn(&str) -> bool + Send + 'static,
 ) -> Result<Finished> {
+    let show = move |line: &str| {
+        if shows(line) {
+            report::note(&format!("    {line}"));
+        }
+    };
+    run_observed(command, limit, show, |_| {})
+}
+
+/// Like [`run`], but calls `out` and `err` with each line of standard output and standard error as it arrives. A carriage
+/// return ends a line too: progress bars use it.
+pub fn run_observed(
+    command: &mut Command,
+    limit: Duration,
+    out: impl FnMut(&str) + Send + 'static,
+    err: impl FnMut(&str) + Send + 'static,
+) -> Result<Finished> {
     let line = line(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut group = Group::spawn(command)?;
-    let stderr = drain(group.child.stderr.take());
-    let stdout = group.child.stdout.take();
-    let stdout = Drain {
-        thread: std::thread::spawn(move || {
-            let mut all = Vec::new();
-            for line in stdout.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()).map_while(Result::ok)
-            {
-                if shows(&line) {
-                    report::note(&format!("    {line}"));
-                }
-                all.extend_from_slice(line.as_bytes());
-                all.push(b'\n');
-            }
-            all
-        }),
-    };
+    let mut group = Group::spawn(command, Interrupted::Kill)?;
+    let stdout = drain_lines(group.child.stdout.take(), out);
+    let stderr = drain_lines(group.child.stderr.take(), err);
     let status = group.wait(limit.min(wait::time_left()))?;
     if status.is_none() {
         group.kill();
@@ -149,14 +174,14 @@ pub fn run_shown(
     Ok(Finished { line, status, stdout, stderr })
 }
 
-/// A pipe being read into memory by a thread.
+/// A pipe that a thread reads into memory.
 struct Drain {
     thread: std::thread::JoinHandle<Vec<u8>>,
 }
 
 impl Drain {
     fn collect(self) -> String {
-        // A grandchild that kept the pipe open must not hold us for ever.
+        // A grandchild that keeps the pipe open must not block forever.
         let until = Instant::now() + Duration::from_secs(2);
         while !self.thread.is_finished() && Instant::now() < until {
             std::thread::sleep(POLL);
@@ -173,12 +198,45 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> Drain {
         thread: std::thread::spawn(move || {
             let mut bytes = Vec::new();
             if let Some(mut pipe) = pipe {
-                // What was read before an error is still worth showing.
+                // Data read before an error is still worth showing.
                 let _ = pipe.read_to_end(&mut bytes);
             }
             bytes
         }),
     }
+}
+
+fn drain_lines(
+    pipe: Option<impl Read + Send + 'static>,
+    mut seen: impl FnMut(&str) + Send + 'static,
+) -> Drain {
+    Drain {
+        thread: std::thread::spawn(move || {
+            let (mut all, mut from) = (Vec::new(), 0);
+            let mut chunk = [0; 8 << 10];
+            let Some(mut pipe) = pipe else { return all };
+            // Data read before an error is still worth showing.
+            while let Ok(length @ 1..) = pipe.read(&mut chunk) {
+                all.extend_from_slice(&chunk[..length]);
+                while let Some(end) = all[from..].iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+                    seen(&String::from_utf8_lossy(&all[from..from + end]));
+                    from += end + 1;
+                }
+            }
+            if from < all.len() {
+                seen(&String::from_utf8_lossy(&all[from..]));
+            }
+            all
+        }),
+    }
+}
+
+/// The handling of a child when this process is interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interrupted {
+    Kill,
+    Await,
+    Terminate,
 }
 
 /// A child that leads a process group of its own.
@@ -195,22 +253,24 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    fn spawn(command: &mut Command) -> Result<Self> {
-        ensure!(!undo::interrupted(), "interrupted");
-        let child = command
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("starting {}", command.get_program().to_string_lossy()))?;
-        let group = pid(&child);
-        let ended = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&ended);
-        let undo = Undo::later(move || {
-            // Once the leader is reaped its number may belong to somebody else.
-            if !seen.load(Ordering::SeqCst) {
-                let _ = killpg(group, Signal::SIGKILL);
-            }
-        });
-        Ok(Self { child, ended, undo: Some(undo) })
+    fn spawn(command: &mut Command, interrupted: Interrupted) -> Result<Self> {
+        undo::making(|| {
+            let child = command
+                .process_group(0)
+                .spawn()
+                .with_context(|| format!("starting {}", command.get_program().to_string_lossy()))?;
+            let group = pid(&child);
+            let ended = Arc::new(AtomicBool::new(false));
+            let seen = Arc::clone(&ended);
+            let line = line(command);
+            let undo = Undo::later(move || {
+                // Once the leader is reaped, its pid may belong to another process.
+                if !seen.load(Ordering::SeqCst) {
+                    end_group(group, interrupted, &line);
+                }
+            });
+            Ok(Self { child, ended, undo: Some(undo) })
+        })
     }
 
     fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
@@ -236,7 +296,7 @@ impl Group {
 
     fn signal(&mut self, signal: Signal) {
         if matches!(self.try_wait(), Ok(None)) {
-            // It may end between the question and the signal: then there is nothing to do.
+            // It may end between the check and the signal: then there is nothing to do.
             let _ = nix::sys::signal::kill(pid(&self.child), signal);
         }
     }
@@ -263,7 +323,45 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("a pid fits in pid_t"))
 }
 
-/// A process that runs beside the test, its output in a file.
+/// Ends a process group, or waits for its end, before the resources it uses are removed.
+fn end_group(group: Pid, interrupted: Interrupted, line: &str) {
+    let limit = match interrupted {
+        Interrupted::Kill => {
+            let _ = killpg(group, Signal::SIGKILL);
+            GONE
+        }
+        Interrupted::Terminate => {
+            let _ = nix::sys::signal::kill(group, Signal::SIGTERM);
+            AWAITED
+        }
+        Interrupted::Await => {
+            report::note(&format!("waiting for the end of `{line}`, which must not be cut short"));
+            AWAITED
+        }
+    };
+    let end = Instant::now() + limit;
+    while is_alive(group) && Instant::now() < end {
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Whether a process of a group runs. A zombie does not count.
+fn is_alive(group: Pid) -> bool {
+    let stats = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        // Processes may end during the search, and other entries have no such file.
+        .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats.into_iter().any(|stat| {
+        // The name, in parentheses, may contain any character.
+        let fields: Vec<&str> =
+            stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+        matches!(fields[..], [state, _, of, ..] if of == group.to_string() && !matches!(state, "Z" | "X"))
+    })
+}
+
+/// A process that runs beside the test, with its output in a file.
 #[derive(Debug)]
 pub struct Daemon {
     name: String,
@@ -272,40 +370,45 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, appending what it prints to `log`.
+    /// Starts the process and appends its output to `log`.
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         if let Some(parent) = log.parent() {
             std::fs::create_dir_all(parent)?;
         }
         let file = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let group = Group::spawn(command)?;
+        let group = Group::spawn(command, Interrupted::Kill)?;
         Ok(Self { name: name.to_owned(), log: log.to_owned(), group })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.group.child.id()
     }
 
-    /// Fails, with the end of its log, when it has ended.
+    /// Fails, with the end of the log, when the process has ended.
     pub fn must_run(&mut self) -> Result<()> {
         match self.group.try_wait()? {
             None => Ok(()),
             Some(status) => {
-                let told = format!("{} ended: {status}\n{}", self.name, self.log_tail());
-                Err(wait::Hopeless(told).into())
+                let output = format!("{} ended: {status}\n{}", self.name, self.log_tail());
+                Err(wait::Hopeless(output).into())
             }
         }
     }
 
-    /// The end of its log.
+    /// The end of the log.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         tail(&text, TAIL).to_owned()
     }
 
-    /// Asks it to end (SIGTERM) and waits; an error when it does not.
+    /// Sends the process a signal, but not its children.
+    pub fn signal(&mut self, signal: Signal) {
+        self.group.signal(signal);
+    }
+
+    /// Sends SIGTERM and waits; an error when the process does not end.
     pub fn terminate(mut self, limit: Duration) -> Result<ExitStatus> {
         self.group.signal(Signal::SIGTERM);
         match self.group.wait(limit)? {
@@ -314,7 +417,7 @@ impl Daemon {
         }
     }
 
-    /// Waits for it to end by itself.
+    /// Waits for the process to end by itself.
     pub fn ended(mut self, limit: Duration) -> Result<ExitStatus> {
         match self.group.wait(limit)? {
             Some(status) => Ok(status),
@@ -322,7 +425,7 @@ impl Daemon {
         }
     }
 
-    /// Kills this one process, as a crash would: nothing it started is told.
+    /// Kills this one process, as in a crash: its children are not notified.
     pub fn crash(mut self) -> Result<()> {
         self.group.signal(Signal::SIGKILL);
         self.group.wait(Duration::from_secs(10))?;
@@ -336,11 +439,48 @@ mod tests {
 
     #[test]
     fn a_command_past_its_limit_is_killed_with_its_children() {
-        let started = Instant::now();
         let error = run(Command::new("sh").args(["-c", "sleep 60 & sleep 60"]), Duration::from_millis(200))
             .expect_err("it sleeps longer than the limit");
         assert!(error.to_string().contains("still running"), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_killed_group_is_gone_with_its_children_before_its_files_are_taken_away() {
+        let mut command = Command::new("sh");
+        let group =
+            Group::spawn(command.args(["-c", "sleep 60 & sleep 60"]), Interrupted::Kill).expect("sh starts");
+        let leader = pid(&group.child);
+        assert!(is_alive(leader));
+        end_group(leader, Interrupted::Kill, "sh");
+        assert!(!is_alive(leader));
+    }
+
+    #[test]
+    fn a_command_that_must_not_be_cut_short_is_awaited() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.3; touch whole"]).current_dir(folder.path());
+        let group = Group::spawn(&mut command, Interrupted::Await).expect("sh starts");
+        end_group(pid(&group.child), Interrupted::Await, "sh");
+        assert!(folder.path().join("whole").exists(), "it was killed");
+    }
+
+    #[test]
+    fn a_carriage_return_ends_a_line_too() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut command = Command::new("printf");
+        command.arg(r"one\rtwo\nthree");
+        let finished = run_observed(
+            &mut command,
+            Duration::from_secs(10),
+            move |line| {
+                sender.send(line.to_owned()).expect("the test listens");
+            },
+            |_| {},
+        )
+        .expect("printf starts");
+        assert_eq!(receiver.iter().collect::<Vec<_>>(), ["one", "two", "three"]);
+        assert_eq!(finished.stdout, "one\rtwo\nthree");
     }
 
     #[test]

@@ -1,44 +1,21 @@
-//! What a person reads while the tests or the demo run, and the count at the end.
+//! The output for people while the tests or the demo run, and the count at the end.
 
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
+pub use crate::progress::{note, spoken};
 use crate::undo;
 
-/// Prints a line. A closed terminal is no reason to stop cleaning up, so errors are ignored.
-pub fn note(text: &str) {
-    // Our own unit tests fail cases on purpose: nobody should read of it.
-    if cfg!(test) {
-        return;
-    }
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}");
-    let _ = out.flush();
-}
-
-/// A duration as people say it.
-pub fn spoken(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    if seconds < 10.0 {
-        format!("{seconds:.2} s")
-    } else if seconds < 100.0 {
-        format!("{seconds:.1} s")
-    } else {
-        format!("{} min {:02} s", duration.as_secs() / 60, duration.as_secs() % 60)
-    }
-}
-
-/// Test cases counted over all lanes.
+/// Test cases counted over all suites.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// Cases that held.
+    /// The number of passed cases.
     pub passed: usize,
-    /// Cases that did not.
+    /// The number of failed cases.
     pub failed: usize,
-    /// Lanes or cases this machine cannot run.
+    /// The number of suites or cases that this machine cannot run.
     pub skipped: usize,
 }
 
@@ -52,6 +29,26 @@ impl std::fmt::Display for Count {
     }
 }
 
+impl std::str::FromStr for Count {
+    type Err = anyhow::Error;
+
+    /// Parses the output of `Display`.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut count = Self::default();
+        for part in text.trim().split(", ") {
+            let (number, of) = part.split_once(' ').with_context(|| format!("{part:?} is no count"))?;
+            let number = number.parse().with_context(|| format!("{number:?} is no number"))?;
+            match of {
+                "passed" => count.passed = number,
+                "failed" => count.failed = number,
+                "skipped" => count.skipped = number,
+                _ => bail!("{of:?} is no count"),
+            }
+        }
+        Ok(count)
+    }
+}
+
 impl std::ops::AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;
@@ -60,7 +57,7 @@ impl std::ops::AddAssign for Count {
     }
 }
 
-/// One lane's progress: its cases are told as they end.
+/// One suite's report: its cases are printed as they end.
 #[derive(Debug)]
 pub struct Report {
     count: Count,
@@ -68,22 +65,22 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// An empty report.
     pub fn new() -> Self {
         Self { count: Count::default(), failures: Vec::new() }
     }
 
-    /// Runs one test case, named by the fact it holds. True when it held.
+    /// Runs one test case, named by the fact it checks. Returns whether it passed.
     pub fn case(&mut self, fact: &str, body: impl FnOnce() -> Result<()>) -> bool {
         self.step(fact, body).is_ok()
     }
 
-    /// A case whose result the following ones need: their lane ends when it fails.
+    /// A case with a result that the following ones need: their suite ends when it fails.
     pub fn step<T>(&mut self, fact: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         undo::halt_if_interrupted();
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)));
-        // What fails because it was taken down is no finding.
+        // A failure caused by the teardown is not a result.
         undo::halt_if_interrupted();
         let took = spoken(started.elapsed());
         match outcome {
@@ -102,18 +99,24 @@ impl Report {
         }
     }
 
-    /// Names a case that cannot run here, with the reason.
+    /// Reports a case that cannot run here, with the reason.
     pub fn skip(&mut self, fact: &str, reason: &str) {
         self.count.skipped += 1;
         note(&format!("  skip  {fact}: {reason}"));
     }
 
-    /// Takes over cases that another program counted.
+    /// Adds the cases that another program counted.
     pub fn counted(&mut self, count: Count) {
         self.count += count;
     }
 
-    /// A failure outside of any case.
+    /// Adds the cases of a report that was written concurrently.
+    pub fn join(&mut self, other: Self) {
+        self.count += other.count;
+        self.failures.extend(other.failures);
+    }
+
+    /// Records a failure outside of any case.
     pub fn failed(&mut self, what: &str) {
         self.count.failed += 1;
         self.failures.push(what.to_owned());
@@ -125,7 +128,7 @@ impl Report {
         self.count
     }
 
-    /// The facts that did not hold.
+    /// The facts of failed cases.
     pub fn failures(&self) -> &[String] {
         &self.failures
     }
@@ -137,7 +140,7 @@ impl Default for Report {
     }
 }
 
-/// An error and its causes, indented; no backtrace, whatever the environment says.
+/// An error and its causes, indented; without a backtrace, regardless of the environment.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for (depth, cause) in error.chain().enumerate() {
@@ -167,6 +170,8 @@ mod tests {
         assert_eq!(count.to_string(), "3 passed, 1 failed");
         count.skipped = 2;
         assert_eq!(count.to_string(), "3 passed, 1 failed, 2 skipped");
+        assert_eq!(count.to_string().parse::<Count>().expect("it is a count"), count);
+        assert!("3 passed, one failed".parse::<Count>().is_err());
     }
 
     #[test]

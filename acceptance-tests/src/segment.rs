@@ -1,4 +1,4 @@
-//! A network segment: a switch that machines are plugged into.
+//! A network segment: a switch with machines connected to it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use crate::namespace::Namespace;
 
-/// What the switch is called inside its namespace.
+/// The name of the switch inside its namespace.
 const SWITCH: &str = "switch";
-/// What its end of the cable is called on a machine.
+/// The name of the interface on a connected machine.
 pub const CARD: &str = "uplink";
 
 /// The switch, in a namespace of its own and without an address.
@@ -20,7 +20,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// One without cables.
+    /// A segment without machines.
     pub fn new() -> Result<Self> {
         let namespace = Namespace::new()?;
         namespace.ip(&["link", "add", SWITCH, "type", "bridge", "forward_delay", "0"])?;
@@ -28,7 +28,7 @@ impl Segment {
         Ok(Self { namespace, ports: Cell::new(0) })
     }
 
-    /// Plugs a machine in; `address` has its prefix length. A `gateway` becomes its default route.
+    /// Connects a machine; `address` has its prefix length. A `gateway` becomes its default route.
     pub fn plug(&self, machine: &Namespace, address: &str, gateway: Option<&str>) -> Result<()> {
         let port = format!("port{}", self.ports.get());
         self.ports.set(self.ports.get() + 1);

@@ -1,4 +1,4 @@
-//! `terraform` (or `tofu`) in a folder of its own, with our provider installed the way a user installs it: a file-system mirror.
+//! `terraform` (or `tofu`) in a folder of its own, with our provider installed as users install it: from a file-system mirror.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,12 +15,12 @@ use crate::namespace::Namespace;
 use crate::process::{self, Finished};
 use crate::tools::TerraformCli;
 
-/// The provider's address below a registry, and the version under which the mirror offers it.
+/// The provider's address below a registry, and its version in the mirror.
 const PROVIDER: &str = "berth-vms/berth";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Both programs' default registries: an address without a host means another one in each.
+/// The default registries of both programs: an address without a host means a different one in each.
 const REGISTRIES: &[&str] = &["registry.terraform.io", "registry.opentofu.org"];
-/// An apply boots a guest under emulation.
+/// The time limit of an apply, which boots a guest under emulation.
 const APPLY: Duration = Duration::from_secs(900);
 
 /// Terraform with our provider installed.
@@ -32,7 +32,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// Lays out the mirror and the CLI configuration below `home`.
+    /// Creates the mirror and the CLI configuration below `home`.
     pub fn make(cli: &TerraformCli, provider: &Path, home: &Path) -> Result<Self> {
         let mirror = home.join("providers");
         for registry in REGISTRIES {
@@ -41,7 +41,7 @@ impl Installation {
             symlink(provider, folder.join(format!("terraform-provider-berth_v{VERSION}")))?;
         }
         let configuration = home.join("terraformrc");
-        // Nothing but the mirror: a test must not reach for a registry.
+        // Only the mirror: a test must not contact a registry.
         fs::write(
             &configuration,
             format!("provider_installation {{\n  filesystem_mirror {{\n    path = {:?}\n  }}\n}}\n", mirror),
@@ -50,12 +50,12 @@ impl Installation {
     }
 }
 
-/// What a plan would do.
+/// The changes of a plan.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// As a person reads it.
+    /// The plan's text for people.
     pub text: String,
-    /// As programs read it.
+    /// The plan's JSON.
     pub json: Value,
 }
 
@@ -70,7 +70,7 @@ impl Plan {
         )
     }
 
-    /// The resources that would change, with how.
+    /// The resources that would change, with their actions.
     pub fn changes(&self) -> Vec<String> {
         self.json["resource_changes"]
             .as_array()
@@ -93,7 +93,7 @@ pub struct Project {
 }
 
 impl Project {
-    /// An empty one in `folder`.
+    /// An empty project in `folder`.
     pub fn new(
         installation: &Installation,
         folder: &Path,
@@ -120,24 +120,24 @@ impl Project {
         }
     }
 
-    /// Writes one of its files.
+    /// Writes a file of the project.
     pub fn write(&self, name: &str, content: &str) -> Result<()> {
         fs::write(self.folder.join(name), content).with_context(|| format!("writing {name}"))
     }
 
-    /// Reads one of its files.
+    /// Reads a file of the project.
     pub fn read(&self, name: &str) -> Result<String> {
         fs::read_to_string(self.folder.join(name)).with_context(|| format!("reading {name}"))
     }
 
-    /// Replaces text in one of its files; it must be there exactly once.
+    /// Replaces a text in a file of the project; it must occur exactly once.
     pub fn edit(&self, name: &str, old: &str, new: &str) -> Result<()> {
         let text = self.read(name)?;
         ensure!(text.matches(old).count() == 1, "{name} does not hold exactly once: {old}");
         self.write(name, &text.replace(old, new))
     }
 
-    /// Copies the files of a folder into it.
+    /// Copies the files of a folder into the project.
     pub fn copy_from(&self, folder: &Path) -> Result<()> {
         for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?.flatten()
         {
@@ -148,25 +148,27 @@ impl Project {
         Ok(())
     }
 
-    /// Its folder.
+    /// The folder of the project.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A command of it, to be started some other way than by the methods here.
+    /// A Terraform command, for callers that start it differently from the methods here.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.namespace.command(&self.installation.cli.program);
         command.args(arguments).current_dir(&self.folder);
         command.env("TF_CLI_CONFIG_FILE", &self.installation.configuration);
         command
             .env("HOME", &self.installation.home)
+            // A killed provider leaves its socket's folder, which is removed with ours.
+            .env("TMPDIR", &self.installation.home)
             .env("CHECKPOINT_DISABLE", "1")
             .env("TF_IN_AUTOMATION", "1");
         command.env_remove("TF_LOG").env_remove("KUBECONFIG").env(KUBECONFIG_VARIABLE, &self.kubeconfig);
         command
     }
 
-    /// Runs it.
+    /// Runs Terraform.
     pub fn run(&self, arguments: &[&str]) -> Result<Finished> {
         process::run(&mut self.command(arguments), APPLY)
     }
@@ -188,7 +190,7 @@ impl Project {
         self.run(&arguments)
     }
 
-    /// `apply` that must fail. All it said.
+    /// `apply` that must fail. Returns all of its output.
     pub fn apply_refused(&self) -> Result<String> {
         self.apply_with(&[])?.failure()
     }
@@ -200,18 +202,18 @@ impl Project {
         Ok(Plan { text, json: serde_json::from_str(&json).context("the plan is no JSON")? })
     }
 
-    /// `plan` that must fail. All it said, its lines joined as they were before they were wrapped.
+    /// `plan` that must fail. Returns all of its output, with its line wrapping undone.
     pub fn plan_refused(&self) -> Result<String> {
         Ok(unwrapped(&self.run(&["plan", "-input=false", "-no-color"])?.failure()?))
     }
 
-    /// A plan that must find nothing to do.
+    /// A plan that must have no changes.
     pub fn plan_is_empty(&self) -> Result<()> {
         let finished = self.run(&["plan", "-detailed-exitcode", "-input=false", "-no-color"])?;
         match finished.code() {
             0 => Ok(()),
             2 => bail!("the plan is not empty:\n{}", finished.stdout),
-            _ => bail!("{}", finished.told()),
+            _ => bail!("{}", finished.output()),
         }
     }
 
@@ -220,7 +222,7 @@ impl Project {
         self.run(&["destroy", "-auto-approve", "-input=false", "-no-color"])?.success()
     }
 
-    /// `destroy` without questions; it must be refused. All it said.
+    /// `destroy` without prompts; it must be refused. Returns all of its output.
     pub fn destroy_refused(&self) -> Result<String> {
         self.run(&["destroy", "-auto-approve", "-input=false", "-no-color"])?.failure()
     }

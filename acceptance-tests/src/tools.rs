@@ -1,5 +1,5 @@
-//! Programs the tests drive that are neither ours nor ordinary Debian packages of a machine: terraform (or OpenTofu), kubectl, etcd,
-//! kube-apiserver and a clock that can be set. Taken from PATH, unpacked from Debian or built from a pinned `go.mod`.
+//! Programs that the tests drive and that are neither ours nor ordinary Debian packages of a machine: terraform (or OpenTofu),
+//! kubectl, etcd, kube-apiserver and a settable clock. Taken from PATH, unpacked from Debian or built from a pinned `go.mod`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::{prerequisites, process, report, workspace};
 pub struct TerraformCli {
     /// The program.
     pub program: PathBuf,
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
 }
 
@@ -45,7 +45,7 @@ pub fn newer_terraform(cache: &Cache) -> Result<TerraformCli> {
     Ok(TerraformCli { program, name: "terraform" })
 }
 
-/// kubectl: any that speaks server-side apply.
+/// kubectl: any version with server-side apply.
 pub fn kubectl(cache: &Cache) -> Result<PathBuf> {
     from_debian(cache, "kubectl", "kubernetes-client", "usr/bin/kubectl")
 }
@@ -55,7 +55,7 @@ pub fn etcd(cache: &Cache) -> Result<PathBuf> {
     from_debian(cache, "etcd", "etcd-server", "usr/bin/etcd")
 }
 
-/// libfaketime, which stands between a program and the clock.
+/// libfaketime, which intercepts a program's access to the clock.
 pub fn faketime(cache: &Cache) -> Result<PathBuf> {
     from_debian(
         cache,
@@ -67,21 +67,72 @@ pub fn faketime(cache: &Cache) -> Result<PathBuf> {
 
 /// A real kube-apiserver.
 pub fn kube_apiserver(cache: &Cache) -> Result<PathBuf> {
-    // Without it the server would call itself v0.0.0.
+    // Without it the server would report version v0.0.0.
     let version = Stamp::Version("-X k8s.io/component-base/version.gitVersion=");
     go_build(cache, "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", Some(version))
 }
 
-/// A linker flag by which a program is told what it is.
+/// The clients that reconcile a cluster with files, and the CRDs of their own kinds.
+#[derive(Debug, Clone)]
+pub struct GitopsClients {
+    folder: PathBuf,
+}
+
+impl GitopsClients {
+    /// A program: `source-controller`, `kustomize-controller`, `helm-3`, `helm-4`, `argo-engine`.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The CRDs of Flux's kinds, as files.
+    pub fn flux_definitions(&self) -> Result<Vec<PathBuf>> {
+        let files = fs::read_dir(&self.folder)?.flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> =
+            files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")).collect();
+        files.sort();
+        Ok(files)
+    }
+}
+
+/// Flux's source- and kustomize-controller, Helm 3 and 4 and Argo's engine, from one pinned `go.mod`: they share most packages.
+pub fn gitops_clients(cache: &Cache) -> Result<GitopsClients> {
+    // Raised when the built or kept files change.
+    const RECIPE: &str = "1";
+    const FLUX: [&str; 2] = ["github.com/fluxcd/source-controller", "github.com/fluxcd/kustomize-controller"];
+    let module = GoModule::find("gitops")?;
+    let engine = fs::read_to_string(module.folder.join("argo-engine/main.go"))?;
+    let flags = "-ldflags=-s -w";
+    let folder = module.entry(cache, &[RECIPE, &engine, flags], |into| {
+        for (package, program) in [
+            ("./argo-engine", "argo-engine"),
+            ("helm.sh/helm/v3/cmd/helm", "helm-3"),
+            ("helm.sh/helm/v4/cmd/helm", "helm-4"),
+            (FLUX[1], "kustomize-controller"),
+            (FLUX[0], "source-controller"),
+        ] {
+            module.build(package, flags, &into.join(program))?;
+        }
+        for controller in FLUX {
+            let definitions = module.source_of(controller)?.join("config/crd/bases");
+            for file in fs::read_dir(definitions)?.flatten() {
+                fs::copy(file.path(), into.join(file.file_name()))?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(GitopsClients { folder })
+}
+
+/// A linker flag that sets a program's version.
 #[derive(Debug, Clone, Copy)]
 pub enum Stamp {
-    /// As it stands.
+    /// A fixed value.
     Fixed(&'static str),
     /// The version is appended.
     Version(&'static str),
 }
 
-/// Why nothing can be built from Go sources here, if so.
+/// The reason nothing can be built from Go sources here, if there is one.
 pub fn cannot_build_go() -> Option<String> {
     go().err().map(|error| format!("{error:#}"))
 }
@@ -106,7 +157,7 @@ fn go() -> Result<PathBuf> {
     prerequisites::command("go")
         .or_else(|| Some(PathBuf::from("/usr/local/go/bin/go")).filter(|program| program.is_file()))
         .context(
-            "no Go toolchain in PATH or /usr/local/go (kube-apiserver, OpenTofu and a newer Terraform are built from source)",
+            "no Go toolchain in PATH or /usr/local/go (kube-apiserver, OpenTofu, Flux, Helm and others are built from source)",
         )
 }
 
@@ -118,33 +169,74 @@ pub fn go_build(
     program: &str,
     stamp: Option<Stamp>,
 ) -> Result<PathBuf> {
-    let go = go()?;
-    let folder = workspace::root().join("acceptance-tests/go").join(module);
-    let pins = fs::read_to_string(folder.join("go.mod"))?;
+    let module = GoModule::find(module)?;
     let stamp = match stamp {
         Some(Stamp::Fixed(flag)) => flag.to_owned(),
-        Some(Stamp::Version(flag)) => format!("{flag}{}", pinned(&pins, package)?),
+        Some(Stamp::Version(flag)) => format!("{flag}{}", pinned(&module.pins, package)?),
         None => String::new(),
     };
     let flags = format!("-ldflags=-s -w {stamp}");
-    let ingredients = [pins, fs::read_to_string(folder.join("go.sum"))?, version(&go)?, flags.clone()];
-    let ingredients: Vec<&str> = ingredients.iter().map(String::as_str).collect();
-    let entry = cache.entry(module, &ingredients, |into| {
-        report::note(&format!("building {program} from source (once; some minutes)"));
-        let started = Instant::now();
-        let mut build = Command::new(&go);
-        build.args(["build", "-p", "2", "-trimpath", &flags, "-o"]).arg(into.join(program));
-        build.arg(package).current_dir(&folder);
-        // Pinned means pinned: neither another toolchain nor another go.mod.
-        build.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
-        process::run(&mut build, Duration::from_secs(2_400))?.success()?;
-        report::note(&format!("built {program} in {}", report::spoken(started.elapsed())));
-        Ok(())
-    })?;
+    let entry = module.entry(cache, &[&flags], |into| module.build(package, &flags, &into.join(program)))?;
     Ok(entry.join(program))
 }
 
-/// The version that a `go.mod` requires of the module that holds `package`.
+/// One of the modules below `go/`, each a list of pinned versions.
+struct GoModule {
+    name: String,
+    go: PathBuf,
+    folder: PathBuf,
+    pins: String,
+}
+
+impl GoModule {
+    fn find(name: &str) -> Result<Self> {
+        let folder = workspace::root().join("acceptance-tests/go").join(name);
+        let pins = fs::read_to_string(folder.join("go.mod"))?;
+        Ok(Self { name: name.to_owned(), go: go()?, folder, pins })
+    }
+
+    /// The cache entry for a build from these versions, this toolchain and `more`.
+    fn entry(
+        &self,
+        cache: &Cache,
+        more: &[&str],
+        build: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let (sums, version) = (fs::read_to_string(self.folder.join("go.sum"))?, version(&self.go)?);
+        let mut ingredients = vec![self.pins.as_str(), sums.as_str(), version.as_str()];
+        ingredients.extend(more);
+        cache.entry(&self.name, &ingredients, build)
+    }
+
+    fn build(&self, package: &str, flags: &str, into: &Path) -> Result<()> {
+        let program = into.file_name().unwrap_or_default().to_string_lossy();
+        report::note(&format!("building {program} from source (once; some minutes)"));
+        let started = Instant::now();
+        let mut build = self.command();
+        build.args(["build", "-p", "2", "-trimpath", flags, "-o"]).arg(into).arg(package);
+        process::run(&mut build, Duration::from_secs(2_400))?.success()?;
+        report::note(&format!("built {program} in {}", report::spoken(started.elapsed())));
+        Ok(())
+    }
+
+    /// The source folder of a required module.
+    fn source_of(&self, module: &str) -> Result<PathBuf> {
+        let mut list = self.command();
+        list.args(["list", "-m", "-f", "{{.Dir}}", module]);
+        let folder = process::run(&mut list, Duration::from_secs(60))?.success()?;
+        Ok(PathBuf::from(folder.trim()))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.go);
+        // Pinned means neither another toolchain nor another go.mod.
+        command.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly").env("CGO_ENABLED", "0");
+        command.current_dir(&self.folder);
+        command
+    }
+}
+
+/// The version that a `go.mod` requires of the module with `package`.
 fn pinned<'a>(pins: &'a str, package: &str) -> Result<&'a str> {
     pins.lines()
         .filter_map(|line| line.trim().trim_start_matches("require ").split_once(' '))

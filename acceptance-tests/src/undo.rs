@@ -1,24 +1,104 @@
-//! What must be undone whatever happens: on drop, on a panic, on Ctrl-C.
+//! Cleanup that must run in every case: on drop, on a panic, on Ctrl-C.
 //!
-//! A fixture registers how to undo itself and keeps the [`Undo`]. Dropping it undoes now; a signal undoes everything still
-//! registered, newest first, and ends the process. It must not know what is being undone.
+//! A fixture registers its cleanup and keeps the [`Undo`]. Dropping it cleans up at once; a signal runs every registered
+//! cleanup, newest first, and ends the process. This module must not know any fixture.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
 
 type Action = Box<dyn FnOnce() + Send>;
 
-static ACTIONS: Mutex<BTreeMap<u64, Action>> = Mutex::new(BTreeMap::new());
-static NEXT: AtomicU64 = AtomicU64::new(0);
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-fn actions() -> MutexGuard<'static, BTreeMap<u64, Action>> {
-    // A panic while holding the lock leaves a map that is still whole: every mutation is one insert or one remove.
-    ACTIONS.lock().unwrap_or_else(PoisonError::into_inner)
+/// The registered actions, in the order of registration.
+#[derive(Default)]
+struct Registry {
+    state: Mutex<Registered>,
+    returned: Condvar,
 }
 
-/// Something that will be undone once: when this is dropped, or when the process is interrupted.
+#[derive(Default)]
+struct Registered {
+    actions: BTreeMap<u64, Action>,
+    next: u64,
+    /// The number of actions that were taken out of the map and have not returned yet.
+    running: usize,
+}
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Held shared while a resource is created and registered, and exclusively by the signal thread to forbid that.
+static GATE: RwLock<()> = RwLock::new(());
+/// The time for which the end of the process waits for actions that another thread has begun.
+const BEGUN: Duration = Duration::from_secs(60);
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Registered> {
+        // A panic while the lock is held leaves a consistent state: every mutation is one insert or one remove.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, action: Action) -> u64 {
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        state.actions.insert(id, action);
+        id
+    }
+
+    fn forget(&self, id: u64) {
+        self.lock().actions.remove(&id);
+    }
+
+    fn undo(&self, id: u64) {
+        let mut state = self.lock();
+        if let Some(action) = state.actions.remove(&id) {
+            self.run(state, action);
+        }
+    }
+
+    /// The lock must not be held while the action runs: an action may itself drop other guards.
+    fn run(&self, mut state: MutexGuard<'_, Registered>, action: Action) {
+        state.running += 1;
+        drop(state);
+        action();
+        self.lock().running -= 1;
+        self.returned.notify_all();
+    }
+
+    fn undo_everything(&self) {
+        // Counted from the end of this thread's own actions, which may take long.
+        let mut end = None;
+        loop {
+            let mut state = self.lock();
+            if let Some((_, action)) = state.actions.pop_last() {
+                self.run(state, action);
+                continue;
+            }
+            let end: Instant = *end.get_or_insert_with(|| Instant::now() + BEGUN);
+            let left = end.saturating_duration_since(Instant::now());
+            if state.running == 0 || left.is_zero() {
+                return;
+            }
+            drop(self.returned.wait_timeout(state, left));
+        }
+    }
+}
+
+/// Creates a resource and registers its cleanup, with no signal between the two.
+///
+/// *Assumptions*: `make` is short, creates nothing before it starts, and does not call this function.
+///
+/// *Errors*: those of `make`, and a specific one when the process is ending.
+pub fn making<T>(make: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _open = GATE.read().unwrap_or_else(PoisonError::into_inner);
+    ensure!(!interrupted(), "interrupted");
+    make()
+}
+
+/// A cleanup that runs once: on drop, or when the process is interrupted.
 #[derive(Debug)]
 #[must_use = "dropping it undoes at once"]
 pub struct Undo(u64);
@@ -26,54 +106,43 @@ pub struct Undo(u64);
 impl Undo {
     /// Registers `action` to be run once.
     pub fn later(action: impl FnOnce() + Send + 'static) -> Self {
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        actions().insert(id, Box::new(action));
-        Self(id)
+        Self(REGISTRY.add(Box::new(action)))
     }
 
-    /// Forgets the action: there is nothing to undo any more.
+    /// Drops the action without running it: there is nothing to clean up any more.
     pub fn forget(self) {
-        actions().remove(&self.0);
+        REGISTRY.forget(self.0);
     }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        // The lock must not be held while the action runs: an action may itself drop other guards.
-        let action = actions().remove(&self.0);
-        if let Some(action) = action {
-            action();
-        }
+        REGISTRY.undo(self.0);
     }
 }
 
-/// Undoes all that is registered, newest first.
+/// Runs all registered actions, newest first, and waits for those that other threads are running.
 pub fn everything() {
-    loop {
-        let newest = actions().pop_last();
-        match newest {
-            Some((_, action)) => action(),
-            None => return,
-        }
-    }
+    REGISTRY.undo_everything();
 }
 
-/// Whether a signal asked this process to end: nothing new may be started then.
+/// Whether a signal has requested the end of this process: nothing new may be started then.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Stops the calling thread for good once a signal asked the process to end: the thread that cleans up will end it, and must
-/// not race with one that still makes things.
+/// Blocks the calling thread forever once a signal has requested the end of the process: the cleanup thread ends it, and must
+/// not race with a thread that still creates resources.
 pub fn halt_if_interrupted() {
     while interrupted() {
         std::thread::park();
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP undo everything and end the process. To be called first thing in `main`.
+/// Makes SIGINT, SIGTERM and SIGHUP run all cleanups and end the process with 128 + the signal's number. Must be called first
+/// in `main`. Further signals only print a line.
 ///
-/// By handlers, never by blocking them: every child would inherit the blocked signals, and berth, Terraform and the
+/// Uses handlers and never blocks the signals: every child would inherit the blocked signals, and berth, Terraform and the
 /// rest could not be ended by SIGTERM any more.
 pub fn on_signals() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -83,19 +152,34 @@ pub fn on_signals() -> std::io::Result<()> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
     };
     std::thread::spawn(move || {
-        let (name, number) = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => ("SIGINT", 2),
-                _ = terminate.recv() => ("SIGTERM", 15),
-                _ = hangup.recv() => ("SIGHUP", 1),
-            }
+        let mut next = || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => ("SIGINT", 2),
+                    _ = terminate.recv() => ("SIGTERM", 15),
+                    _ = hangup.recv() => ("SIGHUP", 1),
+                }
+            })
+        };
+        let (name, number) = next();
+        forbid_making();
+        crate::progress::note(&format!("\n{name}: cleaning up"));
+        std::thread::spawn(move || {
+            everything();
+            std::process::exit(128 + number);
         });
-        INTERRUPTED.store(true, Ordering::SeqCst);
-        crate::report::note(&format!("\n{name}: cleaning up"));
-        everything();
-        std::process::exit(128 + number);
+        loop {
+            let (name, _) = next();
+            crate::progress::note(&format!("{name}: still cleaning up"));
+        }
     });
     Ok(())
+}
+
+/// From here on nothing is created, and everything created is registered.
+fn forbid_making() {
+    let _closed = GATE.write().unwrap_or_else(PoisonError::into_inner);
+    INTERRUPTED.store(true, Ordering::SeqCst);
 }
 
 #[cfg(test)]
@@ -113,6 +197,37 @@ mod tests {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it runs");
         let status = child.wait().expect("it ends");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
+    }
+
+    #[test]
+    fn the_end_waits_for_an_action_that_another_thread_has_begun() {
+        let registry = Registry::default();
+        let (begun, wait_for_begun) = std::sync::mpsc::channel();
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        let id = registry.add(Box::new(move || {
+            begun.send(()).expect("the test waits");
+            std::thread::sleep(Duration::from_millis(300));
+            seen.store(true, Ordering::SeqCst);
+        }));
+        std::thread::scope(|scope| {
+            scope.spawn(|| registry.undo(id));
+            wait_for_begun.recv().expect("it begins");
+            registry.undo_everything();
+            assert!(ended.load(Ordering::SeqCst), "the process would have ended in the middle of it");
+        });
+    }
+
+    #[test]
+    fn what_was_made_last_is_undone_first() {
+        let registry = Registry::default();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for number in 0..3 {
+            let order = Arc::clone(&order);
+            registry.add(Box::new(move || order.lock().expect("it is whole").push(number)));
+        }
+        registry.undo_everything();
+        assert_eq!(*order.lock().expect("it is whole"), [2, 1, 0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Waiting for a state, never for a time, and never past the lane's end.
+//! Waits for states, never for fixed times, and never past the suite's end.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,18 +9,18 @@ use crate::undo;
 
 static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Sets when the current lane must have ended.
+/// Sets the time by which the current suite must have ended.
 pub fn set_deadline(at: Option<Instant>) {
     *DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = at;
 }
 
-/// How long the current lane may still run.
+/// The remaining time of the current suite.
 pub fn time_left() -> Duration {
     let deadline = *DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     deadline.map_or(Duration::from_secs(24 * 3600), |at| at.saturating_duration_since(Instant::now()))
 }
 
-/// An error that waiting cannot heal: [`until`] ends at once with it.
+/// An error that waiting cannot resolve: [`until`] returns it at once.
 #[derive(Debug)]
 pub struct Hopeless(pub String);
 
@@ -32,7 +32,7 @@ impl std::fmt::Display for Hopeless {
 
 impl std::error::Error for Hopeless {}
 
-/// Asks `probe` until it is content, at most for `limit`; the error tells what it said last.
+/// Calls `probe` until it succeeds, for at most `limit`; the error contains its last error.
 pub fn until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Result<T>) -> Result<T> {
     let limit = limit.min(time_left());
     let end = Instant::now() + limit;

@@ -1,36 +1,40 @@
-//! This repository: where it is, and its binaries, built once.
+//! This repository: its location, and its binaries, built once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::process;
+use crate::{process, progress};
 
-/// The repository's root.
+/// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
 }
 
-/// Where logs and other things to look at later go.
+/// The folder for logs and other artifacts.
 pub fn artifacts() -> PathBuf {
     root().join("target/acceptance")
 }
 
-/// Where our programs come from.
+/// The source of our programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// `cargo build`: shares what `cargo test` has compiled.
     Debug,
     /// `cargo build --release`: what users get.
     Release,
-    /// They were built before and lie in this folder.
+    /// Prebuilt programs in this folder.
     Folder(PathBuf),
 }
 
-/// The two programs a user has.
+/// The packages of the programs. They are always selected together: the selection determines the features of their shared
+/// crates.
+pub const PACKAGES: &[&str] = &["--package", "berth", "--package", "terraform-provider-berth"];
+
+/// The two programs that users have.
 #[derive(Debug, Clone)]
 pub struct Binaries {
     /// `berth`.
@@ -40,7 +44,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Builds or finds them.
+    /// Builds or finds the programs.
     pub fn get(source: &Source) -> Result<Self> {
         if let Source::Folder(folder) = source {
             let find = |name: &str| {
@@ -49,23 +53,37 @@ impl Binaries {
             return Ok(Self { berth: find("berth")?, provider: find("terraform-provider-berth")? });
         }
         let mut build = cargo();
-        build.args(["build", "--quiet", "--message-format=json", "--package", "berth", "--package"]);
-        build.args(["terraform-provider-berth", "--bins"]);
+        build.args(["build", "--message-format=json", "--bins"]).args(PACKAGES);
         if *source == Source::Release {
             build.arg("--release");
         }
-        let finished = process::run(&mut build, Duration::from_secs(3_000))?;
-        let messages = finished.stdout.clone();
-        if !finished.status.success() {
-            anyhow::bail!("cargo build:\n{}", rendered(&messages) + &finished.stderr);
-        }
+        let messages = run_build(&mut build)?;
         let mut built: BTreeMap<String, PathBuf> = executables(&messages);
         let mut take = |name: &str| built.remove(name).with_context(|| format!("cargo built no {name}"));
         Ok(Self { berth: take("berth")?, provider: take("terraform-provider-berth")? })
     }
 }
 
-/// The cargo that runs us, at the repository's root.
+/// Runs a `cargo build --message-format=json` and shows its progress. Returns its messages.
+///
+/// # Errors
+/// The compiler's errors, if the build fails.
+pub fn run_build(build: &mut Command) -> Result<String> {
+    // Cargo prints progress also into a pipe; shown where progress is.
+    build.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "100");
+    let output = |line: &str| {
+        if let Some(doing) = progress::of_cargo(line) {
+            progress::set(&doing);
+        }
+    };
+    let finished = process::run_observed(build, Duration::from_secs(3_000), |_| {}, output)?;
+    if !finished.status.success() {
+        anyhow::bail!("cargo build:\n{}", rendered(&finished.stdout) + &without_progress(&finished.stderr));
+    }
+    Ok(finished.stdout)
+}
+
+/// The cargo that runs this program, at the repository's root.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -76,7 +94,7 @@ fn messages(text: &str) -> impl Iterator<Item = serde_json::Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-/// The programs that cargo's messages tell of, by the name of their target.
+/// The executables in cargo's messages, by the name of their target.
 pub fn executables(text: &str) -> BTreeMap<String, PathBuf> {
     messages(text)
         .filter_map(|message| {
@@ -84,6 +102,19 @@ pub fn executables(text: &str) -> BTreeMap<String, PathBuf> {
             Some((name, PathBuf::from(message["executable"].as_str()?)))
         })
         .collect()
+}
+
+/// The packages that were compiled, rather than reused from an earlier build.
+pub fn compiled(text: &str) -> BTreeSet<String> {
+    messages(text)
+        .filter(|message| message["reason"] == "compiler-artifact" && message["fresh"] == false)
+        .filter_map(|message| Some(message["target"]["name"].as_str()?.to_owned()))
+        .collect()
+}
+
+fn without_progress(text: &str) -> String {
+    let lines = text.split(['\n', '\r']).filter(|line| progress::of_cargo(line).is_none());
+    lines.filter(|line| !line.trim().is_empty()).map(|line| format!("{line}\n")).collect()
 }
 
 fn rendered(text: &str) -> String {

@@ -1,82 +1,101 @@
-//! The layout's rules: which crate may know which.
+//! The layout's rules: the allowed dependencies between crates, and the absence of cycles between the modules of a crate.
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+#[path = "layout/circles.rs"]
+mod circles;
+#[path = "layout/exceptions.rs"]
+mod exceptions;
+#[path = "layout/modules.rs"]
+mod modules;
+#[path = "layout/source.rs"]
+mod source;
+#[path = "layout/tokens.rs"]
+mod tokens;
+#[path = "layout/workspace.rs"]
+mod workspace;
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's root").to_owned()
-}
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
-/// The names in one table of a manifest, up to the next table.
-fn table(manifest: &str, heading: &str) -> BTreeSet<String> {
-    manifest
-        .lines()
-        .skip_while(|line| line.trim() != heading)
-        .skip(1)
-        .take_while(|line| !line.starts_with('['))
-        .filter_map(|line| line.split(['.', ' ', '=']).next())
-        .filter(|name| !name.is_empty() && !name.starts_with('#'))
-        .map(str::to_owned)
-        .collect()
-}
+use circles::Graph;
+use exceptions::EXCEPTIONS;
+use modules::{Modules, Place};
+use workspace::{Package, packages, root};
 
-fn dependencies(folder: &str) -> BTreeSet<String> {
-    let path = root().join(folder).join("Cargo.toml");
-    let manifest = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    table(&manifest, "[dependencies]")
-}
-
-fn ours(folder: &str) -> BTreeSet<String> {
-    let names = [
+/// A crate, the crates of ours it may depend on, and those that additionally its tests may depend on.
+const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
+    ("acceptance-tests", &[], &[]),
+    (
         "berth",
-        "berth-api",
-        "berth-agent",
-        "berth-apiserver",
-        "berth-qemu",
-        "tfplugin6",
-        "terraform-provider-berth",
-    ];
-    dependencies(folder).into_iter().filter(|name| names.contains(&name.as_str())).collect()
-}
+        &["berth-agent", "berth-api", "berth-apiserver", "berth-controllers", "berth-engine", "berth-host"],
+        &["berth-qemu"],
+    ),
+    ("berth-agent", &["berth-api", "berth-engine", "berth-host", "berth-qemu"], &["berth-apiserver"]),
+    ("berth-api", &[], &[]),
+    ("berth-apimachinery", &[], &[]),
+    ("berth-apiserver", &["berth-apimachinery", "berth-engine", "berth-store"], &[]),
+    ("berth-controllers", &["berth-api", "berth-engine"], &[]),
+    ("berth-engine", &[], &[]),
+    ("berth-host", &["berth-engine", "berth-qemu"], &[]),
+    ("berth-qemu", &[], &[]),
+    ("berth-store", &[], &[]),
+    ("terraform-provider-berth", &["berth-api", "tfplugin6"], &["berth-apiserver"]),
+    ("tfplugin6", &[], &[]),
+];
 
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
+/// The entries of the workspace's folder, without files with names that begin with a dot.
+const TOP_LEVEL: &[&str] = &[
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "acceptance-tests",
+    "docs",
+    "examples",
+    "provider",
+    "reconciler",
+];
+
+fn package<'a>(packages: &'a [Package], name: &str) -> &'a Package {
+    packages.iter().find(|package| package.name == name).unwrap_or_else(|| panic!("no crate {name}"))
 }
 
 #[test]
 fn each_crate_knows_only_what_it_must() {
-    assert_eq!(ours("provider"), set(&["berth-api", "tfplugin6"]));
-    assert_eq!(ours("provider/tfplugin6"), set(&[]));
-    assert_eq!(ours("reconciler/api"), set(&[]));
-    assert_eq!(ours("reconciler/apiserver"), set(&[]));
-    assert_eq!(ours("reconciler/qemu"), set(&[]));
-    assert_eq!(ours("reconciler/agent"), set(&["berth-api", "berth-qemu"]));
-    assert_eq!(ours("reconciler"), set(&["berth-api", "berth-agent", "berth-apiserver"]));
+    let packages = packages();
+    let found: BTreeMap<&str, [BTreeSet<&str>; 2]> =
+        packages.iter().map(|package| (package.name.as_str(), package.ours())).collect();
+    let set = |names: &[&'static str]| names.iter().copied().collect::<BTreeSet<&str>>();
+    let allowed = MAY_KNOW.iter().map(|(name, own, tests)| (*name, [set(own), set(tests)])).collect();
+    assert_eq!(found, allowed);
 }
 
 #[test]
 fn the_kinds_need_no_runtime_and_the_protocol_no_kubernetes() {
-    for name in ["tokio", "reqwest", "hyper"] {
-        assert!(!dependencies("reconciler/api").contains(name), "api depends on {name}");
-    }
-    for folder in ["provider/tfplugin6", "reconciler/qemu"] {
-        for name in ["kube", "k8s-openapi"] {
-            assert!(!dependencies(folder).contains(name), "{folder} depends on {name}");
+    let packages = packages();
+    for (of, never) in [
+        ("berth-api", ["tokio", "reqwest", "hyper"].as_slice()),
+        ("tfplugin6", &["kube", "k8s-openapi"]),
+        ("berth-qemu", &["kube", "k8s-openapi"]),
+        ("berth-host", &["kube", "k8s-openapi"]),
+        ("berth-engine", &["kube", "k8s-openapi", "http", "hyper"]),
+        ("berth-apimachinery", &["tokio", "hyper", "axum", "tower", "rusqlite", "rand", "uuid"]),
+        ("berth-store", &["kube", "k8s-openapi", "http", "hyper", "axum", "tower", "rustls", "kube-cel"]),
+    ] {
+        for name in never {
+            assert!(!package(&packages, of).dependencies().contains(name), "{of} depends on {name}");
         }
     }
 }
 
 #[test]
-fn only_the_api_server_opens_sqlite_and_nobody_links_openssl() {
-    let folders = [
-        "provider",
-        "provider/tfplugin6",
-        "reconciler",
-        "reconciler/api",
-        "reconciler/qemu",
-        "reconciler/agent",
-    ];
-    for folder in folders {
-        assert!(!dependencies(folder).contains("rusqlite"), "{folder}");
+fn only_the_store_opens_sqlite_and_nobody_links_openssl() {
+    for package in packages() {
+        let opens = package.dependencies().contains("rusqlite");
+        assert_eq!(opens, package.name == "berth-store", "{}", package.name);
     }
     let lock = fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is committed");
     assert!(lock.contains("name = \"aws-lc-rs\""));
@@ -86,17 +105,101 @@ fn only_the_api_server_opens_sqlite_and_nobody_links_openssl() {
 }
 
 #[test]
-fn only_qemu_and_agent_start_processes() {
+fn the_top_level_holds_only_what_it_must() {
+    let entries = fs::read_dir(root()).expect("the workspace's folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    // Build outputs there are in .gitignore.
+    let names: BTreeSet<String> =
+        names.filter(|name| !name.starts_with('.') && !name.starts_with("target")).collect();
+    assert_eq!(names, TOP_LEVEL.iter().map(|name| (*name).to_owned()).collect());
+    for settings in [".clippy.toml", ".rustfmt.toml"] {
+        assert!(root().join(settings).exists(), "{settings}");
+    }
+}
+
+/// A cycle between modules of one folder, sorted: the source folder of their crate, their parent module (none is the crate),
+/// their names.
+type Circle = (String, String, Vec<String>);
+
+/// The dependencies between submodules, each with one pair of modules in them that causes it.
+type Arrows = BTreeMap<(String, String), (Place, Place)>;
+
+/// The cycles of a crate, each with its shortest path and its place in the source.
+fn circles_of(root_file: &Path) -> BTreeMap<Circle, String> {
+    let modules = Modules::read(root_file);
+    // By the common parent of two modules: a module and its own submodules may depend on each other.
+    let mut levels: BTreeMap<Place, Arrows> = BTreeMap::new();
+    for (from, named) in modules.arrows() {
+        for to in named {
+            let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+            if let (Some(a), Some(b)) = (from.get(shared), to.get(shared)) {
+                let level = levels.entry(from[..shared].to_vec()).or_default();
+                level.entry((a.clone(), b.clone())).or_insert_with(|| (from.clone(), to.clone()));
+            }
+        }
+    }
+    let source = relative(root_file.parent().expect("a root is in a folder"));
+    let mut found = BTreeMap::new();
+    for (level, arrows) in levels {
+        let mut graph = Graph::new();
+        for (from, to) in arrows.keys() {
+            graph.entry(from.clone()).or_insert_with(BTreeSet::new).insert(to.clone());
+        }
+        for members in circles::circles(&graph) {
+            let way = members.iter().map(|member| circles::around(&graph, member)).min_by_key(Vec::len);
+            let way = way.expect("a circle has members");
+            let mut output = format!("{source}: {}", way.join(" → "));
+            for step in way.windows(2) {
+                let (from, to) = &arrows[&(step[0].clone(), step[1].clone())];
+                let (from, to) = (relative(modules.file(from)), relative(modules.file(to)));
+                output += &format!("\n    {} → {}: {from} names what is in {to}", step[0], step[1]);
+            }
+            let circle = (source.clone(), level.join("::"), members.into_iter().collect());
+            output += &format!("\n    as an exception: {circle:?}");
+            found.insert(circle, output);
+        }
+    }
+    found
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// Between submodules of the crate, between submodules of each of its modules, and so between files as well.
+#[test]
+fn no_modules_know_each_other_in_a_circle() {
+    let mut found = BTreeMap::new();
+    for package in packages() {
+        for root_file in package.roots() {
+            found.extend(circles_of(root_file));
+        }
+    }
+    let owned = |(source, level, members): &(&str, &str, &[&str])| -> Circle {
+        let members = members.iter().map(|member| (*member).to_owned()).collect();
+        ((*source).to_owned(), (*level).to_owned(), members)
+    };
+    let excepted: BTreeSet<Circle> = EXCEPTIONS.iter().map(owned).collect();
+    let circles: Vec<&str> = found
+        .iter()
+        .filter(|(circle, _)| !excepted.contains(circle))
+        .map(|(_, output)| output.as_str())
+        .collect();
+    let gone: Vec<&Circle> = excepted.iter().filter(|circle| !found.contains_key(circle)).collect();
+    assert!(
+        circles.is_empty() && gone.is_empty(),
+        "circles of modules:\n{}\nexceptions that no longer hold: {gone:#?}",
+        circles.join("\n")
+    );
+}
+
+#[test]
+fn only_qemu_and_host_start_processes() {
     let mut offenders = Vec::new();
-    for folder in [
-        "provider/src",
-        "provider/tfplugin6/src",
-        "reconciler/src",
-        "reconciler/api/src",
-        "reconciler/apiserver/src",
-    ] {
-        visit(&root().join(folder), &mut |path, text| {
-            // Tests may: somebody has to be killed.
+    let may = ["acceptance-tests", "berth-host", "berth-qemu"];
+    for package in packages().iter().filter(|package| !may.contains(&package.name.as_str())) {
+        visit(&root().join(package.folder()).join("src"), &mut |path, text| {
+            // Tests may kill: some process has to be killed.
             let is_test = path.components().any(|part| part.as_os_str() == "tests");
             if text.contains("process::Command") && !is_test {
                 offenders.push(path.to_owned());
@@ -108,18 +211,8 @@ fn only_qemu_and_agent_start_processes() {
 
 #[test]
 fn versions_stand_in_the_root_manifest_only() {
-    let folders = [
-        "provider",
-        "provider/tfplugin6",
-        "reconciler",
-        "reconciler/api",
-        "reconciler/apiserver",
-        "reconciler/qemu",
-        "reconciler/agent",
-        "acceptance-tests",
-    ];
-    for folder in folders {
-        let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("a manifest");
+    for folder in packages().iter().map(|package| package.folder().display().to_string()) {
+        let manifest = fs::read_to_string(root().join(&folder).join("Cargo.toml")).expect("a manifest");
         for heading in ["[dependencies]", "[dev-dependencies]", "[build-dependencies]"] {
             let lines = manifest
                 .lines()
@@ -133,7 +226,7 @@ fn versions_stand_in_the_root_manifest_only() {
     }
 }
 
-fn visit(folder: &std::path::Path, see: &mut impl FnMut(&std::path::Path, &str)) {
+fn visit(folder: &Path, see: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
@@ -142,4 +235,17 @@ fn visit(folder: &std::path::Path, see: &mut impl FnMut(&std::path::Path, &str))
             see(&path, &fs::read_to_string(&path).expect("a source file"));
         }
     }
+}
+
+#[test]
+fn the_page_for_contributors_lists_every_suite_in_order() {
+    let page = fs::read_to_string(root().join("docs/contributing.md")).expect("the page exists");
+    let output: Vec<&str> = page
+        .lines()
+        .skip_while(|line| !line.starts_with("| suite |"))
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    let there: Vec<&str> = acceptance_tests::suites::ALL.iter().map(|suite| suite.name).collect();
+    assert_eq!(output, there);
 }

@@ -57,6 +57,8 @@ resource "berth_vm" "web" {
 resource "berth_hotswap_disk_attachment" "data" {
   vm   = berth_vm.web.name
   disk = berth_disk.data.name
+  # Without qemu-guest-agent it is unknown whether the guest has the disk mounted: it is detached all the same.
+  force = !var.guest_agent
 }
 
 output "public_address" {

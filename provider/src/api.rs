@@ -1,6 +1,6 @@
 //! Requests to the control plane, on plain JSON objects.
 //!
-//! Must not know Terraform, nor any kind. Everything is bounded: a request takes 30 s at most, retries end.
+//! Must not know Terraform, nor any kind. Everything is bounded: a request takes at most 30 s, and retries end.
 
 mod watch;
 
@@ -16,45 +16,48 @@ use serde_json::{Value as Json, json};
 use tfplugin6::CancellationToken;
 use tokio::time::{Instant, sleep, timeout};
 
-pub use watch::{Ended, Verdict, Waiting, until, until_settled};
+pub use watch::{ObjectWait, Verdict, WaitEnd, wait_until, wait_until_settled};
 
-/// The longest one request may take.
+/// The time limit of one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
-/// The largest answer read.
-const ANSWER_LIMIT: usize = 16 << 20;
+/// The largest response body, in bytes.
+const RESPONSE_LIMIT: usize = 16 << 20;
 
-/// Where an object is.
+/// The address of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// `apis/berth.dev/v1alpha1` or `api/v1`
     pub group: String,
     /// `vms`
     pub plural: String,
-    /// Its namespace.
+    /// The namespace; empty for a cluster-scoped kind.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// Why a request has no result.
+/// The error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The control plane answered, and refused.
+    /// The control plane refused the request.
     #[error("{}", .0.message)]
     Refused(Box<Status>),
-    /// No answer.
+    /// The control plane did not respond.
     #[error("{0}")]
     Unreachable(String),
-    /// An answer that is none.
-    #[error("the control plane's answer could not be read: {0}")]
-    Answer(String),
-    /// Terraform was told to stop.
+    /// The request cannot be built.
+    #[error("the request could not be built: {0}")]
+    InvalidRequest(String),
+    /// The response is malformed.
+    #[error("the response of the control plane is malformed: {0}")]
+    InvalidResponse(String),
+    /// Terraform cancelled the operation.
     #[error("stopped")]
     Cancelled,
 }
 
 impl ApiError {
-    /// The HTTP status of a refusal, else 0.
+    /// The HTTP status of a refusal, otherwise 0.
     #[must_use]
     pub fn code(&self) -> u16 {
         match self {
@@ -72,7 +75,7 @@ impl ApiError {
         }
     }
 
-    /// Whether the object is not there, rather than its kind or namespace.
+    /// Whether the object itself is missing, rather than its kind or namespace.
     fn is_object_missing(&self, at: &Address) -> bool {
         match self {
             Self::Refused(status) if status.code == 404 => status
@@ -88,17 +91,17 @@ impl ApiError {
     }
 }
 
-/// How long to try again while there is no answer.
+/// The time for which a request is retried while the control plane does not respond.
 #[derive(Debug, Clone)]
-pub struct Patience {
-    /// Not after this.
+pub struct RetryLimit {
+    /// The deadline.
     pub until: Instant,
-    /// Nor after this token is cancelled.
+    /// Cancelling this token ends the retries, too.
     pub cancel: CancellationToken,
 }
 
-impl Patience {
-    /// For a limited time.
+impl RetryLimit {
+    /// Retries for a limited time.
     #[must_use]
     pub fn seconds(seconds: u64, cancel: &CancellationToken) -> Self {
         Self { until: Instant::now() + Duration::from_secs(seconds), cancel: cancel.clone() }
@@ -108,15 +111,15 @@ impl Patience {
 /// The result of a server-side apply.
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// The object as it is now.
+    /// The object after the apply.
     pub object: Json,
-    /// Whether it was made.
+    /// Whether the apply created the object.
     pub created: bool,
-    /// Whether an earlier attempt may have made it.
+    /// Whether the request was retried, so that an earlier attempt may have created the object.
     pub retried: bool,
 }
 
-/// The control plane. Cheap to clone.
+/// A client of the control plane. Cheap to clone.
 #[derive(Clone)]
 pub struct Api {
     client: Client,
@@ -129,7 +132,7 @@ impl fmt::Debug for Api {
 }
 
 impl Address {
-    /// Of one of berth's own kinds.
+    /// The address of an object of one of berth's own kinds.
     #[must_use]
     pub fn berth(plural: &str, namespace: &str, name: &str) -> Self {
         Self {
@@ -140,7 +143,7 @@ impl Address {
         }
     }
 
-    /// Of a Secret.
+    /// The address of a Secret.
     #[must_use]
     pub fn secret(namespace: &str, name: &str) -> Self {
         Self {
@@ -151,13 +154,22 @@ impl Address {
         }
     }
 
-    /// Of another object in the same namespace and group.
+    /// The address of a cluster-scoped object.
     #[must_use]
-    pub fn beside(&self, plural: &str, name: &str) -> Self {
+    pub fn cluster(plural: &str, name: &str) -> Self {
+        Self::berth(plural, "", name)
+    }
+
+    /// The address of another object in the same namespace and group.
+    #[must_use]
+    pub fn sibling(&self, plural: &str, name: &str) -> Self {
         Self { plural: plural.into(), name: name.into(), ..self.clone() }
     }
 
     fn collection(&self) -> String {
+        if self.namespace.is_empty() {
+            return format!("/{}/{}", self.group, self.plural);
+        }
         format!("/{}/namespaces/{}/{}", self.group, self.namespace, self.plural)
     }
 
@@ -167,97 +179,92 @@ impl Address {
 }
 
 impl Api {
-    /// On a client.
+    /// Requests through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Whether the control plane answers at all, within `limit`.
-    pub async fn answers(&self, limit: Duration) -> bool {
-        let request = build(Method::GET, "/version".into(), None, Vec::new());
-        let Ok(request) = request else { return false };
+    /// Whether the control plane responds at all within `limit`.
+    pub async fn responds(&self, limit: Duration) -> bool {
+        let Ok(request) = Call::get("/version".into()).request() else { return false };
         matches!(timeout(limit, self.client.send(request)).await, Ok(Ok(_)))
     }
 
-    /// The object, if there is one.
+    /// Returns the object, or none if it does not exist.
     ///
     /// # Errors
-    /// Anything but that there is none.
-    pub async fn get(&self, at: &Address, patience: &Patience) -> Result<Option<Json>, ApiError> {
-        match self.call(Method::GET, at.path(), None, None, patience).await {
+    /// Every failure except that the object does not exist.
+    pub async fn get(&self, at: &Address, retry_limit: &RetryLimit) -> Result<Option<Json>, ApiError> {
+        match self.call(Call::get(at.path()), retry_limit).await {
             Ok((_, object, _)) => Ok(Some(object)),
             Err(error) if error.is_object_missing(at) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Declares: one server-side apply.
+    /// Declares an object with one server-side apply.
     ///
     /// # Errors
-    /// 409 when another manager has one of the fields and `force` is not set, and whatever admission says.
+    /// 409 when another manager owns one of the fields and `force` is not set, and admission's refusals.
     pub async fn apply(
         &self,
         at: &Address,
         object: &Json,
-        manager: &str,
-        mode: ApplyMode,
-        patience: &Patience,
+        options: ApplyOptions<'_>,
+        retry_limit: &RetryLimit,
     ) -> Result<Applied, ApiError> {
         let path = format!(
             "{}?fieldManager={}&force={}&fieldValidation=Strict{}",
             at.path(),
-            manager.replace(':', "%3A"),
-            mode.force,
-            if mode.dry_run { "&dryRun=All" } else { "" }
+            options.manager.replace(':', "%3A"),
+            options.force,
+            if options.dry_run { "&dryRun=All" } else { "" }
         );
-        let (status, object, retried) = self
-            .call(Method::PATCH, path, Some("application/apply-patch+yaml"), Some(object), patience)
-            .await?;
+        let call = Call::new(Method::PATCH, path, "application/apply-patch+yaml", object)?;
+        let (status, object, retried) = self.call(call, retry_limit).await?;
         Ok(Applied { object, created: status == StatusCode::CREATED, retried })
     }
 
-    /// Asks what admission would say of a new object.
+    /// Creates a new object with a dry run: admission decides, nothing is stored.
     ///
     /// # Errors
-    /// What admission says; 409 when there is one of that name already.
+    /// Admission's refusals; 409 when an object of that name exists already.
     pub async fn dry_create(
         &self,
         at: &Address,
         object: &Json,
         manager: &str,
-        patience: &Patience,
+        retry_limit: &RetryLimit,
     ) -> Result<Json, ApiError> {
         let manager = manager.replace(':', "%3A");
         let path = format!("{}?dryRun=All&fieldManager={manager}&fieldValidation=Strict", at.collection());
-        let answer = self.call(Method::POST, path, Some("application/json"), Some(object), patience).await?;
-        Ok(answer.1)
+        let call = Call::new(Method::POST, path, "application/json", object)?;
+        Ok(self.call(call, retry_limit).await?.1)
     }
 
-    /// Changes an object by a JSON patch.
+    /// Changes an object with a JSON patch.
     ///
     /// # Errors
-    /// When a test in the patch fails, and whatever admission says.
+    /// When a test in the patch fails, and admission's refusals.
     pub async fn json_patch(
         &self,
         at: &Address,
         patch: &Json,
         manager: &str,
-        patience: &Patience,
+        retry_limit: &RetryLimit,
     ) -> Result<Json, ApiError> {
         let path =
             format!("{}?fieldManager={}&fieldValidation=Strict", at.path(), manager.replace(':', "%3A"));
-        let answer = self
-            .call(Method::PATCH, path, Some("application/json-patch+json"), Some(patch), patience)
-            .await?;
-        Ok(answer.1)
+        let call = Call::new(Method::PATCH, path, "application/json-patch+json", patch)?;
+        Ok(self.call(call, retry_limit).await?.1)
     }
 
-    /// Asks for the object of this uid to be deleted.
+    /// Requests the deletion of the object with this uid.
     ///
     /// # Errors
-    /// 404 when it is gone, 409 when there is another object of that name, 403 when admission refuses.
-    pub async fn delete(&self, at: &Address, uid: &str, patience: &Patience) -> Result<Json, ApiError> {
+    /// 404 when it is gone, 409 when another object has that name, 403 when admission refuses.
+    pub async fn delete(&self, at: &Address, uid: &str, retry_limit: &RetryLimit) -> Result<Json, ApiError> {
         let mut options =
             json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
         if !uid.is_empty()
@@ -265,42 +272,29 @@ impl Api {
         {
             options.insert("preconditions".into(), json!({"uid": uid}));
         }
-        let answer =
-            self.call(Method::DELETE, at.path(), Some("application/json"), Some(&options), patience).await?;
-        Ok(answer.1)
+        let call = Call::new(Method::DELETE, at.path(), "application/json", &options)?;
+        Ok(self.call(call, retry_limit).await?.1)
     }
 
-    /// One request, tried again while there is no answer. Tells also whether it was.
-    async fn call(
-        &self,
-        method: Method,
-        path: String,
-        content: Option<&'static str>,
-        body: Option<&Json>,
-        patience: &Patience,
-    ) -> Result<(StatusCode, Json, bool), ApiError> {
-        let body = match body {
-            Some(body) => serde_json::to_vec(body).map_err(|error| ApiError::Answer(error.to_string()))?,
-            None => Vec::new(),
-        };
+    /// Sends one request and retries it while there is no response. The last value returned is whether it was retried.
+    async fn call(&self, call: Call, retry_limit: &RetryLimit) -> Result<(StatusCode, Json, bool), ApiError> {
         let mut pause = Duration::from_millis(200);
         let mut retried = false;
         loop {
-            if patience.cancel.is_cancelled() {
+            if retry_limit.cancel.is_cancelled() {
                 return Err(ApiError::Cancelled);
             }
-            let request = build(method.clone(), path.clone(), content, body.clone())?;
-            let error = match self.call_once(request).await {
+            let error = match self.call_once(call.request()?).await {
                 Ok((status, object)) => return Ok((status, object, retried)),
                 Err(error) => error,
             };
-            if !error.is_worth_a_retry() || Instant::now() + pause > patience.until {
+            if !error.is_worth_a_retry() || Instant::now() + pause > retry_limit.until {
                 return Err(error);
             }
-            tracing::debug!(%method, path, %error, "no answer, trying again");
+            tracing::debug!(method = %call.method, path = call.path, %error, "no response, trying again");
             retried = true;
             tokio::select! {
-                () = patience.cancel.cancelled() => return Err(ApiError::Cancelled),
+                () = retry_limit.cancel.cancelled() => return Err(ApiError::Cancelled),
                 () = sleep(pause) => {}
             }
             pause = (pause * 2).min(Duration::from_secs(4));
@@ -309,47 +303,65 @@ impl Api {
 
     async fn call_once(&self, request: Request<Body>) -> Result<(StatusCode, Json), ApiError> {
         let exchange = async {
-            let answer =
+            let response =
                 self.client.send(request).await.map_err(|error| ApiError::Unreachable(chain(&error)))?;
-            let status = answer.status();
-            let body = http_body_util::Limited::new(answer.into_body(), ANSWER_LIMIT);
+            let status = response.status();
+            let body = http_body_util::Limited::new(response.into_body(), RESPONSE_LIMIT);
             let body = http_body_util::BodyExt::collect(body).await;
             let body = body.map_err(|error| ApiError::Unreachable(error.to_string()))?.to_bytes();
             Ok((status, body))
         };
-        let Ok(answer) = timeout(REQUEST_LIMIT, exchange).await else {
-            return Err(ApiError::Unreachable(format!("no answer in {} seconds", REQUEST_LIMIT.as_secs())));
+        let Ok(exchanged) = timeout(REQUEST_LIMIT, exchange).await else {
+            return Err(ApiError::Unreachable(format!("no response in {} seconds", REQUEST_LIMIT.as_secs())));
         };
-        let (status, body) = answer?;
+        let (status, body) = exchanged?;
         if status.is_success() {
-            let object =
-                serde_json::from_slice(&body).map_err(|error| ApiError::Answer(error.to_string()))?;
+            let object = serde_json::from_slice(&body)
+                .map_err(|error| ApiError::InvalidResponse(error.to_string()))?;
             return Ok((status, object));
         }
         Err(ApiError::Refused(Box::new(refusal(status, &body))))
     }
 }
 
-/// How a server-side apply goes about it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ApplyMode {
-    /// Take over fields of other managers.
+/// Options of a server-side apply.
+#[derive(Debug, Clone, Copy)]
+pub struct ApplyOptions<'a> {
+    /// The field manager.
+    pub manager: &'a str,
+    /// Takes over fields of other managers.
     pub force: bool,
-    /// Change nothing.
+    /// Changes nothing.
     pub dry_run: bool,
 }
 
-fn build(
+/// One HTTP request, which may be sent several times.
+struct Call {
     method: Method,
     path: String,
-    content: Option<&'static str>,
+    content_type: Option<&'static str>,
     body: Vec<u8>,
-) -> Result<Request<Body>, ApiError> {
-    let mut request = Request::builder().method(method).uri(path).header("accept", "application/json");
-    if let Some(content) = content {
-        request = request.header("content-type", content);
+}
+
+impl Call {
+    fn get(path: String) -> Self {
+        Self { method: Method::GET, path, content_type: None, body: Vec::new() }
     }
-    request.body(Body::from(body)).map_err(|error| ApiError::Answer(error.to_string()))
+
+    fn new(method: Method, path: String, content_type: &'static str, body: &Json) -> Result<Self, ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::InvalidRequest(error.to_string()))?;
+        Ok(Self { method, path, content_type: Some(content_type), body })
+    }
+
+    fn request(&self) -> Result<Request<Body>, ApiError> {
+        let request = Request::builder().method(self.method.clone()).uri(&self.path);
+        let mut request = request.header("accept", "application/json");
+        if let Some(content_type) = self.content_type {
+            request = request.header("content-type", content_type);
+        }
+        let request = request.body(Body::from(self.body.clone()));
+        request.map_err(|error| ApiError::InvalidRequest(error.to_string()))
+    }
 }
 
 fn refusal(status: StatusCode, body: &[u8]) -> Status {
@@ -362,7 +374,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> Status {
     refusal
 }
 
-/// An error with its causes, each once.
+/// An error with its causes, each of them once.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

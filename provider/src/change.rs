@@ -1,4 +1,4 @@
-//! A change while it is being planned: what the field table says of it, and what a kind adds.
+//! A change during planning: the result of the field table, and the additions of a kind.
 
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
@@ -13,24 +13,27 @@ use crate::{
 pub struct PlannedChange<'a> {
     /// The field table.
     pub fields: &'a [Field],
-    /// The state before; null for a create.
+    /// The prior state; null for a create.
     pub prior: &'a Value,
-    /// The configuration, write-only values included.
+    /// The configuration, with its write-only values.
     pub config: &'a Value,
     /// The planned state.
     pub planned: Value,
-    /// What differs.
+    /// The differences from the prior state.
     pub changes: Vec<Change>,
-    /// What needs another resource.
+    /// The attributes that require replacement.
     pub replace: Vec<AttributePath>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
-    /// What is kept beside the state.
+    /// The reasons why the change must not be applied. A plan shows them as warnings: before `terraform destroy` Terraform
+    /// plans the configuration as for an apply, and an error there would block the destroy. An apply fails with them.
+    pub refusals: Vec<Diagnostic>,
+    /// The private data beside the state.
     pub private: Private,
 }
 
 impl<'a> PlannedChange<'a> {
-    /// What the field table says.
+    /// A change as the field table plans it.
     #[must_use]
     pub fn new(
         fields: &'a [Field],
@@ -47,14 +50,15 @@ impl<'a> PlannedChange<'a> {
             changes: Vec::new(),
             replace: Vec::new(),
             diagnostics: Vec::new(),
+            refusals: Vec::new(),
             private,
         };
-        change.look_again();
+        change.recompute_changes();
         change
     }
 
-    /// To be called when `planned` was changed.
-    pub fn look_again(&mut self) {
+    /// Computes the changes again. Must be called after `planned` changes.
+    pub fn recompute_changes(&mut self) {
         if self.is_create() {
             return;
         }
@@ -63,13 +67,18 @@ impl<'a> PlannedChange<'a> {
         self.replace = replacing.map(|change| change.path.clone()).collect();
     }
 
-    /// Whether there is none yet.
+    /// Refuses the change.
+    pub fn refuse(&mut self, summary: impl Into<String>, detail: impl Into<String>, at: AttributePath) {
+        self.refusals.push(Diagnostic::error(summary, detail).at(at));
+    }
+
+    /// Whether the resource does not exist yet.
     #[must_use]
     pub fn is_create(&self) -> bool {
         self.prior.is_null()
     }
 
-    /// Whether nothing is replaced but something is updated.
+    /// Whether the change is an update: not a create, not a replacement, and not empty.
     #[must_use]
     pub fn is_update(&self) -> bool {
         !self.is_create() && self.replace.is_empty() && !self.changes.is_empty()

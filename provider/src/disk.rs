@@ -1,29 +1,35 @@
 //! `berth_disk`
 
+use async_trait::async_trait;
 use berth_api::Quantity;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
-use tfplugin6::{AttributePath, Diagnostic, Value};
+use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
 use crate::{
+    api::{Address, Api, RetryLimit},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::{Facts, Kind},
+    kind::{KindInfo, ResourceKind},
 };
+
+/// The time limit for reading a pool, in seconds.
+const READ_SECONDS: u64 = 2;
 
 /// A persistent disk.
 #[derive(Debug)]
 pub struct Disk;
 
-impl Kind for Disk {
-    fn facts(&self) -> Facts {
-        Facts {
+#[async_trait]
+impl ResourceKind for Disk {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_disk",
             kind: "Disk",
             plural: "disks",
-            description: "A persistent disk that outlives any VM: blank, or made from an image. Its file comes into being on the host of the first VM that uses it. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` joins it to a running VM.\n\nDestroying a disk that is in use is refused. With `deletion_policy = \"Delete\"` the file rests in the pool's trash for 24 hours (`berth undelete`).",
+            description: "A persistent disk that outlives any VM: blank, or made from an image. Its file is created on the host of the first VM that uses it. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
             example: r#"resource "berth_disk" "root" {
   name  = "web-root"
   image = berth_image.debian.name
@@ -52,28 +58,30 @@ resource "berth_disk" "data" {
                 .default(berth_api::DEFAULT_NAME)
                 .effect(Effect::Replace),
             Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
+            Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::observed(
                 "serial",
                 "/status/serial",
-                "The serial number a guest finds it by (`/dev/disk/by-id/…`). Decided when a VM first uses it.",
+                "The serial number of the disk in the guest (`/dev/disk/by-id/…`). Set when a VM first uses it.",
             ),
             Field::observed(
                 "volume_id",
                 "/status/volumeID",
-                "berth's own identity of the disk; its file is named by it. Decided when a VM first uses it.",
+                "berth's own identity of the disk, and the name of its file. Set when a VM first uses it.",
             ),
-            Field::observed("host", "/status/binding/host", "The host that has the file."),
+            Field::observed("host", "/status/binding/host", "The host that stores the file."),
             Field::observed(
                 "state",
                 "/status/state",
-                "One word for what it is doing: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
+                "The state of the disk: `Pending`, `Creating`, `Available`, `InUse`, `Failed` or `Terminating`.",
             ),
         ]
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         if config.get("size").is_null() && config.get("image").is_null() {
-            let detail = "A disk without an image needs a size: write size = \"1Gi\", or the image it is to be made from.";
+            let detail =
+                "A disk without an image needs a size: set size = \"1Gi\", or the image to make it from.";
             return vec![Diagnostic::error("Missing size", detail).at("size")];
         }
         Vec::new()
@@ -88,12 +96,26 @@ resource "berth_disk" "data" {
             && is < was
         {
             let detail = format!(
-                "A disk can only grow: it has {was}, and {is} would lose data. Keep at least {was}, or make another disk under \
-                 another name. (terraform destroy looks here too; with -refresh=false it does not.)"
+                "A disk can only grow: it has {was}, and {is} would lose data. Keep at least {was}, or create another disk \
+                 with another name."
             );
-            change
-                .diagnostics
-                .push(Diagnostic::error("A disk cannot shrink", detail).at(AttributePath::root("size")));
+            change.refuse("A disk cannot shrink", detail, AttributePath::root("size"));
+        }
+    }
+
+    /// Refuses a pool that does not exist: the disk would wait for it.
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
+        // The pool `default` is every host's own folder and needs no object.
+        if pool == berth_api::DEFAULT_NAME || (!change.is_create() && change.replace.is_empty()) {
+            return;
+        }
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        if let Ok(None) = api.get(&Address::cluster("storagepools", &pool), &retry_limit).await {
+            let detail = format!(
+                "There is no StoragePool {pool:?} on this control plane. \"kubectl get storagepools\" lists those there are."
+            );
+            change.refuse("The disk's pool does not exist", detail, AttributePath::root("pool"));
         }
     }
 
@@ -106,7 +128,7 @@ resource "berth_disk" "data" {
         view
     }
 
-    fn has_lived(&self, object: &Json) -> bool {
+    fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/volumeID").is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! The registry pages, from the field tables: what stands in them is what the provider does.
+//! The registry pages, generated from the field tables so that they match the provider.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
@@ -11,13 +11,13 @@ use crate::{
     timeouts,
 };
 
-/// Every page: its path below the documentation's directory, and its text.
+/// All pages: the path below the documentation's directory, and the text.
 #[must_use]
 pub fn pages() -> Vec<(String, String)> {
     let provider = BerthProvider::default();
     let mut pages = vec![("index.md".to_owned(), index(&provider))];
     pages.extend(provider.kinds().iter().map(|resource| {
-        let name = resource.facts().type_name.trim_start_matches("berth_");
+        let name = resource.info().type_name.trim_start_matches("berth_");
         (format!("resources/{name}.md"), page(resource))
     }));
     pages
@@ -44,22 +44,22 @@ fn index(provider: &BerthProvider) -> String {
         text,
         "# berth Provider\n\n{}\n\nIt looks for the control plane in this order: `kubeconfig`, or `host` with `token` and \
          `ca_certificate`, in the configuration; the same from the environment; `admin.kubeconfig` in `BERTH_STATE_DIR`, \
-         which is `/var/lib/berth` when it is not set. `KUBECONFIG` and `~/.kube/config` are never used unasked: say \
-         `kubeconfig = pathexpand(\"~/.kube/config\")`.\n\nA kubeconfig that belongs to root: `sudo berth kubeconfig > \
-         ~/berth.kubeconfig` and `BERTH_KUBECONFIG=~/berth.kubeconfig`, or `berth up --kubeconfig-owner USER`.\n\nA plan of new \
-         resources needs no control plane at all.\n\n",
+         which is `/var/lib/berth` when it is not set. `KUBECONFIG` and `~/.kube/config` are not used by default: set \
+         `kubeconfig = pathexpand(\"~/.kube/config\")`.\n\nIf root owns the kubeconfig, use `sudo berth kubeconfig > \
+         ~/berth.kubeconfig` and `BERTH_KUBECONFIG=~/berth.kubeconfig`, or `berth up --kubeconfig-owner USER`.\n\nA plan that \
+         only creates resources needs no control plane.\n\n",
         schema.block.description
     );
     text.push_str(
         "## Example Usage\n\n```terraform\nterraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n\nprovider \"berth\" {}\n```\n\n",
     );
-    text.push_str("## Arguments\n\nAll are optional.\n\n| argument | what it is |\n|---|---|\n");
+    text.push_str("## Arguments\n\nAll are optional.\n\n| argument | description |\n|---|---|\n");
     for Attribute { name, description, .. } in &schema.block.attributes {
         let _ = writeln!(text, "| `{name}` | {} |", cell(description));
     }
     text.push_str("\n## Resources\n\n");
     for resource in provider.kinds() {
-        let name = resource.facts().type_name;
+        let name = resource.info().type_name;
         let page = name.trim_start_matches("berth_");
         let _ = writeln!(text, "- [`{name}`](resources/{page}.md)");
     }
@@ -67,23 +67,24 @@ fn index(provider: &BerthProvider) -> String {
 }
 
 fn page(resource: &KindResource) -> String {
-    let facts = resource.facts();
-    let name = facts.type_name;
-    let mut text = front_matter(&format!("{name} Resource - berth"), facts.description);
-    let _ = write!(text, "# {name} (Resource)\n\n{}\n\n", facts.description);
-    let _ = write!(text, "## Example Usage\n\n```terraform\n{}```\n\n", facts.example);
+    let info = resource.info();
+    let name = info.type_name;
+    let mut text = front_matter(&format!("{name} Resource - berth"), info.description);
+    let _ = write!(text, "# {name} (Resource)\n\n{}\n\n", info.description);
+    let _ = write!(text, "## Example Usage\n\n```terraform\n{}```\n\n", info.example);
     text.push_str("## Arguments\n\n");
     text.push_str(
-        "*Effect* is what a change does to a resource that exists: *live* nothing restarts; *next power cycle* takes effect \
-         when the VM is next started; *reboot* restarts the VM; *replace* makes another; *provider only* changes nothing real.\n\n",
+        "*Effect* is the effect of a change on an existing resource: *live* restarts nothing; *next power cycle* \
+         applies when the VM is next started; *reboot* restarts the VM; *replace* creates another resource; \
+         *provider only* changes nothing outside Terraform.\n\n",
     );
     arguments(&mut text, resource.fields());
     nested(&mut text, resource.fields(), "");
-    text.push_str("### `timeouts` (block)\n\n| argument | what it is |\n|---|---|\n");
-    for attribute in timeouts::block(facts.timeouts).block.attributes {
+    text.push_str("### `timeouts` (block)\n\n| argument | description |\n|---|---|\n");
+    for attribute in timeouts::block(info.timeouts).block.attributes {
         let _ = writeln!(text, "| `{}` | {} |", attribute.name, cell(&attribute.description));
     }
-    text.push_str("\n## Attributes\n\n| attribute | what it is |\n|---|---|\n");
+    text.push_str("\n## Attributes\n\n| attribute | description |\n|---|---|\n");
     for field in resource.fields().iter().filter(|field| !field.is_input()) {
         let _ = writeln!(text, "| `{}` | {} |", field.name, cell(&field.text));
     }
@@ -98,7 +99,7 @@ fn page(resource: &KindResource) -> String {
 }
 
 fn arguments(text: &mut String, fields: &[Field]) {
-    text.push_str("| argument | type | | effect | what it is |\n|---|---|---|---|---|\n");
+    text.push_str("| argument | type | | effect | description |\n|---|---|---|---|---|\n");
     let mut inputs: Vec<&Field> = fields.iter().filter(|field| field.is_input()).collect();
     inputs.sort_by_key(|field| (field.presence != Presence::Required, field.effect == Effect::Local));
     for field in inputs {

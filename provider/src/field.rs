@@ -1,5 +1,5 @@
-//! What a resource is made of: one table a kind, from which the schema, the mapping to and from the custom resource,
-//! the plan and the documentation are all derived.
+//! The fields of a resource: one table per kind, from which the schema, the mapping to and from the custom resource, the plan
+//! and the documentation are derived.
 //!
 //! Must not know Terraform's requests, nor any client.
 
@@ -13,36 +13,36 @@ use crate::form::Form;
 /// One attribute of a resource.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// Its name in HCL.
+    /// The name in HCL.
     pub name: &'static str,
-    /// Where its value stands in the custom resource.
+    /// The place of the value in the custom resource.
     pub source: Source,
-    /// What values it takes.
+    /// The kind of values it accepts.
     pub shape: Shape,
-    /// Who gives it a value.
+    /// The origin of the value.
     pub presence: Presence,
-    /// What a change of it does.
+    /// The effect of a change.
     pub effect: Effect,
-    /// Never shown in a plan.
+    /// Whether plans hide the value.
     pub sensitive: bool,
-    /// Never in a plan or state.
+    /// Whether the value is in no plan or state.
     pub write_only: bool,
-    /// For what is observed: the attributes whose change may change it.
+    /// For observed fields: the attributes that may change this one when they change.
     pub follows: &'static [&'static str],
     /// The description; empty until taken from the custom resource's definition.
     pub text: Cow<'static, str>,
-    /// The words it takes, when it takes only some.
+    /// The words it accepts, if it is an enumeration.
     pub one_of: Vec<String>,
-    /// The integers it takes.
+    /// The range of integers it accepts.
     pub range: Option<(i64, i64)>,
-    /// The longest text or list it takes.
+    /// The maximum length of the text or list.
     pub max_length: Option<u64>,
 }
 
-/// Where a field's value stands in the custom resource.
+/// The place of a field's value in the custom resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Declared: under this key of `spec`, or of the object that holds it.
+    /// Declared: under this key of `spec`, or of the enclosing object.
     Spec(Cow<'static, str>),
     /// Reported: at this JSON pointer from the object's root.
     Observed(&'static str),
@@ -50,56 +50,60 @@ pub enum Source {
     Local,
 }
 
-/// What values a field takes.
+/// The kind of values a field accepts.
 #[derive(Debug, Clone)]
 pub enum Shape {
-    /// A text of a form.
+    /// A text of a given form.
     Text(Form),
     /// A whole number.
     Integer,
     /// True or false.
     Bool,
-    /// Texts by name.
+    /// A map of texts.
     TextMap,
-    /// Texts in order.
+    /// A list of texts.
     TextList(Form),
     /// An object of fields.
     Object(Vec<Field>),
-    /// Objects of fields, keyed by the one called `name`.
+    /// A list of objects, keyed by the field `name`.
     Keyed(Vec<Field>),
 }
 
-/// Who gives a field its value.
+/// The origin of a field's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Presence {
-    /// Must be written.
+    /// Must be configured.
     Required,
-    /// May be written; null if not.
+    /// May be configured; otherwise null.
     Optional,
-    /// May be written; this if not.
+    /// May be configured; otherwise this value.
     Default(Value),
-    /// May be written; if not, this prefix and the place in the list.
+    /// May be configured; otherwise this prefix and the index in the list.
     Numbered(&'static str),
-    /// May be written; decided once by the control plane and kept if not.
+    /// May be configured; otherwise the control plane sets it once and it is kept.
     Kept,
-    /// Decided by the control plane.
+    /// Set by the control plane.
     Computed,
 }
 
-/// What a change of an attribute does.
+/// The effect of a change of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Takes effect at once, nothing restarts.
+    /// Takes effect at once, without a restart.
     Live,
-    /// Takes effect when the VM is next started.
+    /// Takes effect at the next start of the VM.
     PowerCycle,
     /// Restarts the VM.
     Reboot,
-    /// Destroys the resource and makes another.
+    /// Destroys the resource and creates another.
     Replace,
-    /// As `bootstrap.user_data_policy` says.
+    /// Determined by `bootstrap.user_data_policy`.
     Policy,
-    /// Only tells the provider what to do.
+    /// Refused: the element of the list cannot change.
+    Fixed,
+    /// Live if the VM's host satisfies it or the VM has no host yet, otherwise refused.
+    Placement,
+    /// Only affects the provider.
     Local,
 }
 
@@ -112,7 +116,11 @@ impl Effect {
             Self::PowerCycle => "next power cycle",
             Self::Reboot => "reboot",
             Self::Replace => "replace",
-            Self::Policy => "as `user_data_policy` says",
+            Self::Fixed => "cannot change: give the element another name",
+            Self::Placement => {
+                "live if the VM's host fits or it has none yet, else refused: a placed VM does not move"
+            }
+            Self::Policy => "according to `user_data_policy`",
             Self::Local => "provider only",
         }
     }
@@ -136,14 +144,13 @@ impl Field {
         }
     }
 
-    /// Something declared in the custom resource, under its own name in camel case. Optional and live until said
-    /// otherwise.
+    /// A field declared in the custom resource, under its own name in camel case. Optional and live by default.
     #[must_use]
     pub fn spec(name: &'static str, shape: Shape) -> Self {
         Self::new(name, Source::Spec(camel(name)), shape, Presence::Optional, Effect::Live)
     }
 
-    /// Something the control plane reports, at a JSON pointer from the object's root.
+    /// A field that the control plane reports, at a JSON pointer from the object's root.
     #[must_use]
     pub fn observed(name: &'static str, pointer: &'static str, text: &'static str) -> Self {
         let field = Self::new(
@@ -156,83 +163,83 @@ impl Field {
         field.text(text)
     }
 
-    /// Something that tells the provider what to do.
+    /// A field that only affects the provider.
     #[must_use]
     pub fn local(name: &'static str, shape: Shape, text: &'static str) -> Self {
         Self::new(name, Source::Local, shape, Presence::Optional, Effect::Local).text(text)
     }
 
-    /// Under another key.
+    /// Sets the key in the custom resource.
     #[must_use]
     pub fn key(mut self, key: &'static str) -> Self {
         self.source = Source::Spec(Cow::Borrowed(key));
         self
     }
 
-    /// Must be written.
+    /// Makes it required.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.presence = Presence::Required;
         self
     }
 
-    /// This when it is not written.
+    /// Sets the value used when it is not configured.
     #[must_use]
     pub fn default(mut self, value: impl Into<Value>) -> Self {
         self.presence = Presence::Default(value.into());
         self
     }
 
-    /// Another presence.
+    /// Sets the presence.
     #[must_use]
     pub fn presence(mut self, presence: Presence) -> Self {
         self.presence = presence;
         self
     }
 
-    /// Another effect.
+    /// Sets the effect.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// A description of its own.
+    /// Sets the description.
     #[must_use]
     pub fn text(mut self, text: &'static str) -> Self {
         self.text = Cow::Borrowed(text);
         self
     }
 
-    /// The words it takes.
+    /// Sets the words it accepts.
     #[must_use]
     pub fn one_of(mut self, words: &[&str]) -> Self {
         self.one_of = words.iter().map(|&word| word.to_owned()).collect();
         self
     }
 
-    /// The attributes whose change may change it.
+    /// Sets the attributes that may change this one when they change.
     #[must_use]
     pub fn follows(mut self, attributes: &'static [&'static str]) -> Self {
         self.follows = attributes;
         self
     }
 
-    /// Never shown.
+    /// Hides the value in plans.
     #[must_use]
     pub fn sensitive(mut self) -> Self {
         self.sensitive = true;
         self
     }
 
-    /// Never in a plan or state.
+    /// Keeps the value out of plans and states.
     #[must_use]
     pub fn write_only(mut self) -> Self {
         self.write_only = true;
         self
     }
 
-    /// The fields of the object, or of each object, it holds.
+    /// The fields of the object, or of each object in the list.
     #[must_use]
     pub fn children(&self) -> &[Field] {
         match &self.shape {
@@ -241,13 +248,13 @@ impl Field {
         }
     }
 
-    /// Whether a user may write it.
+    /// Whether it can be configured.
     #[must_use]
     pub fn is_input(&self) -> bool {
         self.presence != Presence::Computed
     }
 
-    /// The attribute Terraform is told of.
+    /// The attribute in the Terraform schema.
     #[must_use]
     pub fn attribute(&self) -> Attribute {
         let nested = |nesting, fields: &[Self]| {
@@ -277,8 +284,8 @@ impl Field {
         attribute
     }
 
-    /// Takes what it does not say itself from the schema of the custom resource: the description and the limits.
-    pub fn learn(&mut self, schema: &Json) {
+    /// Fills in the description and the limits that are not set from the schema of the custom resource.
+    pub fn fill_from_schema(&mut self, schema: &Json) {
         let Source::Spec(key) = &self.source else { return };
         let Some(schema) = schema.get("properties").and_then(|fields| fields.get(key.as_ref())) else {
             return;
@@ -300,17 +307,17 @@ impl Field {
         }
         self.max_length = schema.get("maxLength").or_else(|| schema.get("maxItems")).and_then(Json::as_u64);
         match &mut self.shape {
-            Shape::Object(fields) => fields.iter_mut().for_each(|field| field.learn(schema)),
+            Shape::Object(fields) => fields.iter_mut().for_each(|field| field.fill_from_schema(schema)),
             Shape::Keyed(fields) => {
                 let items = schema.get("items").unwrap_or(&Json::Null);
-                fields.iter_mut().for_each(|field| field.learn(items));
+                fields.iter_mut().for_each(|field| field.fill_from_schema(items));
             }
             _ => {}
         }
     }
 }
 
-/// `host_selector` is `hostSelector`.
+/// `host_selector` becomes `hostSelector`.
 fn camel(name: &'static str) -> Cow<'static, str> {
     if !name.contains('_') {
         return Cow::Borrowed(name);

@@ -1,17 +1,17 @@
-//! Forms of text: what a text must look like, when two mean the same, and how it is written down.
+//! Forms of text: their syntax, their equality and their canonical spelling.
 
 use std::net::Ipv4Addr;
 
-use berth_api::{Quantity, ResourceName};
+use berth_api::{Quantity, ResourceName, redacted_url};
 
-/// What a text must look like.
+/// The syntax of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Anything.
+    /// Any text.
     Any,
     /// A DNS label: the name of an object.
     Name,
-    /// The name of an attachment, which may have dots.
+    /// The name of an attachment, which may contain dots.
     DottedName,
     /// An amount of bytes.
     Quantity,
@@ -21,7 +21,11 @@ pub enum Form {
     Ipv4,
     /// 64 hexadecimal digits.
     Sha256,
-    /// Where an image comes from.
+    /// 128 hexadecimal digits.
+    Sha512,
+    /// The URL of a checksum file.
+    HttpUrl,
+    /// The URL of an image.
     ImageUrl,
     /// A line of an `authorized_keys` file.
     SshKey,
@@ -41,7 +45,7 @@ impl Form {
         }
     }
 
-    /// The text as it is written into the custom resource.
+    /// The text as written into the custom resource.
     #[must_use]
     pub fn canonical(self, text: &str) -> String {
         match self {
@@ -52,7 +56,7 @@ impl Form {
         }
     }
 
-    /// What is wrong with a text, and what to write instead.
+    /// The problem with a text, and its remedy.
     #[must_use]
     pub fn problem(self, text: &str) -> Option<String> {
         match self {
@@ -81,20 +85,24 @@ impl Form {
             Self::Ipv4 => Some(format!(
                 "{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."
             )),
-            Self::Sha256
-                if text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) =>
-            {
-                None
-            }
+            Self::Sha256 if is_digest(text, 64) => None,
             Self::Sha256 => Some(format!(
                 "{text:?} is not a SHA-256 checksum: write 64 hexadecimal digits in lower case, as sha256sum prints them."
             )),
+            Self::Sha512 if is_digest(text, 128) => None,
+            Self::Sha512 => Some(format!(
+                "{text:?} is not a SHA-512 checksum: write 128 hexadecimal digits in lower case, as sha512sum prints them."
+            )),
+            Self::HttpUrl if ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) => None,
+            Self::HttpUrl => Some(format!("{:?} must start with http:// or https://.", redacted_url(text))),
             Self::ImageUrl
                 if ["http://", "https://", "file:///"].iter().any(|scheme| text.starts_with(scheme)) =>
             {
                 None
             }
-            Self::ImageUrl => Some(format!("{text:?} must start with http://, https:// or file:///.")),
+            Self::ImageUrl => {
+                Some(format!("{:?} must start with http://, https:// or file:///.", redacted_url(text)))
+            }
             Self::SshKey => {
                 let trimmed = text.trim();
                 let known = ["ssh-", "ecdsa-", "sk-"].iter().any(|prefix| trimmed.starts_with(prefix));
@@ -109,11 +117,15 @@ impl Form {
     }
 }
 
+fn is_digest(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn is_unicast_mac(text: &str) -> bool {
     let pairs: Vec<&str> = text.split(':').collect();
     let hex = |pair: &&str| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
     let first = pairs.first().and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    // The CRD takes the digits whose last two bits say: unicast, and either kind of administration.
+    // The last two bits of the second digit are the multicast bit, which is 0 here as in the CRD, and the local bit.
     pairs.len() == 6 && pairs.iter().all(hex) && first.is_some_and(|first| first & 1 == 0)
 }
 
@@ -132,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_admission_would_refuse_is_refused_before() {
+    fn texts_that_admission_refuses_have_a_problem() {
         let bad = [
             (Form::Quantity, "512MB"),
             (Form::Quantity, "-1"),
@@ -144,6 +156,8 @@ mod tests {
             (Form::Ipv4, "10.0.0.1/24"),
             (Form::Ipv4, "10.0.0.256"),
             (Form::Sha256, "ABC"),
+            (Form::Sha512, "abc"),
+            (Form::HttpUrl, "file:///SHA256SUMS"),
             (Form::ImageUrl, "ftp://x/y"),
             (Form::ImageUrl, "file://y"),
             (Form::SshKey, "hello"),
@@ -160,6 +174,7 @@ mod tests {
             (Form::Mac, "52:54:00:AB:00:01"),
             (Form::Ipv4, "10.0.0.1"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),
+            (Form::HttpUrl, "https://example.org/SHA512SUMS"),
             (Form::SshKey, "ssh-ed25519 AAAA me\n"),
             (Form::UserData, "#!/bin/sh\na: b: c\n"),
         ];

@@ -9,21 +9,21 @@ use tfplugin6::Value;
 use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::{Facts, Kind},
+    kind::{KindInfo, ResourceKind},
     readiness::{self, Condition, Outcome, Readiness},
 };
 
-/// Joins a disk to a running VM.
+/// An attachment of a disk to a running VM.
 #[derive(Debug)]
 pub struct HotswapDiskAttachment;
 
-impl Kind for HotswapDiskAttachment {
-    fn facts(&self) -> Facts {
-        Facts {
+impl ResourceKind for HotswapDiskAttachment {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_hotswap_disk_attachment",
             kind: "HotswapDiskAttachment",
             plural: "hotswapdiskattachments",
-            description: "Joins a disk to a VM while it runs; destroying it detaches the disk. A disk with a filesystem that the guest still has mounted is not detached: unmount it, or set `force`.",
+            description: "Attaches a disk to a VM while it runs; destroying the attachment detaches the disk. A disk that the guest still has mounted is not detached: unmount it, or set `force`. Without qemu-guest-agent in the guest, mounts are unknown and the disk is detached only when the VM is off, or with `force`: set it before you destroy the disk together with its running VM.",
             example: r#"resource "berth_hotswap_disk_attachment" "data" {
   vm   = berth_vm.web.name
   disk = berth_disk.data.name
@@ -62,36 +62,37 @@ impl Kind for HotswapDiskAttachment {
             Field::local(
                 "wait_for",
                 Shape::Text(Form::Any),
-                "What an apply waits for: `attached` (default), or `none`: the disk is attached when the VM next runs.",
+                "The state that an apply waits for: `attached` (default), or `none`, with which the disk is attached when the VM next runs.",
             )
             .one_of(&["none", "attached"])
             .default("attached"),
-            Field::observed("serial", "/status/serial", "The serial number the guest finds the disk by."),
+            Field::observed("serial", "/status/serial", "The serial number of the disk in the guest."),
             Field::observed(
                 "device",
                 "/status/device",
-                "The device in the guest, when the guest agent told, else the stable path by serial.",
+                "The device in the guest, as reported by the guest agent, or else the stable path by serial.",
             ),
             Field::observed(
                 "state",
                 "/status/state",
-                "One word for what it is doing: `Requested`, `Attached`, `Detaching`, `Released` or `Failed`.",
+                "The state of the attachment: `Requested`, `Attached`, `Detaching`, `Released` or `Failed`.",
             ),
         ]
     }
 
-    fn outcome(&self, object: &Json, wishes: &Value) -> Outcome {
-        if wishes.get("wait_for").as_str() == Some("none") {
+    fn outcome(&self, object: &Json, planned: &Value) -> Outcome {
+        if planned.get("wait_for").as_str() == Some("none") {
             return Outcome::Done;
         }
         Readiness::of(object).outcome()
     }
 
-    fn held_by_guest(&self, object: &Json) -> Option<Condition> {
-        readiness::condition(object, "Ready").filter(|ready| ready.reason == Reason::GuestBusy.as_str())
+    fn blocked_by_guest(&self, object: &Json) -> Option<Condition> {
+        let held = [Reason::GuestBusy.as_str(), Reason::MountsUnknown.as_str()];
+        readiness::condition(object, "Ready").filter(|ready| held.contains(&ready.reason.as_str()))
     }
 
-    fn has_lived(&self, object: &Json) -> bool {
+    fn is_worth_keeping(&self, object: &Json) -> bool {
         readiness::is_true(object, "Attached")
     }
 }

@@ -1,31 +1,47 @@
 //! `berth_image`
 
+use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
+use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
 use crate::{
+    api::{Address, Api, RetryLimit},
+    change::PlannedChange,
     field::{Effect, Field, Shape},
     form::Form,
-    kind::{Facts, Kind},
+    kind::{KindInfo, ResourceKind},
 };
 
-/// Something disks are made from.
+/// The time limit for reading an Image, in seconds.
+const READ_SECONDS: u64 = 2;
+
+/// The source of disks.
 #[derive(Debug)]
 pub struct Image;
 
-impl Kind for Image {
-    fn facts(&self) -> Facts {
-        Facts {
+#[async_trait]
+impl ResourceKind for Image {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "Something disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it once at most, when it first needs it. Destroying one that disks name is refused: give a new version another name.",
+            description: "An image that disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: r#"resource "berth_image" "debian" {
   name = "debian-12"
   source = {
     url    = "https://example.org/debian-12-generic-amd64.qcow2"
     sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+  }
+}
+
+resource "berth_image" "pinned_by_its_publisher" {
+  name = "debian-13"
+  source = {
+    url          = "https://cloud.debian.org/images/cloud/trixie/latest/debian-13-generic-amd64.qcow2"
+    checksum_url = "https://cloud.debian.org/images/cloud/trixie/latest/SHA512SUMS"
   }
 }
 "#,
@@ -40,27 +56,75 @@ impl Kind for Image {
     fn fields(&self) -> Vec<Field> {
         let source = vec![
             Field::spec("url", Shape::Text(Form::ImageUrl)).required(),
-            Field::spec("sha256", Shape::Text(Form::Sha256)).required().effect(Effect::Replace),
+            Field::spec("sha256", Shape::Text(Form::Sha256)).effect(Effect::Replace),
+            Field::spec("sha512", Shape::Text(Form::Sha512)).effect(Effect::Replace),
+            Field::spec("checksum_url", Shape::Text(Form::HttpUrl)).effect(Effect::Replace),
         ];
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
-            Field::observed(
-                "virtual_size",
-                "/status/virtualSize",
-                "The size disks made from it have at least.",
-            ),
+            Field::spec("deletion_protection", Shape::Bool).default(false),
+            Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(
                 "state",
                 "/status/state",
-                "One word for what it is doing: `Pending`, `Pulling`, `Ready` or `Failed`.",
+                "The state of the image: `Pending`, `Pulling`, `Ready` or `Failed`.",
             )
             .follows(&["source"]),
         ]
     }
 
-    /// Nothing is lost with it: the bytes are where they came from.
-    fn has_lived(&self, _object: &Json) -> bool {
+    fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        let source = config.get("source");
+        if source.is_null() || source.is_unknown() {
+            return Vec::new();
+        }
+        let path = |name: &str| AttributePath::root("source").attribute(name);
+        let checksums = ["sha256", "sha512", "checksum_url"];
+        // An unknown checksum may become null.
+        let known: Vec<&str> = checksums
+            .into_iter()
+            .filter(|name| !source.get(name).is_null() && !source.get(name).is_unknown())
+            .collect();
+        if let [_, second, ..] = known.as_slice() {
+            let detail = format!(
+                "Exactly one of sha256, sha512 and checksum_url can be set; {} are.",
+                known.join(" and ")
+            );
+            return vec![Diagnostic::error("More than one checksum", detail).at(path(second))];
+        }
+        if checksums.iter().all(|name| source.get(name).is_null()) {
+            let detail = "An image needs the checksum of its bytes: write sha256, sha512, or checksum_url with a file of checksums.";
+            return vec![Diagnostic::error("Missing checksum", detail).at("source")];
+        }
+        Vec::new()
+    }
+
+    /// Refuses to replace an image that disks name: a replacement deletes first, and the deletion waits until no disk names
+    /// the image, so that no new one could be created under its name.
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        let same_name = change.planned.get("name") == change.prior.get("name");
+        let (Some(namespace), Some(name), false, true) = (
+            change.prior.get("namespace").as_str(),
+            change.prior.get("name").as_str(),
+            change.is_create() || change.replace.is_empty(),
+            same_name,
+        ) else {
+            return;
+        };
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        let found = api.get(&Address::berth("images", namespace, name), &retry_limit).await;
+        let users =
+            |image: &Json| image.pointer("/status/usedBy").and_then(Json::as_array).map_or(0, Vec::len);
+        if matches!(found, Ok(Some(image)) if users(&image) > 0) {
+            let detail = "It would be deleted first, and cannot be created again under this name while a disk names it. Give the new \
+                          version another name.";
+            change.refuse("The image is in use", detail, AttributePath::root("source"));
+        }
+    }
+
+    /// Nothing is lost with an image: its bytes can be downloaded again.
+    fn is_worth_keeping(&self, _object: &Json) -> bool {
         false
     }
 }

@@ -1,4 +1,4 @@
-//! What the shared mechanics of a resource need to know of one kind.
+//! The parts of a resource that differ from kind to kind.
 
 use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,33 +14,33 @@ use crate::{
     readiness::{Condition, Outcome, Readiness},
 };
 
-/// What is constant of a kind.
+/// The constants of a kind.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts {
+pub struct KindInfo {
     /// `berth_vm`
     pub type_name: &'static str,
     /// `VM`
     pub kind: &'static str,
     /// `vms`, as in URLs.
     pub plural: &'static str,
-    /// The paragraph its documentation begins with.
+    /// The first paragraph of its documentation.
     pub description: &'static str,
-    /// HCL for its documentation.
+    /// The HCL example of its documentation.
     pub example: &'static str,
-    /// How long each operation may take, in seconds: create, update, delete.
+    /// The default timeouts in seconds: create, update, delete.
     pub timeouts: [u64; 3],
 }
 
 /// One kind of resource.
 #[async_trait]
-pub trait Kind: Send + Sync + 'static {
-    /// What is constant.
-    fn facts(&self) -> Facts;
+pub trait ResourceKind: Send + Sync + 'static {
+    /// The constants of the kind.
+    fn info(&self) -> KindInfo;
 
     /// The definition of the custom resource.
     fn definition(&self) -> CustomResourceDefinition;
 
-    /// Its own attributes, beside those of every kind.
+    /// The attributes of this kind, without those common to all kinds.
     fn fields(&self) -> Vec<Field>;
 
     /// The attribute `name`.
@@ -50,62 +50,80 @@ pub trait Kind: Send + Sync + 'static {
         field.presence(Presence::Required).effect(Effect::Replace)
     }
 
-    /// The name when the configuration does not say one.
+    /// The name when the configuration does not set one.
     fn default_name(&self, config: &Value) -> Value {
         let _ = config;
         Value::UNKNOWN
     }
 
-    /// What is wrong with a configuration, beyond what the field table says. Values may be unknown.
+    /// Validates a configuration beyond the field table. Values may be unknown.
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let _ = config;
         Vec::new()
     }
 
-    /// Adds to a planned change what only this kind knows.
+    /// Adds the rules of this kind to a planned change.
     fn refine(&self, change: &mut PlannedChange<'_>) {
         let _ = change;
     }
 
-    /// The object as the field table is to see it: what the control plane decided stands where it could have been
+    /// Adds the rules that need the control plane to a planned change. Called at plan, when the control plane responds, and
+    /// again at apply; a read that fails, for lack of a response or of permission, is skipped.
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        let _ = (api, change);
+    }
+
+    /// The object as the field table reads it: values that the control plane has set are put where they could have been
     /// declared.
     fn view(&self, object: &Json) -> Json {
         object.clone()
     }
 
-    /// Adds to `spec` what the field table does not say.
+    /// Completes the object's status with values that so far only another object's status has.
+    async fn complete(&self, api: &Api, object: Json) -> Json {
+        let _ = api;
+        object
+    }
+
+    /// Adds to `spec` the values that the field table does not map.
     fn declare(&self, spec: &mut Json, name: &str, planned: &Value, private: &Private) {
         let _ = (spec, name, planned, private);
     }
 
-    /// Whether what was declared is there, to the point the configuration wants to wait for.
-    fn outcome(&self, object: &Json, wishes: &Value) -> Outcome {
-        let _ = wishes;
+    /// Whether the object has reached the point the configuration waits for.
+    fn outcome(&self, object: &Json, planned: &Value) -> Outcome {
+        let _ = planned;
         Readiness::of(object).outcome()
     }
 
-    /// Whether something came into being that destroying would lose.
-    fn has_lived(&self, object: &Json) -> bool {
+    /// Whether destroying the object would lose anything.
+    fn is_worth_keeping(&self, object: &Json) -> bool {
         let _ = object;
         true
     }
 
-    /// Why the guest does not let go of what is being deleted, if a person must do something about it.
-    fn held_by_guest(&self, object: &Json) -> Option<Condition> {
+    /// The condition that names why the guest does not release an object under deletion, if it needs a person's action.
+    fn blocked_by_guest(&self, object: &Json) -> Option<Condition> {
         let _ = object;
         None
     }
 
-    /// Writes what belongs to the object but stands beside it. The object exists.
+    /// Whether [`ResourceKind::write_side_object`] has anything to write.
+    fn has_side_object(&self, side_object: &SideObject<'_>) -> bool {
+        let _ = side_object;
+        false
+    }
+
+    /// Writes the dependent objects of this object. The object exists.
     ///
-    /// *Guarantees asked for:* idempotent.
-    async fn write_beside(&self, beside: Beside<'_>) -> Result<(), ApiError> {
-        let _ = beside;
+    /// Implementations must be idempotent.
+    async fn write_side_object(&self, side_object: SideObject<'_>) -> Result<(), ApiError> {
+        let _ = side_object;
         Ok(())
     }
 
-    /// Fills what a read of the object alone cannot tell.
-    async fn read_beside(
+    /// Fills in the values that a read of the object alone does not return.
+    async fn read_side_object(
         &self,
         api: &Api,
         object: &Json,
@@ -117,28 +135,28 @@ pub trait Kind: Send + Sync + 'static {
     }
 }
 
-/// For [`Kind::write_beside`].
+/// The arguments of [`ResourceKind::write_side_object`].
 #[derive(Debug)]
-pub struct Beside<'a> {
-    /// The control plane.
+pub struct SideObject<'a> {
+    /// The client of the control plane.
     pub api: &'a Api,
     /// The field manager.
     pub manager: &'a str,
-    /// Where the object is.
+    /// The address of the object.
     pub at: &'a Address,
     /// The object.
     pub object: &'a Json,
     /// The plan.
     pub planned: &'a Value,
-    /// The configuration, write-only values included.
+    /// The configuration, with its write-only values.
     pub config: &'a Value,
-    /// What is kept beside the state.
+    /// The private data beside the state.
     pub private: &'a Private,
 }
 
-/// The attributes every kind has.
+/// The attributes common to all kinds.
 #[must_use]
-pub fn common_fields(kind: &dyn Kind) -> Vec<Field> {
+pub fn common_fields(kind: &dyn ResourceKind) -> Vec<Field> {
     let mut id = Field::observed("id", "/metadata/name", "`namespace/name`.");
     id.source = Source::Local;
     let uid = "The object's uid. A later object of the same name is another object.";
@@ -151,7 +169,7 @@ pub fn common_fields(kind: &dyn Kind) -> Vec<Field> {
     let mut labels = Field::observed(
         "labels",
         "/metadata/labels",
-        "Labels of the object. Labels that others add are left alone.",
+        "Labels of the object. Labels that other programs set are not changed.",
     );
     labels.shape = Shape::TextMap;
     vec![
@@ -163,30 +181,30 @@ pub fn common_fields(kind: &dyn Kind) -> Vec<Field> {
     ]
 }
 
-/// The attributes of every kind that tell the provider how to go about it.
+/// The attributes common to all kinds that only affect the provider.
 #[must_use]
-pub fn common_wishes() -> Vec<Field> {
+pub fn provider_only_fields() -> Vec<Field> {
     vec![
         Field::local(
             "on_timeout",
             Shape::Text(Form::Any),
-            "What a timeout while waiting is: `warn` (default) keeps what was made and says so; `fail` is an error, \
-             which on create makes Terraform replace the resource next time.",
+            "The result of a timeout while waiting: `warn` (default) keeps the object and reports a warning; `fail` \
+             reports an error, which on create makes Terraform replace the resource in the next apply.",
         )
         .one_of(&["warn", "fail"])
         .default("warn"),
         Field::local(
             "force_conflicts",
             Shape::Bool,
-            "Take over fields that another program (GitOps, another owner) applies. Default false: an error that \
-             names it.",
+            "Take over fields that another field manager (GitOps, another owner) applies. Default false: a conflict \
+             is an error that names the manager.",
         )
         .default(false),
     ]
 }
 
-/// `apiVersion` and `kind` of an object of a kind.
+/// `apiVersion` and `kind` of an object of this kind.
 #[must_use]
-pub fn type_meta(facts: &Facts) -> Json {
-    json!({"apiVersion": format!("{}/{}", berth_api::GROUP, berth_api::VERSION), "kind": facts.kind})
+pub fn type_meta(info: &KindInfo) -> Json {
+    json!({"apiVersion": format!("{}/{}", berth_api::GROUP, berth_api::VERSION), "kind": info.kind})
 }

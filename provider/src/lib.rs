@@ -1,13 +1,22 @@
 //! The Terraform and OpenTofu provider of berth: HCL values to and from custom resources.
 //!
 //! ```text
-//! provider ─▶ session ─▶ resource (plan, create, read, update, delete, import; the same for all kinds)
-//!                            ├─ kind: one file a kind, named after it ─▶ field (the table)
-//!                            ├─ planning, mapping: pure, by the table
-//!                            └─ api ─▶ the control plane
+//!   provider ─▶ session (client, owner, namespace) ◀─ connection (kubeconfig, credentials)
+//!      │
+//!      ▼
+//!   resource: plan, create, read, update, delete, import; the same for all kinds
+//!      │
+//!      ├─▶ kind ◀─ vm  vm_class  disk  hotswap_disk_attachment  image  public_ip  placement_group
+//!      │            (one file per kind: its table of fields and its own rules)
+//!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
+//!      ├─▶ private, timeouts: data stored with the state and with the object
+//!      └─▶ api ─▶ the control plane
+//!
+//!   docs: the registry pages, from the same tables
 //! ```
 //!
-//! It speaks to the Kubernetes API only, and must not know whether a cluster or `berth up` answers.
+//! It uses only the Kubernetes API. It must not know whether a cluster or `berth up` serves that API, nor how a host makes an
+//! object real.
 
 pub mod api;
 pub mod change;

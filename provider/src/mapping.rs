@@ -12,12 +12,12 @@ use crate::{
     form::Form,
 };
 
-/// The declared fields that the control plane would have decided, but that somebody wrote: once declared they must be
-/// declared for ever, also when the configuration no longer says them. Paths such as `address` or
+/// The declared fields that the control plane would have set, but that were configured: once declared, they must be declared
+/// for ever, also when the configuration no longer sets them. Paths such as `address` or
 /// `network_interfaces[nic0].mac_address`.
-pub type Held = BTreeSet<String>;
+pub type PinnedFields = BTreeSet<String>;
 
-/// Whether two values of a shape mean the same. Unknown is never the same as anything.
+/// Whether two values of a shape mean the same. An unknown value equals nothing.
 #[must_use]
 pub fn same(shape: &Shape, a: &Value, b: &Value) -> bool {
     if a.is_unknown() || b.is_unknown() {
@@ -47,17 +47,22 @@ pub fn same(shape: &Shape, a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The declared part of the custom resource: what is planned, without what only the control plane decides.
+/// The `spec` to declare: the planned values, without those that only the control plane sets.
 #[must_use]
-pub fn to_spec(fields: &[Field], planned: &Value, config: &Value, held: &Held) -> Map<String, Json> {
-    write_fields(fields, planned, config, held, "")
+pub fn to_spec(
+    fields: &[Field],
+    planned: &Value,
+    config: &Value,
+    pinned: &PinnedFields,
+) -> Map<String, Json> {
+    write_fields(fields, planned, config, pinned, "")
 }
 
 fn write_fields(
     fields: &[Field],
     planned: &Value,
     config: &Value,
-    held: &Held,
+    pinned: &PinnedFields,
     at: &str,
 ) -> Map<String, Json> {
     let mut object = Map::new();
@@ -67,17 +72,17 @@ fn write_fields(
         let path = join(at, field.name);
         let declared = match field.presence {
             Presence::Computed => false,
-            Presence::Kept => !config.is_null() || held.contains(&path),
+            Presence::Kept => !config.is_null() || pinned.contains(&path),
             _ => true,
         };
-        if declared && let Some(json) = write(&field.shape, planned, config, held, &path) {
+        if declared && let Some(json) = write(&field.shape, planned, config, pinned, &path) {
             object.insert(key.clone().into_owned(), json);
         }
     }
     object
 }
 
-fn write(shape: &Shape, planned: &Value, config: &Value, held: &Held, at: &str) -> Option<Json> {
+fn write(shape: &Shape, planned: &Value, config: &Value, pinned: &PinnedFields, at: &str) -> Option<Json> {
     match shape {
         Shape::Text(form) => planned.as_str().map(|text| Json::String(form.canonical(text))),
         Shape::Integer => planned.as_i64().map(Json::from),
@@ -94,13 +99,13 @@ fn write(shape: &Shape, planned: &Value, config: &Value, held: &Held, at: &str) 
         }
         Shape::Object(fields) => {
             planned.as_map()?;
-            let object = write_fields(fields, planned, config, held, at);
+            let object = write_fields(fields, planned, config, pinned, at);
             (!object.is_empty()).then_some(Json::Object(object))
         }
         Shape::Keyed(fields) => {
             let elements = planned.as_list()?.iter().enumerate().map(|(i, element)| {
                 let at = format!("{at}[{}]", element.get("name").as_str().unwrap_or_default());
-                Json::Object(write_fields(fields, element, config.index(i), held, &at))
+                Json::Object(write_fields(fields, element, config.index(i), pinned, &at))
             });
             Some(Json::Array(elements.collect()))
         }
@@ -111,7 +116,7 @@ fn join(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
-/// What the custom resource holds of each field that is not only Terraform's.
+/// The values of the custom resource for each field that is not only Terraform's.
 #[must_use]
 pub fn from_object(fields: &[Field], object: &Json) -> BTreeMap<String, Value> {
     read_fields(fields, object.get("spec").unwrap_or(&Json::Null), object)
@@ -152,15 +157,15 @@ fn read(shape: &Shape, json: &Json, root: &Json) -> Value {
     }
 }
 
-/// The fields that are declared in the object although the control plane could have decided them.
+/// The fields that are declared in the object although the control plane could have set them.
 #[must_use]
-pub fn held(fields: &[Field], object: &Json) -> Held {
-    let mut found = Held::new();
-    find_held(fields, object.get("spec").unwrap_or(&Json::Null), "", &mut found);
+pub fn pinned_fields(fields: &[Field], object: &Json) -> PinnedFields {
+    let mut found = PinnedFields::new();
+    find_pinned(fields, object.get("spec").unwrap_or(&Json::Null), "", &mut found);
     found
 }
 
-fn find_held(fields: &[Field], parent: &Json, at: &str, found: &mut Held) {
+fn find_pinned(fields: &[Field], parent: &Json, at: &str, found: &mut PinnedFields) {
     for field in fields {
         let Source::Spec(key) = &field.source else { continue };
         let Some(json) = parent.get(key.as_ref()) else { continue };
@@ -169,10 +174,10 @@ fn find_held(fields: &[Field], parent: &Json, at: &str, found: &mut Held) {
             Shape::Keyed(fields) => {
                 for element in json.as_array().into_iter().flatten() {
                     let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
-                    find_held(fields, element, &format!("{path}[{name}]"), found);
+                    find_pinned(fields, element, &format!("{path}[{name}]"), found);
                 }
             }
-            Shape::Object(fields) => find_held(fields, json, &path, found),
+            Shape::Object(fields) => find_pinned(fields, json, &path, found),
             _ if field.presence == Presence::Kept => {
                 found.insert(path);
             }
@@ -181,7 +186,7 @@ fn find_held(fields: &[Field], parent: &Json, at: &str, found: &mut Held) {
     }
 }
 
-/// The state after a read: what was observed, in the words the state had where they mean the same.
+/// The state after a read: the observed values, in the spelling of the prior state where both mean the same.
 #[must_use]
 pub fn refresh(
     fields: &[Field],
@@ -199,7 +204,7 @@ pub fn refresh(
     refreshed.collect()
 }
 
-/// An imported resource has no local settings yet: the defaults, so that the first plan has nothing to say.
+/// An imported resource has no local settings yet: it gets the defaults, so that the first plan is empty.
 fn local_after_read(field: &Field, before: &Value) -> Value {
     match &field.presence {
         Presence::Default(value) if before.is_null() => value.clone(),
@@ -216,7 +221,7 @@ fn refresh_one(shape: &Shape, before: &Value, now: &Value) -> Value {
                 let entries = refresh(fields, before, now.as_map().unwrap_or(&empty));
                 let local_only =
                     |field: &Field| field.source == Source::Local || now.get(field.name).is_null();
-                // Nothing there and nothing was there: local settings alone do not bring an object into being.
+                // Null before and now: local settings alone do not create an object.
                 let nothing = before.is_null() && fields.iter().all(local_only);
                 if nothing { Value::Null } else { Value::Map(entries) }
             }
@@ -245,7 +250,7 @@ fn keep_if_same(shape: &Shape, before: &Value, now: &Value) -> Value {
     if same(shape, before, now) { before.clone() } else { now.clone() }
 }
 
-/// The elements of `now`: first those that `before` has, in its order, then the others in theirs.
+/// The elements of `now`: first those in `before`, in its order, then the others in theirs.
 fn in_order_of<'a>(before: &'a [Value], now: &'a [Value]) -> impl Iterator<Item = &'a Value> {
     let known = before.iter().filter_map(|element| find_named(now, element));
     known.chain(now.iter().filter(|element| find_named(before, element).is_none()))
@@ -258,8 +263,8 @@ pub fn find_named<'a>(elements: &'a [Value], like: &Value) -> Option<&'a Value> 
     elements.iter().find(|element| element.get("name").as_str() == Some(name))
 }
 
-/// The state after an apply: the plan, with what was unknown in it filled from what was observed. Whatever else is
-/// observed is for the next read: what was planned known is what Terraform must get.
+/// The state after an apply: the plan, with its unknown values filled in from the observed ones. Other observed values wait
+/// for the next read: Terraform requires the values that were planned as known.
 #[must_use]
 pub fn fill(planned: Value, observed: &Value) -> Value {
     match planned {
@@ -286,7 +291,7 @@ pub fn fill(planned: Value, observed: &Value) -> Value {
     }
 }
 
-/// Whether everything that would be declared is known.
+/// Whether all values to declare are known.
 #[must_use]
 pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
     fields.iter().all(|field| {
@@ -304,5 +309,5 @@ pub fn declared_is_known(fields: &[Field], planned: &Value) -> bool {
     })
 }
 
-/// A text shape of no particular form.
+/// A text shape without a particular form.
 pub const TEXT: Shape = Shape::Text(Form::Any);

@@ -8,21 +8,21 @@ use tfplugin6::Value;
 use crate::{
     field::{Field, Shape},
     form::Form,
-    kind::{Facts, Kind},
+    kind::{KindInfo, ResourceKind},
     readiness::Outcome,
 };
 
-/// How VMs are spread.
+/// A rule for spreading VMs.
 #[derive(Debug)]
 pub struct PlacementGroup;
 
-impl Kind for PlacementGroup {
-    fn facts(&self) -> Facts {
-        Facts {
+impl ResourceKind for PlacementGroup {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_placement_group",
             kind: "PlacementGroup",
             plural: "placementgroups",
-            description: "A rule that keeps its member VMs apart, or together, by host or by any other label of hosts. A VM names its group in `placement.group`. Destroying one that VMs name is refused.",
+            description: "A rule that keeps its member VMs apart, or together, by host or by any other label of hosts. A VM names its group in `placement.group`. Destroying a group that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: r#"resource "berth_placement_group" "web" {
   name     = "web"
   strategy = "spread"
@@ -46,7 +46,7 @@ impl Kind for PlacementGroup {
     }
 
     /// A group with a member that cannot be spread is not ready, but there is nothing to wait for.
-    fn outcome(&self, object: &Json, _wishes: &Value) -> Outcome {
+    fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {
         crate::vm_class::seen(object)
     }
 }

@@ -1,7 +1,7 @@
-//! What a plan says, by the field table: the planned values, what changes, and what each change does.
+//! Planning by the field table: the planned values, the changes, and the effect of each change.
 //!
-//! Pure and total. Terraform's rules hold by construction: what is configured is planned as configured, or as it was
-//! where both mean the same; only what is computed may differ.
+//! Pure and total. Terraform's rules hold by construction: a configured attribute is planned as configured, or as in the prior
+//! state if both mean the same; only computed attributes may differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +12,26 @@ use crate::{
     mapping::{find_named, same},
 };
 
-/// One thing that changes.
+/// The change of one attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Where.
+    /// The path of the attribute.
     pub path: AttributePath,
-    /// What it does.
+    /// The effect of the change.
     pub effect: Effect,
 }
 
 /// The planned values of all fields.
 ///
-/// *Guarantees:* without a difference that matters it is `prior`, so that a second plan is empty; what the control
-/// plane reports stays as it was unless something changes that it follows.
+/// *Guarantees:* without a relevant difference the result is `prior`, so that a second plan is empty; values that the control
+/// plane reports stay unchanged unless an attribute changes that they follow.
 #[must_use]
 pub fn plan(fields: &[Field], prior: &Value, config: &Value) -> Value {
     let mut planned = plan_fields(fields, prior, config, None);
     if prior.is_null() {
         return planned;
     }
-    settle(fields, prior, &mut planned);
+    undo_provider_only_changes(fields, prior, &mut planned);
     let changes = changes(fields, prior, &planned);
     let changed: BTreeSet<&str> = changes.iter().filter_map(|change| root(&change.path)).collect();
     for field in fields.iter().filter(|field| field.follows.iter().any(|name| changed.contains(name))) {
@@ -40,17 +40,17 @@ pub fn plan(fields: &[Field], prior: &Value, config: &Value) -> Value {
     planned
 }
 
-/// A changed wish about waiting or conflicts alone changes nothing real: it is not worth an update.
-pub fn settle(fields: &[Field], prior: &Value, planned: &mut Value) {
+/// Undoes a change of settings for waiting or conflicts alone: it affects no object and is not worth an update.
+pub fn undo_provider_only_changes(fields: &[Field], prior: &Value, planned: &mut Value) {
     let changes = changes(fields, prior, planned);
     let matters =
         changes.iter().any(|change| change.effect != Effect::Local || prior.at(&change.path).is_null());
     if !matters {
-        keep_wishes(fields, prior, planned);
+        keep_provider_only_fields(fields, prior, planned);
     }
 }
 
-fn keep_wishes(fields: &[Field], prior: &Value, planned: &mut Value) {
+fn keep_provider_only_fields(fields: &[Field], prior: &Value, planned: &mut Value) {
     for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
         let was = prior.get(field.name);
         if was.is_null() || planned.get(field.name).is_null() {
@@ -62,7 +62,7 @@ fn keep_wishes(fields: &[Field], prior: &Value, planned: &mut Value) {
             }
             (_, Shape::Object(fields)) => {
                 if let Some(planned) = planned.get_mut(field.name) {
-                    keep_wishes(fields, was, planned);
+                    keep_provider_only_fields(fields, was, planned);
                 }
             }
             _ => {}
@@ -70,7 +70,7 @@ fn keep_wishes(fields: &[Field], prior: &Value, planned: &mut Value) {
     }
 }
 
-/// The top-level attribute a path leads through.
+/// The top-level attribute of a path.
 #[must_use]
 pub fn root(path: &AttributePath) -> Option<&str> {
     match path.steps().first() {
@@ -130,7 +130,7 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
     }
 }
 
-/// What differs between two values of the same fields, leaf by leaf; a list whose names differ is one change.
+/// The differences between two values of the same fields, leaf by leaf; a list with different names is one change.
 #[must_use]
 pub fn changes(fields: &[Field], prior: &Value, planned: &Value) -> Vec<Change> {
     let mut found = Vec::new();
@@ -148,7 +148,7 @@ fn find_changes(
     for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
         let path = at.clone().attribute(field.name);
         let (was, is) = (prior.get(field.name), planned.get(field.name));
-        // What only Terraform knows is compared as it is: its state is all there is of it.
+        // Local fields are compared exactly: the state is their only copy.
         let equal = if field.source == Source::Local { was == is } else { same(&field.shape, was, is) };
         if equal || (field.presence == Presence::Kept && is.is_unknown()) {
             continue;
@@ -171,7 +171,7 @@ fn names(list: &Value) -> Option<Vec<&str>> {
     list.as_list()?.iter().map(|element| element.get("name").as_str()).collect()
 }
 
-/// What is wrong with the values written, as far as they are known: `(where, what and what to write instead)`.
+/// The problems with the configured values, as far as these are known: `(path, problem and remedy)`.
 #[must_use]
 pub fn problems(fields: &[Field], config: &Value) -> Vec<(AttributePath, String)> {
     let mut found = Vec::new();

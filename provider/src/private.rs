@@ -1,33 +1,34 @@
-//! What is kept beside a state, for the provider's eyes only.
+//! The private data that the provider stores beside a state.
 
 use serde::{Deserialize, Serialize};
 
-use crate::mapping::Held;
+use crate::mapping::PinnedFields;
 
-/// Kept by Terraform with the state, never shown.
+/// Data that Terraform stores with the state and never shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Private {
     /// The object's uid.
     pub uid: String,
-    /// See [`Held`].
-    pub held: Held,
+    /// See [`PinnedFields`].
+    #[serde(rename = "held")]
+    pub pinned: PinnedFields,
     /// The checksum of the bootstrap data last written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
-    /// The restart token the provider itself has set: for ever, because taking it away would be a change.
+    /// The restart token that the provider itself has set. It stays for ever, because removing it would be a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
 }
 
 impl Private {
-    /// Reads what Terraform kept; nothing, or what cannot be read, is empty.
+    /// Reads the stored data; missing or unreadable data is empty.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    /// For Terraform to keep.
+    /// The bytes for Terraform to store.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()

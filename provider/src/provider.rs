@@ -11,7 +11,7 @@ use tfplugin6::{
 
 use crate::{
     api::Api,
-    connection::{self, Wishes},
+    connection::{self, ConnectionSettings},
     resource::KindResource,
     session::{Session, Settings},
 };
@@ -35,7 +35,7 @@ impl Default for BerthProvider {
 }
 
 impl BerthProvider {
-    /// On a session, which configure fills.
+    /// A provider on a session, which configure fills.
     #[must_use]
     pub fn new(session: Arc<Session>) -> Self {
         let resources = vec![
@@ -50,7 +50,7 @@ impl BerthProvider {
         Self { session, resources: resources.into_iter().map(Arc::new).collect() }
     }
 
-    /// Its resources, as what they are.
+    /// The resources, with their concrete type.
     #[must_use]
     pub fn kinds(&self) -> &[Arc<KindResource>] {
         &self.resources
@@ -60,7 +60,7 @@ impl BerthProvider {
 /// The attributes of the `provider` block: name, environment variable, description.
 const ATTRIBUTES: [(&str, &str, &str); 7] = [
     ("kubeconfig", "BERTH_KUBECONFIG", "Path of a kubeconfig file."),
-    ("context", "BERTH_CONTEXT", "Which context of the kubeconfig. Default: its current one."),
+    ("context", "BERTH_CONTEXT", "The context of the kubeconfig. Default: the current one."),
     ("host", "BERTH_HOST", "The control plane's address, `https://host:port`, instead of a kubeconfig."),
     ("token", "BERTH_TOKEN", "A bearer token for `host`."),
     (
@@ -68,41 +68,50 @@ const ATTRIBUTES: [(&str, &str, &str); 7] = [
         "BERTH_CA_CERT",
         "PEM certificate, or the path of one, of the authority that signed the certificate of `host`. Default: the system's.",
     ),
-    ("namespace", "BERTH_NAMESPACE", "Namespace of resources that do not say one. Default `default`."),
+    ("namespace", "BERTH_NAMESPACE", "Namespace of resources that do not set one. Default `default`."),
     (
         "owner",
         "BERTH_OWNER",
-        "Whose declarations these are: what one owner declares, another does not overwrite. Give each configuration that \
-         shares a control plane its own. Default `default`.",
+        "The owner of the declared fields: one owner does not overwrite the fields of another. Give each \
+         configuration that shares a control plane its own owner. Default `default`.",
     ),
 ];
 
-/// `a-z`, `0-9`, `-`, `_`, `.`: it becomes part of a field manager's name.
+const ALLOW_LOOPBACK_HTTP: &str = "allow_loopback_http";
+const INVALID_NAMESPACE: &str = "A namespace is lower-case letters, digits and \"-\", at most 63 characters.";
+const INVALID_OWNER: &str = "An owner is letters, digits, \"-\", \"_\" and \".\", at most 63 characters.";
+
+/// Whether a text consists of `a-z`, `0-9`, `-`, `_`, `.`: it becomes part of a field manager's name.
 fn is_owner(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     (1..=63).contains(&text.len()) && text.bytes().all(fits)
 }
 
-fn said(config: &Value, name: &str) -> Option<String> {
+fn configured(config: &Value, name: &str) -> Option<String> {
     config.get(name).as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// What the configuration says, else the environment.
-fn said_or_environment(config: &Value, name: &str) -> Option<String> {
+/// The value from the configuration, else from the environment.
+fn configured_or_environment(config: &Value, name: &str) -> Option<String> {
     let environment =
         ATTRIBUTES.iter().find(|(attribute, ..)| *attribute == name).map(|(_, variable, _)| *variable);
-    said(config, name).or_else(|| environment.and_then(connection::variable))
+    configured(config, name).or_else(|| environment.and_then(connection::variable))
 }
 
 #[async_trait]
 impl Provider for BerthProvider {
     fn schema(&self) -> Schema {
+        let loopback = "Whether a control plane on a loopback address may be reached by `http://`, for example through a \
+                        tunnel. Every other address must be `https://`. Default false. Environment: \
+                        `BERTH_ALLOW_LOOPBACK_HTTP`.";
         let attribute = |(name, variable, text): &(&str, &str, &str)| {
             let attribute =
                 Attribute::string(*name).optional().description(format!("{text} Environment: `{variable}`."));
             if *name == "token" { attribute.sensitive() } else { attribute }
         };
-        Schema::new(ATTRIBUTES.iter().map(attribute).collect()).description(
+        let mut attributes: Vec<Attribute> = ATTRIBUTES.iter().map(attribute).collect();
+        attributes.push(Attribute::bool(ALLOW_LOOPBACK_HTTP).optional().description(loopback));
+        Schema::new(attributes).description(
             "berth runs virtual machines on your own hosts. Without arguments the provider finds a local control plane \
              (`berth up`).",
         )
@@ -111,55 +120,82 @@ impl Provider for BerthProvider {
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let config = &request.config;
         let mut found = Vec::new();
-        if !config.get("kubeconfig").is_null() && !config.get("host").is_null() {
-            let detail = "Say either kubeconfig, or host with token and ca_certificate.";
-            found.push(Diagnostic::error("Two ways to the control plane", detail).at("host"));
+        // An unknown value may become null.
+        let set = |name: &str| !config.get(name).is_null() && !config.get(name).is_unknown();
+        if set("kubeconfig") && set("host") {
+            let detail = "Set either kubeconfig, or host with token and ca_certificate.";
+            found.push(Diagnostic::error("Two connections to the control plane", detail).at("host"));
         }
         for name in ["token", "ca_certificate"] {
-            if !config.get(name).is_null() && !config.get("kubeconfig").is_null() {
+            if set(name) && set("kubeconfig") {
                 let detail = format!("{name} goes with host; a kubeconfig has its own.");
                 found.push(Diagnostic::error(format!("{name} without host"), detail).at(name));
             }
         }
-        if said(config, "namespace").is_some_and(|namespace| !ResourceName::is_dns_label(&namespace)) {
-            let detail = "A namespace is lower-case letters, digits and \"-\", at most 63 characters.";
-            found.push(Diagnostic::error("Invalid namespace", detail).at("namespace"));
+        if configured(config, "namespace").is_some_and(|namespace| !ResourceName::is_dns_label(&namespace)) {
+            found.push(Diagnostic::error("Invalid namespace", INVALID_NAMESPACE).at("namespace"));
         }
-        if said(config, "owner").is_some_and(|owner| !is_owner(&owner)) {
-            let detail = "An owner is letters, digits, \"-\", \"_\" and \".\", at most 63 characters.";
-            found.push(Diagnostic::error("Invalid owner", detail).at("owner"));
+        if configured(config, "owner").is_some_and(|owner| !is_owner(&owner)) {
+            found.push(Diagnostic::error("Invalid owner", INVALID_OWNER).at("owner"));
+        }
+        let allowed = config.get(ALLOW_LOOPBACK_HTTP);
+        if let Some(host) = configured(config, "host").filter(|_| !allowed.is_unknown()) {
+            let by_environment = connection::variable("BERTH_ALLOW_LOOPBACK_HTTP").as_deref() == Some("true");
+            let allowed = allowed.as_bool() == Some(true) || by_environment;
+            if let Err(error) = connection::check_address("host", &host, allowed) {
+                found.push(Diagnostic::error("Invalid host", error.to_string()).at("host"));
+            }
         }
         found
     }
 
     async fn configure(&self, request: ConfigureRequest) -> Vec<Diagnostic> {
         let config = &request.config;
-        let owner = said_or_environment(config, "owner").unwrap_or_else(|| "default".to_owned());
+        let owner = configured_or_environment(config, "owner").unwrap_or_else(|| "default".to_owned());
+        let mut found = Vec::new();
+        // Values from the environment have not been validated.
+        if !is_owner(&owner) {
+            found.push(Diagnostic::error("Invalid owner", INVALID_OWNER).at("owner"));
+        }
+        if configured_or_environment(config, "namespace")
+            .is_some_and(|name| !ResourceName::is_dns_label(&name))
+        {
+            found.push(Diagnostic::error("Invalid namespace", INVALID_NAMESPACE).at("namespace"));
+        }
         let namespace = if config.get("namespace").is_unknown() {
             None
         } else {
-            Some(said_or_environment(config, "namespace").unwrap_or_else(|| "default".to_owned()))
+            Some(configured_or_environment(config, "namespace").unwrap_or_else(|| "default".to_owned()))
         };
-        let ways = ["kubeconfig", "context", "host", "token", "ca_certificate"];
-        // While any of it is unknown, so is the way: creates can be planned all the same.
+        let ways = ["kubeconfig", "context", "host", "token", "ca_certificate", ALLOW_LOOPBACK_HTTP];
+        // While any of the attributes is unknown, there is no connection: creates can still be planned.
         let api = if let Some(unknown) = ways.iter().find(|name| config.get(name).is_unknown()) {
             Err(format!(
-                "The provider's {unknown} is not known yet: it comes from a resource that is not there yet. Apply that first \
-                 (terraform apply -target=…)."
+                "The provider's {unknown} is not known yet: it comes from a resource that does not exist yet. Apply that resource \
+                 first (terraform apply -target=…)."
             ))
         } else {
-            let wishes = Wishes {
-                kubeconfig: said(config, "kubeconfig"),
-                context: said(config, "context"),
-                host: said(config, "host"),
-                token: said(config, "token"),
-                ca_certificate: said(config, "ca_certificate"),
+            let settings = ConnectionSettings {
+                kubeconfig: configured(config, "kubeconfig"),
+                context: configured(config, "context"),
+                host: configured(config, "host"),
+                token: configured(config, "token"),
+                ca_certificate: configured(config, "ca_certificate"),
+                allow_loopback_http: config.get(ALLOW_LOOPBACK_HTTP).as_bool() == Some(true),
             };
-            let wishes = wishes.or_environment(connection::variable);
-            connection::connect(&wishes).await.map(Api::new).map_err(|error| error.to_string())
+            let settings = settings.or_environment(connection::variable);
+            connection::connect(&settings).await.map(Api::new).map_err(|error| {
+                // An error that does not depend on the control plane is reported at once, not by the first resource that sends
+                // a request.
+                let wrong = error
+                    .attribute()
+                    .map(|name| Diagnostic::error(format!("Invalid {name}"), error.to_string()).at(name));
+                found.extend(wrong);
+                error.to_string()
+            })
         };
         self.session.configure(Settings::new(api, owner, namespace));
-        Vec::new()
+        found
     }
 
     fn resources(&self) -> Vec<Arc<dyn Resource>> {

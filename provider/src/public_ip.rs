@@ -7,20 +7,20 @@ use serde_json::Value as Json;
 use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::{Facts, Kind},
+    kind::{KindInfo, ResourceKind},
 };
 
 /// A public address.
 #[derive(Debug)]
 pub struct PublicIp;
 
-impl Kind for PublicIp {
-    fn facts(&self) -> Facts {
-        Facts {
+impl ResourceKind for PublicIp {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_public_ip",
             kind: "PublicIP",
             plural: "publicips",
-            description: "A public address from a pool. A VM's network interface names it in `public_ip`; it is kept while the VM is stopped or replaced.",
+            description: "A public address from a pool. A VM's network interface names it in `public_ip`. The address is kept while the VM is stopped or replaced.",
             example: r#"resource "berth_public_ip" "web" {
   name = "web"
 }
@@ -43,6 +43,7 @@ output "public_address" {
                 .default(berth_api::DEFAULT_NAME)
                 .effect(Effect::Replace),
             Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
+            Field::spec("deletion_protection", Shape::Bool).default(false),
         ]
     }
 
@@ -55,7 +56,7 @@ output "public_address" {
         view
     }
 
-    fn has_lived(&self, object: &Json) -> bool {
+    fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/address").is_some()
     }
 }

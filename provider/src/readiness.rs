@@ -1,14 +1,14 @@
-//! Where an object stands, read from its conditions as every Kubernetes tool reads them (kstatus).
+//! The readiness of an object, from its conditions, as Kubernetes tools read them (kstatus).
 //!
 //! Pure.
 
 use berth_api::Reason;
 use serde_json::Value as Json;
 
-/// What the conditions of an object say.
+/// The conditions of an object that matter for its readiness.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Whether they speak of the object as it is declared now.
+    /// Whether the conditions belong to the current generation.
     pub current: bool,
     /// `Ready`.
     pub ready: Option<Condition>,
@@ -21,33 +21,36 @@ pub struct Readiness {
 pub struct Condition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// One word.
+    /// A word for programs.
     pub reason: String,
-    /// For people.
+    /// A text for people.
     pub message: String,
 }
 
-/// Whether a wait is over.
+/// The state of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was declared is there.
+    /// The object has reached the declared state.
     Done,
-    /// It is on its way: why it is not there yet.
+    /// In progress, with the reason it is not done yet.
     Waiting(String),
+    /// Done except for values that follow soon, such as an address: worth only a short wait.
+    Soon(String),
     /// A person must change something.
     Stalled(Condition),
 }
 
 impl Condition {
-    /// Whether what stands in the way is somebody else's to take away, who may be about to.
+    /// Whether another object causes the condition and may resolve it soon.
     #[must_use]
-    pub fn may_heal(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         let reasons = [
             Reason::DiskInUse,
             Reason::DiskOnOtherHost,
             Reason::NoFreeAddress,
             Reason::AddressUnavailable,
             Reason::GuestBusy,
+            Reason::MountsUnknown,
             Reason::GroupTooLarge,
             Reason::NoHostLargeEnough,
             Reason::NoSuchHost,
@@ -67,7 +70,7 @@ impl Condition {
 }
 
 impl Readiness {
-    /// Of an object.
+    /// The readiness of an object.
     #[must_use]
     pub fn of(object: &Json) -> Self {
         let generation = object.pointer("/metadata/generation").and_then(Json::as_i64).unwrap_or(0);
@@ -79,11 +82,11 @@ impl Readiness {
         }
     }
 
-    /// Ready is done, stalled is stalled, all else is waiting.
+    /// Ready is done, stalled is stalled, everything else is waiting.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let Some(ready) = self.ready.as_ref().filter(|_| self.current) else {
-            return Outcome::Waiting("not looked at yet".into());
+            return Outcome::Waiting("not observed yet".into());
         };
         match &self.stalled {
             _ if ready.status == "True" => Outcome::Done,
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_an_older_generation_say_nothing() {
+    fn conditions_of_an_older_generation_do_not_count() {
         for conditions in [&[("Ready", "True")][..], &[("Ready", "False"), ("Stalled", "True")]] {
             assert!(matches!(Readiness::of(&object(2, 1, conditions)).outcome(), Outcome::Waiting(_)));
         }

@@ -1,7 +1,8 @@
-//! The life of a resource of any kind: plan, create, read, update, delete, import.
+//! The life cycle of a resource of any kind: plan, create, read, update, delete, import.
 //!
-//! Everything here is the same for all kinds; what differs comes from [`Kind`] and its field table.
+//! Everything here is the same for all kinds; the differences come from [`ResourceKind`] and its field table.
 
+mod apply;
 mod conflict;
 mod create;
 mod delete;
@@ -29,7 +30,7 @@ use tfplugin6::{
 use crate::{
     api::Address,
     field::Field,
-    kind::{self, Facts, Kind},
+    kind::{self, KindInfo, ResourceKind},
     mapping, planning,
     private::Private,
     session::Session,
@@ -38,40 +39,40 @@ use crate::{
 
 /// A resource of one kind.
 pub struct KindResource {
-    kind: Box<dyn Kind>,
-    facts: Facts,
+    kind: Box<dyn ResourceKind>,
+    info: KindInfo,
     fields: Vec<Field>,
     session: Arc<Session>,
 }
 
 impl fmt::Debug for KindResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KindResource").field("facts", &self.facts).finish_non_exhaustive()
+        f.debug_struct("KindResource").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
 impl KindResource {
-    /// Of a kind.
+    /// A resource of a kind.
     #[must_use]
-    pub fn new(kind: impl Kind, session: Arc<Session>) -> Self {
+    pub fn new(kind: impl ResourceKind, session: Arc<Session>) -> Self {
         let definition = serde_json::to_value(kind.definition()).unwrap_or_default();
         let spec = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
         let mut fields = kind::common_fields(&kind);
-        // The field table speaks of `spec`'s fields; the schema of `spec` is where their texts are.
+        // The field table refers to fields of `spec`; the schema of `spec` has their descriptions.
         let mut own = kind.fields();
-        own.iter_mut().for_each(|field| field.learn(spec.unwrap_or(&Json::Null)));
+        own.iter_mut().for_each(|field| field.fill_from_schema(spec.unwrap_or(&Json::Null)));
         fields.extend(own);
-        fields.extend(kind::common_wishes());
-        Self { facts: kind.facts(), kind: Box::new(kind), fields, session }
+        fields.extend(kind::provider_only_fields());
+        Self { info: kind.info(), kind: Box::new(kind), fields, session }
     }
 
-    /// What is constant of its kind.
+    /// The constants of the kind.
     #[must_use]
-    pub fn facts(&self) -> Facts {
-        self.facts
+    pub fn info(&self) -> KindInfo {
+        self.info
     }
 
-    /// Its field table.
+    /// The field table.
     #[must_use]
     pub fn fields(&self) -> &[Field] {
         &self.fields
@@ -79,7 +80,7 @@ impl KindResource {
 
     /// The object to declare.
     ///
-    /// `uid` guards an update: the object of that uid, or a conflict.
+    /// `uid` guards an update: the apply conflicts if the object has another uid.
     fn object(&self, planned: &Value, config: &Value, private: &Private, uid: Option<&str>) -> Json {
         let name = planned.get("name").as_str().unwrap_or_default();
         let mut metadata = json!({"name": name, "namespace": planned.get("namespace").as_str()});
@@ -98,9 +99,9 @@ impl KindResource {
         if let Some(timeouts) = timeouts::to_annotation(planned.get("timeouts")) {
             set("annotations", json!({ timeouts::ANNOTATION: timeouts }));
         }
-        let mut spec = Json::Object(mapping::to_spec(&self.fields, planned, config, &private.held));
+        let mut spec = Json::Object(mapping::to_spec(&self.fields, planned, config, &private.pinned));
         self.kind.declare(&mut spec, name, planned, private);
-        let mut object = kind::type_meta(&self.facts);
+        let mut object = kind::type_meta(&self.info);
         if let Some(object) = object.as_object_mut() {
             object.insert("metadata".into(), metadata);
             object.insert("spec".into(), spec);
@@ -108,13 +109,13 @@ impl KindResource {
         object
     }
 
-    /// Where the object of a state is.
+    /// The address of a state's object.
     fn address(&self, state: &Value) -> Address {
         let text = |name| state.get(name).as_str().unwrap_or_default();
-        Address::berth(self.facts.plural, text("namespace"), text("name"))
+        Address::berth(self.info.plural, text("namespace"), text("name"))
     }
 
-    /// What is observed of an object, as a state would hold it.
+    /// The observed values of an object, in the form of a state.
     fn observed(&self, object: &Json) -> Value {
         let mut observed = Value::Map(mapping::from_object(&self.fields, &self.kind.view(object)));
         let id = format!(
@@ -126,18 +127,18 @@ impl KindResource {
         observed
     }
 
-    /// The state after an apply, and what is kept beside it.
+    /// The state after an apply, and the private data beside it.
     fn state_after(&self, planned: &Value, object: &Json, private: &Private) -> (Value, Private) {
         let state = mapping::fill(planned.clone(), &self.observed(object)).unknown_as_null();
         let private = Private {
             uid: text(object, "/metadata/uid").to_owned(),
-            held: mapping::held(&self.fields, object),
+            pinned: mapping::pinned_fields(&self.fields, object),
             ..private.clone()
         };
         (state, private)
     }
 
-    /// What identifies a state's object, once it is known.
+    /// The identity of a state's object, once it is known.
     fn identity(state: &Value) -> Option<Value> {
         let (namespace, name) = (state.get("namespace"), state.get("name"));
         let known = namespace.as_str().is_some() && name.as_str().is_some();
@@ -146,11 +147,11 @@ impl KindResource {
 
     /// `VM default/web`
     fn title(&self, at: &Address) -> String {
-        format!("{} {}/{}", self.facts.kind, at.namespace, at.name)
+        format!("{} {}/{}", self.info.kind, at.namespace, at.name)
     }
 }
 
-/// A text in an object.
+/// A text value in an object.
 fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Json::as_str).unwrap_or_default()
 }
@@ -163,13 +164,13 @@ fn is_terminating(object: &Json) -> bool {
 #[async_trait]
 impl Resource for KindResource {
     fn type_name(&self) -> &str {
-        self.facts.type_name
+        self.info.type_name
     }
 
     fn schema(&self) -> Schema {
         Schema::new(self.fields.iter().map(Field::attribute).collect())
-            .blocks(vec![timeouts::block(self.facts.timeouts)])
-            .description(self.facts.description)
+            .blocks(vec![timeouts::block(self.info.timeouts)])
+            .description(self.info.description)
     }
 
     fn identity_schema(&self) -> Option<IdentitySchema> {
@@ -192,6 +193,11 @@ impl Resource for KindResource {
         found.extend(timeouts::check(config));
         found.extend(self.kind.check(config));
         found
+    }
+
+    /// Always true: protected resources are refused at plan, before anything else is destroyed.
+    fn plans_destroy(&self) -> bool {
+        true
     }
 
     async fn plan(&self, request: PlanRequest) -> PlanResponse {

@@ -1,4 +1,4 @@
-//! What the `provider` block came to: shared by all resources of a process.
+//! The result of the `provider` block, shared by all resources of a process.
 
 use std::{
     sync::{Arc, PoisonError, RwLock},
@@ -9,23 +9,23 @@ use tokio::sync::OnceCell;
 
 use crate::api::Api;
 
-/// How long a plan waits to learn whether the control plane answers. Once a process.
+/// The time limit for finding out, once per process, whether the control plane responds to a plan.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Shared by all resources.
+/// The settings, shared by all resources.
 #[derive(Debug, Default)]
 pub struct Session {
     settings: RwLock<Settings>,
 }
 
-/// What the `provider` block came to.
+/// The settings from the `provider` block.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The way to the control plane, or why there is none.
+    /// The client of the control plane, or the reason there is none.
     pub api: Result<Api, String>,
-    /// Whose objects these are.
+    /// The owner of the objects.
     pub owner: String,
-    /// The namespace of what does not say one; none while it is not known.
+    /// The default namespace; none while it is unknown.
     pub namespace: Option<String>,
     reachable: Arc<OnceCell<bool>>,
 }
@@ -37,7 +37,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// These.
+    /// Settings with these values.
     #[must_use]
     pub fn new(api: Result<Api, String>, owner: String, namespace: Option<String>) -> Self {
         Self { api, owner, namespace, reachable: Arc::new(OnceCell::new()) }
@@ -49,22 +49,22 @@ impl Settings {
         format!("terraform:{}", self.owner)
     }
 
-    /// The way to a control plane that answers; asked once, and then remembered.
+    /// The client of a control plane that responds; checked once, then cached.
     pub async fn reachable(&self) -> Option<&Api> {
         let api = self.api.as_ref().ok()?;
-        let answers = self.reachable.get_or_init(|| api.answers(PROBE_LIMIT)).await;
-        answers.then_some(api)
+        let responds = self.reachable.get_or_init(|| api.responds(PROBE_LIMIT)).await;
+        responds.then_some(api)
     }
 }
 
 impl Session {
-    /// The settings now.
+    /// The current settings.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes other settings.
+    /// Replaces the settings.
     pub fn configure(&self, settings: Settings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json};
 use tfplugin6::{Attribute, AttributePath, Diagnostic, NestedBlock, Value};
 
-/// Where the block is kept on the object, so that an import finds it again.
+/// The annotation that stores the block on the object, so that an import finds it.
 pub const ANNOTATION: &str = "terraform.berth.dev/timeouts";
-/// How long a read may take unless the block says otherwise.
+/// The default timeout of a read, in seconds.
 const READ: u64 = 60;
-/// The longest timeout taken: a day.
+/// The longest timeout accepted, in seconds: a day.
 const LONGEST: u64 = 86_400;
-/// The operations, in the order of [`crate::kind::Facts::timeouts`].
+/// The operations, in the order of [`crate::kind::KindInfo::timeouts`].
 pub const OPERATIONS: [&str; 4] = ["create", "update", "delete", "read"];
 
 /// An operation with a timeout.
@@ -23,18 +23,19 @@ pub enum Operation {
     Read,
 }
 
-/// The block Terraform is told of.
+/// The block in the Terraform schema.
 #[must_use]
 pub fn block(defaults: [u64; 3]) -> NestedBlock {
     let attributes = OPERATIONS.iter().enumerate().map(|(i, name)| {
         let default = text(defaults.get(i).copied().unwrap_or(READ));
-        let text = format!("How long a {name} may take, such as `30s`, `10m` or `1h`. Default `{default}`.");
+        let text =
+            format!("Timeout of the {name} operation, such as `30s`, `10m` or `1h`. Default `{default}`.");
         Attribute::string(*name).optional().description(text)
     });
     NestedBlock::single("timeouts", attributes.collect())
 }
 
-/// How long an operation may take.
+/// The timeout of an operation.
 #[must_use]
 pub fn limit(operation: Operation, state: &Value, defaults: [u64; 3]) -> Duration {
     let index = operation as usize;
@@ -43,7 +44,7 @@ pub fn limit(operation: Operation, state: &Value, defaults: [u64; 3]) -> Duratio
     Duration::from_secs(written.unwrap_or_else(|| defaults.get(index).copied().unwrap_or(READ)))
 }
 
-/// What is wrong with the block.
+/// The problems with the block.
 #[must_use]
 pub fn check(config: &Value) -> Vec<Diagnostic> {
     let wrong = |name: &&str| {
@@ -61,7 +62,7 @@ pub fn check(config: &Value) -> Vec<Diagnostic> {
     OPERATIONS.iter().filter_map(wrong).collect()
 }
 
-/// The block as it is kept on the object.
+/// The block as the annotation's value.
 #[must_use]
 pub fn to_annotation(block: &Value) -> Option<String> {
     let entries =
@@ -70,7 +71,7 @@ pub fn to_annotation(block: &Value) -> Option<String> {
     (!block.is_null()).then(|| Json::Object(entries).to_string())
 }
 
-/// The block as it was kept on the object.
+/// The block from the annotation.
 #[must_use]
 pub fn from_annotation(object: &Json) -> Value {
     let text =
@@ -79,7 +80,7 @@ pub fn from_annotation(object: &Json) -> Value {
     Value::object(OPERATIONS.map(|name| (name, Value::from(entries.get(name).and_then(Json::as_str)))))
 }
 
-/// `1h30m` in seconds.
+/// Parses `1h30m` into seconds.
 fn parse(text: &str) -> Option<u64> {
     let mut seconds = 0_u64;
     let mut rest = text;
@@ -98,7 +99,7 @@ fn parse(text: &str) -> Option<u64> {
     (1..=LONGEST).contains(&seconds).then_some(seconds)
 }
 
-/// Seconds as people write them.
+/// Formats seconds for people.
 #[must_use]
 pub fn text(seconds: u64) -> String {
     if seconds.is_multiple_of(60) { format!("{}m", seconds / 60) } else { format!("{seconds}s") }
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_has_a_default() {
+    fn an_operation_without_a_timeout_has_a_default() {
         let state = Value::object([("timeouts", Value::object([("create", Value::from("90s"))]))]);
         assert_eq!(limit(Operation::Create, &state, [1, 2, 3]), Duration::from_secs(90));
         assert_eq!(limit(Operation::Delete, &state, [1, 2, 3]), Duration::from_secs(3));

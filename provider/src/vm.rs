@@ -1,23 +1,27 @@
 //! `berth_vm`
 
 mod bootstrap;
+mod placement;
 mod restart;
 
 use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value as Json, json};
-use tfplugin6::{AttributePath, Diagnostic, Value};
+use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
 use crate::{
-    api::{Api, ApiError},
+    api::{Address, Api, ApiError, RetryLimit},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::{Beside, Facts, Kind},
+    kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
 };
+
+/// The time limit for reading a PublicIP, in seconds.
+const READ_SECONDS: u64 = 2;
 
 /// A virtual machine.
 #[derive(Debug)]
@@ -27,21 +31,21 @@ fn network_interfaces() -> Field {
     let fields = vec![
         Field::spec("name", Shape::Text(Form::Name))
             .presence(Presence::Numbered("nic"))
-            .text("Name of the interface within the VM, the key of the list. Default `nic0`, `nic1`, … by its place."),
-        Field::spec("network", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).effect(Effect::PowerCycle),
+            .text("Name of the interface within the VM, the key of the list. Default `nic0`, `nic1`, … by position."),
+        Field::spec("network", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).effect(Effect::Fixed),
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP"),
-        Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::PowerCycle),
-        Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::PowerCycle),
+        Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
+        Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
     Field::spec("network_interfaces", Shape::Keyed(fields)).default(one).effect(Effect::PowerCycle)
 }
 
-fn placement() -> Field {
+fn placement_field() -> Field {
     let fields = vec![
         Field::spec("group", Shape::Text(Form::Name)).effect(Effect::Replace),
-        Field::spec("host", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
-        Field::spec("host_selector", Shape::TextMap).effect(Effect::PowerCycle),
+        Field::spec("host", Shape::Text(Form::Any)).effect(Effect::Placement),
+        Field::spec("host_selector", Shape::TextMap).effect(Effect::Placement),
         Field::spec("preferred_host_selector", Shape::TextMap),
     ];
     Field::spec("placement", Shape::Object(fields))
@@ -62,42 +66,42 @@ fn observed_fields() -> Vec<Field> {
         Field::observed(
             "private_address",
             "/status/privateAddress",
-            "The private address of the first interface. Decided once and kept.",
+            "The private address of the first interface. Allocated once and kept.",
         )
         .follows(&["network_interfaces"]),
         Field::observed(
             "public_address",
             "/status/publicAddress",
-            "The first public address that leads to the VM.",
+            "The first public address of its interfaces, once it is allocated. It reaches the VM while the VM runs.",
         )
         .follows(&["network_interfaces"]),
         Field::observed(
             "host",
             "/status/binding/host",
-            "The host it runs on. Moving to another is no change.",
+            "The host it runs on. A move to another host is not a change of the resource.",
         ),
         Field::observed(
             "instance_id",
             "/status/instanceID",
-            "berth's own identity of the machine; what cloud-init sees.",
+            "berth's own identity of the machine, also visible to cloud-init.",
         ),
         Field::observed(
             "state",
             "/status/state",
-            "One word for what it is doing, such as `Running` or `Stopped`.",
+            "The state of the VM, such as `Running` or `Stopped`.",
         )
         .follows(&["power"]),
     ]
 }
 
 #[async_trait]
-impl Kind for Vm {
-    fn facts(&self) -> Facts {
-        Facts {
+impl ResourceKind for Vm {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_vm",
             kind: "VM",
             plural: "vms",
-            description: "A virtual machine: its class, disks, network interfaces, bootstrap data, power and placement.\n\nNo small change destroys a VM. What a change does stands in the table below and in the plan: it is live, or takes effect at the next power cycle (a warning says so; `allow_reboot` restarts the VM in the same apply), or is refused with the name of the attribute that allows it.",
+            description: "A virtual machine: its class, disks, network interfaces, bootstrap data, power and placement.\n\nNo small change destroys a VM. The table below and the plan show the effect of each change: it is live, or takes effect at the next power cycle (with a warning; `allow_reboot` restarts the VM in the same apply), or is refused with the name of the attribute that allows it. Another boot disk takes effect at the next power cycle; until then the VM runs with the disk it booted from, and that disk stays in use.\n\nA refused change is a warning in the plan and an error in the apply, before the VM is changed. An error in the plan would block `terraform destroy`, because Terraform first makes such a plan for it.",
             example: include_str!("vm/example.tf"),
             timeouts: [600, 600, 600],
         }
@@ -116,17 +120,23 @@ impl Kind for Vm {
             Field::spec("class", Shape::Text(Form::Name)).required().effect(Effect::PowerCycle),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             network_interfaces(),
-            placement(),
+            placement_field(),
             bootstrap::field(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             stop(),
-            Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot),
+            Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(
+                "Any text, at most 230 characters. A change restarts a running VM once (gracefully, according to \
+                 `stop`) and has no effect on a stopped VM. Together with `allow_reboot` and `user_data_policy`, an \
+                 apply restarts the VM only once.",
+            ),
+            Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::local(
                 "wait_for",
                 Shape::Text(Form::Any),
-                "What an apply waits for: `none`, `running` (default: QEMU runs and everything declared is attached), or \
-                 `guest` (the guest agent, or without one its first DHCP lease, was seen).",
+                "The state that an apply waits for: `none`, `running` (default: QEMU runs and everything declared is \
+                 attached), or `guest` (the guest agent answered, or without an agent the guest got its first DHCP \
+                 lease).",
             )
             .one_of(&["none", "running", "guest"])
             .default("running"),
@@ -146,13 +156,20 @@ impl Kind for Vm {
         let mut found = check_disks(config);
         found.extend(check_public_ips(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
+        found.extend(restart::check(config.get("restart_token")));
         found
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
-        refuse_other_identities(change);
         bootstrap::refine(change);
+        refuse_other_identities(change);
+        placement::refine(change);
+        wait_with_another_boot_disk(change);
         restart::refine(change);
+    }
+
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        placement::look(api, change).await;
     }
 
     fn view(&self, object: &Json) -> Json {
@@ -176,26 +193,45 @@ impl Kind for Vm {
         view
     }
 
+    /// Completes the public address from the PublicIP: the VM's host reports it only while the VM runs, but the PublicIP has
+    /// it before.
+    async fn complete(&self, api: &Api, mut object: Json) -> Json {
+        let Some(name) = public_ip_to_read(&object).map(str::to_owned) else { return object };
+        let namespace = object.pointer("/metadata/namespace").and_then(Json::as_str).unwrap_or_default();
+        let place = Address::berth("publicips", namespace, &name);
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        if let Ok(Some(public_ip)) = api.get(&place, &retry_limit).await
+            && let Some(address) = public_ip.pointer("/status/address")
+            && let Some(status) = object.get_mut("status").and_then(Json::as_object_mut)
+        {
+            status.insert("publicAddress".into(), address.clone());
+        }
+        object
+    }
+
     fn declare(&self, spec: &mut Json, name: &str, planned: &Value, private: &Private) {
         bootstrap::declare(spec, name, planned, private);
         restart::declare(spec, private);
     }
 
-    fn outcome(&self, object: &Json, wishes: &Value) -> Outcome {
-        let wait_for = wishes.get("wait_for").as_str().unwrap_or("running");
+    fn outcome(&self, object: &Json, planned: &Value) -> Outcome {
+        let wait_for = planned.get("wait_for").as_str().unwrap_or("running");
         if wait_for == "none" {
-            return Outcome::Done;
+            return addresses(object);
         }
         let readiness = Readiness::of(object);
-        // What only waits for the next power cycle is as ready as it gets.
+        // An object that only waits for the next power cycle cannot become more ready.
         let waits_for_person =
             readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
         let outcome = match readiness.outcome() {
             Outcome::Waiting(_) if readiness.current && waits_for_person => Outcome::Done,
             outcome => outcome,
         };
-        if outcome != Outcome::Done || object.pointer("/spec/power") == Some(&json!("Stopped")) {
+        if outcome != Outcome::Done {
             return outcome;
+        }
+        if object.pointer("/spec/power") == Some(&json!("Stopped")) {
+            return addresses(object);
         }
         let wanted: &[&str] = if wait_for == "guest" { &["Running", "GuestReady"] } else { &["Running"] };
         let missing = wanted.iter().find(|&&kind| !readiness::is_true(object, kind));
@@ -205,17 +241,21 @@ impl Kind for Vm {
         })
     }
 
-    /// Its hardware is decided at its first start: before that there is nothing to lose.
-    fn has_lived(&self, object: &Json) -> bool {
+    /// The hardware is fixed at the first start: before that there is nothing to lose.
+    fn is_worth_keeping(&self, object: &Json) -> bool {
         let ran = |pointer| object.pointer(pointer).is_some_and(|value| !value.is_null());
         ran("/status/hardware") || ran("/status/process") || readiness::is_true(object, "Running")
     }
 
-    async fn write_beside(&self, beside: Beside<'_>) -> Result<(), ApiError> {
-        bootstrap::write_secret(beside).await
+    fn has_side_object(&self, side_object: &SideObject<'_>) -> bool {
+        bootstrap::user_data_to_write(side_object).is_some()
     }
 
-    async fn read_beside(
+    async fn write_side_object(&self, side_object: SideObject<'_>) -> Result<(), ApiError> {
+        bootstrap::write_secret(side_object).await
+    }
+
+    async fn read_side_object(
         &self,
         api: &Api,
         object: &Json,
@@ -224,6 +264,28 @@ impl Kind for Vm {
     ) -> Result<Private, ApiError> {
         bootstrap::read(api, object, private, state).await
     }
+}
+
+/// Whether every interface has its addresses, which it gets when the VM is placed. Outputs made of them should be complete
+/// after the apply.
+fn addresses(object: &Json) -> Outcome {
+    let list = |pointer| object.pointer(pointer).and_then(Json::as_array).into_iter().flatten();
+    let has_address =
+        |wanted: &&Json| list("/status/interfaces").any(|given| given.get("name") == wanted.get("name"));
+    match list("/spec/networkInterfaces").find(|wanted| !has_address(wanted)) {
+        Some(wanted) => Outcome::Soon(format!("the address of {}", wanted["name"])),
+        None => Outcome::Done,
+    }
+}
+
+/// The first PublicIP of a VM, if the status lacks its address for the current generation.
+fn public_ip_to_read(object: &Json) -> Option<&str> {
+    let has_address = object.pointer("/status/publicAddress").is_some_and(Json::is_string);
+    if has_address && Readiness::of(object).current {
+        return None;
+    }
+    let interfaces = object.pointer("/spec/networkInterfaces").and_then(Json::as_array)?;
+    interfaces.iter().find_map(|interface| interface.get("publicIP")?.as_str())
 }
 
 fn check_disks(config: &Value) -> Vec<Diagnostic> {
@@ -238,7 +300,7 @@ fn check_disks(config: &Value) -> Vec<Diagnostic> {
         [_] => Vec::new(),
         [] if disks.is_null() => Vec::new(),
         [] => {
-            let detail = "Exactly one disk must have boot = true: the one the VM starts from.";
+            let detail = "Exactly one disk must have boot = true: the VM starts from it.";
             vec![Diagnostic::error("No boot disk", detail).at("disks")]
         }
         [_, second, ..] => {
@@ -258,7 +320,7 @@ fn check_public_ips(config: &Value) -> Vec<Diagnostic> {
         {
             let path = AttributePath::root("network_interfaces").index(i).attribute("public_ip");
             let detail = format!(
-                "The public address {name:?} is on another interface of this VM already; it can be on one only."
+                "Another interface of this VM has the public address {name:?} already; an address leads to one interface."
             );
             found.push(Diagnostic::error("A public address on two interfaces", detail).at(path));
         }
@@ -266,23 +328,40 @@ fn check_public_ips(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
-/// An interface's network, MAC and address are its identity: another one is another interface.
+/// Refuses to change an interface's network, MAC or address: they are its identity, and other values mean another interface.
 fn refuse_other_identities(change: &mut PlannedChange<'_>) {
     if change.is_create() || !change.replace.is_empty() {
         return;
     }
-    let fixed = ["network", "mac_address", "address"];
-    let refused = change.changes.iter().filter_map(|change| {
-        let path = change.path.to_string();
-        let name = path.rsplit_once("].").filter(|(list, _)| list.starts_with("network_interfaces["))?.1;
-        fixed.contains(&name).then(|| {
-            let detail = format!(
-                "{name} cannot change on an existing interface. Give the interface another name: then it is taken away and \
-                 another one takes its place at the next power cycle."
-            );
-            Diagnostic::error(format!("{name} of an interface cannot change"), detail).at(change.path.clone())
-        })
-    });
-    let refused: Vec<Diagnostic> = refused.collect();
-    change.diagnostics.extend(refused);
+    // An unknown value may become the current one.
+    let known =
+        change.with_effect(Effect::Fixed).filter(|fixed| !change.planned.at(&fixed.path).is_unknown());
+    let refused: Vec<AttributePath> = known.map(|fixed| fixed.path.clone()).collect();
+    for path in refused {
+        let text = path.to_string();
+        let name = text.rsplit('.').next().unwrap_or_default();
+        let detail = format!(
+            "{name} cannot change on an existing interface. Give the interface another name: a new interface then \
+             replaces it at the next power cycle."
+        );
+        change.refuse(format!("{name} of an interface cannot change"), detail, path);
+    }
+}
+
+/// Delays a change of the boot disk: a running VM keeps the disk it booted from until it is off.
+fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
+    let boot = |state: &Value| {
+        let disks = state.get("disks").elements();
+        disks
+            .iter()
+            .find(|disk| disk.get("boot").as_bool() == Some(true))?
+            .get("name")
+            .as_str()
+            .map(str::to_owned)
+    };
+    let (Some(was), Some(is)) = (boot(change.prior), boot(&change.planned)) else { return };
+    let disks = AttributePath::root("disks");
+    for change in change.changes.iter_mut().filter(|change| was != is && change.path == disks) {
+        change.effect = Effect::PowerCycle;
+    }
 }

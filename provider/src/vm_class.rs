@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use crate::{
     field::{Effect, Field, Shape},
     form::Form,
-    kind::{Facts, Kind},
+    kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
 };
 
@@ -14,13 +14,13 @@ use crate::{
 #[derive(Debug)]
 pub struct VmClass;
 
-impl Kind for VmClass {
-    fn facts(&self) -> Facts {
-        Facts {
+impl ResourceKind for VmClass {
+    fn info(&self) -> KindInfo {
+        KindInfo {
             type_name: "berth_vm_class",
             kind: "VMClass",
             plural: "vmclasses",
-            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle. Destroying one that VMs name is refused.",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: r#"resource "berth_vm_class" "small" {
   name   = "small"
   cpus   = 1
@@ -45,12 +45,12 @@ impl Kind for VmClass {
         ]
     }
 
-    fn outcome(&self, object: &Json, _wishes: &tfplugin6::Value) -> Outcome {
+    fn outcome(&self, object: &Json, _planned: &tfplugin6::Value) -> Outcome {
         seen(object)
     }
 }
 
-/// Nothing has to come into being: it is enough that the control plane has looked at it.
+/// Whether the control plane has observed the object: nothing has to be created for it.
 pub(crate) fn seen(object: &Json) -> Outcome {
     let readiness = Readiness::of(object);
     match (readiness.outcome(), readiness.ready) {

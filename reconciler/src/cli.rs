@@ -1,15 +1,21 @@
 //! The command line.
 
+mod time;
+
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
 
+use berth_controllers::{self as controllers, PlacementPolicy, TenantNetworks};
+use berth_host::linux::UidRange;
 use clap::{Args, Parser, Subcommand};
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
-use crate::{controllers::Filling, log::LogOptions};
+use crate::log::LogOptions;
+pub use time::TimeSpan;
+pub(crate) use time::time;
 
 /// Runs virtual machines on KVM hosts, declared in Terraform or as Kubernetes objects.
 #[derive(Debug, Parser)]
@@ -21,65 +27,87 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What berth is to do.
+/// The subcommands of `berth`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Everything on one machine: control plane, controllers and host agent in one process.
+    /// Runs everything on one machine: control plane, controllers and host agent in one process.
     Up(UpOptions),
-    /// The controllers, on a Kubernetes control plane.
+    /// Runs the controllers on a Kubernetes control plane.
     Controllers(ControllersOptions),
-    /// The host agent of this machine; or, with a subcommand, what an administrator does with hosts.
+    /// Runs the host agent of this machine; its subcommands administer hosts.
     Host(HostOptions),
-    /// Lets hosts join, and ends their access.
+    /// Creates, lists and revokes the tokens of hosts.
     Token(TokenOptions),
     /// Prints the definitions, admission policies and roles to apply to a Kubernetes control plane, as YAML.
     Crds(CrdsOptions),
     /// Prints a kubeconfig for this machine's `berth up`.
     Kubeconfig(KubeconfigOptions),
-    /// Brings a deleted disk back from the trash.
+    /// Restores a deleted disk from the trash.
     Undelete(UndeleteOptions),
-    /// Backs up this machine's control plane, while `berth up` runs or not.
+    /// Backs up this machine's control plane. `berth up` may be running.
     Backup(BackupOptions),
-    /// Puts a backup in place of this machine's control plane. `berth up` must not be running.
+    /// Replaces this machine's control plane with a backup. `berth up` must not be running.
     Restore(RestoreOptions),
-    /// Moves this site to another control plane, a Kubernetes cluster, while its guests run; or back.
+    /// Moves this site to a Kubernetes cluster, or back, while its guests run.
     Graduate(GraduateOptions),
-    /// The encryption of Secrets in this machine's control plane.
+    /// Manages the encryption of Secrets in this machine's control plane.
     Secrets(SecretsOptions),
-    /// Shows what became of an object: when, who, how, and which fields.
+    /// Shows the revisions of an object: time, user, client and changed fields.
     History(HistoryOptions),
-    /// Shows what has changed since a time or a revision.
+    /// Shows the changes since a time or a revision.
     Diff(DiffOptions),
 }
 
-/// Where berth keeps what is its own on this machine.
+/// Where berth stores its data on this machine.
 #[derive(Args, Clone, Debug)]
 pub struct StateDir {
-    /// The directory of everything berth keeps on this machine.
+    /// The directory for all data that berth stores on this machine.
     #[arg(long, global = true, env = "BERTH_STATE_DIR", default_value = "/var/lib/berth")]
     pub state_dir: PathBuf,
 }
 
-/// What the agent of this machine is told.
+/// Options of this machine's agent.
 #[derive(Args, Clone, Debug)]
 pub struct AgentOptions {
     /// The name of this machine's Host object. Default: the machine's host name.
     #[arg(long = "host-name", visible_alias = "name", env = "BERTH_HOST_NAME")]
     pub host_name: Option<String>,
-    /// Labels of this machine's Host object, set when it is made: `--label topology.kubernetes.io/zone=a`.
+    /// Labels of this machine's Host object, set when it is created: `--label topology.kubernetes.io/zone=a`.
     #[arg(long = "label", value_parser = label)]
     pub labels: Vec<(String, String)>,
     /// Virtual CPUs offered for each real one.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpu_overcommit: u32,
-    /// The address other hosts reach this one at: networks that are on several hosts go between such addresses (VXLAN,
-    /// UDP port 4789). Default: the one the default route leaves from, or else the connection to the control plane.
+    /// The address at which other hosts reach this one: networks that span hosts use it for tunnels (VXLAN, UDP port
+    /// 4789). Default: the source address of the default route, or else of the connection to the control plane.
     #[arg(long, env = "BERTH_ADDRESS")]
     pub address: Option<Ipv4Addr>,
-    /// The interface the addresses of `l2` pools are announced on. Default: that of the default route, or else the one
-    /// with --address.
+    /// The interface that announces the addresses of `l2` pools. Default: the interface of the default route, or else the
+    /// one with --address.
     #[arg(long, env = "BERTH_PUBLIC_INTERFACE")]
     pub public_interface: Option<String>,
+    /// A folder of this machine from which Images of all tenants may be read (`file:///…`). Can be given several times.
+    /// Default: none, which refuses `file://`.
+    #[arg(long = "image-dir", env = "BERTH_IMAGE_DIR", value_name = "FOLDER", value_delimiter = ':')]
+    pub image_dirs: Vec<PathBuf>,
+    /// A range of addresses that this machine may fetch Images from, although it is private, loopback, link-local or
+    /// the like. A wider range than one address does not allow the addresses of hosts, of their guests and of the
+    /// control plane. Can be given several times.
+    #[arg(long = "image-allow", env = "BERTH_IMAGE_ALLOW", value_name = "CIDR", value_delimiter = ',')]
+    pub image_allow: Vec<IpNet>,
+    /// Allows guests to reach these ranges, which are blocked otherwise: addresses of this host, of other hosts and of the
+    /// control plane, and link-local addresses.
+    #[arg(long, env = "BERTH_GUEST_ALLOW", value_name = "CIDR", value_delimiter = ',')]
+    pub guest_allow: Vec<Ipv4Net>,
+    /// The range of user ids for QEMU: each VM has one of its own. No account, container or other service of this machine may
+    /// use an id of the range; ids in /etc/passwd, in /etc/subuid and of running processes are skipped.
+    #[arg(
+        long,
+        env = "BERTH_QEMU_UID_RANGE",
+        value_name = "FIRST-LAST",
+        default_value = "2100000000-2116777215"
+    )]
+    pub qemu_uid_range: UidRange,
 }
 
 impl AgentOptions {
@@ -94,12 +122,55 @@ fn label(text: &str) -> Result<(String, String), String> {
     pair.ok_or_else(|| format!("{text:?} is not key=value"))
 }
 
-/// What the controllers are told.
+/// Options of the scheduler.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct PlacementOptions {
-    /// Which of several hosts that can take a VM it goes to, after the wishes of its group and its preferred labels.
+    /// Which host a VM is placed on when several can take it. Placement groups and preferred labels take precedence.
     #[arg(long, env = "BERTH_PLACEMENT", value_enum, default_value_t)]
-    pub placement: Filling,
+    pub placement: PlacementPolicy,
+}
+
+/// Limits of tenants' Networks: those outside of the administrator's namespace `berth-shared`.
+#[derive(Args, Clone, Debug)]
+pub struct TenantOptions {
+    /// The range of the Networks `default`. Each namespace gets one with a part of this range when a VM first needs it. If
+    /// `berth-shared` has a Network `default`, namespaces without their own use that one instead.
+    #[arg(long, env = "BERTH_PRIVATE_CIDR", value_name = "CIDR", default_value = controllers::DEFAULT_RANGE)]
+    pub private_cidr: Ipv4Net,
+    /// The prefix length of these parts. 20 gives a namespace addresses for 4,093 VMs.
+    #[arg(long, default_value_t = controllers::DEFAULT_PREFIX, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(8..=29))]
+    pub private_prefix: u8,
+    /// The ranges allowed for tenants' Networks. Default: any range that no other Network and no host uses.
+    #[arg(long, env = "BERTH_TENANT_RANGES", value_name = "CIDR", value_delimiter = ',')]
+    pub tenant_ranges: Vec<Ipv4Net>,
+    /// The shortest prefix length of a tenant's Network: 16 allows 10.1.0.0/16 and nothing larger.
+    #[arg(long, default_value_t = 16, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(8..=29))]
+    pub tenant_prefix: u8,
+    /// The maximum number of Networks in a namespace.
+    #[arg(long, default_value_t = 32, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=4096))]
+    pub tenant_networks: u16,
+}
+
+impl TenantOptions {
+    /// The options for the controllers.
+    ///
+    /// *Errors:* the parts of `--private-cidr` would be larger than the whole.
+    pub fn networks(&self) -> anyhow::Result<TenantNetworks> {
+        let whole = self.private_cidr.trunc();
+        anyhow::ensure!(
+            whole.prefix_len() <= self.private_prefix,
+            "--private-cidr {whole} has no part with --private-prefix {}: give a prefix of {} or longer",
+            self.private_prefix,
+            whole.prefix_len(),
+        );
+        Ok(TenantNetworks {
+            ranges: self.tenant_ranges.clone(),
+            shortest_prefix: self.tenant_prefix,
+            per_namespace: self.tenant_networks.into(),
+            default_range: whole,
+            default_prefix: self.private_prefix,
+        })
+    }
 }
 
 /// `berth up`
@@ -107,56 +178,58 @@ pub struct PlacementOptions {
 pub struct UpOptions {
     #[command(flatten)]
     pub state: StateDir,
-    /// The address the API is served on, with TLS.
+    /// The address on which the API is served, with TLS.
     #[arg(long, env = "BERTH_LISTEN", default_value = "127.0.0.1:7443")]
     pub listen: SocketAddr,
-    /// More names and addresses the API's certificate is valid for.
+    /// Additional names and addresses for the API's certificate.
     #[arg(long = "tls-san")]
     pub tls_san: Vec<String>,
-    /// The range of the Network `default`, when it is made.
-    #[arg(long, default_value = "10.77.0.0/16")]
-    pub private_cidr: Ipv4Net,
-    /// The range of the IPPool `default`, when it is made.
+    /// The range of the IPPool `default` when it is created.
     #[arg(long, default_value = "198.18.100.0/24")]
     pub public_cidr: Ipv4Net,
-    /// No VMs on this machine: control plane and controllers only.
+    /// Runs control plane and controllers only, and no VMs on this machine.
     #[arg(long)]
     pub no_agent: bool,
-    /// The user who may read the kubeconfig, so that terraform need not run as root.
+    /// The owner of the kubeconfig file, so that terraform need not run as root.
     #[arg(long)]
     pub kubeconfig_owner: Option<String>,
-    /// A line for every request that would change something goes into this file: who, what, from where, which code.
-    /// At most six files of 64 MiB (FILE, FILE.1, …) are kept.
+    /// Writes a line to this file for each request that would change something: user, verb, object, address, code. At most
+    /// six files of 64 MiB (FILE, FILE.1, …) are kept.
     #[arg(long, env = "BERTH_AUDIT_LOG", value_name = "FILE")]
     pub audit_log: Option<PathBuf>,
-    /// How long revisions that were superseded are kept, for `berth history`, `berth diff` and watches that resume.
-    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = crate::commands::time)]
-    pub history_for: Life,
-    /// How many revisions are kept at most.
+    /// How long superseded revisions are kept for `berth history`, `berth diff` and watches that resume.
+    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = time::time)]
+    pub history_for: TimeSpan,
+    /// The maximum number of revisions kept.
     #[arg(long, default_value_t = 200_000, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     pub history_revisions: u64,
+    /// The maximum size of superseded revisions kept, at least 1Mi.
+    #[arg(long, default_value = "128Mi", value_name = "SIZE")]
+    pub history_size: berth_api::Quantity,
     #[command(flatten)]
     pub backups: BackupSchedule,
     #[command(flatten)]
     pub placement: PlacementOptions,
     #[command(flatten)]
+    pub tenants: TenantOptions,
+    #[command(flatten)]
     pub agent: AgentOptions,
 }
 
-/// Backups that `berth up` makes of its control plane.
+/// Scheduled backups of the control plane of `berth up`.
 #[derive(Args, Clone, Debug)]
 pub struct BackupSchedule {
-    /// Backs the control plane up into this folder, which should be another machine's: any that is mounted here. It is
-    /// for this machine's backups alone. A folder that fails is told in the log and in /metrics; nothing else stops.
+    /// Backs up the control plane into this folder, which should be a mounted folder of another machine and be used for
+    /// this machine only. A failure is logged and exported in /metrics; the server is not affected.
     #[arg(long, env = "BERTH_BACKUP_TO", value_name = "FOLDER")]
     pub backup_to: Option<PathBuf>,
-    /// How often.
-    #[arg(long, default_value = "6h", value_name = "TIME", value_parser = crate::commands::time, requires = "backup_to")]
-    pub backup_every: Life,
-    /// How many backups stay; older ones are removed.
+    /// The interval between backups.
+    #[arg(long, default_value = "6h", value_name = "TIME", value_parser = time::time, requires = "backup_to")]
+    pub backup_every: TimeSpan,
+    /// The number of backups to keep; older ones are removed.
     #[arg(long, default_value_t = 14, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000), requires = "backup_to")]
     pub backup_keep: u16,
-    /// The key of Secrets, the CA and the tokens go into the backups too: whoever can read one is administrator.
+    /// Includes the key of Secrets, the CA and the tokens in the backups: any reader of a backup has administrator access.
     #[arg(long, requires = "backup_to")]
     pub backup_with_keys: bool,
 }
@@ -164,11 +237,11 @@ pub struct BackupSchedule {
 /// `berth backup`
 #[derive(Args, Debug)]
 pub struct BackupOptions {
-    /// The file to make; or a folder, in which each backup gets a name of its own.
+    /// The file to create, or a folder in which each backup gets its own name.
     #[arg(value_name = "FILE|FOLDER")]
     pub target: PathBuf,
-    /// The key of Secrets, the CA and the tokens go into it too: whoever can read it is administrator. Without them,
-    /// keep a copy of control-plane/secrets.key elsewhere; hosts have to join again when the CA is lost.
+    /// Includes the key of Secrets, the CA and the tokens: any reader of the backup has administrator access. Without this
+    /// option, keep a copy of control-plane/secrets.key elsewhere; hosts must join again when the CA is lost.
     #[arg(long)]
     pub with_keys: bool,
     #[command(flatten)]
@@ -178,12 +251,12 @@ pub struct BackupOptions {
 /// `berth restore`
 #[derive(Args, Debug)]
 pub struct RestoreOptions {
-    /// The backup.
+    /// The backup to restore.
     pub file: PathBuf,
-    /// Replaces the control plane there is; its database is kept aside.
+    /// Replaces the existing control plane; its database is renamed and kept.
     #[arg(long)]
     pub replace: bool,
-    /// A copy of the secrets.key the backup was made under, if that is neither in it nor on this machine.
+    /// A copy of the secrets.key of the backup, if the key is neither in the backup nor on this machine.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     #[command(flatten)]
@@ -193,28 +266,28 @@ pub struct RestoreOptions {
 /// `berth graduate`
 #[derive(Args, Debug)]
 pub struct GraduateOptions {
-    /// The kubeconfig of the cluster the site moves to (with --back: from), as its administrator.
+    /// An administrator's kubeconfig of the cluster to move to (with --back: from).
     #[arg(long, value_name = "KUBECONFIG")]
     pub to: Option<PathBuf>,
     /// That kubeconfig's context. Default: its current one.
     #[arg(long, value_name = "CONTEXT", requires = "to")]
     pub to_context: Option<String>,
-    /// The control plane that the site moves to, as its hosts reach it: `https://ADDRESS:PORT`. Default: the server of
-    /// its kubeconfig; if that is a loopback address, this machine's own.
+    /// The address at which hosts reach the control plane that the site moves to: `https://ADDRESS:PORT`. Default: the
+    /// server in its kubeconfig; if that is a loopback address, an address of this machine.
     #[arg(long)]
     pub server: Option<String>,
-    /// Says what would be done, and does nothing.
+    /// Prints the planned steps and changes nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Gives up a move that was begun and has not ended: everything is as before.
+    /// Cancels a move that has not handed over yet, and restores the previous state.
     #[arg(long, conflicts_with = "dry_run")]
     pub abort: bool,
     /// Moves the site back from the cluster to this machine's `berth up`, whose database may come from a backup.
     #[arg(long)]
     pub back: bool,
-    /// How long is waited for the hosts to follow.
-    #[arg(long, default_value = "5m", value_parser = crate::commands::time)]
-    pub wait: Life,
+    /// How long to wait for the hosts to move.
+    #[arg(long, default_value = "5m", value_parser = time::time)]
+    pub wait: TimeSpan,
     #[command(flatten)]
     pub state: StateDir,
     #[command(flatten)]
@@ -224,14 +297,14 @@ pub struct GraduateOptions {
 /// `berth secrets`
 #[derive(Args, Debug)]
 pub struct SecretsOptions {
-    /// What is to be done.
+    /// The action.
     #[command(subcommand)]
     pub action: SecretsAction,
     #[command(flatten)]
     pub state: StateDir,
 }
 
-/// What is to be done with the encryption of Secrets.
+/// Actions on the encryption of Secrets.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum SecretsAction {
     /// Encrypts all Secrets under a new key. `berth up` must not be running.
@@ -247,7 +320,7 @@ pub struct HistoryOptions {
     /// Its namespace.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
-    /// How many revisions, the newest first.
+    /// The maximum number of revisions shown, newest first.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=500))]
     pub limit: u16,
     #[command(flatten)]
@@ -259,16 +332,16 @@ pub struct HistoryOptions {
 /// `berth diff`
 #[derive(Args, Debug)]
 pub struct DiffOptions {
-    /// Since when: a revision, a time (2026-01-02T03:04:05Z), or how long ago (90m, 24h).
+    /// The start: a revision, a time (2026-01-02T03:04:05Z), or an age (90m, 24h).
     #[arg(long, value_name = "TIME|REVISION")]
     pub at: String,
-    /// Of what: `vm`, `vm/web`. Default: every kind of berth's.
+    /// The kind or object: `vm`, `vm/web`. Default: all kinds of berth.
     #[arg(value_name = "KIND[/NAME]")]
     pub object: Option<String>,
-    /// In this namespace only. Default: all; for one object `default`.
+    /// Shows this namespace only. Default: all; for a single object, `default`.
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// Shows what changed in the status too.
+    /// Includes changes of the status.
     #[arg(long)]
     pub status: bool,
     #[command(flatten)]
@@ -277,7 +350,7 @@ pub struct DiffOptions {
     pub connection: Connection,
 }
 
-/// Which control plane, and as whom.
+/// The control plane and the user.
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
     /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the service account inside a cluster.
@@ -293,24 +366,23 @@ pub struct Connection {
 pub struct ControllersOptions {
     #[command(flatten)]
     pub connection: Connection,
-    /// Makes the Network `default` with this range, and with --public-cidr the IPPool `default`, if they are missing.
-    #[arg(long)]
-    pub private_cidr: Option<Ipv4Net>,
-    /// See --private-cidr.
+    /// Creates the IPPool `default` with this range, and the StoragePool `default`, if they are missing.
     #[arg(long)]
     pub public_cidr: Option<Ipv4Net>,
     #[command(flatten)]
     pub placement: PlacementOptions,
+    #[command(flatten)]
+    pub tenants: TenantOptions,
 }
 
 /// `berth host`
 #[derive(Args, Debug)]
 pub struct HostOptions {
-    /// The join string that `berth token create HOST` printed, or @FILE that holds it. Needed once: the host's own
-    /// credential is kept in the state directory and renewed from then on.
+    /// The join string that `berth token create HOST` printed, or @FILE to read it from a file. Needed once: afterwards the
+    /// host stores its own credential in the state directory and renews it.
     #[arg(long, env = "BERTH_JOIN", hide_env_values = true)]
     pub join: Option<String>,
-    /// What an administrator does with hosts. Without one, this machine's agent runs.
+    /// The action on a host. Without one, this machine's agent runs.
     #[command(subcommand)]
     pub action: Option<HostAction>,
     #[command(flatten)]
@@ -319,53 +391,84 @@ pub struct HostOptions {
     pub state: StateDir,
     #[command(flatten)]
     pub agent: AgentOptions,
-    /// For measuring a control plane: instead of this machine's agent, the agents of this many hosts that do not
-    /// exist (`sim-0001`, …), each with 8 CPUs, 32 GiB of memory and 1 TiB of disk. VMs bound to them never run.
+    /// Simulates this many hosts (`sim-0001`, …) to measure a control plane, and does not run this machine's agent. Each has
+    /// 8 CPUs, 32 GiB of memory and 1 TiB of disk. VMs bound to them never run.
     #[arg(long, value_name = "HOSTS", value_parser = clap::value_parser!(u16).range(1..=9999), conflicts_with_all = ["host_name", "join"])]
     pub simulate: Option<u16>,
 }
 
-/// What an administrator does with hosts.
+/// Actions of an administrator on hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostAction {
     /// Lists the hosts.
     List,
-    /// The host takes no new VMs; those it has go on.
+    /// Marks the host as taking no new VMs; existing VMs keep running.
     Cordon {
         /// The host's name.
         host: String,
     },
-    /// The host takes VMs again, and starts those that a drain had stopped.
+    /// Lets the host take VMs again, and starts those that a drain stopped.
     Uncordon {
         /// The host's name.
         host: String,
     },
-    /// Cordons the host and shuts down every VM there, whatever power is declared: an uncordon starts them again.
+    /// Cordons the host and shuts down all its VMs, whatever power they declare. An uncordon starts them again.
     Drain {
         /// The host's name.
         host: String,
-        /// How long to wait until all are off.
-        #[arg(long, default_value = "15m", value_parser = crate::commands::time)]
-        timeout: Life,
-        /// Do not wait.
+        /// How long to wait until all VMs are off.
+        #[arg(long, default_value = "15m", value_parser = time::time)]
+        timeout: TimeSpan,
+        /// Returns without waiting.
         #[arg(long)]
         no_wait: bool,
     },
-    /// Takes a host out for good: its Host, its access and its Lease. Refused while anything is bound to it.
+    /// Opens a recovery after a restore of the control plane: guests and files on the hosts are bound again to the objects
+    /// they were made for, and objects that a host may have are not placed. A recovery closes automatically. `berth restore`
+    /// opens it.
+    Recover {
+        /// The hosts' names.
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        hosts: Vec<String>,
+        /// All hosts.
+        #[arg(long)]
+        all: bool,
+        /// Closes the recovery instead: the controllers treat the host as having none of the restored objects.
+        #[arg(long)]
+        end: bool,
+    },
+    /// Removes a host permanently: its Host, its access and its Lease. Refused while objects are bound to it.
     Forget {
         /// The host's name.
         host: String,
-        /// The machine is gone with everything on it: its VMs and disks are given up. They stay as objects that say
-        /// so until somebody deletes them, and the Host goes with the last one.
+        /// Declares the machine lost with everything on it. Its VMs and disks become Stalled with the reason HostFenced
+        /// until they are deleted, and the Host is deleted together with the last one.
         #[arg(long)]
         lost: bool,
+    },
+    /// Binds orphans of a host to the objects of their names: a guest to its VM, a file to its Disk. A missing Disk is
+    /// created; a VM must be declared first, with its former spec.
+    Adopt {
+        /// The host's name.
+        host: String,
+        /// Names in the Host's `status.orphans`.
+        #[arg(required = true)]
+        orphans: Vec<String>,
+    },
+    /// Removes orphans of a host: a guest is stopped and its state is deleted, a file is moved to the trash.
+    Release {
+        /// The host's name.
+        host: String,
+        /// Names in the Host's `status.orphans`.
+        #[arg(required = true)]
+        orphans: Vec<String>,
     },
 }
 
 /// `berth token`
 #[derive(Args, Debug)]
 pub struct TokenOptions {
-    /// What is to be done.
+    /// The action.
     #[command(subcommand)]
     pub action: TokenAction,
     #[command(flatten)]
@@ -374,14 +477,14 @@ pub struct TokenOptions {
     pub state: StateDir,
 }
 
-/// What is to be done with hosts' tokens.
+/// Actions on the tokens of hosts.
 #[derive(Debug, Subcommand)]
 pub enum TokenAction {
-    /// Prints one line with which the host of that name may join. Whoever has the line is that host.
+    /// Prints a join string of one line for a host. Anyone with this line can act as the host: treat it as a password.
     Create(TokenCreate),
     /// Lists the hosts that have tokens.
     List,
-    /// Ends all tokens of a host at once.
+    /// Revokes all tokens of a host immediately.
     Revoke {
         /// The host's name.
         host: String,
@@ -391,27 +494,23 @@ pub enum TokenAction {
 /// `berth token create`
 #[derive(Args, Debug)]
 pub struct TokenCreate {
-    /// The name of the host that is to join.
+    /// The name of the host to join.
     pub host: String,
-    /// How long the host may take to join. Its own token, which it gets when it joins, is renewed by itself.
-    #[arg(long, default_value = "24h", value_parser = crate::commands::token_life)]
-    pub expires: Life,
-    /// The control plane as the host reaches it: `https://ADDRESS:PORT`. Default: the server of the kubeconfig; if
-    /// that is a loopback address, this machine's own.
+    /// How long the join string is valid. The host renews the token that it gets when it joins.
+    #[arg(long, default_value = "24h", value_parser = time::token_life)]
+    pub expires: TimeSpan,
+    /// The address at which the host reaches the control plane: `https://ADDRESS:PORT`. Default: the server in the
+    /// kubeconfig; if that is a loopback address, an address of this machine.
     #[arg(long)]
     pub server: Option<String>,
 }
 
-/// A length of time.
-#[derive(Clone, Copy, Debug)]
-pub struct Life(pub std::time::Duration);
-
 /// `berth crds`
 #[derive(Args, Debug)]
 pub struct CrdsOptions {
-    /// Adds the Network, IPPool and StoragePool `default` with these ranges.
-    #[arg(long, num_args = 2, value_names = ["PRIVATE_CIDR", "PUBLIC_CIDR"])]
-    pub defaults: Option<Vec<Ipv4Net>>,
+    /// Adds the StoragePool `default`, and the IPPool `default` with this range.
+    #[arg(long, value_name = "PUBLIC_CIDR")]
+    pub defaults: Option<Ipv4Net>,
 }
 
 /// `berth kubeconfig`
@@ -426,7 +525,7 @@ pub struct KubeconfigOptions {
 pub struct UndeleteOptions {
     /// The disk: `name` or `namespace/name`.
     pub disk: String,
-    /// The volume, when several deleted disks had that name.
+    /// The volume id, if several deleted disks had this name. Default: the newest.
     #[arg(long)]
     pub volume: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What each command does: thin edges around the libraries.
+//! The commands: thin wrappers around the libraries.
 
 mod addresses;
 mod agent;
@@ -11,12 +11,14 @@ mod diff;
 mod graduate;
 mod history;
 mod host;
-mod hosts;
+pub mod hosts;
 mod kubeconfig;
 mod machine;
 mod resources;
 mod signals;
 mod simulate;
+mod state_dir;
+mod this_machine;
 mod token;
 mod undelete;
 mod up;
@@ -27,9 +29,9 @@ use anyhow::Context;
 
 use crate::cli::{Cli, Command};
 
-/// Does what the command line says.
+/// Runs the command.
 ///
-/// *Errors:* what failed, as a chain for people.
+/// *Errors:* the failure, as a chain for the user.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Crds(options) => crds::run(&options),
@@ -51,17 +53,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// The life of a token, as it is written on the command line.
-pub(crate) fn token_life(text: &str) -> Result<crate::cli::Life, String> {
-    token::life(text).map(crate::cli::Life)
-}
-
-/// A length of time, as it is written on the command line.
-pub(crate) fn time(text: &str) -> Result<crate::cli::Life, String> {
-    token::duration(text).map(crate::cli::Life)
-}
-
-/// How long a thread for work that blocks waits for more of it: each keeps some 300 KiB for what it allocates.
+/// How long an idle thread for blocking work lives: each keeps some 300 KiB for its allocations.
 const IDLE_THREAD: Duration = Duration::from_secs(1);
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

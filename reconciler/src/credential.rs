@@ -1,4 +1,5 @@
-//! A joined host's own credential: got with a join string, kept in its state directory, renewed before it runs out.
+//! A joined host's own credential: obtained with a join string, kept in its state directory, renewed before it
+//! expires.
 
 use std::{
     io::Write,
@@ -9,6 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use berth_api::{SYSTEM_NAMESPACE, manifests::access};
+use berth_engine::ErrorChain;
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -27,15 +29,15 @@ use crate::join::{self, Join, TokenTimes};
 
 /// The kubeconfig of a joined host, in its state directory.
 pub const KUBECONFIG: &str = "host.kubeconfig";
-/// The token it names; the other one while a host goes from one control plane to another, so that it has a whole
-/// credential at every moment.
+/// The token it names; the other one while a host moves from one control plane to another, so that it has a
+/// complete credential at every moment.
 pub const TOKEN: &str = "host.token";
 const OTHER_TOKEN: &str = "host-2.token";
-/// How long a host's own token is asked to last: a host that was off for a holiday comes back by itself.
+/// The requested lifetime of a host's own token: a host that was off for a few weeks reconnects by itself.
 const LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How long the control plane may take to answer while joining.
+/// How long the control plane may take to respond while joining.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How soon a failed renewal is tried again.
+/// The delay before a failed renewal is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// The credential in a state directory.
@@ -48,9 +50,9 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// The one kept in the directory, if a host has joined with it.
+    /// Reads the credential kept in the directory, if a host has joined with it.
     ///
-    /// *Errors:* it is there and cannot be read.
+    /// *Errors:* it exists and cannot be read.
     pub fn find(directory: &Path) -> anyhow::Result<Option<Self>> {
         let path = directory.join(KUBECONFIG);
         if !path.exists() {
@@ -65,9 +67,9 @@ impl Credential {
         Ok(Some(Self { directory: directory.to_owned(), token, host }))
     }
 
-    /// Gets a credential with a join string, and keeps it.
+    /// Obtains a credential with a join string, and saves it.
     ///
-    /// *Errors:* in words for the person who joins the host.
+    /// *Errors:* messages for the administrator that joins the host.
     pub async fn join(directory: &Path, join: &Join) -> anyhow::Result<Self> {
         let known = Self::find(directory)?;
         if let Some(known) = &known
@@ -105,7 +107,7 @@ impl Credential {
         cluster.and_then(|cluster| cluster.server).as_ref() == Some(&join.server)
     }
 
-    /// The configuration to talk to the control plane with.
+    /// Returns the client configuration for the control plane.
     ///
     /// *Errors:* the files cannot be used.
     pub async fn config(&self) -> anyhow::Result<Config> {
@@ -118,9 +120,10 @@ impl Credential {
             .with_context(|| format!("using {}", path.display()))
     }
 
-    /// Asks once whether the credential still counts, so that one that was revoked is told at the start.
+    /// Checks once whether the credential is still valid, so that a revoked one is reported at the start.
     ///
-    /// *Errors:* it does not, in words for people. A control plane that does not answer is no error: it is waited for.
+    /// *Errors:* it is not valid; the message is for the user. A control plane that does not respond is no error:
+    /// the host waits for it.
     pub async fn check(&self, client: &Client) -> anyhow::Result<()> {
         let asked = tokio::time::timeout(ANSWER, request(client, &self.host, LIFE)).await;
         match asked {
@@ -130,7 +133,7 @@ impl Credential {
                 bail!(explain(&error, "the control plane", &self.host, Some(&token)))
             }
             Ok(Err(error)) => {
-                warn!(error = %chain(&error), "the control plane does not answer yet");
+                warn!(error = %ErrorChain(&error), "the control plane does not answer yet");
                 Ok(())
             }
             Err(_) => {
@@ -140,7 +143,8 @@ impl Credential {
         }
     }
 
-    /// Renews the token at half its life, for ever. What a client reads the token from is replaced in one step.
+    /// Renews the token at half its lifetime, forever. The file a client reads the token from is replaced
+    /// atomically.
     pub async fn keep(&self, client: &Client) {
         loop {
             tokio::time::sleep(self.wait()).await;
@@ -149,7 +153,9 @@ impl Credential {
                     Ok(()) => info!("renewed this host's token"),
                     Err(error) => warn!(error = format!("{error:#}"), "this host's token could not be kept"),
                 },
-                Err(error) => warn!(error = %chain(&error), "this host's token could not be renewed yet"),
+                Err(error) => {
+                    warn!(error = %ErrorChain(&error), "this host's token could not be renewed yet")
+                }
             }
         }
     }
@@ -158,7 +164,7 @@ impl Credential {
         let token = std::fs::read_to_string(self.directory.join(self.token)).unwrap_or_default();
         let Some(times) = TokenTimes::of(&token) else { return TRY_AGAIN };
         let left = times.renew_at().duration_since(Timestamp::now());
-        // In pieces of a day at most: clocks jump, and a suspended machine sleeps longer than it thinks.
+        // In steps of a day at most: clocks jump, and a suspended machine's timers do not count the suspension.
         let piece = left.clamp(SignedDuration::from_secs(60), SignedDuration::from_hours(24));
         Duration::try_from(piece).unwrap_or(TRY_AGAIN)
     }
@@ -173,7 +179,7 @@ async fn config_of(join: &Join) -> anyhow::Result<Config> {
     Config::from_custom_kubeconfig(kubeconfig, &options).await.context("using the join string")
 }
 
-/// A new token for the host, asked for with `client`'s credential.
+/// Requests a new token for the host with `client`'s credential.
 ///
 /// *Errors:* the control plane's.
 pub async fn request(client: &Client, host: &str, life: Duration) -> kube::Result<String> {
@@ -194,22 +200,7 @@ fn is_final(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404))
 }
 
-/// The error with all its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
-}
-
-/// What went wrong, and what to do about it.
+/// Explains an error and its remedy.
 fn explain(error: &kube::Error, server: &str, host: &str, token: Option<&str>) -> String {
     let again = format!("ask for a new join string (`berth token create {host}`) and join again");
     if let kube::Error::Api(status) = error {
@@ -228,7 +219,7 @@ fn explain(error: &kube::Error, server: &str, host: &str, token: Option<&str>) -
             _ => format!("{server} refused: {}", status.message),
         };
     }
-    let text = chain(error);
+    let text = ErrorChain(error).to_string();
     if text.contains("UnknownIssuer") || text.contains("BadSignature") {
         return format!(
             "{server} is not the control plane the join string is from: its certificate is of another authority; {again}"
@@ -246,7 +237,7 @@ fn explain(error: &kube::Error, server: &str, host: &str, token: Option<&str>) -
     )
 }
 
-/// Writes a file only its owner can read, replacing it in one step.
+/// Writes a file that only its owner can read, replacing it atomically.
 fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         let staged = path.with_extension(format!("{}.new", std::process::id()));
@@ -255,7 +246,10 @@ fn write_private(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&staged)?;
         file.write_all(content)?;
         file.sync_all()?;
-        std::fs::rename(&staged, path)
+        std::fs::rename(&staged, path)?;
+        // The new name is durable only after its directory is synced.
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().with_context(|| format!("writing {}", path.display()))
 }
@@ -271,11 +265,11 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_do() {
         use base64::Engine;
-        let told = |code, token: &str| explain(&api(code), "https://s", "h2", Some(token));
+        let explanation = |code, token: &str| explain(&api(code), "https://s", "h2", Some(token));
         let body = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(r#"{"iat":1,"exp":2}"#);
-        assert!(told(401, &format!("h.{body}.s")).contains("has run out"));
-        assert!(told(401, "x").contains("revoked"));
-        assert!(told(403, "x").contains("berth token create h2"));
+        assert!(explanation(401, &format!("h.{body}.s")).contains("has run out"));
+        assert!(explanation(401, "x").contains("revoked"));
+        assert!(explanation(403, "x").contains("berth token create h2"));
         assert!(is_final(&api(401)) && !is_final(&api(503)));
     }
 

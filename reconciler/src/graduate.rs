@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!      source                                         target
-//!   1  Leaving, and takes no more writes              Receiving or Returning: nobody acts on what is there
+//!   1  Leaving, and rejects writes                    Receiving or Returning: its controllers and agents do not act
 //!   2        ── definitions, namespaces, Secrets, pools … Hosts, Disks, VMs, attachments, statuses ──▶
 //!   3  a ticket for each host                         an account for each host
-//!   4  Moved      ◀── from here on there is no way back but another move
+//!   4  Moved      ◀── point of no return: after this, only another move leads back
 //!   5                                                 InCharge
 //!   6        ── hosts follow their tickets ──▶
 //! ```
 //!
-//! *Guarantees:* it can be interrupted at any point and run again, which goes on where that was; up to step 4 it can be
-//! given up, and then all is as before. Between 4 and 5 nobody is in charge: guests run, nothing new is decided. Never are
-//! both (see [`berth_api::site`]).
+//! *Guarantees:* a move can be interrupted at any point and run again; the next run resumes it. Before step 4 it can be
+//! aborted, which restores the previous state. Between steps 4 and 5 neither control plane is in charge: guests run, and no
+//! new decisions are made. The two are never in charge at the same time (see [`berth_api::site`]).
 //!
-//! The way back is the same with the ends exchanged. What the target has then is an older state of the same site, which
-//! is brought up to date.
+//! The way back is the same procedure with source and target exchanged. The target then holds an older state of the same
+//! site, which is brought up to date.
 
 mod copy;
 mod freeze;
@@ -29,43 +29,41 @@ use std::{collections::BTreeSet, fmt::Write as _, sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use berth_api::{
     MOVED_FROM_ANNOTATION,
-    site::{Record, Site, SiteState},
+    site::{Site, SiteState, TermRecord},
 };
+use berth_engine::{Clock, Identities};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use serde_json::json;
 use tracing::info;
 
-use crate::{
-    clock::{Clock, Identities},
-    install, requests, site,
-};
+use crate::{install, requests, site};
 use copy::{Contents, Copying};
 use kinds::{HOST, NAMESPACE, OURS, Object, SECRET};
 use stage::{Begun, End, Stage, abortable, stage};
 
 pub use hosts::{Destination, ticket};
 
-/// A move that is to be made.
+/// A move to make.
 #[derive(Clone)]
 pub struct Graduation {
-    /// The control plane that is in charge, as administrator.
+    /// The control plane in charge, accessed as administrator.
     pub source: Client,
-    /// The one that is to be, as administrator.
+    /// The control plane to move to, accessed as administrator.
     pub target: Client,
-    /// The target as a member of `system:masters`, for what it takes from nobody else.
+    /// The target accessed as a member of `system:masters`, for operations that it permits to this group only.
     pub masters: Client,
-    /// The source, for messages.
+    /// The source's address, for messages.
     pub from: String,
     /// The target as hosts reach it.
     pub to: Destination,
-    /// What the target has is an older state of the same site: the way back.
+    /// Whether the target holds an older state of the same site: the way back.
     pub back: bool,
-    /// How long is waited for hosts to follow.
+    /// How long to wait for hosts to follow.
     pub wait: Duration,
-    /// Where a new site's identity comes from.
+    /// The source of a new site's identity.
     pub identities: Identities,
-    /// What the times of the hosts' Leases are compared with.
+    /// The clock that the times of the hosts' Leases are compared with.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -78,7 +76,7 @@ impl std::fmt::Debug for Graduation {
     }
 }
 
-/// What became of it.
+/// The result of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Hosts that were alive and have not followed yet.
@@ -95,7 +93,7 @@ async fn understood(client: &Client, which: &str) -> anyhow::Result<(Option<Conf
     Ok((map, site))
 }
 
-/// Which control plane it is, whatever it is called.
+/// Returns the cluster's identity, which does not depend on its address.
 async fn cluster(client: &Client, which: &str) -> anyhow::Result<String> {
     let namespace = requests::get(client, "/api/v1/namespaces/kube-system").await;
     let namespace = namespace.with_context(|| format!("asking the {which} which cluster it is"))?;
@@ -103,8 +101,8 @@ async fn cluster(client: &Client, which: &str) -> anyhow::Result<String> {
     uid.with_context(|| format!("the {which} does not say which cluster it is"))
 }
 
-/// Makes sure that nothing will be refused half-way.
-async fn is_administrator(client: &Client, address: &str) -> anyhow::Result<()> {
+/// Checks for administrator rights up front, so that no request is refused half-way.
+async fn require_administrator(client: &Client, address: &str) -> anyhow::Result<()> {
     let everything = json!({"verb": "*", "group": "*", "resource": "*"});
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": everything}});
@@ -117,13 +115,13 @@ async fn is_administrator(client: &Client, address: &str) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What both ends say.
+/// The recorded site state of source and target.
 struct Ends {
     source_map: Option<ConfigMap>,
     source: Option<Site>,
     target_map: Option<ConfigMap>,
     target: Option<Site>,
-    /// Which control planes they are.
+    /// The identities of the two control planes.
     source_cluster: String,
     target_cluster: String,
 }
@@ -145,9 +143,9 @@ impl Graduation {
         stage(ends.source.as_ref(), ends.target.as_ref(), &to, self.back)
     }
 
-    /// What would be done, for people.
+    /// Describes the move for the user without making it.
     ///
-    /// *Errors:* it cannot be done, and why; a control plane's.
+    /// *Errors:* the reason why the move cannot be made; a control plane's error.
     pub async fn plan(&self) -> anyhow::Result<String> {
         let begun = match self.stage(&self.ends().await?)? {
             Stage::Before(begun) => begun,
@@ -155,7 +153,7 @@ impl Graduation {
                 return Ok("The source has handed over: the target is in charge, and hosts follow.\n".into());
             }
         };
-        let contents = self.is_free(&begun).await?;
+        let contents = self.require_free(&begun).await?;
         let mut text = format!("From {} to {}:\n", self.from, self.to.server);
         for kind in [NAMESPACE, SECRET].into_iter().chain(OURS) {
             let count = contents.of(kind).count();
@@ -174,12 +172,12 @@ impl Graduation {
         Ok(text)
     }
 
-    /// What moves, once it is sure that the target has nothing that is in the way.
+    /// Returns the objects to move after a check that the target has no conflicting objects.
     ///
-    /// *Errors:* it has, and what; somebody who may not do all of it asks; a control plane's.
-    async fn is_free(&self, begun: &Begun) -> anyhow::Result<Contents> {
-        is_administrator(&self.source, &self.from).await?;
-        is_administrator(&self.target, &self.to.server).await?;
+    /// *Errors:* the conflicts; the caller lacks a permission; a control plane's error.
+    async fn require_free(&self, begun: &Begun) -> anyhow::Result<Contents> {
+        require_administrator(&self.source, &self.from).await?;
+        require_administrator(&self.target, &self.to.server).await?;
         let contents = Contents::read(&self.source).await?;
         let target = Contents::read_with(&self.target, &contents.secrets_named()).await?;
         let conflicts = conflicts(&contents, &target, begun.older);
@@ -195,9 +193,9 @@ impl Graduation {
         )
     }
 
-    /// Makes the move, or goes on with it. `tell` hears what is done, for people.
+    /// Makes or resumes the move. `tell` receives progress messages for the user.
     ///
-    /// *Errors:* a control plane's; the target has objects of its own. It can be run again.
+    /// *Errors:* a control plane's error; the target has objects of its own. The call can be repeated.
     pub async fn run(&self, tell: &mut (dyn FnMut(&str) + Send)) -> anyhow::Result<Outcome> {
         let ends = self.ends().await?;
         let leaving = match self.stage(&ends)? {
@@ -216,7 +214,7 @@ impl Graduation {
         Ok(Outcome { missing, silent: &(&all - &alive) - &here })
     }
 
-    /// All that comes before access for the hosts. Returns what the source says then.
+    /// Performs the steps before the hosts get access. Returns the site state that the source records then.
     async fn move_objects(
         &self,
         ends: &Ends,
@@ -224,7 +222,7 @@ impl Graduation {
         tell: &mut (dyn FnMut(&str) + Send),
     ) -> anyhow::Result<Site> {
         if !begun.receiving {
-            self.is_free(&begun).await?;
+            self.require_free(&begun).await?;
             tell("definitions, roles and admission policies");
             install::manifests(&self.target).await.context("installing berth's definitions on the target")?;
         }
@@ -244,7 +242,7 @@ impl Graduation {
         freeze::freeze(&self.source, &self.to.server).await?;
         let coming = if begun.older { SiteState::Returning } else { SiteState::Receiving };
         self.receive(&self.next(&leaving, coming, &ends.source_cluster), ends).await?;
-        tell("objects, statuses and who owns what");
+        tell("objects, statuses and field owners");
         let copying = Copying {
             from: &self.source,
             to: &self.target,
@@ -256,29 +254,29 @@ impl Graduation {
         Ok(leaving)
     }
 
-    /// What the target says when the source says this.
+    /// Returns the target's site state that corresponds to `leaving` on the source.
     fn next(&self, leaving: &Site, state: SiteState, source_cluster: &str) -> Site {
-        let Record { site: id, term } = leaving.next();
+        let TermRecord { site: id, term } = leaving.next();
         Site { id, term, state, other: self.from.clone(), cluster: source_cluster.to_owned() }
     }
 
-    /// The target says that it is being moved to: from then on nobody acts there.
+    /// Records on the target that a site moves to it: from then on its controllers and agents do not act.
     async fn receive(&self, coming: &Site, ends: &Ends) -> anyhow::Result<()> {
         if ends.target.as_ref() != Some(coming) {
             site::write(&self.target, ends.target_map.as_ref(), coming)
                 .await
                 .context("telling the target that it receives a site")?;
         }
-        // It may have been left before, on the way there.
+        // An earlier move may have frozen the target when the site left it.
         freeze::thaw(&self.target).await?;
         copy::until_served(&self.target).await?;
         freeze::until_thawed(&self.target).await?;
-        // Controllers that run there have noticed by then.
+        // Controllers that run on the target have noticed after this time.
         tokio::time::sleep(site::LOOK_EVERY * 2).await;
         Ok(())
     }
 
-    /// The point of no return, and the target's first moment in charge. Returns which hosts were alive before.
+    /// Passes the point of no return and puts the target in charge. Returns the hosts that were alive before.
     async fn hand_over(
         &self,
         leaving: &Site,
@@ -293,7 +291,7 @@ impl Graduation {
                 site::write(&self.source, map.as_ref(), &moved).await.context("handing over")?;
                 info!(site = moved.id, "the source has handed over");
             }
-            _ => bail!("somebody gave the move up meanwhile"),
+            _ => bail!("the move was given up meanwhile"),
         }
         let source_cluster = cluster(&self.source, "source").await?;
         let in_charge = self.next(leaving, SiteState::InCharge, &source_cluster);
@@ -309,13 +307,15 @@ impl Graduation {
         Ok(alive)
     }
 
-    /// Gives the move up: everything is as before, on both. A target that was in charge before keeps what it was given:
-    /// nobody acts there until the site moves to it again.
+    /// Aborts the move and restores the previous state on both control planes. A target that was in charge before
+    /// keeps the objects copied to it; its controllers and agents do not act until the site moves to it again.
     ///
-    /// *Errors:* the source has handed over: there is no way back but the other direction; a control plane's.
+    /// *Errors:* the source has handed over, so that only a move in the other direction leads back; a control
+    /// plane's error.
     pub async fn abort(&self) -> anyhow::Result<()> {
         let ends = self.ends().await?;
-        // Before anything is taken away that a move which still goes on elsewhere could hand over.
+        // The source takes charge again before anything is removed: another process may still run the move and
+        // could hand over.
         stay(&self.source, ends.source_map.as_ref(), ends.source.as_ref()).await?;
         if let (Some(source), Some(target), Some(map)) = (&ends.source, &ends.target, &ends.target_map)
             && target.state == SiteState::Receiving
@@ -328,9 +328,9 @@ impl Graduation {
         reopen(&self.source).await
     }
 
-    /// Takes away what was copied; what the target had before stays.
+    /// Removes the copied objects; objects that the target had before stay.
     async fn remove_copies(&self) -> anyhow::Result<()> {
-        // Secrets are copied before the VMs that name them, and those are taken away first.
+        // Secrets are copied before the VMs that name them, and VMs are removed first.
         let named = Contents::read(&self.source).await?.secrets_named();
         let copies = Contents::read_with(&self.target, &named).await?;
         for object in copies.0.iter().rev().filter(|object| object.kind != NAMESPACE) {
@@ -345,7 +345,8 @@ impl Graduation {
     }
 }
 
-/// Gives a move up when the target cannot be asked: it stays as it is, and nobody acts there.
+/// Aborts a move when the target cannot be reached: the target stays as it is, and its controllers and agents do
+/// not act.
 ///
 /// *Errors:* see [`Graduation::abort`].
 pub async fn abort_source(source: &Client) -> anyhow::Result<()> {
@@ -354,7 +355,8 @@ pub async fn abort_source(source: &Client) -> anyhow::Result<()> {
     reopen(source).await
 }
 
-/// In charge again: nobody can hand over any more, and whoever has done so already is not undone.
+/// Puts the source in charge again, which prevents a later handover. A handover that has already happened is not
+/// undone.
 async fn stay(source: &Client, map: Option<&ConfigMap>, known: Option<&Site>) -> anyhow::Result<()> {
     abortable(known)?;
     if let Some(known) = known.filter(|known| known.state == SiteState::Leaving) {
@@ -364,14 +366,14 @@ async fn stay(source: &Client, map: Option<&ConfigMap>, known: Option<&Site>) ->
     Ok(())
 }
 
-/// No host finds a way elsewhere, and writes are taken again.
+/// Revokes the hosts' tickets and accepts writes again.
 async fn reopen(source: &Client) -> anyhow::Result<()> {
     hosts::revoke(source).await?;
     freeze::thaw(source).await
 }
 
-/// What the target has that is in the way. An older state of the same site is not, if any object of it is one that moved
-/// away from there: else it is some other site's.
+/// Returns the target's objects that conflict with the move. An older state of the same site does not conflict if
+/// at least one of its objects has moved away from the target; otherwise it belongs to some other site.
 fn conflicts(source: &Contents, target: &Contents, older: bool) -> Vec<String> {
     let twin = |theirs: &Object| source.0.iter().find(|object| object.key() == theirs.key());
     let older =
@@ -387,7 +389,7 @@ fn conflicts(source: &Contents, target: &Contents, older: bool) -> Vec<String> {
     theirs.filter(|theirs| !fine(theirs)).map(Object::title).collect()
 }
 
-/// What the report says of hosts.
+/// Reports the hosts that have not followed.
 pub fn hosts_of(outcome: &Outcome) -> String {
     let mut text = String::new();
     for (names, what) in [

@@ -1,25 +1,28 @@
-//! Makes a control plane serve berth's kinds: applies the manifests, and makes the defaults.
+//! Prepares a control plane to serve berth's kinds: applies the manifests, and creates the defaults.
 
 use anyhow::Context;
 use berth_api::{SYSTEM_NAMESPACE, manifests};
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::ConfigMap,
+};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
 use serde_json::Value;
 
-/// Says which manifests were applied last, so that a restart applies them only when they have changed.
+/// Records which manifests were applied last, so that a restart applies them only when they have changed.
 const MARK: &str = "berth-manifests";
 const MANAGER: &str = "berth";
-/// Manifests that are applied at the same time.
+/// The number of manifests applied concurrently.
 const AT_ONCE: usize = 16;
 
-/// Applies all manifests, unless these very ones were applied before.
+/// Applies all manifests, unless these same ones were applied before.
 ///
-/// *Errors:* the control plane refused one, or does not answer.
+/// *Errors:* the control plane rejected one, or does not respond.
 pub async fn manifests(client: &Client) -> anyhow::Result<()> {
     let objects = manifests::all();
     let digest = digest(&objects);
@@ -30,15 +33,36 @@ pub async fn manifests(client: &Client) -> anyhow::Result<()> {
         return Ok(());
     }
     apply_together(client, &objects).await?;
+    remove_retired(client).await?;
     let mark = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}, "data": {"digest": digest}});
     let params = PatchParams::apply(MANAGER).force();
     marks.patch(MARK, &params, &Patch::Apply(&mark)).await.context("noting which manifests were applied")?;
     Ok(())
 }
 
-/// Applies objects in their order, as ours.
+/// Removes the admission policies that an earlier version installed and this one does not have.
+async fn remove_retired(client: &Client) -> anyhow::Result<()> {
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    for name in manifests::retired_admission_policies() {
+        let (binding, policy) = (
+            bindings.delete(name, &DeleteParams::default()).await.map(drop),
+            policies.delete(name, &DeleteParams::default()).await.map(drop),
+        );
+        for removed in [binding, policy] {
+            match removed {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => other
+                    .with_context(|| format!("removing the admission policy {name} of an earlier version"))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies objects in order, with our field manager.
 ///
-/// *Errors:* the control plane refused one, or does not answer.
+/// *Errors:* the control plane rejected one, or does not respond.
 pub async fn apply(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
     for object in objects {
         apply_one(client, object).await?;
@@ -46,9 +70,10 @@ pub async fn apply(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Applies manifests many at a time, so that they are made durable together: a commit each is most of a first start.
+/// Applies many manifests concurrently, so that they are made durable together: separate commits are most of the
+/// time of a first start.
 async fn apply_together(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
-    // What others lie in or refer to comes first.
+    // Objects that others lie in or refer to come first.
     let ground = |object: &&Value| {
         matches!(object["kind"].as_str(), Some("Namespace" | "CustomResourceDefinition" | "ClusterRole"))
     };
@@ -68,11 +93,11 @@ async fn apply_one(client: &Client, object: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the Network, IPPool and StoragePool `default` where they are missing; what is there is left as it is.
+/// Creates the IPPool and the StoragePool `default` where they are missing; existing ones stay as they are.
 ///
-/// *Errors:* the control plane refused one, or does not answer.
-pub async fn defaults(client: &Client, private_cidr: &str, public_cidr: &str) -> anyhow::Result<()> {
-    for object in manifests::defaults(private_cidr, public_cidr) {
+/// *Errors:* the control plane rejected one, or does not respond.
+pub async fn defaults(client: &Client, public_cidr: &str) -> anyhow::Result<()> {
+    for object in manifests::defaults(public_cidr) {
         let (api, name) = api_of(client, &object)?;
         let what = || format!("making the default {}", object["kind"].as_str().unwrap_or_default());
         let parsed: DynamicObject = serde_json::from_value(object.clone()).with_context(what)?;
@@ -126,7 +151,7 @@ mod tests {
     fn the_plural_of_every_manifest_is_what_its_api_is_called() {
         let kinds: std::collections::BTreeSet<String> = manifests::all()
             .iter()
-            .chain(&manifests::defaults("10.0.0.0/16", "192.0.2.0/24"))
+            .chain(&manifests::defaults("192.0.2.0/24"))
             .filter_map(|o| o["kind"].as_str().map(plural))
             .collect();
         let kinds: Vec<_> = kinds.into_iter().collect();
@@ -137,7 +162,6 @@ mod tests {
                 "customresourcedefinitions",
                 "ippools",
                 "namespaces",
-                "networks",
                 "storagepools",
                 "validatingadmissionpolicies",
                 "validatingadmissionpolicybindings",

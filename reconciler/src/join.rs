@@ -1,4 +1,4 @@
-//! How a host joins: one line that says where the control plane is, how to know it, and who the host may be.
+//! How a host joins: one line that contains the control plane's address, its CA and the host's name.
 //!
 //! ```text
 //! admin:  berth token create h2 ──▶ berth1.eyJ…            (server, CA, token of ServiceAccount host-h2)
@@ -11,17 +11,17 @@ use base64::{Engine, engine::general_purpose};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Begins every join string; another form would begin otherwise.
+/// The prefix of every join string; another format would have another prefix.
 const MARK: &str = "berth1.";
-/// Far more than a join string has.
+/// Bytes; far more than a join string has.
 const MAX_LENGTH: usize = 256 * 1024;
 
-/// What a join string says.
+/// The contents of a join string.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     /// The control plane: `https://host:port`.
     pub server: String,
-    /// The certificates that vouch for it, in PEM; none if the public ones do.
+    /// The CA certificates, in PEM; none if the public ones suffice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
     /// The host's first bearer token.
@@ -37,25 +37,25 @@ impl std::fmt::Debug for Join {
     }
 }
 
-/// Why a text is no join string.
+/// The reason why a text is not a join string.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum JoinError {
-    /// It does not begin as one.
+    /// It lacks the prefix.
     #[error("this is no join string: one begins with {MARK:?} and is printed by `berth token create HOST`")]
     NotOne,
-    /// It begins as one, and then does not go on so.
+    /// It has the prefix, and the rest is malformed.
     #[error("the join string is damaged (was all of it copied?): {0}")]
     Damaged(String),
 }
 
 impl Join {
-    /// The one line.
+    /// Encodes the join string.
     pub fn encode(&self) -> String {
         let json = serde_json::to_vec(self).expect("texts always serialize");
         format!("{MARK}{}", general_purpose::URL_SAFE_NO_PAD.encode(json))
     }
 
-    /// Reads the one line.
+    /// Decodes a join string.
     ///
     /// *Errors:* see [`JoinError`].
     pub fn decode(text: &str) -> Result<Self, JoinError> {
@@ -73,17 +73,17 @@ impl Join {
     }
 }
 
-/// The times a token names for itself. Read, not believed: only the control plane can tell whether it counts.
+/// The times in a token's claims. Unverified: only the control plane can verify the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenTimes {
-    /// When it was made.
+    /// When it was issued.
     pub issued: Timestamp,
-    /// When it runs out.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
 impl TokenTimes {
-    /// Of a JSON web token; `None` if it is none or does not say.
+    /// Reads the times from a JSON web token; `None` if it is not one or lacks them.
     pub fn of(token: &str) -> Option<Self> {
         let body = token.trim().split('.').nth(1)?;
         let json = general_purpose::URL_SAFE_NO_PAD.decode(body).ok()?;
@@ -92,14 +92,15 @@ impl TokenTimes {
         Some(Self { issued: time("iat")?, expires: time("exp")? })
     }
 
-    /// When it should be replaced: at half its life, so that a control plane may be away for the other half.
+    /// When it should be replaced: at half its lifetime, so that a control plane may be unreachable for the other
+    /// half.
     pub fn renew_at(&self) -> Timestamp {
         let half = (self.expires.as_second() - self.issued.as_second()).max(0) / 2;
         Timestamp::from_second(self.issued.as_second() + half).unwrap_or(self.expires)
     }
 }
 
-/// A kubeconfig whose token is read from a file beside it, so that renewing it is writing that one file.
+/// A kubeconfig that reads its token from a file beside it, so that a renewal writes only that file.
 pub fn kubeconfig(join: &Join, token_file: &str) -> String {
     let mut cluster = serde_json::json!({"server": join.server});
     if let Some(ca) = &join.ca {

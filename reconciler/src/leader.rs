@@ -1,4 +1,4 @@
-//! One leader: of several `berth controllers` only the one that holds the Lease decides.
+//! Leader election: of several `berth controllers` only the one that holds the Lease decides.
 //!
 //! A leader lease alone is no fence, and is not used as one: every write carries the resourceVersion that was read.
 
@@ -17,24 +17,24 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::clock::Clock;
+use berth_engine::Clock;
 
 const NAME: &str = "berth-controllers";
-/// How long a leader that is not heard of keeps the lease.
+/// How long a leader keeps the lease without renewing it.
 const DURATION: Duration = Duration::from_secs(15);
-/// How often the lease is renewed, or tried for.
+/// The interval between renewals, or between attempts to acquire the lease.
 const PERIOD: Duration = Duration::from_secs(4);
 
-/// Who holds the lease, as this process sees it.
+/// The lease's holder as this process sees it.
 #[derive(Debug)]
 struct Observed {
     version: Option<String>,
-    /// When this version was first seen, by our own clock: the holder's may be wrong.
+    /// When this version was first seen, by the local clock: the holder's may be wrong.
     since: Instant,
 }
 
 /// Waits for the lease, then runs `lead` with a token that is cancelled when the lease is lost; starts over until
-/// `cancel`. The lease is given up at the end, so that another takes over at once.
+/// `cancel`. The lease is released at the end, so that another process takes over at once.
 pub async fn run<F, Fut>(
     client: Client,
     identity: &str,
@@ -86,7 +86,7 @@ async fn keep(leases: &Api<Lease>, identity: &str, clock: &dyn Clock, observed: 
     }
 }
 
-/// Takes or renews the lease; false when another holds it.
+/// Acquires or renews the lease; false when another process holds it.
 async fn take(
     leases: &Api<Lease>,
     identity: &str,

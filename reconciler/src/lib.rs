@@ -1,12 +1,21 @@
-//! The reconciler: controllers that bind what users declare to hosts, and the one binary `berth`.
+//! The one binary `berth`: its commands, and what only they need.
 //!
-//! [`controllers`] decide (which host, which address); the host agent (`berth-agent`) makes it real; the embedded
-//! control plane (`berth-apiserver`) stands where there is no Kubernetes. They meet only through objects.
+//! The controllers (`berth-controllers`) decide which host and which address; the host agent (`berth-agent`) realizes the
+//! decisions; the embedded control plane (`berth-apiserver`) is for sites without Kubernetes. They communicate only
+//! through objects.
+//!
+//! ```text
+//!  cli ─▶ commands ─▶ install, join, leader, recovery, site      one file a command; what several commands need
+//!            │   ╲
+//!            │    graduate      moves a site to another control plane
+//!            ▼
+//!  requests, credential, one_connection, log                     clients, credentials, output
+//! ```
+//!
+//! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
 
 pub mod cli;
-pub mod clock;
 pub mod commands;
-pub mod controllers;
 pub mod credential;
 pub mod graduate;
 pub mod install;
@@ -14,5 +23,6 @@ pub mod join;
 pub mod leader;
 pub mod log;
 pub mod one_connection;
+pub mod recovery;
 mod requests;
 pub mod site;

@@ -1,20 +1,20 @@
-//! Logs: to standard error, as text or JSON, at a level of one's own.
+//! Logging: to standard error, as text or JSON, at a configurable level.
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// How berth logs.
+/// Options for logging.
 #[derive(Args, Clone, Debug)]
 pub struct LogOptions {
-    /// What is logged: a level (error, warn, info, debug, trace) or per-module directives.
+    /// The log level (error, warn, info, debug, trace), or per-module directives.
     #[arg(long = "log-level", env = "BERTH_LOG", default_value = "info", global = true)]
     pub level: String,
-    /// The form of each line.
+    /// The format of log lines.
     #[arg(long = "log-format", env = "BERTH_LOG_FORMAT", default_value = "text", global = true)]
     pub format: LogFormat,
 }
 
-/// The form of a log line.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LogFormat {
     Text,
@@ -23,7 +23,7 @@ pub enum LogFormat {
 
 /// Starts logging for the whole process.
 pub fn start(options: &LogOptions) {
-    // The watchers' own chatter says nothing that our warnings do not.
+    // The watchers' own messages add nothing to our warnings.
     let filter = EnvFilter::try_new(format!("{},kube_runtime=error,kube_client=error", options.level))
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -25,8 +25,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is freed is the host's again at once: a burst of requests or watchers would else stay in memory for good, as
-/// nothing is given back while nothing is asked for.
+/// Makes the allocator return freed memory to the host at once: otherwise the memory of a burst of requests or
+/// watchers would stay allocated for good, because mimalloc returns memory only on later allocations.
 fn give_memory_back() {
     // SAFETY: sets a number in a table of the allocator, before there is a second thread.
     #[expect(unsafe_code, reason = "the allocator has no safe interface for its options")]

@@ -1,7 +1,7 @@
-//! A Kubernetes client that needs one connection: HTTP/2 where the server speaks it, as every API server does.
+//! A Kubernetes client that needs one connection: HTTP/2 if the server supports it, as every API server does.
 //!
-//! A host's agent keeps nine watches open. kube's own client speaks HTTP/1.1, where each of them is a TLS connection:
-//! five hundred hosts would be five thousand. Over one connection a dead network is noticed too: it is pinged.
+//! A host's agent keeps nine watches open. kube's own client uses HTTP/1.1, where each of them is a TLS connection:
+//! five hundred hosts would be five thousand. A single connection also detects a dead network: it sends pings.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use hyper_util::{
 use kube::{Client, Config, client::ConfigExt};
 use tower::{BoxError, ServiceBuilder};
 
-/// How often a connection on which nothing is said is tried.
+/// The interval between pings on an idle connection.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// How long the answer may take.
+/// The time limit for the response to a ping.
 const PING_ANSWER: Duration = Duration::from_secs(10);
 
-/// A client of the control plane that is configured.
+/// Returns a client of the configured control plane.
 ///
 /// *Errors:* the configuration has unusable keys or certificates.
 pub fn client_of(config: Config) -> anyhow::Result<Client> {

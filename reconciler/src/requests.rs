@@ -4,16 +4,16 @@ use anyhow::bail;
 use kube::Client;
 use serde_json::Value;
 
-/// Pages of one list; more objects than this many times 500 are none of ours.
+/// The maximum number of pages of one list; a site has fewer objects than this many times 500.
 const MAX_PAGES: usize = 200;
 
-/// One GET.
+/// Sends one GET.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
     let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
     client.request(request).await
 }
 
-/// Every object of a collection, at a revision or now.
+/// Returns every object of a collection, at a revision or now.
 ///
 /// *Errors:* 410 if the revision is no longer kept.
 pub(crate) async fn list(client: &Client, path: &str, revision: Option<&str>) -> anyhow::Result<Vec<Value>> {
@@ -35,7 +35,7 @@ pub(crate) async fn list(client: &Client, path: &str, revision: Option<&str>) ->
     bail!("{path} has more than {} objects", MAX_PAGES * 500)
 }
 
-/// Percent-encoded for a query.
+/// Percent-encodes a text for a query.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     text.bytes()
@@ -43,12 +43,12 @@ pub(crate) fn encoded(text: &str) -> String {
         .collect()
 }
 
-/// Whether the control plane answered with this code.
+/// Whether the control plane responded with this code.
 pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// One request with a body.
+/// Sends one request with a body.
 ///
 /// *Errors:* the control plane's.
 pub(crate) async fn send(

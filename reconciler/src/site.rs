@@ -1,10 +1,10 @@
-//! Whether a control plane is in charge of its site: asked by those who act on it.
+//! Whether a control plane is in charge of its site: checked by the controllers and agents that act on it.
 
 use std::time::Duration;
 
 use berth_api::{
     SYSTEM_NAMESPACE,
-    site::{Record, SITE, Site, SiteState, Standing, judge},
+    site::{Authority, SITE, Site, SiteState, TermRecord, authority},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -16,25 +16,29 @@ use tracing::{info, warn};
 
 pub use berth_agent::site::read;
 
-/// How often those who act ask whether they still may.
+/// The interval between these checks.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Whether the controllers of a control plane that says this of itself may decide, on a machine that has kept that.
-fn may_decide(site: Option<&Site>, record: Option<&Record>) -> Result<(), String> {
+/// Whether the controllers of a control plane with this site state may decide, on a machine that has kept this
+/// record.
+fn may_decide(site: Option<&Site>, record: Option<&TermRecord>) -> Result<(), String> {
     if let Some(leaving) = site.filter(|site| site.state == SiteState::Leaving) {
         return Err(format!("the site is moving to {}", leaving.other));
     }
-    match judge(site, record) {
-        Standing::Commands(_) => Ok(()),
-        Standing::Moved(_) => Err("the site has moved to another control plane".to_owned()),
-        Standing::Waits(why) => Err(why),
+    match authority(site, record) {
+        Authority::InCharge(_) => Ok(()),
+        Authority::Moved(_) => Err("the site has moved to another control plane".to_owned()),
+        Authority::NotInCharge(why) => Err(why),
     }
 }
 
-/// What a control plane is to those who act on it: `Err` says why it is not in charge.
+/// Checks whether a control plane is in charge: the inner `Err` is the reason why not.
 ///
-/// *Errors:* it does not answer.
-pub async fn in_charge(client: &Client, record: Option<&Record>) -> Result<Result<(), String>, kube::Error> {
+/// *Errors:* it does not respond.
+pub async fn in_charge(
+    client: &Client,
+    record: Option<&TermRecord>,
+) -> Result<Result<(), String>, kube::Error> {
     Ok(match read(client).await? {
         None => may_decide(None, record),
         Some(Ok(site)) => may_decide(Some(&site), record),
@@ -42,23 +46,24 @@ pub async fn in_charge(client: &Client, record: Option<&Record>) -> Result<Resul
     })
 }
 
-/// Runs `lead` while the control plane is in charge, with a token that is cancelled when it no longer is; until `cancel`.
+/// Runs `lead` while the control plane is in charge, with a token that is cancelled when it no longer is; until
+/// `cancel`.
 ///
-/// *Assumptions:* what `lead` writes after the control plane stopped being in charge is refused there.
+/// *Assumptions:* the control plane rejects `lead`'s writes after it stopped being in charge.
 pub async fn while_in_charge<F, Fut>(
     client: Client,
-    record: impl Fn() -> Option<Record>,
+    record: impl Fn() -> Option<TermRecord>,
     cancel: CancellationToken,
     lead: F,
 ) where
     F: Fn(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
-    let mut told = None;
+    let mut reported = None;
     while !cancel.is_cancelled() {
         match in_charge(&client, record().as_ref()).await {
             Ok(Ok(())) => {
-                if told.take().is_some() {
+                if reported.take().is_some() {
                     info!("this control plane is in charge");
                 }
                 let leading = cancel.child_token();
@@ -69,9 +74,9 @@ pub async fn while_in_charge<F, Fut>(
                 leading.cancel();
             }
             Ok(Err(why)) => {
-                if told.as_ref() != Some(&why) {
+                if reported.as_ref() != Some(&why) {
                     warn!(why, "this control plane is not in charge: nothing is decided here");
-                    told = Some(why);
+                    reported = Some(why);
                 }
             }
             Err(error) => warn!(%error, "whether this control plane is in charge cannot be read"),
@@ -83,8 +88,8 @@ pub async fn while_in_charge<F, Fut>(
     }
 }
 
-/// Waits until the control plane is no longer in charge. One that does not answer takes no writes either.
-async fn deposed(client: &Client, record: &impl Fn() -> Option<Record>) {
+/// Waits until the control plane is no longer in charge. One that does not respond accepts no writes either.
+async fn deposed(client: &Client, record: &impl Fn() -> Option<TermRecord>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if let Ok(Err(why)) = in_charge(client, record().as_ref()).await {
@@ -94,14 +99,14 @@ async fn deposed(client: &Client, record: &impl Fn() -> Option<Record>) {
     }
 }
 
-/// The ConfigMap as it is, to be changed.
+/// Returns the current ConfigMap, to be changed.
 pub(crate) async fn found(client: &Client) -> Result<Option<ConfigMap>, kube::Error> {
     maps(client).get_opt(SITE).await
 }
 
-/// Says what a control plane is from now on. `before` is what was read: nobody may have changed it meanwhile.
+/// Records a control plane's site state. `before` is the ConfigMap that was read: it must not have changed since.
 ///
-/// *Errors:* 409 if somebody has; what the control plane says.
+/// *Errors:* 409 if it has; the control plane's.
 pub(crate) async fn write(
     client: &Client,
     before: Option<&ConfigMap>,
@@ -119,9 +124,9 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// A control plane that never took part in a move from now on.
+/// Removes the site state: the control plane is then one that never took part in a move.
 ///
-/// *Errors:* what the control plane says; one that is gone is none.
+/// *Errors:* the control plane's; a missing ConfigMap is no error.
 pub(crate) async fn forget(client: &Client, before: &ConfigMap) -> Result<(), kube::Error> {
     let this_one = Preconditions { uid: before.uid(), resource_version: before.resource_version() };
     let params = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };

@@ -1,4 +1,5 @@
-//! A site moves to another control plane, and back, while its guests run: whatever `berth graduate` is interrupted after.
+//! A site moves to another control plane, and back, while its guests run, with `berth graduate` interrupted at any
+//! point.
 
 #[path = "shared/image.rs"]
 mod image;
@@ -34,11 +35,11 @@ const KINDS: [(&str, &str); 11] = [
     ("HotswapDiskAttachment", "hotswapdiskattachments"),
 ];
 
-type Told = BTreeMap<String, Value>;
+type Contents = BTreeMap<String, Value>;
 
-/// What users see of the site on a control plane: all but uids, revisions and times.
-async fn told(plane: &Plane) -> Told {
-    let mut all = Told::new();
+/// The users' view of the site on a control plane: everything but uids, revisions and times.
+async fn contents(plane: &Plane) -> Contents {
+    let mut all = Contents::new();
     let mut uids = BTreeMap::new();
     for (kind, plural) in KINDS {
         for (name, object) in plane.objects(kind, plural).await {
@@ -58,7 +59,7 @@ async fn told(plane: &Plane) -> Told {
     all
 }
 
-/// Takes away what may differ.
+/// Removes fields that may differ.
 fn strip(object: &mut Value) {
     let annotations = object["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
     let empty = annotations.is_some_and(|annotations| {
@@ -75,7 +76,7 @@ fn strip(object: &mut Value) {
     }
     forget_times(object);
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
-        // Measured, and so never twice the same.
+        // Measured values, which are never the same twice.
         for field in ["orphans", "inventory", "resumedAt"] {
             status.remove(field);
         }
@@ -94,7 +95,7 @@ fn forget_times(value: &mut Value) {
     }
 }
 
-/// Who applied what, without times.
+/// The field managers of a VM and their fields, without times.
 async fn owners(plane: &Plane, name: &str) -> Vec<(String, Value)> {
     let vm = plane.vm(name).await.expect("it is there");
     let mut owners: Vec<(String, Value)> = vm
@@ -115,15 +116,15 @@ async fn both_run(plane: &Plane) {
     }
 }
 
-fn same(before: &Told, after: &Told) {
-    let names = |told: &Told| told.keys().cloned().collect::<Vec<_>>();
+fn same(before: &Contents, after: &Contents) {
+    let names = |contents: &Contents| contents.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(before), names(after));
     for (name, object) in before {
         assert_eq!(object, &after[name], "{name}");
     }
 }
 
-/// Moves the site and is killed after every so many writes, until it is there. Returns how often it was.
+/// Moves the site, killing the move after every `writes` writes, until it is complete. Returns the number of kills.
 async fn moves_and_is_killed(site: &Site, writes: i64, from: &Plane, to: &Plane) -> usize {
     let real = site.real();
     let mut kills = 0;
@@ -135,7 +136,7 @@ async fn moves_and_is_killed(site: &Site, writes: i64, from: &Plane, to: &Plane)
         site.one_commands_at_most().await;
         assert!(kills < 300, "it does not come further");
         if kills % 8 == 0 {
-            // Hosts and controllers do what they do meanwhile.
+            // Hosts and controllers keep working in between.
             tokio::time::sleep(Duration::from_secs(15)).await;
             assert_eq!(site.real(), real, "after {kills} kills");
         }
@@ -150,14 +151,14 @@ async fn moves_and_is_killed(site: &Site, writes: i64, from: &Plane, to: &Plane)
 #[tokio::test(start_paused = true)]
 async fn a_site_moves_and_is_killed_after_every_single_write() {
     let site = Site::new().await;
-    // Definitions one by one: see the test of giving up.
+    // Interruptions between single definitions are covered by the abort test.
     berth::install::manifests(&site.new.admin).await.expect("the manifests apply");
-    let before = told(&site.old).await;
+    let before = contents(&site.old).await;
     let owned = owners(&site.old, "one").await;
     let kills = moves_and_is_killed(&site, 1, &site.old, &site.new).await;
     assert!(kills > 60, "it writes, and was killed after each write: {kills}");
     site.one_commands_at_most().await;
-    same(&before, &told(&site.new).await);
+    same(&before, &contents(&site.new).await);
     assert_eq!(owners(&site.new, "one").await, owned, "Terraform owns what it did");
     let secret =
         Api::<Secret>::default_namespaced(site.new.admin.clone()).get("one").await.expect("it is there");
@@ -165,7 +166,7 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
     let owner = secret.owner_references().first().map(|owner| owner.uid.clone());
     assert_eq!(owner, site.new.vm("one").await.and_then(|vm| vm.metadata.uid), "in the new one's words");
 
-    // The new control plane commands; the old one takes nothing any more.
+    // The new control plane is in charge; the old one rejects writes.
     let disk = declared("Disk", "late", json!({"size": "1Gi"}));
     let refused = site.old.apply("user", &disk).await.expect_err("it is refused").to_string();
     assert!(refused.contains("https://new:6443"), "{refused}");
@@ -179,7 +180,7 @@ async fn a_site_moves_and_is_killed_after_every_single_write() {
 #[tokio::test(start_paused = true)]
 async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
     let site = Site::new().await;
-    let (before, real) = (told(&site.old).await, site.real());
+    let (before, real) = (contents(&site.old).await, site.real());
     let (mut given_up, mut kills) = (0, 0);
     for writes in (1..).step_by(11) {
         if let Some(done) = site.killed_after(writes, &site.old, &site.new).await {
@@ -203,16 +204,16 @@ async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
                 continue;
             }
         }
-        same(&before, &told(&site.old).await);
+        same(&before, &contents(&site.old).await);
         let left: Vec<String> = match berth::site::read(&site.new.admin).await.expect("it answers") {
-            None => told(&site.new).await.into_keys().collect(),
+            None => contents(&site.new).await.into_keys().collect(),
             Some(known) => panic!("the target still knows of it: {known:?}"),
         };
         assert!(left.is_empty(), "after {writes} writes the target has {left:?}");
         let secrets = secrets(&site.new).list(&ListParams::default()).await.expect("it answers").items;
         assert_eq!(secrets, [], "after {writes} writes");
         if given_up == 5 {
-            has_something_of_its_own(&site).await;
+            must_hold_objects_of_its_own(&site).await;
         }
     }
     assert!(given_up > 6 && kills > given_up, "{given_up} {kills}");
@@ -220,8 +221,8 @@ async fn a_move_that_is_given_up_leaves_everything_as_it_was() {
     assert_eq!(site.real(), real);
 }
 
-/// A move to a control plane that has something of its own is refused before anything is done.
-async fn has_something_of_its_own(site: &Site) {
+/// A move to a control plane that has objects of its own is refused before anything is done.
+async fn must_hold_objects_of_its_own(site: &Site) {
     site.new.declare("VMClass", "small", json!({"cpus": 2, "memory": "1Gi"})).await;
     let refused = site.moves(&site.old, &site.new).await.expect_err("it is refused").to_string();
     assert!(refused.contains("VMClass default/small"), "{refused}");
@@ -234,7 +235,7 @@ async fn has_something_of_its_own(site: &Site) {
     late.delete("late", &DeleteParams::default()).await.expect("it is deleted");
 }
 
-/// As a backup of before would have it.
+/// Makes the control plane look as if restored from an older backup.
 async fn forgets_the_move(plane: &Plane) {
     let maps: Api<ConfigMap> = Api::namespaced(plane.admin.clone(), "berth-system");
     maps.delete(berth_api::site::SITE, &DeleteParams::default()).await.expect("it is there");
@@ -259,7 +260,7 @@ fn secrets(plane: &Plane) -> Api<Secret> {
     Api::default_namespaced(plane.admin.clone())
 }
 
-/// Moves the site in steps and changes the Secrets of its VMs before each: what is not refused is what arrives.
+/// Moves the site in steps and changes the Secrets of its VMs before each: every accepted change arrives.
 async fn secrets_are_held(site: &Site, from: &Plane, to: &Plane) {
     let (mut accepted, mut refused) = (None, 0);
     let (named, params) = (secrets(from), DeleteParams::default());
@@ -278,8 +279,8 @@ async fn secrets_are_held(site: &Site, from: &Plane, to: &Plane) {
                 let deleted = named.delete("one", &params).await.map(drop);
                 let together = named.delete_collection(&params, &one).await.map(drop);
                 for done in [changed, made, deleted, together] {
-                    let told = done.expect_err("it is refused").to_string();
-                    assert!(told.contains(&format!("moves to {}", to.url)), "step {step}: {told}");
+                    let error = done.expect_err("it is refused").to_string();
+                    assert!(error.contains(&format!("moves to {}", to.url)), "step {step}: {error}");
                 }
             }
         }
@@ -322,7 +323,7 @@ async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_a
     let uid = site.old.vm("one").await.and_then(|vm| vm.metadata.uid);
     site.moves(&site.old, &site.new).await.expect("it ends well");
     both_run(&site.new).await;
-    // What the backup knows nothing of: something made, something changed, something gone.
+    // Changes the backup does not contain: an object created, one changed, one removed.
     site.new.declare("Disk", "late", json!({"size": "1Gi"})).await;
     site.new.declare("HotswapDiskAttachment", "late", json!({"vm": "two", "disk": "late"})).await;
     let gone: Api<berth_api::VM> = site.new.of();
@@ -330,7 +331,7 @@ async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_a
     let patch = Patch::Merge(json!({"metadata": {"labels": {"tier": "front"}}}));
     gone.patch("one", &PatchParams::default(), &patch).await.expect("it is changed");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let before = told(&site.new).await;
+    let before = contents(&site.new).await;
     let made = site.real();
 
     forgets_the_move(&site.old).await;
@@ -345,22 +346,22 @@ async fn a_backup_of_before_commands_nobody_until_the_site_comes_back_and_then_a
     let waited = tokio::time::timeout(Duration::from_secs(120), agent).await;
     assert!(waited.is_err(), "it waits: {waited:?}");
     assert_eq!(site.real(), made, "nothing was touched");
-    same(&before, &told(&site.new).await);
+    same(&before, &contents(&site.new).await);
 
-    // The first test ends it after every single one.
+    // The first test kills it after every single write.
     let kills = moves_and_is_killed(&site, 3, &site.new, &site.old).await;
     assert!(kills > 5, "it was killed: {kills}");
-    same(&before, &told(&site.old).await);
+    same(&before, &contents(&site.old).await);
     assert_eq!(site.old.vm("one").await.and_then(|vm| vm.metadata.uid), uid, "it is the object it was");
     let refused = site.new.apply("user", &declared("Disk", "x", json!({"size": "1Gi"}))).await;
     assert!(refused.expect_err("it is refused").to_string().contains("https://old:7443"));
 
-    // And there again.
+    // And to the new one again.
     let outcome = site.moves(&site.old, &site.new).await.expect("it ends well");
     assert!(outcome.missing.is_empty(), "{outcome:?}");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(site.real(), made);
-    same(&before, &told(&site.new).await);
+    same(&before, &contents(&site.new).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,23 +390,23 @@ async fn what_refuses_or_does_not_answer_is_found_out_before_the_site_begins_to_
         let graduation =
             Graduation { target: target.clone(), masters: target, ..site.graduation(&site.old, &site.new) };
         for done in [graduation.plan().await.map(drop), graduation.run(&mut |_| {}).await.map(drop)] {
-            let told = format!("{:#}", done.expect_err(why));
-            assert!(told.contains(why), "{told}");
+            let error = format!("{:#}", done.expect_err(why));
+            assert!(error.contains(why), "{error}");
         }
         assert_eq!(berth::site::read(&site.old.admin).await.expect("it answers"), None, "{why}");
         site.old.declare("Disk", "late", json!({"size": "1Gi"})).await;
         site.old.of::<Disk>().delete("late", &DeleteParams::default()).await.expect("it takes writes");
     }
-    // On its way to one, it goes to no other.
+    // A site on its way to one control plane moves to no other.
     assert!(site.killed_after(20, &site.old, &site.new).await.is_none());
-    let told = site.moves(&site.old, &site.third).await.expect_err("it is refused").to_string();
-    assert!(told.contains("on its way to https://new:6443"), "{told}");
+    let error = site.moves(&site.old, &site.third).await.expect_err("it is refused").to_string();
+    assert!(error.contains("on its way to https://new:6443"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn from_one_cluster_a_site_moves_on_to_another() {
     let site = Site::new().await;
-    let (before, real) = (told(&site.old).await, site.real());
+    let (before, real) = (contents(&site.old).await, site.real());
     site.moves(&site.old, &site.new).await.expect("it ends well");
     both_run(&site.new).await;
     site.third.decides(3, &site.clock);
@@ -414,7 +415,7 @@ async fn from_one_cluster_a_site_moves_on_to_another() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     site.one_commands_at_most().await;
     assert_eq!(site.real(), real, "no guest and no file has noticed");
-    same(&before, &told(&site.third).await);
+    same(&before, &contents(&site.third).await);
     for (from, to) in [(&site.old, &site.third), (&site.new, &site.old)] {
         assert!(site.moves(from, to).await.is_err(), "{} is not in charge", from.url);
     }

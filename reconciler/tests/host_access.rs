@@ -1,9 +1,11 @@
-//! What a host may do on the embedded control plane, and everything it may not, as requests.
+//! The rights of a host on the embedded control plane, and everything it may not do, as requests.
 //!
-//! `host_access/requests.json` is a table without code so that it can be sent to any control plane: `who` sends what,
-//! and which code answers. `h1` is the host's own token; `revoked` is one of a host whose ServiceAccount was deleted;
-//! `forged` is `h1`'s with another body; `admin` is an administrator, or whom he says in the headers that he is. `host_access/objects.json` is what must be there before: each object, the
-//! status it is given by an administrator, and whether it is deleted then (a finalizer holds it).
+//! `host_access/requests.json` is a table without code so that it can be sent to any control plane: each entry has
+//! the sender `who`, the request, and the expected status code. `h1` is the host's own token; `revoked` is one of a
+//! host with a deleted ServiceAccount; `forged` is `h1`'s with another body; `admin` is an administrator, or the
+//! user that the impersonation headers name. `host_access/objects.json` contains the objects that must exist
+//! before: each object, the status that an administrator writes to it, and whether it is deleted then (a finalizer
+//! holds it).
 
 use std::collections::BTreeMap;
 
@@ -139,7 +141,7 @@ async fn a_host_may_do_what_is_its_own_and_nothing_else() {
             "h1" => server.service_with_token(&h1),
             "revoked" => server.service_with_token(&revoked),
             "forged" => server.service_with_token(&forged),
-            other => panic!("{other:?} is nobody"),
+            other => panic!("{other:?} is no user of this test"),
         };
         let (code, text) = match sender {
             Some(service) => send(&service, case).await,
@@ -152,7 +154,7 @@ async fn a_host_may_do_what_is_its_own_and_nothing_else() {
     assert!(wrong.is_empty(), "{} of {} are wrong:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// The signature of one token on the words of another.
+/// Combines the signature of one token with the contents of another.
 fn forge(signed: &str, words: &str) -> String {
     let (_, signature) = signed.rsplit_once('.').expect("a token has three parts");
     let (words, _) = words.rsplit_once('.').expect("a token has three parts");

@@ -1,17 +1,24 @@
-//! What is in use cannot be deleted, and what was used can be as soon as nobody uses it. A whole berth on the embedded
-//! control plane, with a host in memory, in one runtime with paused time.
+//! An object that is deleted while in use stays until nothing uses it, lists its users, and accepts no new users; a
+//! protected object cannot be deleted. A complete berth on the embedded control plane, with a host in memory, in
+//! one runtime with paused time.
 
 use std::{sync::Arc, time::Duration};
 
-use berth::{clock::Identities, controllers, install};
-use berth_agent::{AgentConfig, fake::FakeSystem};
-use berth_api::{Host, IPPool, Image, Network, PlacementGroup, StoragePool, VM, VMClass, condition};
+use berth::install;
+use berth_agent::AgentConfig;
+use berth_api::{
+    Disk, Host, IPPool, Image, Network, PlacementGroup, PublicIP, StoragePool, VM, VMClass, condition,
+};
+use berth_controllers as controllers;
+use berth_engine::Identities;
+use berth_host::fake::FakeSystem;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::GroupVersionKind,
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +30,16 @@ mod serve;
 use serve::serve;
 
 const LIMIT: Duration = Duration::from_secs(300);
+/// The objects that [`Site::declare_all`] declares, the users last.
+const EVERYTHING: [(&str, &str); 7] = [
+    ("VMClass", "small"),
+    ("Image", "debian"),
+    ("PlacementGroup", "spread"),
+    ("Network", "back"),
+    ("PublicIP", "web"),
+    ("Disk", "root"),
+    ("VM", "web"),
+];
 
 struct Site {
     client: Client,
@@ -88,6 +105,28 @@ impl Site {
         Api::namespaced(self.client.clone(), namespace)
     }
 
+    fn any(&self, namespace: &str, kind: &str) -> Api<DynamicObject> {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("berth.dev", "v1alpha1", kind));
+        let lower = kind.to_lowercase();
+        let plural = if lower.ends_with('s') { format!("{lower}es") } else { format!("{lower}s") };
+        Api::namespaced_with(self.client.clone(), namespace, &ApiResource { plural, ..resource })
+    }
+
+    async fn find(&self, namespace: &str, (kind, name): (&str, &str)) -> Option<Value> {
+        let found = self.any(namespace, kind).get_opt(name).await.expect("it answers");
+        found.map(|object| serde_json::to_value(object).expect("plain data"))
+    }
+
+    async fn delete(&self, namespace: &str, (kind, name): (&str, &str)) -> Result<(), String> {
+        let deleted = self.any(namespace, kind).delete(name, &DeleteParams::default()).await;
+        deleted.map(drop).map_err(|error| format!("{kind} {name}: {error}"))
+    }
+
+    async fn replace(&self, namespace: &str, (kind, name): (&str, &str), patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.any(namespace, kind).patch(name, &PatchParams::default(), &patch).await.expect("changed");
+    }
+
     async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let begun = Instant::now();
         while !holds().await {
@@ -110,19 +149,33 @@ impl Site {
     }
 }
 
-/// What the control plane says to a deletion that it refuses.
-async fn refusal<K>(api: &Api<K>, name: &str) -> String
+/// Deletes an object in use; returns the message that names its users.
+async fn held<K>(site: &Site, api: &Api<K>, name: &str) -> String
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let deleted = api.delete(name, &DeleteParams::default()).await;
+    deleted.unwrap_or_else(|error| panic!("deleting {} {name}: {error}", K::kind(&())));
+    let message = async || {
+        let object = api.get(name).await.unwrap_or_else(|error| panic!("{} {name}: {error}", K::kind(&())));
+        let object = serde_json::to_value(object).expect("plain data");
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let ready = conditions.into_iter().find(|c| c["type"] == "Ready").unwrap_or_default();
+        ready["message"].as_str().filter(|text| text.contains("held until")).map(str::to_owned)
+    };
+    site.until(&format!("{} {name} names its users", K::kind(&())), async || message().await.is_some()).await;
+    message().await.unwrap_or_default()
+}
+
+async fn is_gone<K>(api: &Api<K>, name: &str) -> bool
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    match api.delete(name, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 403 => status.message.clone(),
-        other => panic!("deleting {} {name}: {other:?}", K::kind(&())),
-    }
+    api.get_opt(name).await.expect("it answers").is_none()
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_a_vm_uses_is_refused_with_its_user_and_goes_once_it_is_not_used() {
+async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_once_it_is_not_used() {
     let site = Site::new().await;
     let client = &site.client;
     site.declare_all("default", "10.78.0.0/24").await;
@@ -130,42 +183,42 @@ async fn whatever_a_vm_uses_is_refused_with_its_user_and_goes_once_it_is_not_use
         (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
     let (networks, images): (Api<Network>, Api<Image>) =
         (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
+    let (disks, ips): (Api<Disk>, Api<PublicIP>) =
+        (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
     let (pools, storage): (Api<IPPool>, Api<StoragePool>) =
         (Api::all(client.clone()), Api::all(client.clone()));
     let hosts: Api<Host> = Api::all(client.clone());
     let by_vm = [
-        ("VMClass small", refusal(&classes, "small").await),
-        ("PlacementGroup spread", refusal(&groups, "spread").await),
-        ("Network back", refusal(&networks, "back").await),
+        held(&site, &classes, "small").await,
+        held(&site, &groups, "spread").await,
+        held(&site, &networks, "back").await,
     ];
-    for (what, said) in by_vm {
-        let expected = format!("{what} is in use by VM default/web: delete what uses it first");
-        assert!(said.contains(&expected), "{said}");
+    for message in by_vm {
+        assert_eq!(message, "deleted, and held until nothing uses it: used by VM default/web");
     }
-    let said = refusal(&images, "debian").await;
-    assert!(said.contains("Image debian is in use by Disk default/root: delete"), "{said}");
-    let said = refusal(&storage, "default").await;
-    assert!(said.contains("StoragePool default is in use by Disk default/root: delete"), "{said}");
-    let said = refusal(&pools, "default").await;
-    assert!(said.contains("IPPool default is in use by PublicIP default/web: delete"), "{said}");
-    let said = refusal(&hosts, "h1").await;
-    assert!(said.contains("Host h1 is in use by Disk default/root, VM default/web: "), "{said}");
-    assert!(said.contains("berth host drain h1") && said.contains("berth host forget h1"), "{said}");
-    let vms = site.in_namespace::<VM>("default");
-    site.until_deleted(&vms, "web").await;
-    site.until_deleted(&classes, "small").await;
-    site.until_deleted(&groups, "spread").await;
-    site.until_deleted(&networks, "back").await;
-    assert!(refusal(&images, "debian").await.contains("Disk default/root"), "the disk is still there");
-    site.until_deleted(&site.in_namespace::<berth_api::Disk>("default"), "root").await;
-    site.until_deleted(&images, "debian").await;
-    site.until_deleted(&site.in_namespace::<berth_api::PublicIP>("default"), "web").await;
-    for name in ["default"] {
-        site.until_deleted(&pools, name).await;
-        site.until_deleted(&storage, name).await;
-    }
-    let shared: Api<Network> = site.in_namespace("berth-shared");
-    site.until_deleted(&shared, "default").await;
+    assert!(held(&site, &images, "debian").await.ends_with("used by Disk default/root"));
+    assert!(held(&site, &storage, "default").await.ends_with("used by Disk default/root"));
+    assert!(held(&site, &pools, "default").await.ends_with("used by PublicIP default/web"));
+    assert!(held(&site, &disks, "root").await.ends_with("used by VM web"));
+    assert!(held(&site, &ips, "web").await.ends_with("used by VM web"));
+    assert!(held(&site, &hosts, "h1").await.ends_with("used by Disk default/root, VM default/web"));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let vm = site.in_namespace::<VM>("default").get("web").await.expect("it is there");
+    assert!(vm.status.is_some_and(|s| s.process.is_some()), "it still runs");
+    site.until_deleted(&site.in_namespace::<VM>("default"), "web").await;
+    site.until("all of it goes", async || {
+        let gone = is_gone(&classes, "small").await && is_gone(&groups, "spread").await;
+        let gone = gone && is_gone(&networks, "back").await && is_gone(&images, "debian").await;
+        let gone = gone && is_gone(&disks, "root").await && is_gone(&ips, "web").await;
+        gone && is_gone(&pools, "default").await && is_gone(&storage, "default").await
+    })
+    .await;
+    // The agent of a deleted Host creates it again, as it does at its start.
+    site.until("the host goes", async || {
+        let host = hosts.get_opt("h1").await.expect("it answers");
+        host.is_none_or(|host| host.metadata.deletion_timestamp.is_none())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,16 +229,132 @@ async fn a_vm_that_is_going_no_longer_keeps_its_class_and_group() {
     site.system.hypervisor().set_behaviour(&instance, |b| b.ignores_powerdown = true);
     let vms = site.in_namespace::<VM>("default");
     vms.delete("web", &DeleteParams::default()).await.expect("deletable");
-    // The controllers have heard of it; the guest has its five seconds to shut down.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (classes, groups) =
+        (site.in_namespace::<VMClass>("default"), site.in_namespace::<PlacementGroup>("default"));
+    classes.delete("small", &DeleteParams::default()).await.expect("deletable");
+    groups.delete("spread", &DeleteParams::default()).await.expect("deletable");
+    // The controllers have seen the deletion; the guest has its five seconds to shut down.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(vms.get_opt("web").await.expect("it answers").is_some(), "it still stops");
-    site.in_namespace::<VMClass>("default").delete("small", &DeleteParams::default()).await.expect("unused");
-    site.in_namespace::<PlacementGroup>("default")
-        .delete("spread", &DeleteParams::default())
-        .await
-        .expect("unused");
-    assert!(refusal(&site.in_namespace::<Network>("default"), "back").await.contains("VM default/web"));
-    site.until("it is gone", async || vms.get_opt("web").await.expect("it answers").is_none()).await;
+    assert!(is_gone(&classes, "small").await && is_gone(&groups, "spread").await);
+    assert!(held(&site, &site.in_namespace::<Network>("default"), "back").await.contains("VM default/web"));
+    site.until("it is gone", async || is_gone(&vms, "web").await).await;
+}
+
+/// One of everything, deleted at once: first to last, last to first, and two orders in between.
+#[tokio::test(start_paused = true)]
+async fn everything_goes_in_whatever_order_it_is_deleted() {
+    let site = Site::new().await;
+    for order in [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [2, 5, 0, 6, 3, 1, 4], [4, 1, 6, 3, 0, 2, 5]]
+    {
+        site.declare_all("default", "10.78.0.0/24").await;
+        for which in order {
+            site.delete("default", EVERYTHING[which]).await.unwrap_or_else(|why| panic!("{order:?}: {why}"));
+        }
+        site.until(&format!("all of it goes, in the order {order:?}"), async || {
+            for which in EVERYTHING {
+                if site.find("default", which).await.is_some() {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        assert!(site.system.hypervisor().instances().is_empty(), "{order:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_being_deleted_takes_no_new_users_and_a_vm_that_waits_for_it_does_not_hold_it() {
+    let site = Site::new().await;
+    site.declare_all("default", "10.78.0.0/24").await;
+    let classes = site.in_namespace::<VMClass>("default");
+    held(&site, &classes, "small").await;
+    site.apply("default", "Disk", "late", json!({"size": "16Mi"})).await;
+    let spec = json!({"class": "small", "disks": [{"name": "late", "boot": true}], "networkInterfaces": []});
+    site.apply("default", "VM", "late", spec).await;
+    let vms = site.in_namespace::<VM>("default");
+    let late = async || {
+        let status = vms.get("late").await.expect("it is there").status.unwrap_or_default();
+        let message = condition::find(&status.conditions, "Ready").map(|c| c.message.clone());
+        (status.binding, message.unwrap_or_default())
+    };
+    site.until("it names the objects it waits for", async || {
+        late().await.1 == "VMClass small is being deleted"
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(late().await.0, None);
+    let listed = classes.get("small").await.expect("it is held").status.unwrap_or_default().used_by;
+    assert_eq!(listed.iter().map(|user| user.name.as_str()).collect::<Vec<_>>(), ["web"]);
+    site.until_deleted(&vms, "web").await;
+    site.until("the class goes", async || is_gone(&classes, "small").await).await;
+    site.apply("default", "VMClass", "small", json!({"cpus": 1, "memory": "256Mi", "firmware": "BIOS"}))
+        .await;
+    site.until("it is bound by the next class of the name", async || late().await.0.is_some()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_that_is_taken_off_is_put_back() {
+    let site = Site::new().await;
+    site.declare_all("default", "10.78.0.0/24").await;
+    for which in EVERYTHING {
+        let before = site.find("default", which).await.expect("it is there");
+        let finalizers = before["metadata"]["finalizers"].clone();
+        assert!(finalizers.is_array(), "{which:?}: {before}");
+        site.replace("default", which, json!({"metadata": {"finalizers": null}})).await;
+        site.until(&format!("{which:?} has its finalizers again"), async || {
+            let now = site.find("default", which).await.expect("it is there");
+            now["metadata"]["finalizers"] == finalizers
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_protected_is_not_deleted_before_its_protection_is_taken_off() {
+    let site = Site::new().await;
+    site.declare_all("default", "10.78.0.0/24").await;
+    let protected = [("VM", "web"), ("PublicIP", "web"), ("Disk", "root"), ("Image", "debian")];
+    for which in protected {
+        site.replace("default", which, json!({"spec": {"deletionProtection": true}})).await;
+        let refused = site.delete("default", which).await.expect_err("it is protected");
+        let (kind, name) = which;
+        let expected =
+            format!("{kind} {name} is protected: set spec.deletionProtection to false before deleting it");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    for which in protected {
+        site.replace("default", which, json!({"spec": {"deletionProtection": false}})).await;
+        site.delete("default", which).await.expect("it is not protected any more");
+    }
+    site.until("all of them go", async || {
+        for which in protected {
+            if site.find("default", which).await.is_some() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
+/// A protected object stays when its namespace is deleted, and with it the namespace.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_with_something_protected_stays_until_it_is_not() {
+    let site = Site::new().await;
+    let namespaces: Api<Namespace> = Api::all(site.client.clone());
+    let team = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    install::apply(&site.client, &[team]).await.expect("it applies");
+    site.apply("team", "Disk", "kept", json!({"size": "16Mi", "deletionProtection": true})).await;
+    site.apply("team", "Disk", "other", json!({"size": "16Mi"})).await;
+    namespaces.delete("team", &DeleteParams::default()).await.expect("accepted");
+    site.until("the other goes", async || site.find("team", ("Disk", "other")).await.is_none()).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let kept = site.find("team", ("Disk", "kept")).await.expect("it is protected");
+    assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
+    site.replace("team", ("Disk", "kept"), json!({"spec": {"deletionProtection": false}})).await;
+    site.until("the namespace goes", async || is_gone(&namespaces, "team").await).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,14 +396,15 @@ async fn an_object_that_many_use_lists_a_few_and_is_not_written_for_each() {
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
     let after = classes.get("small").await.expect("it is there");
-    assert_eq!(after.resource_version(), before.resource_version(), "nobody has written it");
-    let said = refusal(&classes, "small").await;
-    assert!(said.contains("VM default/vm-000, VM default/vm-001, VM default/vm-002 and others"), "{said}");
+    assert_eq!(after.resource_version(), before.resource_version(), "it is written");
+    let named: Vec<String> = listed.iter().map(|user| user.name.clone()).collect();
+    assert_eq!(named, ["vm-000", "vm-001", "vm-002", "vm-003"]);
 }
 
-/// A VM is bound and its class is deleted in the same moment, in every order the two can have.
+/// A VM is bound and its class is deleted in the same moment, in each possible order: the VM has its class, or
+/// waits for one.
 #[tokio::test(start_paused = true)]
-async fn no_vm_is_bound_by_a_class_that_is_deleted_in_the_same_moment() {
+async fn no_vm_is_bound_without_its_class_when_that_is_deleted_in_the_same_moment() {
     let site = Site::new().await;
     let (vms, classes) = (site.in_namespace::<VM>("default"), site.in_namespace::<VMClass>("default"));
     let (mut kept, mut gone) = (0, 0);
@@ -250,47 +420,54 @@ async fn no_vm_is_bound_by_a_class_that_is_deleted_in_the_same_moment() {
                 tokio::task::yield_now().await;
             }
         };
-        let ((), deleted) = tokio::join!(
+        let ((), ()) = tokio::join!(
             async {
                 after(30usize.saturating_sub(n)).await;
                 site.apply("default", "VM", &name, spec).await;
             },
             async {
                 after(n.saturating_sub(30)).await;
-                classes.delete(&name, &DeleteParams::default()).await.is_ok()
+                classes.delete(&name, &DeleteParams::default()).await.expect("accepted");
             }
         );
         tokio::time::sleep(Duration::from_secs(2)).await;
         let status = vms.get(&name).await.expect("it is there").status.unwrap_or_default();
         let ready =
             condition::find(&status.conditions, "Ready").map(|c| c.reason.clone()).unwrap_or_default();
-        match deleted {
-            true => assert_eq!((status.binding, ready.as_str()), (None, "WaitingForClass"), "{n}"),
-            false => assert!(status.binding.is_some(), "{n}: {ready}"),
+        let class = classes.get_opt(&name).await.expect("it answers");
+        match &class {
+            None => assert_eq!((status.binding, ready.as_str()), (None, "WaitingForClass"), "{n}"),
+            Some(class) => {
+                assert!(status.binding.is_some(), "{n}: {ready}");
+                assert_eq!(class.finalizers(), [berth_api::USED_FINALIZER], "{n}");
+            }
         }
-        if deleted {
+        if class.is_none() {
             gone += 1
         } else {
             kept += 1
         }
         vms.delete(&name, &DeleteParams::default()).await.expect("deletable");
     }
-    assert!(gone > 0 && kept > 0, "both orders were seen: {gone} deleted, {kept} refused");
+    assert!(gone > 0 && kept > 0, "both orders were seen: {gone} gone, {kept} held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_host_that_has_something_is_refused_and_one_without_anything_is_not() {
+async fn a_silent_host_that_has_something_is_held_until_it_has_nothing() {
     let site = Site::new().await;
     site.declare_all("default", "10.78.0.0/24").await;
     let hosts: Api<Host> = Api::all(site.client.clone());
     site.agent.abort();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(refusal(&hosts, "h1").await.contains("VM default/web"));
+    hosts.delete("h1", &DeleteParams::default()).await.expect("accepted");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let listed = hosts.get("h1").await.expect("it is held").status.unwrap_or_default().used_by;
+    assert_eq!(listed.iter().map(|user| user.kind.as_str()).collect::<Vec<_>>(), ["Disk", "VM"]);
     let fenced = json!({"spec": {"fenced": true, "cordoned": true}});
-    let patch = kube::api::Patch::Merge(&fenced);
-    hosts.patch("h1", &kube::api::PatchParams::default(), &patch).await.expect("it is there");
+    let patch = Patch::Merge(&fenced);
+    hosts.patch("h1", &PatchParams::default(), &patch).await.expect("it is there");
     site.until_deleted(&site.in_namespace::<VM>("default"), "web").await;
-    site.until_deleted(&site.in_namespace::<berth_api::Disk>("default"), "root").await;
+    site.until_deleted(&site.in_namespace::<Disk>("default"), "root").await;
     site.until("the host goes with the last of it", async || {
         hosts.get_opt("h1").await.expect("it answers").is_none()
     })

@@ -1,18 +1,21 @@
-//! Two hosts on one control plane, each with the access it joins with and nothing more.
+//! Two hosts on one control plane, each with the rights it gets by joining and nothing more.
 
 use std::{sync::Arc, time::Duration};
 
-use berth::{clock::Identities, controllers, credential, install};
-use berth_agent::{AgentConfig, AgentError, fake::FakeSystem};
-use berth_api::{ConditionType, Disk, Host, VM, VMState, condition, manifests::access};
+use berth::{credential, install};
+use berth_agent::{AgentConfig, AgentError};
+use berth_api::{ConditionType, Disk, Host, SYSTEM_NAMESPACE, VM, VMState, condition, manifests::access};
 use berth_apiserver::Server;
+use berth_controllers as controllers;
+use berth_engine::{Clock as _, Identities};
+use berth_host::fake::FakeSystem;
 use k8s_openapi::{
-    api::core::v1::ServiceAccount,
+    api::{authentication::v1::TokenRequest, core::v1::ServiceAccount},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
@@ -29,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 struct Fleet {
     server: Server,
     admin: Client,
-    clock: Arc<berth_agent::RuntimeClock>,
+    clock: Arc<berth_engine::RuntimeClock>,
 }
 
 impl Fleet {
@@ -40,8 +43,25 @@ impl Fleet {
             identities: Identities::seeded(7),
             ..controllers::Config::new()
         };
-        tokio::spawn(controllers::run(admin.clone(), config, CancellationToken::new()));
+        let client = Self::operator(&server, &admin).await;
+        tokio::spawn(controllers::run(client, config, CancellationToken::new()));
         Self { server, admin, clock }
+    }
+
+    /// A client with the rights that controllers have on a Kubernetes control plane and no others.
+    async fn operator(server: &Server, admin: &Client) -> Client {
+        let subject = json!({"kind": "ServiceAccount", "name": "controllers", "namespace": SYSTEM_NAMESPACE});
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "controllers", "namespace": SYSTEM_NAMESPACE}});
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "controllers"}, "subjects": [subject],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "berth-operator"}});
+        install::apply(admin, &[account, binding]).await.expect("it applies");
+        let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), SYSTEM_NAMESPACE);
+        let request = TokenRequest::default();
+        let answer = accounts.create_token_request("controllers", &PostParams::default(), &request).await;
+        let token = answer.expect("a token").status.and_then(|s| s.token).expect("a token");
+        Client::new(server.service_with_token(&token).expect("it opens"), "default")
     }
 
     /// The agent of a host, with the token of that host and no other right.
@@ -122,7 +142,7 @@ impl Fleet {
         Api::<Host>::all(self.admin.clone()).get_opt(host).await.expect("it answers").is_some()
     }
 
-    /// The Secrets a host may read, by the role the controllers keep.
+    /// The Secrets a host may read according to the role that the controllers maintain.
     async fn secrets_of(&self, host: &str) -> Vec<String> {
         let roles: Api<k8s_openapi::api::rbac::v1::Role> = Api::default_namespaced(self.admin.clone());
         let role = roles.get_opt(&access::secrets_role_name(host)).await.expect("it answers");
@@ -236,6 +256,180 @@ async fn a_machine_that_takes_a_silent_ones_place_waits_until_its_lease_has_run_
     fleet.until_vm(&vms[0], "runs", runs).await;
 }
 
+/// A joined host that reports arbitrary data: the given status, with its Lease renewed.
+async fn hostile(fleet: &Fleet, status: Value) -> JoinHandle<()> {
+    install::apply(&fleet.admin, &access::host("evil")).await.expect("the host gets its account");
+    let token = credential::request(&fleet.admin, "evil", Duration::from_secs(3600)).await.expect("a token");
+    let client = Client::new(fleet.server.service_with_token(&token).expect("it opens"), "default");
+    let hosts: Api<Host> = Api::all(client.clone());
+    hosts.create(&PostParams::default(), &Host::new("evil", Default::default())).await.expect("it joins");
+    let leases: Api<k8s_openapi::api::coordination::v1::Lease> = Api::namespaced(client, "berth-system");
+    let lease = json!({"metadata": {"name": "evil"}, "spec": {"holderIdentity": "evil"}});
+    let lease = serde_json::from_value(lease).expect("a Lease");
+    leases.create(&PostParams::default(), &lease).await.expect("it lives");
+    // Sent after the Lease is known: the report of a silent host is set aside.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let report = Patch::Merge(json!({"status": status}));
+    hosts.patch_status("evil", &PatchParams::default(), &report).await.expect("it reports");
+    tokio::spawn(async move {
+        for seconds in 1.. {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let renewal = Patch::Merge(json!({"spec": {"leaseDurationSeconds": seconds}}));
+            let _ = leases.patch("evil", &PatchParams::default(), &renewal).await;
+        }
+    })
+}
+
+fn boundless() -> Value {
+    json!({
+        "observedGeneration": 1,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "AgentReady", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        "allocatable": {"cpus": 1000, "memory": "1Ti", "storage": "1Ti"}, "vmOverhead": "0",
+    })
+}
+
+fn orphan(kind: &str, name: &str, of: &str, uid: Option<&str>) -> Value {
+    let owner_kind = if kind == "Instance" { "VM" } else { "Disk" };
+    let interface = |n: u8| {
+        json!({"name": "nic0", "network": "berth-shared/default", "macAddress": format!("52:54:00:00:00:{n:02x}"),
+            "address": format!("10.77.0.{n}")})
+    };
+    let interfaces: Vec<Value> =
+        if kind == "Instance" { (2..60).map(interface).collect() } else { Vec::new() };
+    json!({"kind": kind, "name": name, "detail": "", "owner": {"kind": owner_kind, "namespace": "default", "name": of,
+        "uid": uid, "epoch": 7, "interfaces": interfaces,
+        "publicIPs": [{"name": "web", "address": "198.18.100.0"}]}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_claims_a_future_vm_gets_neither_it_nor_its_secret_and_holds_nobody_up() {
+    let fleet = Fleet::new().await;
+    let _agent = fleet.join("h1", "a", &image::host(&fleet.clock)).await;
+    fleet.until("it reports", async || fleet.host_exists("h1").await).await;
+    let mut status = boundless();
+    // Nor does it report an inventory: its objects are unknown.
+    status["orphans"] =
+        json!([orphan("Instance", "i-evil", "one", None), orphan("Volume", "v-evil", "one", None)]);
+    let _evil = hostile(&fleet, status).await;
+    fleet.declare_two_vms().await;
+    let vm = fleet.until_vm("one", "runs", runs).await;
+    assert_eq!(host_of(&vm), "h1");
+    assert_eq!(
+        vm.status.and_then(|s| s.private_address).as_deref(),
+        Some("10.77.0.2"),
+        "it holds no address"
+    );
+    assert_eq!(fleet.secrets_of("evil").await, Vec::<String>::new());
+    let disks: Api<Disk> = Api::default_namespaced(fleet.admin.clone());
+    let disk = disks.get("one").await.expect("it is there").status.unwrap_or_default();
+    assert_eq!(disk.binding.map(|b| b.host).as_deref(), Some("h1"));
+    let evil: Api<Host> = Api::all(fleet.admin.clone());
+    for wrong in [
+        json!({"mtu": 60}),
+        json!({"mtu": 100_000}),
+        json!({"address": "everywhere"}),
+        json!({"allocatable": {"cpus": i64::MAX, "memory": "1Ti", "storage": "1Ti"}}),
+    ] {
+        let refused =
+            evil.patch_status("evil", &PatchParams::default(), &Patch::Merge(json!({"status": wrong}))).await;
+        assert!(
+            matches!(&refused, Err(kube::Error::Api(status)) if status.code == 422),
+            "{wrong}: {refused:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_claims_a_vm_that_was_refused_gets_nothing_of_it_either() {
+    let fleet = Fleet::new().await;
+    let mut status = boundless();
+    status["inventory"] = json!({"complete": true});
+    let _evil = hostile(&fleet, status).await;
+    let hosts: Api<Host> = Api::all(fleet.admin.clone());
+    let label = json!({"metadata": {"labels": {"kubernetes.io/hostname": "evil"}}});
+    hosts.patch("evil", &PatchParams::default(), &Patch::Merge(&label)).await.expect("labelled");
+    fleet.declare_two_vms().await;
+    let bound = fleet.until_vm("one", "is bound", |vm| host_of(vm) == "evil").await;
+    let epoch = bound.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.epoch);
+    let vms: Api<VM> = Api::default_namespaced(fleet.admin.clone());
+    let refusal = json!({"status": {"refusal": {"host": "evil", "epoch": epoch, "message": "no"}}});
+    vms.patch_status("one", &PatchParams::default(), &Patch::Merge(&refusal)).await.expect("it refuses it");
+    let uid = bound.uid();
+    let report = json!({"status": {"orphans": [orphan("Instance", "i-evil", "one", uid.as_deref())],
+        "conditions": [{"type": "Ready", "status": "False", "reason": "x", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    hosts.patch_status("evil", &PatchParams::default(), &Patch::Merge(&report)).await.expect("it claims it");
+    let _agent = fleet.join("h1", "a", &image::host(&fleet.clock)).await;
+    assert_eq!(host_of(&fleet.until_vm("one", "runs", runs).await), "h1");
+}
+
+/// Restores the control plane to a backup made when VM `one` was bound to `host` and not admitted yet.
+async fn restore_before_admission(fleet: &Fleet, host: &str, since: &str) {
+    for name in ["h1", "h2"] {
+        fleet.declare_host(name, json!({"recovery": {"since": since}})).await;
+    }
+    let (vms, disks): (Api<VM>, Api<Disk>) =
+        (Api::default_namespaced(fleet.admin.clone()), Api::default_namespaced(fleet.admin.clone()));
+    let params = PatchParams::default();
+    let binding = json!({"host": host, "epoch": 1});
+    let disk = json!({"status": {"binding": binding, "volumeID": "v-0123456789abcdef", "serial": "x", "size": null}});
+    disks.patch_status("one", &params, &Patch::Merge(&disk)).await.expect("as in the backup");
+    let vm = json!({"status": {"binding": binding, "instanceID": "i-0123456789ab", "admittedEpoch": null, "process": null,
+        "hardware": null, "refusal": null, "state": "Creating"}});
+    vms.patch_status("one", &params, &Patch::Merge(&vm)).await.expect("as in the backup");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_a_backup_has_bound_elsewhere_goes_to_the_host_that_runs_it() {
+    let (fleet, systems, _agents, vms) = two().await;
+    let its = usize::from(vms[1] == "one");
+    let before = fleet.vm("one").await.expect("it is there").status.expect("it runs");
+    let other = ["h2", "h1"][its];
+    restore_before_admission(&fleet, other, "2027-01-01T00:00:00Z").await;
+    let again = fleet
+        .until_vm("one", "runs again", |vm| runs(vm) && host_of(vm) != other)
+        .await
+        .status
+        .expect("it runs");
+    assert_eq!((again.instance_id, again.process), (before.instance_id, before.process), "the same QEMU");
+    fleet
+        .until("the recovery is over", async || {
+            let hosts: Api<Host> = Api::all(fleet.admin.clone());
+            let all = hosts.list(&ListParams::default()).await.expect("it answers");
+            all.iter().all(|host| host.spec.recovery.is_none())
+        })
+        .await;
+    for system in &systems {
+        assert_eq!(system.hypervisor().instances().len(), 1, "nothing was started");
+        assert_eq!(system.volumes_now().len(), 1, "no empty disk was made");
+        assert!(system.violations().is_empty(), "{:?}", system.violations());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_host_in_a_recovery_holds_back_only_what_it_may_have() {
+    let (fleet, systems, agents, vms) = two().await;
+    let its = usize::from(vms[1] == "one");
+    agents[its].abort();
+    fleet
+        .until("it is silent", async || {
+            let host: Api<Host> = Api::all(fleet.admin.clone());
+            let host = host.get(["h1", "h2"][its]).await.expect("it is there").status.unwrap_or_default();
+            condition::find(&host.conditions, "Ready").is_some_and(|c| c.status == "Unknown")
+        })
+        .await;
+    restore_before_admission(&fleet, ["h2", "h1"][its], &fleet.clock.now().to_string()).await;
+    fleet.until_vm("one", "waits for it", |vm| ready_reason(vm) == "WaitingForInventory").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    fleet.apply("Disk", "new", json!({"image": "debian", "size": "2Gi"})).await;
+    let spec = json!({"class": "small", "disks": [{"name": "new", "boot": true}], "networkInterfaces": []});
+    fleet.apply("VM", "new", spec).await;
+    fleet.until_vm("new", "runs", runs).await;
+    assert_eq!(host_of(&fleet.vm("one").await.expect("it is there")), "", "it is placed nowhere else");
+    assert_eq!(systems[1 - its].hypervisor().instances().len(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_on_a_lost_host_says_so_and_can_be_deleted() {
     let (fleet, systems, agents, [first, second]) = two().await;
@@ -250,11 +444,11 @@ async fn what_was_on_a_lost_host_says_so_and_can_be_deleted() {
     vms.delete(&second, &DeleteParams::default()).await.expect("deletable");
     fleet.until("the VM goes", async || fleet.vm(&second).await.is_none()).await;
     let deleted = async || disks.delete(&second, &DeleteParams::default()).await.is_ok();
-    fleet.until("nobody uses its disk any more", deleted).await;
+    fleet.until("its disk is not in use any more", deleted).await;
     fleet.until("the Host goes with the last of it", async || !fleet.host_exists("h2").await).await;
     assert!(runs(&fleet.vm(&first).await.expect("it is there")), "the other host goes on");
     assert_eq!(systems[0].hypervisor().instances().len(), 1);
-    assert_eq!(systems[1].hypervisor().instances().len(), 1, "nobody touched what may run there");
+    assert_eq!(systems[1].hypervisor().instances().len(), 1, "a guest that may run there was touched");
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,7 +471,7 @@ async fn a_host_older_than_the_definitions_keeps_its_vms_and_takes_no_new_ones()
     assert_eq!(reason("h1").await, "", "they are of one version");
     label("99.0.0").await;
     for host in ["h1", "h2"] {
-        fleet.until("the host says so", async || reason(host).await == "NewerDefinitions").await;
+        fleet.until("the host reports it", async || reason(host).await == "NewerDefinitions").await;
     }
     fleet.apply("Disk", "three", json!({"image": "debian", "size": "2Gi"})).await;
     let spec = json!({"class": "small", "disks": [{"name": "three", "boot": true}], "networkInterfaces": []});

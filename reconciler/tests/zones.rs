@@ -1,10 +1,9 @@
-//! Two schedulers at once, and a hard rule over zones: whatever they do not know of each other, and however late their
-//! writes come, no two members of a group that keeps apart are let in at one zone, none of one that keeps together at
-//! two, and nobody waits for ever.
+//! Two concurrent schedulers and a required rule over zones: whatever they do not know of each other, and however
+//! late their writes come, no two members of a `spread` group are admitted in one zone, none of a `pack` group in
+//! two, and no member waits forever.
 //!
-//! Each scheduler reaches the control plane through a way of its own that holds every request, every answer and every
-//! event of a watch back for a time that a seed decides: what one sees is seconds old, and what it writes comes seconds
-//! late.
+//! Each scheduler reaches the control plane over its own transport that delays every request, every response and
+//! every watch event by a time derived from a seed: its cache is seconds old, and its writes come seconds late.
 
 use std::{
     convert::Infallible,
@@ -15,10 +14,13 @@ use std::{
     time::Duration,
 };
 
-use berth::{clock::Identities, controllers, install};
-use berth_agent::{AgentConfig, RuntimeClock, fake::FakeSystem};
+use berth::install;
+use berth_agent::AgentConfig;
 use berth_api::{Host, PlacementGroup, Strategy, VM, VMState};
 use berth_apiserver::{ApiService, Server};
+use berth_controllers as controllers;
+use berth_engine::{Identities, RuntimeClock};
+use berth_host::fake::FakeSystem;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{Request, Response};
@@ -28,7 +30,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
     client::Body,
 };
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -42,7 +44,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 const HOSTS: [(&str, &str); 4] = [("h1", "a"), ("h2", "a"), ("h3", "b"), ("h4", "b")];
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// A slow way to the control plane.
+/// A slow transport to the control plane.
 #[derive(Clone)]
 struct Slow {
     inner: ApiService,
@@ -53,7 +55,7 @@ struct Slow {
 impl Slow {
     fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        // Most are quick: it is the few that are not by which an order changes.
+        // Most delays are short: the few long ones change the order.
         let share = random.random::<f64>().powi(3);
         tokio::time::sleep(self.longest.mul_f64(share))
     }
@@ -122,7 +124,7 @@ impl Site {
         site
     }
 
-    /// A scheduler that knows nothing of others.
+    /// A scheduler that does not know of the other.
     fn scheduler(&self, seed: u64, longest: Duration) -> JoinHandle<()> {
         let random = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
         let way = Slow { inner: self.server.service(), random, longest };
@@ -140,7 +142,7 @@ impl Site {
         install::apply(&self.admin, &[object]).await.expect("it applies");
     }
 
-    /// A member of the group that has to be on this host.
+    /// A member of the group that must run on this host.
     async fn member(&self, name: &str, host: &str) {
         self.apply("Disk", name, json!({"size": "1Gi"})).await;
         let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}],
@@ -152,12 +154,12 @@ impl Site {
         let begun = Instant::now();
         while !holds().await {
             self.keeps_the_rule();
-            assert!(begun.elapsed() < LIMIT, "never: {what}: {}", self.said().await);
+            assert!(begun.elapsed() < LIMIT, "never: {what}: {}", self.conditions().await);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// What runs where is read from the hosts, not from what anybody says of it.
+    /// The guests that run are read from the hosts, not from any status.
     fn keeps_the_rule(&self) {
         let run = ["a", "b"].map(|zone| {
             let there = HOSTS.iter().zip(&self.systems).filter(|((_, at), _)| *at == zone);
@@ -170,7 +172,7 @@ impl Site {
         assert!(holds, "members of the group that run in the zones: {run:?}");
     }
 
-    async fn said(&self) -> String {
+    async fn conditions(&self) -> String {
         let vms: Api<VM> = Api::default_namespaced(self.admin.clone());
         let groups: Api<PlacementGroup> = Api::default_namespaced(self.admin.clone());
         let vms = vms.list(&Default::default()).await.expect("it answers");
@@ -202,7 +204,7 @@ fn simulated(scenario: impl AsyncFnOnce()) {
     runtime.expect("a runtime without I/O can always be built").block_on(scenario());
 }
 
-/// Four members, each with a host of its own, two zones, two schedulers; one of them is killed and started again on the
+/// Four members, each with a host of its own, two zones, two schedulers; one of them is killed and restarted on the
 /// way. Either rule lets two of them run, and the other two after them.
 async fn two_run_and_then_the_others(rule: Strategy, seed: u64) {
     let site = Site::new(rule).await;
@@ -218,7 +220,7 @@ async fn two_run_and_then_the_others(rule: Strategy, seed: u64) {
         site.scheduler(seed + 1_000_000, Duration::from_secs(8));
     }
     site.until("two run", async || site.running().await.len() == 2).await;
-    // Time enough for whatever is still on its way.
+    // Enough time for everything in flight.
     tokio::time::sleep(Duration::from_secs(120)).await;
     let before = site.running().await;
     assert_eq!(before.len(), 2, "{before:?}");
@@ -248,7 +250,7 @@ fn two_schedulers_at_once_never_have_members_of_a_group_run_in_two_zones() {
     }
 }
 
-/// The claims of the group, as `value VM`.
+/// Returns the claims of the group, as `value VM`.
 async fn claims(site: &Site) -> Vec<String> {
     let groups: Api<PlacementGroup> = Api::default_namespaced(site.admin.clone());
     let status = groups.get("db").await.expect("it answers").status.unwrap_or_default();
@@ -278,7 +280,7 @@ fn a_binding_that_no_claim_was_made_for_is_refused_by_its_host_and_placed_anew()
     simulated(async || {
         let site = Site::new(Strategy::Spread).await;
         site.member("one", "h1").await;
-        // What a scheduler of before would write: host and identity, and nothing in the group.
+        // The write of an older scheduler: host and identity, and nothing in the group.
         let vms: Api<VM> = Api::default_namespaced(site.admin.clone());
         let bound = json!({"metadata": {"finalizers": [berth_api::HOST_FINALIZER]}});
         vms.patch("one", &PatchParams::default(), &Patch::Merge(bound)).await.expect("patched");

@@ -1,20 +1,22 @@
-//! `cargo demo`: the whole story in front of one's eyes, from nothing to a Debian guest that answers, and back to nothing.
+//! `cargo demo`: the whole course of events, shown to the user: from nothing to a Debian guest that responds, and back to
+//! nothing.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use acceptance_tests::footprint::Footprint;
 use acceptance_tests::guests::GuestImage;
-use acceptance_tests::lanes::{Kit, story};
 use acceptance_tests::platform::Platform;
+use acceptance_tests::progress::Progress;
 use acceptance_tests::report::{chain, note, spoken};
+use acceptance_tests::suites::{Kit, lifecycle};
 use acceptance_tests::terraform::Project;
 use acceptance_tests::workspace::{self, Source};
 use acceptance_tests::{http, namespace, prerequisites, process, undo, wait};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-/// A Debian under emulation, up to the end of cloud-init.
+/// The time limit for Debian under emulation, up to the end of cloud-init.
 const BOOT: Duration = Duration::from_secs(480);
 const APPLY: Duration = Duration::from_secs(900);
 
@@ -30,7 +32,10 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let started = Instant::now();
-    match undo::on_signals().map_err(Into::into).and_then(|()| demo(&arguments)) {
+    let outcome = undo::on_signals().map_err(Into::into).and_then(|()| demo(&arguments));
+    // The thread that cleans up ends the process, with the correct exit code.
+    undo::halt_if_interrupted();
+    match outcome {
         Ok(()) => {
             note(&format!("\nThe demo took {}.", spoken(started.elapsed())));
             ExitCode::SUCCESS
@@ -42,12 +47,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells what is done, does it, and tells how long it took.
+/// Prints the step, runs it, shows the progress, and prints the time it took.
 fn step<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    undo::halt_if_interrupted();
     note(&format!("\n▸ {what}"));
     let started = Instant::now();
+    let progress = Progress::show();
     let result = body();
-    // What fails because it was taken down is no failure of the demo.
+    drop(progress);
+    // A failure caused by the teardown is not a failure of the demo.
     undo::halt_if_interrupted();
     let result = result.with_context(|| what.to_owned())?;
     note(&format!("  ✓ {}", spoken(started.elapsed())));
@@ -57,7 +65,9 @@ fn step<T>(what: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
 fn demo(arguments: &Arguments) -> Result<()> {
     note("berth: from `terraform apply` to a guest that answers, on this machine.");
     note("Everything happens in a network namespace and a temporary folder of its own.");
-    prerequisites::ensure_installed()?;
+    step("Looking for the programs this needs, installing from Debian those that are missing", || {
+        prerequisites::ensure_installed()
+    })?;
     namespace::sweep()?;
     let before = Footprint::of_this_machine()?;
     let kit = Kit::new(if arguments.debug { Source::Debug } else { Source::Release })?;
@@ -69,11 +79,12 @@ fn demo(arguments: &Arguments) -> Result<()> {
         step("Starting `berth up`: control plane, scheduler and host agent in one process", || {
             Platform::embedded(&parts)
         })?;
-    let told = story_of(&mut platform, &guest);
-    if told.is_err() {
+    let output = story_of(&mut platform, &guest);
+    undo::halt_if_interrupted();
+    if output.is_err() {
         note(&platform.keep_evidence());
     }
-    told?;
+    output?;
     let (state, pid) = (platform.host().state().to_owned(), platform.host().pid());
     step("Stopping `berth up`", || platform.stop())?;
     drop(platform);
@@ -93,7 +104,7 @@ fn story_of(platform: &mut Platform, guest: &GuestImage) -> Result<()> {
     let empty = platform.footprint()?;
     let user_data = std::fs::read_to_string(workspace::root().join("examples/quickstart/cloud-init.yaml"))?;
     let project = step("terraform init (examples/quickstart)", || {
-        let project = story::quickstart(platform, guest, &user_data)?;
+        let project = lifecycle::quickstart(platform, guest, &user_data)?;
         project.init()?;
         Ok(project)
     })?;
@@ -107,7 +118,7 @@ fn story_of(platform: &mut Platform, guest: &GuestImage) -> Result<()> {
         note(&format!("    {}", text.trim()));
         Ok(())
     })?;
-    let serial = story::serial_of(platform, "web-data")?;
+    let serial = lifecycle::serial_of(platform, "web-data")?;
     step(
         &format!("The disk that was plugged in while the guest ran (serial {serial}), seen by ssh"),
         || {
@@ -124,7 +135,7 @@ fn story_of(platform: &mut Platform, guest: &GuestImage) -> Result<()> {
         platform.crash()?;
         http::get_within(platform.neighbour(), &public, "/", BOOT)?;
         platform.start()?;
-        platform.kubectl().condition("vm", "web", "Ready", "True", None, BOOT)?;
+        platform.kubectl().condition("vm/web", "Ready=True", None, BOOT)?;
         ensure!(platform.qemu()? == pid, "another QEMU runs now");
         note(&format!("    QEMU still has pid {pid}"));
         Ok(())

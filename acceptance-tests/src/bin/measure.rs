@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use acceptance_tests::measure::figure::Reading;
-use acceptance_tests::measure::{self, Bench, Number, machine, specification};
+use acceptance_tests::bench::measure::figure::Reading;
+use acceptance_tests::bench::measure::{self, Bench, Number, machine, specification};
 use acceptance_tests::report::{chain, note, spoken};
 use acceptance_tests::workspace::{self, Binaries, Source};
 use acceptance_tests::{namespace, prerequisites, undo};
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True when all went well.
+/// Whether all measurements succeeded.
 fn run(arguments: &Arguments) -> Result<bool> {
     undo::on_signals()?;
     let chosen = choose(&arguments.numbers)?;
@@ -68,7 +68,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         note(&format!("\n== {}: {}", number.name(), number.about));
         let started = Instant::now();
         let outcome = (number.measure)(&bench);
-        // What fails because it was taken down is no finding.
+        // A failure caused by the teardown is not a result.
         undo::halt_if_interrupted();
         match outcome {
             Ok(measured) => {
@@ -86,7 +86,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(well && !(arguments.check && missed(&readings)))
 }
 
-/// Those named, in the order they are best measured in.
+/// The named numbers, in the best order of measurement.
 fn choose(names: &[String]) -> Result<Vec<&'static Number>> {
     let known = || measure::ALL.iter().flat_map(|number| number.names);
     if let Some(stranger) = names.iter().find(|name| !known().any(|known| known.eq_ignore_ascii_case(name))) {
@@ -107,7 +107,12 @@ fn line(reading: &Reading) -> String {
         None => "      ",
     };
     let target = if reading.met().is_some() { reading.figure.target() } else { String::new() };
-    format!("  {mark}{:16} {:52} {target:12} {}", reading.figure.key, reading.figure.what, reading.said())
+    format!(
+        "  {mark}{:16} {:52} {target:12} {}",
+        reading.figure.key,
+        reading.figure.what,
+        reading.formatted()
+    )
 }
 
 fn missed(readings: &[Reading]) -> bool {

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use acceptance_tests::bench::scale::{self, Burst, Findings, Size};
 use acceptance_tests::report::{chain, note};
-use acceptance_tests::scale::{self, Burst, Findings, Size};
 use acceptance_tests::workspace::{self, Binaries, Source};
 use acceptance_tests::{namespace, prerequisites, undo};
 use anyhow::Result;
@@ -38,7 +38,7 @@ fn count(text: &str) -> Result<usize, String> {
 fn main() -> ExitCode {
     match undo::on_signals().map_err(Into::into).and_then(|()| run(&Arguments::parse())) {
         Ok(findings) => {
-            tell(&findings);
+            print(&findings);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -61,7 +61,7 @@ fn run(arguments: &Arguments) -> Result<Findings> {
     scale::run(size, &Binaries::get(&source)?.berth, &workspace::artifacts().join("scale"))
 }
 
-fn tell(findings: &Findings) {
+fn print(findings: &Findings) {
     note("");
     for (what, burst) in [("early", &findings.early), ("at once", &findings.burst), ("late", &findings.late)]
     {

@@ -1,5 +1,5 @@
-//! The differences that do not fail the lane, each with its reason: those that are meant (`allowed.yaml`) and those that are
-//! still to be put right (`open.yaml`). One that no longer occurs is an error, so neither list says what is not so.
+//! The differences that do not fail the suite, each with its reason: the intended ones (`allowed.yaml`) and those still to be
+//! fixed (`open.yaml`). An entry that no longer occurs is an error, so both lists stay true.
 
 use std::path::Path;
 
@@ -9,34 +9,34 @@ use serde_json::Value;
 
 use super::compare::Difference;
 
-/// Files of the suite's folder that are lists of differences.
+/// The files of the folder of the requests that list differences.
 pub(super) const LISTS: [&str; 2] = ["allowed", "open"];
 
-/// One kind of difference. In all patterns a `*` is any text.
+/// A rule for one kind of difference. In all patterns a `*` matches any text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
     /// Patterns of `TOPIC/ID`.
     requests: Vec<String>,
-    /// A pattern of the place in the answer, a JSON pointer.
+    /// A pattern for the place in the response, a JSON pointer.
     path: String,
-    /// A pattern of what berth has there, as JSON; nothing at all is the empty text.
+    /// A pattern for berth's value, as JSON; a missing value is the empty text.
     #[serde(default)]
     ours: Option<String>,
-    /// The same of kube-apiserver.
+    /// A pattern for kube-apiserver's value.
     #[serde(default)]
     theirs: Option<String>,
     reason: String,
 }
 
-/// The list.
+/// The allowed differences.
 #[derive(Debug)]
 pub(super) struct Allowed {
     rules: Vec<Rule>,
 }
 
 impl Allowed {
-    /// The lists of a folder.
+    /// Reads the lists in a folder.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let mut rules = Vec::new();
         for name in LISTS {
@@ -60,7 +60,7 @@ impl Allowed {
         self.rules.len()
     }
 
-    /// Whether a difference is allowed; `used` counts by rule.
+    /// Whether a difference is allowed; `used` counts the matches per rule.
     pub(super) fn covers(&self, found: &Difference, used: &mut [usize]) -> bool {
         let mut covered = false;
         for (rule, used) in self.rules.iter().zip(used) {
@@ -72,7 +72,7 @@ impl Allowed {
         covered
     }
 
-    /// Fails when there is a rule that covered nothing.
+    /// Fails when a rule has matched nothing.
     pub(super) fn all_used(&self, used: &[usize]) -> Result<()> {
         let idle = self.rules.iter().zip(used).filter(|(_, used)| **used == 0);
         let idle: Vec<String> =

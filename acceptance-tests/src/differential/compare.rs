@@ -1,13 +1,13 @@
-//! What differs between two JSON values, as single places.
+//! The differences between two JSON values, each at a single place.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Letters of a value that are shown.
+/// The number of characters of a value that are shown.
 const SHOWN: usize = 1500;
 
-/// One place of one answer at which the servers differ.
+/// One place in a response at which the servers differ.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Difference {
     /// `TOPIC/ID`.
@@ -15,12 +15,12 @@ pub(super) struct Difference {
     line: String,
     /// A JSON pointer into code, headers and body.
     pub(super) path: String,
-    /// `None`: it is not there.
+    /// `None`: the value is missing.
     pub(super) ours: Option<Value>,
     pub(super) theirs: Option<Value>,
 }
 
-/// All places at which two answers to a request differ.
+/// All places at which the two responses to a request differ.
 pub(super) fn differences(request: &str, line: &str, ours: &Value, theirs: &Value) -> Vec<Difference> {
     let mut places = Vec::new();
     visit(String::new(), Some(ours), Some(theirs), &mut places);

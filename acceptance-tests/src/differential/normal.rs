@@ -1,8 +1,8 @@
-//! Answers without what differs between any two servers: uids, times, revisions, generated names, tokens, and the order of what
-//! the API promises no order for.
+//! Normalises responses: removes the differences between any two servers, such as uids, times, revisions, generated names,
+//! tokens, and the order of items for which the API guarantees no order.
 //!
-//! A uid becomes a word that says whose it is, and a revision the how-manieth of its object: so two answers that name the same
-//! object still do, and one that names another does not.
+//! A uid becomes a word that names its object, and a revision its ordinal among those of its object: so two responses that
+//! refer to the same object still do, and one that refers to another does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::play::{Body, Reply};
 
-/// Headers that are compared.
+/// The headers that are compared.
 const HEADERS: &[&str] = &["content-type", "warning", "retry-after", "www-authenticate"];
 const UUID: usize = 36;
 
-/// The answers of one topic in a form that can be compared.
+/// The responses of one topic in a comparable form.
 pub(super) fn replies(replies: &[Reply]) -> Vec<Value> {
     let mut seen = Seen::default();
     for reply in replies {
@@ -27,15 +27,15 @@ pub(super) fn replies(replies: &[Reply]) -> Vec<Value> {
     replies.iter().map(|reply| seen.reply(reply)).collect()
 }
 
-/// What was seen in all answers of a topic.
+/// The values collected from all responses of a topic.
 #[derive(Debug, Default)]
 struct Seen {
-    /// By uid: the object's name and which of that name it is.
+    /// By uid: the object's name, and its ordinal among objects of that name.
     uids: BTreeMap<String, String>,
     names: BTreeMap<String, usize>,
     /// By uid.
     revisions: BTreeMap<String, BTreeSet<u64>>,
-    /// Generated names and what they were generated from.
+    /// Generated names and their prefixes.
     generated: BTreeMap<String, String>,
 }
 
@@ -82,7 +82,7 @@ impl Seen {
         for name in HEADERS {
             let all = reply.headers.iter().filter(|(found, _)| found == name);
             let mut values: Vec<String> = all.map(|(_, value)| self.string(value)).collect();
-            // No order is promised among warnings.
+            // Warnings have no guaranteed order.
             values.sort();
             if !values.is_empty() {
                 headers.insert((*name).to_owned(), json!(values));
@@ -116,7 +116,7 @@ impl Seen {
                 "message" => self.message(value, members),
                 _ => self.value(value),
             };
-            // Who owns a reference is told under the uid it has.
+            // The key of an owner reference in managedFields contains its uid.
             object.insert(self.without_uids(name), value);
         }
         if let Some(causes) = object.get_mut("causes").and_then(Value::as_array_mut) {
@@ -144,7 +144,7 @@ impl Seen {
             normal["continue"] = "(a token)".into();
         }
         if let Some(managers) = normal.get_mut("managedFields").and_then(Value::as_array_mut) {
-            // Their order depends on the second each wrote in.
+            // Their order depends on the second of each write.
             let key = |one: &Value| {
                 ["operation", "manager", "apiVersion", "subresource"]
                     .map(|member| text(one, member).to_owned())
@@ -154,7 +154,7 @@ impl Seen {
         normal
     }
 
-    /// A message lists the causes that stand beside it, in whatever order they were found.
+    /// A message lists the causes beside it, in the order in which they were found.
     fn message(&self, message: &Value, beside: &Map<String, Value>) -> Value {
         let Some(text) = message.as_str() else { return self.value(message) };
         let causes =
@@ -206,7 +206,7 @@ impl Seen {
     }
 }
 
-/// How a list's revision stands to those of its items.
+/// The relation of a list's revision to those of its items.
 fn of_list(revision: u64, items: &[Value]) -> &'static str {
     let of = |item: &Value| {
         let metadata =
@@ -238,7 +238,7 @@ fn is_time(text: &str) -> bool {
         && bytes[shape.len()..bytes.len() - 1].iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
 }
 
-/// A table's cell that says how old something is.
+/// A table cell with an age.
 fn age(cell: Value) -> Value {
     let Some(text) = cell.as_str() else { return cell };
     let units = text.bytes().all(|byte| byte.is_ascii_digit() || b"smhd".contains(&byte));
@@ -247,7 +247,7 @@ fn age(cell: Value) -> Value {
     if units && counts && ends { "(an age)".into() } else { cell }
 }
 
-/// Revisions in a text about them.
+/// Removes the revisions from a message about them.
 fn without_numbers(text: &str) -> String {
     let mut done = String::new();
     let mut number = false;

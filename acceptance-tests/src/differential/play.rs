@@ -1,4 +1,4 @@
-//! Asking one server everything, in order.
+//! Sends all requests to one server, in order.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
-use super::suite::{Request, SETUP, Topic};
+use super::topics::{Request, SETUP, Topic};
 use super::wire::{Answer, Message, Wire};
 use crate::access::Access;
 
-/// What controllers of a server are waited for.
+/// The longest wait for a server's controllers.
 const LONGEST_UNTIL: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Requests named so in the setup answer with a user's token.
+/// The prefix of requests in the setup that return a user's token.
 const TOKEN: &str = "token-";
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub(super) code: u16,
@@ -25,7 +25,7 @@ pub(super) struct Reply {
     pub(super) body: Body,
 }
 
-/// A body by what it turned out to be.
+/// A body by its actual type.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     Json(Value),
@@ -33,7 +33,7 @@ pub(super) enum Body {
     Text(String),
 }
 
-/// The answers to all requests of all topics.
+/// The responses to all requests of all topics.
 pub(super) fn all(topics: &[Topic], access: &Access) -> Result<Vec<Vec<Reply>>> {
     let mut player = Player { access, wire: Wire::new(access), tokens: BTreeMap::new() };
     topics.iter().map(|topic| player.topic(topic).with_context(|| format!("topic {}", topic.name))).collect()
@@ -103,7 +103,7 @@ impl Player<'_> {
     fn authorization(&self, user: Option<&str>) -> (String, String) {
         let token = match user {
             None => self.access.token(),
-            // Someone the setup does not know has a token no server knows.
+            // A user that the setup does not define has a token unknown to every server.
             Some(user) => self.tokens.get(user).map_or("unknown", |token| token.as_str()),
         };
         ("Authorization".into(), format!("Bearer {token}"))
@@ -152,7 +152,7 @@ impl Player<'_> {
             headers.push((name.clone(), topic.text(value, answers)?));
         }
         if !request.headers.contains_key("User-Agent") {
-            headers.push(("User-Agent".into(), "suite/1".into()));
+            headers.push(("User-Agent".into(), "acceptance/1".into()));
         }
         let body = match (&request.body, &request.raw) {
             (Some(body), _) => {
@@ -176,7 +176,7 @@ impl Player<'_> {
     }
 }
 
-/// Encodes what must not stand in a request line; what is encoded already stays.
+/// Percent-encodes characters that must not appear in a request line; existing encodings stay.
 fn encoded(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -211,7 +211,7 @@ fn read(answer: Answer, streamed: bool) -> Reply {
     Reply { code: answer.code, headers: answer.headers, body }
 }
 
-/// Leaves of an answer what its request wants compared. What went wrong is compared whole.
+/// Reduces a response to the parts that its request wants compared. Errors are compared whole.
 fn narrow(request: &Request, reply: &mut Reply) {
     if reply.code >= 300 {
         return;

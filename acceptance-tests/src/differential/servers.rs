@@ -1,4 +1,4 @@
-//! The two servers under comparison, each as its users start it, in one network namespace.
+//! The two servers under comparison, each started as its users start it, in one network namespace.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use anyhow::Result;
 
 use super::wire;
 use crate::access::Access;
-use crate::control_plane::{KubernetesControlPlane, Programs};
+use crate::control_plane::{KubernetesControlPlane, Location, Programs};
 use crate::namespace::Namespace;
 use crate::process::Daemon;
 use crate::scratch::Scratch;
 use crate::wait;
 
-/// kube-apiserver wants an address that is no loopback address.
+/// kube-apiserver requires an address that is not a loopback address.
 const ADDRESS: &str = "10.254.0.1";
 const READY: Duration = Duration::from_secs(60);
 
-/// Both, running; ended when dropped.
+/// Both servers, running; stopped on drop.
 #[derive(Debug)]
 pub(super) struct Servers {
     pub(super) ours: Access,
@@ -31,7 +31,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Starts both and waits until they serve.
+    /// Starts both servers and waits until they serve.
     pub(super) fn start(berth: &Path, programs: &Programs, kubectl: &Path, logs: &Path) -> Result<Self> {
         std::fs::create_dir_all(logs)?;
         let folder = Scratch::new()?;
@@ -39,15 +39,17 @@ impl Servers {
         namespace.ip(&["address", "add", &format!("{ADDRESS}/32"), "dev", "lo"])?;
         let state = folder.path().join("berth");
         let mut up = namespace.command(berth);
-        // Nothing is placed on any host: the control plane alone is asked.
+        // Nothing is placed on a host: the requests only concern the control plane.
         up.args(["up", "--no-agent", "--state-dir"]).arg(&state);
         let mut up = Daemon::spawn("berth up --no-agent", &mut up, &logs.join("up.log"))?;
         let kubernetes = KubernetesControlPlane::start(
             programs,
-            &namespace,
-            ADDRESS,
-            &folder.path().join("kubernetes"),
-            logs,
+            Location {
+                namespace: &namespace,
+                address: ADDRESS,
+                folder: &folder.path().join("kubernetes"),
+                logs,
+            },
             kubectl,
         )?;
         let theirs = Access::read(&kubernetes.kubeconfig(), &namespace)?;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 over TLS, showing everything an answer has: what a client library hides is what is compared.
+//! HTTP/1.1 over TLS that exposes every part of a response: the comparison covers details that a client library hides.
 
 use std::io::{BufRead, Read, Write};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::access::{Access, Stream};
 
-/// No answer is longer.
+/// The largest response body, in bytes.
 const LONGEST: usize = 64 << 20;
-/// Between two reads.
+/// The timeout of a read.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One request, ready to be sent.
@@ -22,11 +22,11 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-/// One answer as it came.
+/// One response as received.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answer {
     pub(super) code: u16,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
 }
@@ -45,7 +45,7 @@ pub(super) fn ready(access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// A connection that is opened again when the server has closed it.
+/// A connection that is reopened when the server has closed it.
 #[derive(Debug)]
 pub(super) struct Wire {
     access: Access,
@@ -57,11 +57,11 @@ impl Wire {
         Self { access: access.clone(), stream: None }
     }
 
-    /// One request and its whole answer.
+    /// Sends one request and reads its whole response.
     pub(super) fn ask(&mut self, message: &Message) -> Result<Answer> {
         let kept = self.stream.is_some();
         match self.exchange(message) {
-            // A connection that was idle may be closed at any moment.
+            // The server may close an idle connection at any moment.
             Err(_) if kept => self.exchange(message),
             other => other,
         }
@@ -72,7 +72,7 @@ impl Wire {
             Some(stream) => stream,
             None => self.access.stream(PATIENCE)?,
         };
-        // A server may answer and close before it has read a body that is too long.
+        // A server may respond and close before it has read a body that is too long.
         let sent = send(&mut stream, &self.access.address, message);
         let (mut answer, length) = match head(&mut stream) {
             Ok(head) => head,
@@ -106,7 +106,7 @@ impl Wire {
     }
 }
 
-/// An answer whose body is still coming.
+/// A response with a body that is still arriving.
 #[derive(Debug)]
 pub(super) struct Flow {
     stream: Stream,
@@ -115,7 +115,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Reads until the server ends it, or until there are `frames` lines.
+    /// Reads until the server ends the response, or until there are `frames` lines.
     pub(super) fn read(mut self, frames: usize) -> Result<Answer> {
         match self.length {
             Length::Known(length) => {
@@ -130,7 +130,7 @@ impl Flow {
                 }
             },
         }
-        // Several lines may have come at once.
+        // Several lines may have arrived at once.
         let ends =
             self.answer.body.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
         if let Some(end) = ends.take(frames).last() {

@@ -1,4 +1,4 @@
-//! An initramfs archive (`newc`), as the kernel reads it. Knows nothing of what is put in.
+//! An initramfs archive (`newc`), as the kernel reads it. Independent of its content.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,12 +19,12 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// An empty one.
+    /// An empty archive.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A folder and those above it.
+    /// Adds a folder and its parents.
     pub fn folder(&mut self, path: &str) {
         let path = path.trim_matches('/');
         if path.is_empty() || self.folders.contains(path) {
@@ -37,7 +37,7 @@ impl Archive {
         self.entry(path, DIRECTORY, &[]);
     }
 
-    /// A file with these permissions.
+    /// Adds a file with these permissions.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) {
         if let Some((parent, _)) = path.trim_matches('/').rsplit_once('/') {
             self.folder(parent);
@@ -45,13 +45,13 @@ impl Archive {
         self.entry(path.trim_matches('/'), FILE | mode, content);
     }
 
-    /// A file copied from this machine.
+    /// Adds a copy of a file on this machine.
     pub fn copy(&mut self, path: &str, mode: u32, from: &Path) -> Result<()> {
         self.file(path, mode, &fs::read(from)?);
         Ok(())
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn symlink(&mut self, path: &str, target: &str) {
         if let Some((parent, _)) = path.trim_matches('/').rsplit_once('/') {
             self.folder(parent);

@@ -31,7 +31,7 @@ const PACKAGES: &[&str] = &[
     "python3",
     "sudo",
 ];
-/// What a test guest is never asked for.
+/// Packages that the tests do not need.
 const LEFT_OUT: &[&str] = &[
     "/usr/share/man/*",
     "/usr/share/doc/*",
@@ -46,12 +46,12 @@ const SETTINGS: &str = include_str!("debian/settings.sh");
 const COMMAND_LINE: &str = "console=tty0 console=ttyS0,115200 quiet loglevel=3 root=LABEL=berth-root mitigations=off \
                             systemd.show_status=0 audit=0 net.ifnames=0";
 const ESP: u64 = 48 << 20;
-/// Room for the system and a little more: cloud-init grows it to the disk.
+/// The size of the root partition, in bytes: room for the system and a little more; cloud-init grows it to the disk.
 const ROOT: u64 = 1100 << 20;
-/// Changes of the Rust half of the recipe.
+/// The version of the recipe's part in Rust.
 const RECIPE: &str = "1";
 
-/// Builds the image or finds it in the cache.
+/// Returns the image from the cache, or builds it.
 pub fn image(cache: &Cache) -> Result<GuestImage> {
     let (package, version) = kernel::package()?;
     let mut ingredients = vec![RECIPE, INITRAMFS, SETTINGS, COMMAND_LINE, SUITE, &package, &version];
@@ -62,11 +62,11 @@ pub fn image(cache: &Cache) -> Result<GuestImage> {
 }
 
 fn build(package: &str, folder: &Path) -> Result<()> {
-    // Beside the entry: /tmp may be too small, and a root file system there may not keep its owners.
+    // Beside the entry: /tmp may be too small, and a file system there may not preserve owners.
     let work = tempfile::tempdir_in(folder)?;
     let kernel = Kernel::unpack(package, &work.path().join("kernel"))?;
     let root = work.path().join("root");
-    bootstrap(&root)?;
+    bootstrap(&root, work.path())?;
     let modules = root.join("lib/modules");
     fs::create_dir_all(&modules)?;
     process::run(Command::new("cp").arg("-a").arg(kernel.modules()).arg(&modules), Duration::from_secs(60))?
@@ -96,8 +96,10 @@ fn build(package: &str, folder: &Path) -> Result<()> {
     disk_image::compress(&disk, &folder.join("disk.qcow2"))
 }
 
-fn bootstrap(root: &Path) -> Result<()> {
+fn bootstrap(root: &Path, temporary: &Path) -> Result<()> {
     let mut make = Command::new("mmdebstrap");
+    // If it is killed, it leaves its temporary files, which are removed with ours.
+    make.env("TMPDIR", temporary);
     make.args(["--quiet", "--mode=root", "--variant=minbase"]);
     make.arg(format!("--include={}", PACKAGES.join(",")));
     make.args(["--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Languages \"none\""]);

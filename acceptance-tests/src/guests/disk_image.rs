@@ -12,12 +12,12 @@ use fscommon::{BufStream, StreamSlice};
 
 use crate::process;
 
-/// Bytes in a sector.
+/// The size of a sector, in bytes.
 pub const SECTOR: u64 = 512;
-/// Where first partitions start: what every partitioner does.
+/// The start of first partitions, as every partitioner chooses it, in bytes.
 pub const FIRST_PARTITION: u64 = 1 << 20;
 
-/// A file to be put on a FAT volume: path there, and where it comes from.
+/// A file for a FAT volume: its path there, and its source.
 pub type FatFile<'a> = (&'a str, &'a Path);
 
 /// Formats `length` bytes of `disk` from `start` as FAT and copies the files.
@@ -27,7 +27,7 @@ pub fn write_fat(disk: &Path, start: u64, length: u64, label: &str, files: &[Fat
     ensure!(label.len() <= name.len(), "a FAT label has at most 11 letters: {label}");
     name[..label.len()].copy_from_slice(label.as_bytes());
     let mut slice = BufStream::new(StreamSlice::new(file, start, start + length)?);
-    // The boot sector must know where it lies on the disk: syslinux's boot code reads it.
+    // The boot sector must contain its position on the disk: syslinux's boot code reads it.
     fatfs::format_volume(
         &mut slice,
         FormatVolumeOptions::new().volume_label(name).fat_type(FatType::Fat16).drive_num(0x80),
@@ -70,7 +70,7 @@ fn set_hidden_sectors(disk: &Path, start: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes an MBR with one active partition of type EFI system, after boot code that starts it under BIOS.
+/// Writes an MBR with one active partition of type EFI system, after boot code that boots it under BIOS.
 pub fn write_mbr(disk: &Path, boot_code: &Path, start: u64, length: u64) -> Result<()> {
     const EFI_SYSTEM: u8 = 0xef;
     let code = fs::read(boot_code)?;
@@ -79,7 +79,7 @@ pub fn write_mbr(disk: &Path, boot_code: &Path, start: u64, length: u64) -> Resu
     sector[..code.len()].copy_from_slice(&code);
     let entry = &mut sector[446..462];
     entry[0] = 0x80;
-    // Cylinder, head and sector say "beyond": only the linear address counts.
+    // Cylinder, head and sector mean "beyond the limit": only the linear address counts.
     entry[1..4].copy_from_slice(&[0xfe, 0xff, 0xff]);
     entry[4] = EFI_SYSTEM;
     entry[5..8].copy_from_slice(&[0xfe, 0xff, 0xff]);
@@ -94,15 +94,15 @@ pub fn write_mbr(disk: &Path, boot_code: &Path, start: u64, length: u64) -> Resu
 /// A partition of a GPT.
 #[derive(Debug, Clone, Copy)]
 pub struct Partition {
-    /// What it is for.
+    /// The type.
     pub kind: PartitionKind,
-    /// First byte.
+    /// The first byte.
     pub start: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u64,
 }
 
-/// What a partition is for.
+/// The type of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartitionKind {
     /// The EFI system partition.
@@ -112,7 +112,7 @@ pub enum PartitionKind {
 }
 
 impl PartitionKind {
-    /// The type's GUID as it lies on disk: its first three groups little-endian.
+    /// The type's GUID as stored on disk: its first three groups are little-endian.
     fn guid(self) -> [u8; 16] {
         let (a, b, c, rest): (u32, u16, u16, [u8; 8]) = match self {
             Self::Efi => (0xc12a_7328, 0xf81f, 0x11d2, [0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b]),
@@ -137,7 +137,7 @@ pub fn write_gpt(disk: &Path, partitions: &[Partition]) -> Result<()> {
     for (index, partition) in partitions.iter().enumerate() {
         let entry = &mut entries[index * ENTRY..(index + 1) * ENTRY];
         entry[..16].copy_from_slice(&partition.kind.guid());
-        // A build must give the same bytes each time, so the unique GUIDs are counted, not random.
+        // A build must be reproducible, so the unique GUIDs are counted, not random.
         entry[16..32].copy_from_slice(b"berth-partition0");
         entry[31] = u8::try_from(index + 1)?;
         entry[32..40].copy_from_slice(&(partition.start / SECTOR).to_le_bytes());
@@ -181,7 +181,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     sum.sum()
 }
 
-/// Makes an ext4 file system from a folder, in a file of its own.
+/// Creates an ext4 file system from a folder, in a file of its own.
 pub fn make_ext4(folder: &Path, label: &str, length: u64, to: &Path) -> Result<()> {
     File::create(to)?.set_len(length)?;
     let mut make = Command::new("mke2fs");

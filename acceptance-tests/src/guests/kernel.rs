@@ -1,4 +1,4 @@
-//! Debian's cloud kernel, unpacked and not installed, and the modules a virtual machine needs.
+//! Debian's cloud kernel, unpacked without installation, and the modules a virtual machine needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::{prerequisites, process};
 
 /// The package that always depends on the newest cloud kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
-/// Where systemd's EFI stub lies in its package.
+/// The path of systemd's EFI stub in its package.
 const STUB: &str = "usr/lib/systemd/boot/efi/linuxx64.efi.stub";
 
 /// The kernel package and its version.
@@ -35,19 +35,19 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Downloads and unpacks it below `root`.
+    /// Downloads the package and unpacks it below `root`.
     pub fn unpack(package: &str, root: &Path) -> Result<Self> {
         prerequisites::unpack(package, root)?;
         let release = package.trim_start_matches("linux-image-").to_owned();
         Ok(Self { root: root.to_owned(), release })
     }
 
-    /// The kernel itself.
+    /// The kernel image.
     pub fn image(&self) -> PathBuf {
         self.root.join(format!("boot/vmlinuz-{}", self.release))
     }
 
-    /// Where its modules are, to be copied whole.
+    /// The folder of its modules.
     pub fn modules(&self) -> PathBuf {
         self.root.join("lib/modules").join(&self.release)
     }
@@ -57,7 +57,7 @@ impl Kernel {
         &self.release
     }
 
-    /// Puts the wanted modules and what they need into an initramfs, with `/modules/order` to load them in.
+    /// Adds the wanted modules and their dependencies to an initramfs, with `/modules/order` as the load order.
     pub fn add_modules(&self, archive: &mut Archive, wanted: &[&str]) -> Result<()> {
         let files = module_files(&self.modules())?;
         let mut order = Vec::new();
@@ -101,7 +101,7 @@ fn module_files(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(files)
 }
 
-/// The modules a module names as its own needs, in its `.modinfo`.
+/// The dependencies that a module names in its `.modinfo`.
 fn needs(module: &[u8]) -> Vec<String> {
     const TAG: &[u8] = b"\0depends=";
     let Some(at) = module.windows(TAG.len()).position(|window| window == TAG) else { return Vec::new() };
@@ -122,7 +122,7 @@ pub fn unified(kernel: &Path, initramfs: &Path, command_line: &str, work: &Path,
     let release = work.join("os-release");
     fs::write(&release, "ID=berth-guest\nPRETTY_NAME=\"berth guest\"\n")?;
     let mut join = Command::new("objcopy");
-    // The addresses leave 64 MiB for the kernel; the initramfs comes last and may be as long as it likes.
+    // The addresses leave 64 MiB for the kernel; the initramfs comes last and may have any length.
     for (section, file, address) in [
         (".osrel", release.as_path(), 0x20000),
         (".cmdline", line.as_path(), 0x30000),

@@ -12,6 +12,7 @@ use super::cpio::Archive;
 use super::kernel::{self, Kernel};
 use super::{GuestImage, disk_image};
 use crate::cache::Cache;
+use crate::scratch::Scratch;
 use crate::{prerequisites, process};
 
 const INIT: &str = include_str!("small/init.sh");
@@ -24,8 +25,10 @@ const PAGES: &[(&str, &str)] = &[
     ("sum", include_str!("small/sum.cgi")),
     ("network", include_str!("small/network.cgi")),
     ("reach", include_str!("small/reach.cgi")),
+    ("door", include_str!("small/door.cgi")),
+    ("spoof", include_str!("small/spoof.cgi")),
 ];
-/// Without the console's chatter and with the checks a virtual machine need not make.
+/// The kernel command line: little console output, and no mitigations, which a test VM does not need.
 const COMMAND_LINE: &str = "console=ttyS0,115200 quiet loglevel=3 rdinit=/init mitigations=off panic=5";
 const MODULES: &[&str] = &[
     "virtio_pci",
@@ -43,10 +46,10 @@ const MODULES: &[&str] = &[
     "button",
 ];
 const DISK: u64 = 56 << 20;
-/// Changes of the Rust half of the recipe.
+/// The version of the recipe's part in Rust.
 const RECIPE: &str = "1";
 
-/// Builds the image or finds it in the cache.
+/// Returns the image from the cache, or builds it.
 pub fn image(cache: &Cache) -> Result<GuestImage> {
     let (package, version) = kernel::package()?;
     let busybox = prerequisites::candidate("busybox-static")?;
@@ -58,7 +61,7 @@ pub fn image(cache: &Cache) -> Result<GuestImage> {
 }
 
 fn build(package: &str, folder: &Path) -> Result<()> {
-    let work = tempfile::tempdir()?;
+    let work = Scratch::new()?;
     let kernel = Kernel::unpack(package, &work.path().join("kernel"))?;
     let initramfs = work.path().join("initramfs");
     fs::write(&initramfs, archive(&kernel)?)?;

@@ -1,4 +1,4 @@
-//! One watch on one object, until a verdict.
+//! A watch on one object until a verdict.
 
 use std::{pin::pin, time::Duration};
 
@@ -8,66 +8,69 @@ use kube::core::WatchEvent;
 use serde_json::Value as Json;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Address, Api, ApiError, Patience, chain};
+use super::{Address, Api, ApiError, RetryLimit, chain};
 
-/// How long the control plane may be away during a wait.
+/// The longest outage of the control plane that a wait tolerates.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
-/// What to do after a look at the object.
+/// The result of judging the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict<R> {
     /// The wait is over.
-    Over(R),
-    /// Look again when it changes. Why.
+    Done(R),
+    /// Continue until the object changes, with the reason.
     Wait(String),
 }
 
 /// A wait for one object.
 #[derive(Debug)]
-pub struct Waiting<'a> {
-    /// The control plane.
+pub struct ObjectWait<'a> {
+    /// The client of the control plane.
     pub api: &'a Api,
-    /// Which.
+    /// The address of the object.
     pub at: &'a Address,
-    /// The object as it was last seen.
+    /// The object as last seen.
     pub object: Json,
-    /// Until when.
-    pub patience: Patience,
+    /// The limits of the wait.
+    pub retry_limit: RetryLimit,
 }
 
-/// How a wait ended.
+/// The end of a wait.
 #[derive(Debug)]
-pub enum Ended<R> {
-    /// With a verdict on this object.
-    Over(R, Json),
+pub enum WaitEnd<R> {
+    /// A verdict, with the object judged.
+    Done(R, Json),
     /// The object is gone.
     Gone,
-    /// Out of time: the object as last seen, and why it was waited for.
+    /// The time ran out: the object as last seen, and the reason for the wait.
     TimedOut(Json, String),
-    /// Terraform was told to stop.
+    /// Terraform cancelled the operation.
     Cancelled(Json),
-    /// The control plane is away: the object as last seen.
+    /// The control plane is away: the object as last seen, and the error.
     Unreachable(Json, String),
 }
 
 /// Waits for a verdict.
 ///
-/// Expected flow: a look at the object as given, then a watch from its resourceVersion on, so that no change is missed
-/// and nothing is polled. A watch that ends is followed by a look and the next watch.
-pub async fn until<R>(mut waiting: Waiting<'_>, mut judge: impl FnMut(&Json) -> Verdict<R>) -> Ended<R> {
+/// Expected flow: judge the given object, then watch from its resourceVersion on, so that no change is missed and nothing is
+/// polled. When a watch ends, read the object and start the next watch.
+pub async fn wait_until<R>(
+    mut waiting: ObjectWait<'_>,
+    mut judge: impl FnMut(&Json) -> Verdict<R>,
+) -> WaitEnd<R> {
     let uid = text(&waiting.object, "/metadata/uid").to_owned();
     let mut why;
     let mut silent_since: Option<Instant> = None;
     let mut pause = Duration::from_millis(100);
     loop {
         match judge(&waiting.object) {
-            Verdict::Over(verdict) => return Ended::Over(verdict, waiting.object),
+            Verdict::Done(verdict) => return WaitEnd::Done(verdict, waiting.object),
             Verdict::Wait(reason) => why = reason,
         }
-        let patience = waiting.patience.clone();
+        let retry_limit = waiting.retry_limit.clone();
         let next = tokio::select! {
-            () = patience.cancel.cancelled() => return Ended::Cancelled(waiting.object),
-            () = sleep_until(patience.until) => return Ended::TimedOut(waiting.object, why),
+            () = retry_limit.cancel.cancelled() => return WaitEnd::Cancelled(waiting.object),
+            () = sleep_until(retry_limit.until) => return WaitEnd::TimedOut(waiting.object, why),
             next = next_version(&waiting, &uid, &mut judge, &mut why) => next,
         };
         match next {
@@ -76,15 +79,15 @@ pub async fn until<R>(mut waiting: Waiting<'_>, mut judge: impl FnMut(&Json) -> 
                 silent_since = None;
                 pause = Duration::from_millis(100);
             }
-            Next::Gone => return Ended::Gone,
-            Next::Silence(error) => {
+            Next::Gone => return WaitEnd::Gone,
+            Next::Unreachable(error) => {
                 let since = *silent_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > LONGEST_SILENCE {
-                    return Ended::Unreachable(waiting.object, error);
+                    return WaitEnd::Unreachable(waiting.object, error);
                 }
                 tokio::select! {
-                    () = patience.cancel.cancelled() => return Ended::Cancelled(waiting.object),
-                    () = sleep_until(patience.until) => return Ended::TimedOut(waiting.object, why),
+                    () = retry_limit.cancel.cancelled() => return WaitEnd::Cancelled(waiting.object),
+                    () = sleep_until(retry_limit.until) => return WaitEnd::TimedOut(waiting.object, why),
                     () = sleep(pause) => {}
                 }
                 pause = (pause * 2).min(Duration::from_secs(2));
@@ -93,17 +96,17 @@ pub async fn until<R>(mut waiting: Waiting<'_>, mut judge: impl FnMut(&Json) -> 
     }
 }
 
-/// The same, but with a while in which what heals by itself may do so: until it is over, the judge is told `false`.
-pub async fn until_settled<R>(
-    waiting: Waiting<'_>,
+/// Like `until`, with a grace period in which transient obstacles may resolve: until it is over, `judge` receives `false`.
+pub async fn wait_until_settled<R>(
+    waiting: ObjectWait<'_>,
     grace: Duration,
     mut judge: impl FnMut(&Json, bool) -> Verdict<R>,
-) -> Ended<R> {
-    let (api, at, patience) = (waiting.api, waiting.at, waiting.patience.clone());
-    let first = Patience { until: patience.until.min(Instant::now() + grace), ..patience.clone() };
-    match until(Waiting { patience: first, ..waiting }, |object| judge(object, false)).await {
-        Ended::TimedOut(object, _) => {
-            until(Waiting { api, at, object, patience }, |object| judge(object, true)).await
+) -> WaitEnd<R> {
+    let (api, at, retry_limit) = (waiting.api, waiting.at, waiting.retry_limit.clone());
+    let first = RetryLimit { until: retry_limit.until.min(Instant::now() + grace), ..retry_limit.clone() };
+    match wait_until(ObjectWait { retry_limit: first, ..waiting }, |object| judge(object, false)).await {
+        WaitEnd::TimedOut(object, _) => {
+            wait_until(ObjectWait { api, at, object, retry_limit }, |object| judge(object, true)).await
         }
         ended => ended,
     }
@@ -112,12 +115,12 @@ pub async fn until_settled<R>(
 enum Next {
     Object(Json),
     Gone,
-    Silence(String),
+    Unreachable(String),
 }
 
-/// Follows a watch for as long as it says nothing decisive, then the object as it is.
+/// Follows a watch until it ends or gives a verdict, then reads the object.
 async fn next_version<R>(
-    waiting: &Waiting<'_>,
+    waiting: &ObjectWait<'_>,
     uid: &str,
     judge: &mut impl FnMut(&Json) -> Verdict<R>,
     why: &mut String,
@@ -126,27 +129,28 @@ async fn next_version<R>(
     match follow(waiting, version, uid, judge, why).await {
         Ok(Some(next)) => return next,
         Ok(None) => {}
-        Err(error @ ApiError::Unreachable(_)) => return Next::Silence(error.to_string()),
-        // Too old to watch from, or no permission to watch: look instead, but never in a hurry.
+        Err(error @ ApiError::Unreachable(_)) => return Next::Unreachable(error.to_string()),
+        // The version is too old to watch from, or watching is not permitted: read the object instead, but not in a tight
+        // loop.
         Err(_) => sleep(Duration::from_millis(500)).await,
     }
-    let once = Patience { until: Instant::now(), cancel: waiting.patience.cancel.clone() };
+    let once = RetryLimit { until: Instant::now(), cancel: waiting.retry_limit.cancel.clone() };
     match waiting.api.get(waiting.at, &once).await {
         Ok(Some(object)) if text(&object, "/metadata/uid") == uid => Next::Object(object),
         Ok(_) => Next::Gone,
-        Err(error) => Next::Silence(error.to_string()),
+        Err(error) => Next::Unreachable(error.to_string()),
     }
 }
 
 /// None when the watch ended without a verdict.
 async fn follow<R>(
-    waiting: &Waiting<'_>,
+    waiting: &ObjectWait<'_>,
     version: &str,
     uid: &str,
     judge: &mut impl FnMut(&Json) -> Verdict<R>,
     why: &mut String,
 ) -> Result<Option<Next>, ApiError> {
-    let left = waiting.patience.until.saturating_duration_since(Instant::now()).as_secs();
+    let left = waiting.retry_limit.until.saturating_duration_since(Instant::now()).as_secs();
     let at = waiting.at;
     let path = format!(
         "{}?watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={version}&timeoutSeconds={}&allowWatchBookmarks=true",
@@ -154,8 +158,10 @@ async fn follow<R>(
         at.name,
         left.clamp(1, 290)
     );
-    let request =
-        Request::builder().uri(path).body(Vec::new()).map_err(|error| ApiError::Answer(error.to_string()))?;
+    let request = Request::builder()
+        .uri(path)
+        .body(Vec::new())
+        .map_err(|error| ApiError::InvalidRequest(error.to_string()))?;
     let opening = timeout(Duration::from_secs(10), waiting.api.client.request_events::<Json>(request));
     let events =
         opening.await.map_err(|_| ApiError::Unreachable("the watch did not begin in 10 seconds".into()))?;
@@ -169,7 +175,7 @@ async fn follow<R>(
                     return Ok(Some(Next::Gone));
                 }
                 match judge(&object) {
-                    Verdict::Over(_) => return Ok(Some(Next::Object(object))),
+                    Verdict::Done(_) => return Ok(Some(Next::Object(object))),
                     Verdict::Wait(reason) => *why = reason,
                 }
             }

@@ -1,4 +1,4 @@
-//! Who else writes the fields of an object.
+//! Conflicts with other managers of an object's fields.
 
 use std::collections::BTreeSet;
 
@@ -7,41 +7,41 @@ use tfplugin6::Diagnostic;
 
 use super::{diagnose::attribute_path, text};
 use crate::{
-    api::{Address, Api, ApiError, Patience},
+    api::{Address, Api, ApiError, RetryLimit},
     field::Field,
 };
 
-/// Fields that others have too.
+/// Fields that other managers own, too.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Conflict {
     /// `(manager, field)`, as the control plane names them.
     pub(super) fields: Vec<(String, String)>,
-    /// The object as it is.
+    /// The current object.
     pub(super) object: Json,
 }
 
 impl Conflict {
-    /// Whether a refusal is one about field managers, and not about versions or names.
-    pub(super) fn is_one(error: &ApiError) -> bool {
+    /// Whether a refusal is about field managers, not about versions or names.
+    pub(super) fn is_cause_of(error: &ApiError) -> bool {
         error.code() == 409 && error.causes().iter().any(|cause| cause.reason == "FieldManagerConflict")
     }
 
-    /// Reads the object, to know what kind of managers these are.
-    pub(super) async fn of(
+    /// Reads the object: its managed fields show whether a manager is a program.
+    pub(super) async fn read(
         api: &Api,
         at: &Address,
         error: &ApiError,
-        patience: &Patience,
+        retry_limit: &RetryLimit,
     ) -> Result<Self, ApiError> {
         let quoted = |message: &str| message.split('"').nth(1).unwrap_or(message).to_owned();
         let fields =
             error.causes().iter().map(|cause| (quoted(&cause.message), cause.field.clone())).collect();
-        let object = api.get(at, patience).await?.unwrap_or_default();
+        let object = api.get(at, retry_limit).await?.unwrap_or_default();
         Ok(Self { fields, object })
     }
 
-    /// Whether only people edited these fields: no program declares them.
-    pub(super) fn is_with_people_only(&self) -> bool {
+    /// Whether these fields are only edited by hand, and no program declares them.
+    pub(super) fn is_manual_only(&self) -> bool {
         let programs = appliers(&self.object);
         self.fields.iter().all(|(manager, _)| !programs.contains(manager.as_str()))
     }
@@ -52,7 +52,7 @@ impl Conflict {
         paths.filter_map(|path| crate::planning::root(&path).map(str::to_owned)).collect()
     }
 
-    /// The error that names who and what.
+    /// The error that names the managers and fields.
     pub(super) fn diagnostic(&self, title: &str, fields: &[Field]) -> Diagnostic {
         let programs = appliers(&self.object);
         let theirs: Vec<_> =
@@ -60,11 +60,11 @@ impl Conflict {
         let named: Vec<String> =
             theirs.iter().map(|(manager, field)| format!("{field} by {manager:?}")).collect();
         let detail = format!(
-            "These fields are declared by somebody else too: {}. Take them out of one of the two declarations, or set \
+            "Another field manager declares these fields too: {}. Remove them from one of the two declarations, or set \
              force_conflicts = true to take them over.",
             named.join(", ")
         );
-        let diagnostic = Diagnostic::error(format!("{title} is also declared by somebody else"), detail);
+        let diagnostic = Diagnostic::error(summary(title), detail);
         match theirs.first().and_then(|(_, field)| attribute_path(fields, field)) {
             Some(path) => diagnostic.at(path),
             None => diagnostic,
@@ -72,7 +72,12 @@ impl Conflict {
     }
 }
 
-/// The managers that declare fields of the object (server-side apply), as GitOps programs and other owners do.
+/// The summary of a conflict with another declaration.
+pub(super) fn summary(title: &str) -> String {
+    format!("{title} is also declared by another field manager")
+}
+
+/// The managers that declare fields of the object (server-side apply), such as GitOps programs and other owners.
 pub(super) fn appliers(object: &Json) -> BTreeSet<&str> {
     entries(object)
         .filter(|entry| text(entry, "/operation") == "Apply")

@@ -1,4 +1,4 @@
-//! Delete: ask, then wait until the object is really gone.
+//! Delete: request the deletion, then wait until the object is gone.
 
 use std::time::Duration;
 
@@ -11,25 +11,26 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     KindResource,
-    create::{RETRIES, is_known_as, no_control_plane},
-    in_use::InUse,
+    apply::ApplyContext,
+    create::{is_known_as, no_control_plane},
     is_terminating, text,
     wait::GRACE,
 };
 use crate::{
-    api::{self, Address, Api, ApiError, Ended, Patience, Verdict, Waiting},
-    readiness::condition,
+    api::{self, ApiError, ObjectWait, Verdict, WaitEnd},
+    readiness::{Condition, condition},
     timeouts::{self, Operation},
 };
 
-enum Asked {
+/// The result of a deletion request.
+enum Deletion {
     Gone,
-    /// The object, on its way out.
-    Going(Json),
+    /// The object, held by finalizers.
+    Terminating(Json),
 }
 
 impl KindResource {
-    /// Destroys it.
+    /// Destroys the object.
     pub(super) async fn destroy(&self, request: ApplyRequest) -> ApplyResponse {
         let settings = self.session.settings();
         let api = match &settings.api {
@@ -37,106 +38,101 @@ impl KindResource {
             Err(problem) => return no_control_plane(problem).into(),
         };
         let at = self.address(&request.prior);
-        let until = Instant::now() + timeouts::limit(Operation::Delete, &request.prior, self.facts.timeouts);
+        let until = Instant::now() + timeouts::limit(Operation::Delete, &request.prior, self.info.timeouts);
         let uid = request.prior.get("uid").as_str().unwrap_or_default();
-        let gone = || ApplyResponse::new(Value::Null);
-        let object = match self.ask(api, &at, uid, until, &request).await {
-            Ok(Asked::Gone) => return gone(),
-            Ok(Asked::Going(object)) => object,
+        let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
+        if let Err(diagnostics) = self.refuse_in_use(&apply, uid).await {
+            return ApplyResponse::failed(diagnostics);
+        }
+        let object = match self.request_deletion(&apply, uid).await {
+            Ok(Deletion::Gone) => return ApplyResponse::new(Value::Null),
+            Ok(Deletion::Terminating(object)) => object,
             Err(diagnostics) => return ApplyResponse::failed(diagnostics),
         };
-        let patience = Patience { until, cancel: request.cancel.clone() };
-        let ended = api::until_settled(
-            Waiting { api, at: &at, object, patience },
-            GRACE,
-            |object, settled| match self.kind.held_by_guest(object).filter(|_| settled) {
-                Some(busy) => Verdict::Over(busy),
+        let wait = ObjectWait { api, at: &apply.at, object, retry_limit: apply.wait_limit() };
+        let ended = api::wait_until_settled(wait, GRACE, |object, settled| {
+            match self.kind.blocked_by_guest(object).filter(|_| settled) {
+                Some(blocking) => Verdict::Done(blocking),
                 None => {
                     let ready = condition(object, "Ready");
                     Verdict::Wait(ready.map_or_else(|| "its finalizers".into(), |ready| ready.text()))
                 }
-            },
-        )
-        .await;
-        let title = self.title(&at);
-        match ended {
-            Ended::Gone => gone(),
-            Ended::Over(condition, _) => {
-                let detail = format!(
-                    "{}. It goes once that is over: stop using it in the guest (unmount the filesystem), or set force = true \
-                     and apply before destroying.",
-                    condition.text()
-                );
-                Diagnostic::error(format!("{title} is still used by the guest"), detail).into()
             }
-            Ended::TimedOut(_, why) => {
-                let detail = format!(
-                    "The deletion was asked for and goes on by itself; the time to wait for it ran out. It waits for: {why}. \
-                     Terraform forgets it now."
-                );
-                gone().warn([Diagnostic::warning(format!("{title} is still being deleted"), detail)])
-            }
-            Ended::Cancelled(_) => {
-                let detail = "Terraform was told to stop. The deletion was asked for and goes on by itself.";
-                Diagnostic::error(format!("Stopped waiting for {title} to go"), detail).into()
-            }
-            Ended::Unreachable(_, problem) => {
-                let detail = format!(
-                    "{problem}. The deletion was asked for. Destroy again when the control plane is back."
-                );
-                Diagnostic::error(
-                    format!("The control plane went away while {title} was being deleted"),
-                    detail,
-                )
-                .into()
-            }
-        }
+        });
+        destroyed(&self.title(&apply.at), ended.await)
     }
 
-    /// Asks for the deletion, again while whoever uses it is going away too.
-    async fn ask(
+    /// Requests the deletion.
+    async fn request_deletion(
         &self,
-        api: &Api,
-        at: &Address,
+        apply: &ApplyContext<'_>,
         uid: &str,
-        until: Instant,
-        request: &ApplyRequest,
-    ) -> Result<Asked, Vec<Diagnostic>> {
-        let patience = || Patience {
-            until: until.min(Instant::now() + Duration::from_secs(RETRIES)),
-            cancel: request.cancel.clone(),
-        };
-        let refused = |error: &ApiError| self.refused(error, at);
+    ) -> Result<Deletion, Vec<Diagnostic>> {
+        let failed = |error: &ApiError| self.request_diagnostics(error, &apply.at);
+        let cancel = &apply.request.cancel;
         let mut uid = uid.to_owned();
         let mut pause = Duration::from_millis(100);
-        let mut in_use = InUse::default();
         loop {
-            let error = match api.delete(at, &uid, &patience()).await {
-                Ok(answer) if is_terminating(&answer) => return Ok(Asked::Going(answer)),
-                Ok(_) => return Ok(Asked::Gone),
+            let error = match apply.api.delete(&apply.at, &uid, &apply.request_limit()).await {
+                Ok(object) if is_terminating(&object) => return Ok(Deletion::Terminating(object)),
+                Ok(_) => return Ok(Deletion::Gone),
                 Err(error) => error,
             };
             match error.code() {
-                404 => return Ok(Asked::Gone),
+                404 => return Ok(Deletion::Gone),
                 409 => {
-                    let other = api.get(at, &patience()).await.map_err(|error| refused(&error))?;
+                    let other = apply.read().await.map_err(|error| failed(&error))?;
                     match other.filter(|other| is_known_as(other, &uid)) {
-                        None => return Ok(Asked::Gone),
+                        None => return Ok(Deletion::Gone),
                         Some(other) => text(&other, "/metadata/uid").clone_into(&mut uid),
                     }
                 }
-                403 => self.wait_for_user(api, at, &error, &mut in_use, &patience()).await?,
-                _ => return Err(refused(&error)),
+                _ => return Err(failed(&error)),
             }
-            if Instant::now() + pause > until {
-                let in_use = in_use.timed_out(&self.title(at)).filter(|_| error.code() == 403);
-                return Err(in_use.map_or_else(|| refused(&error), |waited_for| vec![waited_for]));
+            if Instant::now() + pause > apply.until {
+                return Err(failed(&error));
             }
             tokio::select! {
-                () = request.cancel.cancelled() => return Err(refused(&ApiError::Cancelled)),
+                () = cancel.cancelled() => return Err(failed(&ApiError::Cancelled)),
                 () = sleep(pause) => {}
             }
             pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+}
+
+/// The meaning of each end of the wait for Terraform.
+fn destroyed(title: &str, ended: WaitEnd<Condition>) -> ApplyResponse {
+    let gone = || ApplyResponse::new(Value::Null);
+    match ended {
+        WaitEnd::Gone => gone(),
+        WaitEnd::Done(condition, _) => {
+            let detail = format!(
+                "{}. The deletion is requested and continues once the guest releases the disk: unmount it in the guest, stop \
+                 the VM, or set force = true and apply before destroying (a guest without qemu-guest-agent needs force to \
+                 be destroyed together with its VM).",
+                condition.text()
+            );
+            Diagnostic::error(format!("{title} may still be used by the guest"), detail).into()
+        }
+        WaitEnd::TimedOut(_, reason) => {
+            let detail = format!(
+                "The deletion is requested and continues in the background, but the timeout has passed. It waits for: \
+                 {reason}. Terraform removes the resource from its state now."
+            );
+            gone().warn([Diagnostic::warning(format!("{title} is still being deleted"), detail)])
+        }
+        WaitEnd::Cancelled(_) => {
+            let detail =
+                "Terraform was interrupted. The deletion is requested and continues in the background.";
+            Diagnostic::error(format!("Stopped waiting for the deletion of {title}"), detail).into()
+        }
+        WaitEnd::Unreachable(_, problem) => {
+            let detail = format!(
+                "{problem}. The deletion is requested. Destroy again once the control plane is reachable."
+            );
+            let summary = format!("The control plane became unreachable while {title} was being deleted");
+            Diagnostic::error(summary, detail).into()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the control plane refuses, in Terraform's words: what failed, which attribute, what to do.
+//! The control plane's refusals as diagnostics: the failure, the attribute, the remedy.
 
 use tfplugin6::{AttributePath, Diagnostic};
 
@@ -9,23 +9,23 @@ use crate::{
 };
 
 impl KindResource {
-    /// What to tell of a request that failed.
-    pub(super) fn refused(&self, error: &ApiError, at: &Address) -> Vec<Diagnostic> {
+    /// The diagnostics of a failed request.
+    pub(super) fn request_diagnostics(&self, error: &ApiError, at: &Address) -> Vec<Diagnostic> {
         let title = self.title(at);
         let one = |summary: String, detail: String| vec![Diagnostic::error(summary, detail)];
         match (error, error.code()) {
             (ApiError::Unreachable(problem), _) => one(
-                format!("The control plane does not answer about {title}"),
+                format!("The control plane does not respond to requests for {title}"),
                 format!(
-                    "{problem}. Is it running? For a local one: \"berth up\". If the request did reach it, the next apply \
-                     finds what was made and goes on from there."
+                    "{problem}. Check that it runs (a local one: \"berth up\"). If the request did reach it, the next apply \
+                     finds the object and continues."
                 ),
             ),
             (ApiError::Cancelled, _) => {
-                one(format!("Stopped before {title} was changed"), "Apply again to go on.".into())
+                one(format!("Stopped before {title} was changed"), "Apply again to continue.".into())
             }
-            (ApiError::Answer(problem), _) => {
-                one(format!("The control plane's answer about {title} could not be read"), problem.clone())
+            (ApiError::InvalidRequest(problem) | ApiError::InvalidResponse(problem), _) => {
+                one(format!("The control plane's response about {title} is malformed"), problem.clone())
             }
             (_, 422) if !error.causes().is_empty() => error
                 .causes()
@@ -36,30 +36,30 @@ impl KindResource {
                 format!("The control plane does not know all fields of {title}"),
                 format!(
                     "{error}. Its definitions are older than this provider: update them with \"berth crds | kubectl apply \
-                     --server-side -f -\", or use the provider version that goes with them."
+                     --server-side -f -\", or use the provider version that matches them."
                 ),
             ),
             (_, 401) => one(
                 "The control plane does not know this user".into(),
                 format!(
-                    "{error}. The token or certificate is not valid (any more): get another, for a local control plane with \"sudo berth kubeconfig\"."
+                    "{error}. The token or certificate is invalid or expired: get another, for a local control plane with \"sudo berth kubeconfig\"."
                 ),
             ),
             (_, 403) => one(
                 format!("{title}: not allowed"),
-                format!("{error}. Ask for the role berth-editor in namespace {}.", at.namespace),
+                format!("{error}. The role berth-editor in namespace {} allows it.", at.namespace),
             ),
             (_, 404) if error.to_string().starts_with("namespaces ") => one(
                 format!("Namespace {} does not exist", at.namespace),
                 format!("{error}. Create it first: kubectl create namespace {}", at.namespace),
             ),
             (_, 404) => one(
-                format!("The control plane does not serve the kind {}", self.facts.kind),
+                format!("The control plane does not serve the kind {}", self.info.kind),
                 "Install berth's definitions there: berth crds | kubectl apply --server-side -f -".into(),
             ),
             (_, 409) if error.to_string().to_lowercase().contains("uid") => one(
                 format!("{title} is another object now"),
-                format!("{error}. It was deleted and made again by somebody else: plan again."),
+                format!("{error}. It was deleted and created again by another client: plan again."),
             ),
             _ => one(format!("{title} was refused"), error.to_string()),
         }
@@ -74,8 +74,8 @@ impl KindResource {
     }
 }
 
-/// The attribute that a path in the object is about: `spec.disks[1].boot`, also as managers' fields are written,
-/// `.spec.disks[name="web"].boot`. As far as the path leads.
+/// The attribute for a path in the object: `spec.disks[1].boot`, or in the notation of managed fields,
+/// `.spec.disks[name="web"].boot`. Ends where the path no longer matches a field.
 pub(super) fn attribute_path(fields: &[Field], path: &str) -> Option<AttributePath> {
     let path = path.trim_start_matches('.');
     let Some(rest) = path.strip_prefix("spec.") else {
@@ -88,7 +88,7 @@ pub(super) fn attribute_path(fields: &[Field], path: &str) -> Option<AttributePa
     };
     let mut found = AttributePath::empty();
     let mut fields = fields;
-    // A dot inside brackets belongs to a key, and keys of lists are DNS labels here: they have none.
+    // A dot inside brackets would belong to a key, but the keys of these lists are DNS labels, which have no dots.
     for segment in rest.split('.') {
         let (key, index) = match segment.split_once('[') {
             Some((key, index)) => (key, index.trim_end_matches(']').parse::<usize>().ok()),

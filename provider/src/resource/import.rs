@@ -1,4 +1,4 @@
-//! Import: a name is all it takes; the read that follows does the rest.
+//! Import: needs only a name; the read that follows does the rest.
 
 use berth_api::ResourceName;
 use tfplugin6::{
@@ -9,7 +9,7 @@ use tfplugin6::{
 use super::KindResource;
 
 impl KindResource {
-    /// Finds it by `namespace/name`, `name`, or identity.
+    /// Imports an object by `namespace/name`, `name`, or identity.
     pub(super) fn adopt_by_name(&self, request: &ImportRequest) -> ImportResponse {
         let default = self.session.settings().namespace.unwrap_or_else(|| "default".into());
         let (namespace, name) = match &request.source {
@@ -28,7 +28,7 @@ impl KindResource {
                 "{:?} is no name of an object. Write namespace/name, or name for namespace \"default\": \
                  terraform import {}.NAME default/web",
                 format!("{namespace}/{name}"),
-                self.facts.type_name
+                self.info.type_name
             );
             return Diagnostic::error("Nothing can be imported by that name", detail).into();
         }

@@ -1,15 +1,15 @@
-//! Plan: the field table, the kind's own rules, and, when the control plane answers, what admission would say.
+//! Plan: the field table, the kind's own rules, and, when the control plane responds, admission.
 
 use std::time::Duration;
 
 use tfplugin6::{
-    CancellationToken, Diagnostic, Value, diagnostic,
-    resource::{PlanRequest, PlanResponse},
+    CancellationToken, Diagnostic, Severity, Value, diagnostic,
+    resource::{ApplyRequest, PlanRequest, PlanResponse},
 };
 
 use super::{KindResource, conflict::Conflict};
 use crate::{
-    api::{ApiError, ApplyMode, Patience},
+    api::{Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
     field::Effect,
     mapping, planning,
@@ -17,29 +17,44 @@ use crate::{
     session::Settings,
 };
 
-/// How long a plan waits for what admission would say. Not knowing is no reason to fail.
-const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// The longest wait of a plan for admission. A missing response does not fail the plan.
+const ADMISSION_LIMIT: Duration = Duration::from_secs(10);
 
 impl KindResource {
     /// Plans a create or an update.
     pub(super) async fn plan_change(&self, request: PlanRequest) -> PlanResponse {
         if request.is_destroy() {
-            return PlanResponse::new(Value::Null);
+            let mut response = PlanResponse::new(Value::Null);
+            response.diagnostics.extend(self.protected(&request.prior, "destroyed"));
+            return response;
         }
         let settings = self.session.settings();
         let planned = self.planned(&request.prior, &request.config, &settings);
         let private = Private::from_bytes(&request.private);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
         self.kind.refine(&mut change);
+        if let Some(api) = settings.reachable().await {
+            // Without a response in time, the apply checks the rules that need one.
+            let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
+        }
         if change.is_create() || change.is_update() {
             warn_of_power_cycles(&mut change);
+            warn_of_placement(&mut change);
         }
-        if !diagnostic::has_errors(&change.diagnostics) {
-            let asked =
-                tokio::time::timeout(ASK_LIMIT, self.ask_admission(&change, &settings, &request.cancel))
-                    .await;
-            change.diagnostics.extend(asked.unwrap_or_default());
+        if !change.replace.is_empty() {
+            change.diagnostics.extend(self.protected(&request.prior, "replaced"));
         }
+        if !diagnostic::has_errors(&change.diagnostics) && change.refusals.is_empty() {
+            let dry_run = self.dry_run(&change, &settings, &request.cancel);
+            let refusals = tokio::time::timeout(ADMISSION_LIMIT, dry_run).await;
+            change.refusals.extend(refusals.unwrap_or_default());
+        }
+        // A replacement deletes first: a refusal of its create must stop the plan.
+        let replaces = !change.replace.is_empty();
+        let refusals = std::mem::take(&mut change.refusals).into_iter();
+        change
+            .diagnostics
+            .extend(refusals.map(|refusal| if replaces { refusal } else { as_warning(refusal) }));
         PlanResponse {
             identity: Self::identity(&change.planned),
             planned: change.planned,
@@ -48,6 +63,28 @@ impl KindResource {
             deferred: None,
             diagnostics: change.diagnostics,
         }
+    }
+
+    /// The reasons why the plan must not be applied: the rules of the plan, checked again with all values known.
+    pub(super) async fn refusals(&self, api: &Api, request: &ApplyRequest) -> Vec<Diagnostic> {
+        let private = Private::from_bytes(&request.private);
+        let (prior, config) = (&request.prior, &request.config);
+        let mut change = PlannedChange::new(&self.fields, prior, config, request.planned.clone(), private);
+        self.kind.refine(&mut change);
+        let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
+        change.refusals
+    }
+
+    /// Refuses to destroy a resource that the last apply left protected.
+    fn protected(&self, prior: &Value, what: &str) -> Option<Diagnostic> {
+        let protected = prior.get("deletion_protection").as_bool().unwrap_or_default();
+        let title = self.title(&self.address(prior));
+        let detail = format!(
+            "{title} has deletion_protection = true and would be {what}. Set deletion_protection = false and apply that \
+             first."
+        );
+        protected
+            .then(|| Diagnostic::error(format!("{title} is protected"), detail).at("deletion_protection"))
     }
 
     fn planned(&self, prior: &Value, config: &Value, settings: &Settings) -> Value {
@@ -69,9 +106,9 @@ impl KindResource {
         planned
     }
 
-    /// What admission would say. Silent when the control plane is away, when this user may not ask, and when too much
-    /// is unknown: a plan must not need any of it.
-    async fn ask_admission(
+    /// Applies the change with a dry run and returns the refusals of admission. Returns nothing when the control plane is away, when this user lacks the permission,
+    /// and when too much is unknown: a plan must not need any of it.
+    async fn dry_run(
         &self,
         change: &PlannedChange<'_>,
         settings: &Settings,
@@ -86,36 +123,48 @@ impl KindResource {
         let at = self.address(&change.planned);
         let uid = change.prior.get("uid").as_str().filter(|uid| !uid.is_empty());
         let object = self.object(&change.planned, change.config, &change.private, uid);
-        let patience = Patience::seconds(0, cancel);
+        let retry_limit = RetryLimit::seconds(0, cancel);
         let force = change.planned.get("force_conflicts").as_bool().unwrap_or_default();
-        let answer = if change.is_create() {
-            api.dry_create(&at, &object, &settings.manager(), &patience).await.map(|_| ())
+        let manager = settings.manager();
+        let options = ApplyOptions { manager: &manager, force, dry_run: true };
+        let result = if change.is_create() {
+            api.dry_create(&at, &object, &manager, &retry_limit).await.map(|_| ())
         } else {
-            let mode = ApplyMode { force, dry_run: true };
-            match api.apply(&at, &object, &settings.manager(), mode, &patience).await {
-                Err(error) if Conflict::is_one(&error) => {
-                    match Conflict::of(api, &at, &error, &patience).await {
-                        Ok(conflict) if conflict.is_with_people_only() => {
-                            let mode = ApplyMode { force: true, dry_run: true };
-                            api.apply(&at, &object, &settings.manager(), mode, &patience).await.map(|_| ())
+            match api.apply(&at, &object, options, &retry_limit).await {
+                Err(error) if Conflict::is_cause_of(&error) => {
+                    match Conflict::read(api, &at, &error, &retry_limit).await {
+                        Ok(conflict) if conflict.is_manual_only() => {
+                            let options = ApplyOptions { force: true, ..options };
+                            api.apply(&at, &object, options, &retry_limit).await.map(|_| ())
                         }
                         Ok(conflict) => return vec![conflict.diagnostic(&self.title(&at), &self.fields)],
                         Err(error) => Err(error),
                     }
                 }
-                answer => answer.map(|_| ()),
+                result => result.map(|_| ()),
             }
         };
-        match answer {
+        match result {
             Err(error @ ApiError::Refused(_)) if matches!(error.code(), 400 | 422) => {
-                self.refused(&error, &at)
+                self.request_diagnostics(&error, &at)
             }
             _ => Vec::new(),
         }
     }
 }
 
-/// Says of each change that waits for the next power cycle that it does. A VM that does not run has no need of it.
+/// Turns a refusal into the warning of a plan. Before `terraform destroy` Terraform plans the configuration as for an apply,
+/// and a provider cannot distinguish the two: an error in a plan would block the destroy.
+fn as_warning(refusal: Diagnostic) -> Diagnostic {
+    let detail = format!(
+        "{} An apply of this plan fails at this resource, before it changes it. It is no error yet, because an error in a \
+         plan would also block terraform destroy.",
+        refusal.detail
+    );
+    Diagnostic { severity: Severity::Warning, detail, ..refusal }
+}
+
+/// Warns of each change that waits for the next power cycle. A VM that does not run needs none.
 fn warn_of_power_cycles(change: &mut PlannedChange<'_>) {
     if change.is_create() || change.prior.get("power").as_str() == Some("Stopped") {
         return;
@@ -129,4 +178,24 @@ fn warn_of_power_cycles(change: &mut PlannedChange<'_>) {
         })
         .collect();
     change.diagnostics.extend(waiting);
+}
+
+/// Warns of each change that only matters when the VM is placed: it does not move the VM. A refused change has its own
+/// diagnostic.
+fn warn_of_placement(change: &mut PlannedChange<'_>) {
+    if !change.refusals.is_empty() {
+        return;
+    }
+    let read_later: Vec<Diagnostic> = change
+        .with_effect(Effect::Placement)
+        .map(|change| {
+            let detail = format!(
+                "{} is read when a VM is placed. The VM has a host already, and stays there, also when it is restarted. Only \
+                 another VM is placed anew: terraform apply -replace=ADDRESS.",
+                change.path
+            );
+            Diagnostic::warning("Does not move the VM", detail).at(change.path.clone())
+        })
+        .collect();
+    change.diagnostics.extend(read_later);
 }

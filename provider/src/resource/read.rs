@@ -1,4 +1,5 @@
-//! Read: one GET. Gone is gone, another object of the same name is another object, silence is an error.
+//! Read: one GET. A missing object, or another object of the same name, means that the resource is gone; no response is an
+//! error.
 
 use serde_json::Value as Json;
 use tfplugin6::{
@@ -12,19 +13,19 @@ use super::{
     is_terminating,
 };
 use crate::{
-    api::Patience,
+    api::RetryLimit,
     mapping,
     private::Private,
     timeouts::{self, Operation},
 };
 
-/// How long a read is tried again while the control plane is away: a plan should not hang.
+/// The time for which a read is retried while the control plane is away, in seconds: a plan should not hang.
 const RETRIES: u64 = 5;
-/// Labels of these domains are programs', not the user's.
+/// The label domains of programs, not of users.
 const FOREIGN_LABELS: [&str; 3] = ["kubernetes.io/", "k8s.io/", "berth.dev/"];
 
 impl KindResource {
-    /// Brings a state up to date.
+    /// Refreshes a state.
     pub(super) async fn refresh(&self, request: ReadRequest) -> ReadResponse {
         let settings = self.session.settings();
         let api = match &settings.api {
@@ -32,37 +33,38 @@ impl KindResource {
             Err(problem) => return no_control_plane(problem).into(),
         };
         let at = self.address(&request.state);
-        let limit = timeouts::limit(Operation::Read, &request.state, self.facts.timeouts);
-        let patience = Patience::seconds(RETRIES, &request.cancel);
-        let found = match tokio::time::timeout(limit, api.get(&at, &patience)).await {
+        let limit = timeouts::limit(Operation::Read, &request.state, self.info.timeouts);
+        let retry_limit = RetryLimit::seconds(RETRIES, &request.cancel);
+        let found = match tokio::time::timeout(limit, api.get(&at, &retry_limit)).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return ReadResponse::failed(self.refused(&error, &at)),
+            Ok(Err(error)) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),
             Err(_) => {
-                let detail = format!("No answer within {} seconds (timeouts.read).", limit.as_secs());
+                let detail = format!("No response within {} seconds (timeouts.read).", limit.as_secs());
                 return Diagnostic::error(format!("{} could not be read", self.title(&at)), detail).into();
             }
         };
         let Some(object) = found else { return ReadResponse::new(Value::Null) };
         let known = request.state.get("uid").as_str().unwrap_or_default();
         if !known.is_empty() && !is_known_as(&object, known) {
-            let detail = "The object of that name is not the one Terraform made: that one was deleted, and somebody made \
-                          another. Terraform leaves this one alone; import it to manage it.";
+            let detail = "The object of that name is not the one in the state: that one was deleted, and another client \
+                          created a new one. Terraform does not change the new object; import it to manage it.";
             let warning = Diagnostic::warning(format!("{} is another object now", self.title(&at)), detail);
             return ReadResponse::new(Value::Null).warn([warning]);
         }
+        let object = self.kind.complete(api, object).await;
         let mut state = self.refreshed(&request.state, &object);
         let private = Private {
             uid: uid(&object).to_owned(),
-            held: mapping::held(&self.fields, &object),
+            pinned: mapping::pinned_fields(&self.fields, &object),
             ..Private::from_bytes(&request.private)
         };
-        let private = match self.kind.read_beside(api, &object, &private, &mut state).await {
+        let private = match self.kind.read_side_object(api, &object, &private, &mut state).await {
             Ok(private) => private,
-            Err(error) => return ReadResponse::failed(self.refused(&error, &at)),
+            Err(error) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),
         };
         let identity = Self::identity(&state);
         let terminating = is_terminating(&object).then(|| {
-            let detail = "Somebody asked for it to be deleted. It is shown as it is until it is gone.";
+            let detail = "Another client requested its deletion. The state shows it until it is gone.";
             Diagnostic::warning(format!("{} is being deleted", self.title(&at)), detail)
         });
         ReadResponse {
@@ -72,7 +74,7 @@ impl KindResource {
         }
     }
 
-    /// The state, with what is observed in it.
+    /// The state, updated with the observed values.
     pub(super) fn refreshed(&self, prior: &Value, object: &Json) -> Value {
         let importing = prior.get("uid").is_null();
         let mut observed = self.observed(object);
@@ -89,7 +91,8 @@ impl KindResource {
     }
 }
 
-/// Of the labels, those the state knows: others may be anybody's. An import takes all that look like a user's.
+/// The labels that the state knows: other labels may belong to others. An import takes all labels outside the domains of
+/// programs.
 fn our_labels(prior: &Value, now: &Value, importing: bool) -> Value {
     let Some(labels) = now.as_map() else { return Value::Null };
     let ours = |name: &str| match prior.as_map() {

@@ -1,165 +1,172 @@
-//! Update: declare again, put right what people edited, wait.
+//! Update: declare again, correct manual edits, wait.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use serde_json::{Value as Json, json};
 use tfplugin6::{
-    Diagnostic, Value,
+    Diagnostic,
     resource::{ApplyRequest, ApplyResponse},
 };
 use tokio::time::Instant;
 
 use super::{
-    KindResource, at,
-    conflict::{Conflict, other_applier},
-    create::{RETRIES, no_control_plane, uid},
+    KindResource,
+    apply::{ApplyContext, Declared},
+    at,
+    conflict::{self, Conflict, other_applier},
+    create::{no_control_plane, uid},
     text,
     wait::Purpose,
 };
 use crate::{
-    api::{Address, Api, ApiError, ApplyMode, Patience},
+    api::ApiError,
     field::{Field, Presence, Shape, Source},
-    kind::Beside,
+    kind::SideObject,
     mapping, planning,
     private::Private,
-    session::Settings,
     timeouts::{self, Operation},
 };
 
 impl KindResource {
-    /// Makes it so.
+    /// Updates the object.
     pub(super) async fn update(&self, request: ApplyRequest) -> ApplyResponse {
         let settings = self.session.settings();
         let api = match &settings.api {
-            Ok(api) => api.clone(),
+            Ok(api) => api,
             Err(problem) => return no_control_plane(problem).into(),
         };
         let private = Private::from_bytes(&request.private);
-        let place = self.address(&request.planned);
-        let until =
-            Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.facts.timeouts);
-        let object = match self.declare_again(&api, &settings, &place, &private, until, &request).await {
+        let refusals = self.refusals(api, &request).await;
+        if !refusals.is_empty() {
+            return ApplyResponse::failed(refusals);
+        }
+        let at = self.address(&request.planned);
+        let until = Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.info.timeouts);
+        let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
+        let object = match self.declare_update(&apply, &private).await {
             Ok(object) => object,
             Err(diagnostics) => return ApplyResponse::failed(diagnostics),
         };
         let planned = request.planned.clone();
-        self.finish(&api, &settings, Purpose::Update, &place, planned, private, object, until, &request).await
+        self.finish(&apply, Purpose::Update, Declared { planned, private, object }).await
     }
 
-    async fn declare_again(
+    async fn declare_update(
         &self,
-        api: &Api,
-        settings: &Settings,
-        place: &Address,
+        apply: &ApplyContext<'_>,
         private: &Private,
-        until: Instant,
-        request: &ApplyRequest,
     ) -> Result<Json, Vec<Diagnostic>> {
-        let manager = settings.manager();
-        let expected = request.prior.get("uid").as_str().unwrap_or_default();
-        let declared = self.object(&request.planned, &request.config, private, Some(expected));
-        let patience = Patience {
-            until: until.min(Instant::now() + Duration::from_secs(RETRIES)),
-            cancel: request.cancel.clone(),
+        let ApplyRequest { prior, planned, config, .. } = apply.request;
+        let manager = apply.settings.manager();
+        let expected = prior.get("uid").as_str().unwrap_or_default();
+        let wanted = self.object(planned, config, private, Some(expected));
+        let side_object = SideObject {
+            api: apply.api,
+            manager: &manager,
+            at: &apply.at,
+            object: &wanted,
+            planned,
+            config,
+            private,
         };
-        let refused = |error: ApiError| self.refused(&error, place);
-        let (planned, config) = (&request.planned, &request.config);
-        let beside =
-            Beside { api, manager: &manager, at: place, object: &declared, planned, config, private };
-        self.kind.write_beside(beside).await.map_err(refused)?;
-        let force = request.planned.get("force_conflicts").as_bool().unwrap_or_default();
-        let mode = ApplyMode { force, dry_run: false };
-        let applied = match api.apply(place, &declared, &manager, mode, &patience).await {
-            Err(error) if Conflict::is_one(&error) => {
-                let conflict = Conflict::of(api, place, &error, &patience).await.map_err(refused)?;
-                self.may_put_right(&conflict, place, &request.prior)?;
-                let mode = ApplyMode { force: true, dry_run: false };
-                api.apply(place, &declared, &manager, mode, &patience).await.map_err(refused)?
-            }
-            answer => answer.map_err(refused)?,
-        };
-        if uid(&applied.object) != expected {
-            let detail = "It was deleted and made again by somebody else while this ran: plan again.";
-            return Err(vec![Diagnostic::error(
-                format!("{} is another object now", self.title(place)),
-                detail,
-            )]);
+        if self.kind.has_side_object(&side_object) {
+            // A dry run first: a refusal must come before anything is written.
+            self.apply_to_existing(apply, &wanted, true).await?;
+            let written = self.kind.write_side_object(side_object).await;
+            written.map_err(|error| self.request_diagnostics(&error, &apply.at))?;
         }
-        let changed = planning::changes(&self.fields, &request.prior, &request.planned);
-        let changed: BTreeSet<&str> =
-            changed.iter().filter_map(|change| planning::root(&change.path)).collect();
-        let fields: Vec<&Field> = self.fields.iter().filter(|field| changed.contains(field.name)).collect();
-        self.take_away(api, &manager, place, &fields, &declared, applied.object, force, &patience).await
+        let object = self.apply_to_existing(apply, &wanted, false).await?;
+        self.remove_leftovers(apply, &wanted, object).await
     }
 
-    /// A person's edit is put right when the plan showed it; a program's declaration is its own.
-    fn may_put_right(
+    /// Applies the object to the one that the state knows. Manual edits are corrected.
+    async fn apply_to_existing(
         &self,
-        conflict: &Conflict,
-        place: &Address,
-        prior: &Value,
-    ) -> Result<(), Vec<Diagnostic>> {
-        if !conflict.is_with_people_only() {
-            return Err(vec![conflict.diagnostic(&self.title(place), &self.fields)]);
+        apply: &ApplyContext<'_>,
+        wanted: &Json,
+        dry_run: bool,
+    ) -> Result<Json, Vec<Diagnostic>> {
+        let prior = &apply.request.prior;
+        let failed = |error: ApiError| self.request_diagnostics(&error, &apply.at);
+        let applied = match apply.declare(wanted, apply.forces_conflicts(), dry_run).await {
+            Err(error) if Conflict::is_cause_of(&error) => {
+                let conflict = Conflict::read(apply.api, &apply.at, &error, &apply.request_limit()).await;
+                self.check_overwrite(apply, &conflict.map_err(failed)?)?;
+                apply.declare(wanted, true, dry_run).await.map_err(failed)?
+            }
+            result => result.map_err(failed)?,
+        };
+        if uid(&applied.object) != prior.get("uid").as_str().unwrap_or_default() {
+            let detail = "It was deleted and created again by another client during this apply: plan again.";
+            let summary = format!("{} is another object now", self.title(&apply.at));
+            return Err(vec![Diagnostic::error(summary, detail)]);
         }
-        let now = self.observed(&conflict.object);
+        Ok(applied.object)
+    }
+
+    /// Checks that the plan has shown the manual edits to overwrite. Fields that a program declares are kept.
+    fn check_overwrite(&self, apply: &ApplyContext<'_>, conflict: &Conflict) -> Result<(), Vec<Diagnostic>> {
+        let title = self.title(&apply.at);
+        if !conflict.is_manual_only() {
+            return Err(vec![conflict.diagnostic(&title, &self.fields)]);
+        }
+        let prior = &apply.request.prior;
+        // Compared in the form of the state: labels of others and local fields take no part in the comparison.
+        let now = self.refreshed(prior, &conflict.object);
         let unseen = conflict.attributes(&self.fields).into_iter().find(|name| {
             let field = self.fields.iter().find(|field| field.name == name);
             field.is_some_and(|field| !mapping::same(&field.shape, now.get(name), prior.get(name)))
         });
         let Some(name) = unseen else { return Ok(()) };
-        let who: BTreeSet<&str> = conflict.fields.iter().map(|(manager, _)| manager.as_str()).collect();
+        let managers: BTreeSet<&str> = conflict.fields.iter().map(|(manager, _)| manager.as_str()).collect();
         let detail = format!(
-            "{} changed it after this plan was made, so the plan did not show what would be overwritten: plan again.",
-            who.into_iter().collect::<Vec<_>>().join(", ")
+            "{} changed it after the plan was made, so the plan did not show the value to overwrite: plan again.",
+            managers.into_iter().collect::<Vec<_>>().join(", ")
         );
-        let summary = format!("{} was changed meanwhile", self.title(place));
+        let summary = format!("{title} has changed since the plan");
         Err(vec![Diagnostic::error(summary, detail).at(at(&name))])
     }
 
-    /// Takes away what the plan showed as removed but an apply alone leaves, because others brought it in.
-    #[allow(clippy::too_many_arguments, reason = "one request with all it depends on")]
-    async fn take_away(
+    /// Removes values that the plan showed as removed but that an apply alone leaves, because other managers own them too.
+    async fn remove_leftovers(
         &self,
-        api: &Api,
-        manager: &str,
-        place: &Address,
-        fields: &[&Field],
-        declared: &Json,
+        apply: &ApplyContext<'_>,
+        wanted: &Json,
         object: Json,
-        force: bool,
-        patience: &Patience,
     ) -> Result<Json, Vec<Diagnostic>> {
+        let changes = planning::changes(&self.fields, &apply.request.prior, &apply.request.planned);
+        let changed: BTreeSet<&str> =
+            changes.iter().filter_map(|change| planning::root(&change.path)).collect();
         let mut leftovers = Vec::new();
-        for field in fields {
-            find_leftovers(field, &declared["spec"], &object["spec"], "/spec", &mut leftovers);
+        for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
+            find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
         }
         if leftovers.is_empty() {
             return Ok(object);
         }
-        for pointer in &leftovers {
+        let manager = apply.settings.manager();
+        for pointer in leftovers.iter().filter(|_| !apply.forces_conflicts()) {
             let key = pointer.split('/').nth(2).unwrap_or_default();
-            if let Some(other) = other_applier(&object, manager, key).filter(|_| !force) {
+            if let Some(other) = other_applier(&object, &manager, key) {
                 let detail = format!(
-                    "{} is declared by {other:?}. Declare it here too, or set force_conflicts = true to take it away.",
+                    "{} is declared by {other:?}. Declare it here too, or set force_conflicts = true to remove it.",
                     pointer.trim_start_matches('/').replace('/', ".")
                 );
-                return Err(vec![Diagnostic::error(
-                    format!("{} is also declared by somebody else", self.title(place)),
-                    detail,
-                )]);
+                let summary = conflict::summary(&self.title(&apply.at));
+                return Err(vec![Diagnostic::error(summary, detail)]);
             }
         }
-        // From the end of a list to its beginning, so that no removal moves what a later one means.
+        // From the end of a list to its beginning, so that a removal does not shift the indices of later ones.
         let removals = leftovers.iter().rev().map(|pointer| json!({"op": "remove", "path": pointer}));
         let version = text(&object, "/metadata/resourceVersion");
         let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let patch = Json::Array(std::iter::once(test).chain(removals).collect());
-        api.json_patch(place, &patch, manager, patience).await.map_err(|error| self.refused(&error, place))
+        let patched = apply.api.json_patch(&apply.at, &patch, &manager, &apply.request_limit()).await;
+        patched.map_err(|error| self.request_diagnostics(&error, &apply.at))
     }
 }
 
-/// What stands in the object, could be declared, and is not.
+/// Collects the values in the object that could be declared, but are not.
 fn find_leftovers(field: &Field, declared: &Json, found: &Json, pointer: &str, out: &mut Vec<String>) {
     let Source::Spec(key) = &field.source else { return };
     let Some(found) = found.get(key.as_ref()) else { return };

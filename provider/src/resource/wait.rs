@@ -1,4 +1,4 @@
-//! The wait after an apply, and what each way it can end means for Terraform.
+//! The wait after an apply, and the meaning of each of its ends for Terraform.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use tfplugin6::{Diagnostic, Value};
 
 use super::{KindResource, at};
 use crate::{
-    api::{self, Ended, Verdict, Waiting},
+    api::{self, ObjectWait, Verdict, WaitEnd},
     readiness::{Condition, Outcome},
 };
 
-/// How long somebody else may take to let go of what this waits for: in one apply, one resource often gives up what
-/// another takes.
+/// The grace period for other objects to release a resource this one waits for: in one apply, one resource often releases a
+/// resource that another acquires.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// What is waited for.
+/// The purpose of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Create,
     Update,
 }
 
-/// What came of it.
+/// The result of a wait.
 #[derive(Debug)]
 pub(super) struct Waited {
-    /// The object as last seen; none: there is to be no (new) state.
+    /// The object as last seen; none: there is no (new) state.
     pub(super) object: Option<Json>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
@@ -37,30 +37,34 @@ enum Reached {
 }
 
 impl KindResource {
-    /// Waits until what was declared is there.
+    /// Waits until the object has reached the declared state.
     ///
-    /// An error on create makes Terraform destroy the object next time. So it is one only where that harms nothing.
-    pub(super) async fn wait(&self, waiting: Waiting<'_>, purpose: Purpose, planned: &Value) -> Waited {
+    /// An error on create makes Terraform destroy the object in the next apply. So an error is returned only where that loses
+    /// nothing.
+    pub(super) async fn wait(&self, waiting: ObjectWait<'_>, purpose: Purpose, planned: &Value) -> Waited {
         let title = self.title(waiting.at);
-        let ended =
-            api::until_settled(waiting, GRACE, |object, settled| match self.kind.outcome(object, planned) {
-                Outcome::Done => Verdict::Over(Reached::Done),
-                Outcome::Stalled(condition) if !settled && condition.may_heal() => {
+        let ended = api::wait_until_settled(waiting, GRACE, |object, settled| {
+            match self.kind.outcome(object, planned) {
+                Outcome::Done => Verdict::Done(Reached::Done),
+                Outcome::Stalled(condition) if !settled && condition.is_transient() => {
                     Verdict::Wait(condition.text())
                 }
-                Outcome::Stalled(condition) => Verdict::Over(Reached::Stalled(condition)),
+                Outcome::Stalled(condition) => Verdict::Done(Reached::Stalled(condition)),
+                Outcome::Soon(why) if !settled => Verdict::Wait(why),
+                Outcome::Soon(_) => Verdict::Done(Reached::Done),
                 Outcome::Waiting(why) => Verdict::Wait(why),
-            })
-            .await;
+            }
+        })
+        .await;
         let created = purpose == Purpose::Create;
         let with =
             |object: Option<Json>, diagnostic: Diagnostic| Waited { object, diagnostics: vec![diagnostic] };
         match ended {
-            Ended::Over(Reached::Done, object) => Waited { object: Some(object), diagnostics: Vec::new() },
-            Ended::Over(Reached::Stalled(condition), object) => {
-                let kept = created && self.kind.has_lived(&object);
-                let summary = format!("{title} cannot go on");
-                let detail = format!("{}. Change what it says, then apply again.", condition.text());
+            WaitEnd::Done(Reached::Done, object) => Waited { object: Some(object), diagnostics: Vec::new() },
+            WaitEnd::Done(Reached::Stalled(condition), object) => {
+                let kept = created && self.kind.is_worth_keeping(&object);
+                let summary = format!("{title} cannot become ready");
+                let detail = format!("{}. Correct the cause, then apply again.", condition.text());
                 let diagnostic = if kept {
                     Diagnostic::warning(summary, detail)
                 } else {
@@ -68,16 +72,16 @@ impl KindResource {
                 };
                 with(Some(object), diagnostic)
             }
-            Ended::Gone => {
-                let detail = "It was deleted by somebody else while Terraform waited for it.";
+            WaitEnd::Gone => {
+                let detail = "Another client deleted it while Terraform waited for it.";
                 with(None, Diagnostic::error(format!("{title} is gone"), detail))
             }
-            Ended::TimedOut(object, why) => {
+            WaitEnd::TimedOut(object, why) => {
                 let fail = planned.get("on_timeout").as_str() == Some("fail");
                 let summary = format!("{title} is not ready yet");
                 let detail = format!(
-                    "The time for it ran out; it goes on by itself. It waits for: {why}. The next plan shows where it \
-                     stands; timeouts {{ {} = \"…\" }} gives it longer.",
+                    "The timeout has passed; the operation continues in the background. It waits for: {why}. The next plan shows its \
+                     state; timeouts {{ {} = \"…\" }} sets a longer timeout.",
                     if created { "create" } else { "update" }
                 );
                 let diagnostic = if fail {
@@ -87,15 +91,15 @@ impl KindResource {
                 };
                 with(Some(object), diagnostic)
             }
-            Ended::Cancelled(object) => {
-                let detail = "Terraform was told to stop. The object is kept and goes on by itself.";
+            WaitEnd::Cancelled(object) => {
+                let detail = "Terraform was interrupted. The object is kept, and the operation continues in the background.";
                 with(Some(object), Diagnostic::warning(format!("Stopped waiting for {title}"), detail))
             }
-            Ended::Unreachable(object, problem) => {
-                let summary = format!("The control plane went away while {title} was waited for");
+            WaitEnd::Unreachable(object, problem) => {
+                let summary = format!("The control plane became unreachable during the wait for {title}");
                 let detail = format!(
-                    "{problem}. {title} exists and goes on by itself. Apply again when the control plane is back: \
-                     the next apply finds it and goes on from there."
+                    "{problem}. {title} exists, and the operation continues in the background. Apply again once the control plane is \
+                     reachable: the next apply finds the object and continues."
                 );
                 // On create, a state with an error would make Terraform replace it; without a state the next apply adopts it.
                 with((!created).then_some(object), Diagnostic::error(summary, detail))

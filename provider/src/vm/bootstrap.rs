@@ -1,4 +1,4 @@
-//! Bootstrap data: what may hold secrets goes into a Secret beside the VM, and is never in the VM, an error or a log.
+//! Bootstrap data: possible secrets go into a Secret beside the VM, and never into the VM, an error or a log.
 
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
@@ -6,32 +6,32 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use super::restart;
 use crate::{
-    api::{Address, Api, ApiError, ApplyMode, Patience},
+    api::{Address, Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::Beside,
+    kind::SideObject,
     planning,
     private::Private,
 };
 
-/// Says that a Secret's content must not come into a state, and which version of it was written.
+/// The annotation that keeps a Secret's content out of the state, with the version of the content written.
 const WRITE_ONLY_VERSION: &str = "terraform.berth.dev/user-data-wo-version";
 /// The Secret's key.
 const KEY: &str = "userData";
-/// The parts a guest sees, all of them at its first boot.
+/// The parts that a guest sees, all of them at its first boot.
 const PARTS: [&str; 5] =
     ["user_data", "user_data_wo_version", "ssh_authorized_keys", "hostname", "secret_name"];
 
-/// The attribute.
+/// The attribute `bootstrap`.
 pub(super) fn field() -> Field {
     let fields = vec![
         Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)).effect(Effect::Policy),
         Field::local(
             "user_data",
             Shape::Text(Form::UserData),
-            "cloud-init user data. Kept in a Secret beside the VM, and in Terraform's state as a sensitive value; \
-             `user_data_wo` keeps it out of the state.",
+            "cloud-init user data, or an Ignition configuration (JSON). Kept in a Secret beside the VM, and in Terraform's \
+             state as a sensitive value; `user_data_wo` keeps it out of the state.",
         )
         .sensitive()
         .effect(Effect::Policy),
@@ -43,34 +43,35 @@ pub(super) fn field() -> Field {
         )
         .sensitive()
         .write_only(),
-        Field::local("user_data_wo_version", Shape::Integer, "To be raised when `user_data_wo` changes.")
+        Field::local("user_data_wo_version", Shape::Integer, "Increase it when `user_data_wo` changes.")
             .effect(Effect::Policy),
         Field::spec("hostname", Shape::Text(Form::Name)).effect(Effect::Policy),
         Field::spec("secret_name", Shape::Text(Form::Any))
             .text(
                 "Name of a Secret of your own in the VM's namespace, instead of `user_data`. Its key `userData` is the \
-                 cloud-init user data; `networkConfig` and `metaData`, when present, replace what berth would write.",
+                 cloud-init user data; `networkConfig` and `metaData`, when present, replace the data that berth generates.",
             )
             .effect(Effect::Policy),
         Field::local(
             "user_data_policy",
             Shape::Text(Form::Any),
-            "What a change of the bootstrap data of an existing VM does, because a guest reads it at its first boot only: \
-             `refuse` (default) is an error in the plan; `ignore` keeps what the VM was made with; `reboot` hands it over \
-             and restarts the VM; `replace` makes another VM.",
+            "The effect of changed bootstrap data on an existing VM, as a guest reads it at its first boot only: \
+             `refuse` (default) refuses the change; `ignore` keeps the original data; `reboot` provides the new data \
+             and restarts the VM; `replace` creates another VM.",
         )
         .one_of(&["refuse", "ignore", "reboot", "replace"])
         .default("refuse"),
     ];
     Field::spec("bootstrap", Shape::Object(fields))
         .presence(Presence::Optional)
-        .text("What the guest gets at its first boot (cloud-init, NoCloud).")
+        .text("Data for the guest's first boot (cloud-init, NoCloud).")
 }
 
-/// What is wrong with it.
+/// The problems with the attribute.
 pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     let path = |name: &str| AttributePath::root("bootstrap").attribute(name);
-    let set = |name: &str| !bootstrap.get(name).is_null() && !bootstrap.is_unknown();
+    // An unknown value may become null, for example when a module passes on its variables.
+    let set = |name: &str| !bootstrap.get(name).is_null() && !bootstrap.get(name).is_unknown();
     let mut found = Vec::new();
     let sources: Vec<&str> =
         ["user_data", "user_data_wo", "secret_name"].into_iter().filter(|name| set(name)).collect();
@@ -81,7 +82,7 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
         );
         found.push(Diagnostic::error("User data from two places", detail).at(path(second)));
     }
-    if set("user_data_wo") && !set("user_data_wo_version") {
+    if set("user_data_wo") && bootstrap.get("user_data_wo_version").is_null() {
         let detail = "Set user_data_wo_version too, for example 1, and raise it when user_data_wo changes: Terraform keeps no \
                       trace of a write-only value to compare with.";
         found
@@ -96,7 +97,7 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     found
 }
 
-/// Does with a change what the policy says.
+/// Applies `user_data_policy` to a change.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let changed: Vec<AttributePath> =
         change.with_effect(Effect::Policy).map(|change| change.path.clone()).collect();
@@ -114,30 +115,31 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             let (was, mut is) =
                 (change.prior.get("bootstrap").clone(), change.planned.get("bootstrap").clone());
             for name in PARTS {
-                // Terraform lets a plan keep what was there only where something was, and something is written.
+                // Terraform lets a plan keep the prior value only if there was one and one is configured.
                 if !was.get(name).is_null() && !is.get(name).is_null() {
                     is.set(name, was.get(name).clone());
                 }
             }
             change.planned.set("bootstrap", is);
-            planning::settle(change.fields, change.prior, &mut change.planned);
-            change.look_again();
+            planning::undo_provider_only_changes(change.fields, change.prior, &mut change.planned);
+            change.recompute_changes();
         }
         "replace" => change.replace.extend(changed),
-        "reboot" => restart::demand(change),
+        "reboot" => restart::request(change),
         _ => {
-            let first = changed.into_iter().next().unwrap_or_default();
+            // An unknown value may become the current one: the plan within the apply decides.
+            let known = |path: &AttributePath| change.planned.at(path).is_wholly_known();
+            let Some(first) = changed.into_iter().find(known) else { return };
             let detail = "A guest reads its bootstrap data at its first boot only, so this change would not reach it. Set \
-                          bootstrap.user_data_policy to say what to do: \"replace\" makes another VM, \"reboot\" hands it over \
-                          and restarts the VM, \"ignore\" keeps what the VM was made with. (terraform destroy looks here too; with \
-                          -refresh=false it does not.)";
+                          bootstrap.user_data_policy: \"replace\" creates another VM, \"reboot\" provides the new data and \
+                          restarts the VM, \"ignore\" keeps the original data.";
             let summary = format!("Change of {first} refused by user_data_policy");
-            change.diagnostics.push(Diagnostic::error(summary, detail).at(first));
+            change.refuse(summary, detail, first);
         }
     }
 }
 
-/// The Secret the provider writes is not the user's `secret_name`.
+/// Removes the provider's own Secret from the view: it is not the user's `secret_name`.
 pub(super) fn view(object: &mut Json) {
     let ours = has_our_secret(object);
     if let Some(bootstrap) = object.pointer_mut("/spec/bootstrap").and_then(Json::as_object_mut)
@@ -158,26 +160,26 @@ fn secret_name(vm: &str) -> String {
     format!("{vm}-bootstrap")
 }
 
-/// The checksum that is in the VM, so that a change of the Secret can be seen there.
+/// The checksum stored in the VM, so that a change of the Secret is visible there.
 fn checksum(user_data: &str) -> String {
     let digest = Sha256::digest(Form::UserData.canonical(user_data).as_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
 }
 
-/// The version of a write-only text stands in for the text, which plans never see.
+/// The checksum of a write-only text: plans never see the text, so its version represents it.
 fn checksum_of_version(version: i64) -> String {
     format!("version:{version}")
 }
 
-/// The checksum of what is planned; none when there is no user data.
+/// The checksum of the planned user data; none when there is none.
 fn planned_checksum(planned: &Value) -> Option<String> {
     let bootstrap = planned.get("bootstrap");
     let plain = bootstrap.get("user_data").as_str().map(checksum);
     plain.or_else(|| bootstrap.get("user_data_wo_version").as_i64().map(checksum_of_version))
 }
 
-/// Names the Secret in the VM.
+/// Sets the reference to the Secret in the VM.
 pub(super) fn declare(spec: &mut Json, name: &str, planned: &Value, _private: &Private) {
     let Some(checksum) = planned_checksum(planned) else { return };
     let Some(spec) = spec.as_object_mut() else { return };
@@ -188,16 +190,22 @@ pub(super) fn declare(spec: &mut Json, name: &str, planned: &Value, _private: &P
     }
 }
 
-/// Writes the Secret, owned by the VM: it goes when the VM goes.
-pub(super) async fn write_secret(beside: Beside<'_>) -> Result<(), ApiError> {
-    let Beside { api, manager, at, object, planned, config, private } = beside;
-    let Some(checksum) = planned_checksum(planned) else { return Ok(()) };
-    if private.checksum.as_deref() == Some(checksum.as_str()) {
-        return Ok(());
+/// The user data for the Secret that has not been written yet.
+pub(super) fn user_data_to_write<'a>(side_object: &SideObject<'a>) -> Option<&'a str> {
+    let checksum = planned_checksum(side_object.planned)?;
+    if side_object.private.checksum.as_deref() == Some(checksum.as_str()) {
+        return None;
     }
-    let (planned, config) = (planned.get("bootstrap"), config.get("bootstrap"));
+    let (planned, config) = (side_object.planned.get("bootstrap"), side_object.config.get("bootstrap"));
+    planned.get("user_data").as_str().or_else(|| config.get("user_data_wo").as_str())
+}
+
+/// Writes the Secret, owned by the VM: it is deleted with the VM.
+pub(super) async fn write_secret(side_object: SideObject<'_>) -> Result<(), ApiError> {
+    let Some(user_data) = user_data_to_write(&side_object) else { return Ok(()) };
+    let SideObject { api, manager, at, object, planned, .. } = side_object;
+    let planned = planned.get("bootstrap");
     let plain = planned.get("user_data").as_str();
-    let Some(user_data) = plain.or_else(|| config.get("user_data_wo").as_str()) else { return Ok(()) };
     let name = secret_name(&at.name);
     let uid = object.pointer("/metadata/uid");
     let owner =
@@ -210,14 +218,14 @@ pub(super) async fn write_secret(beside: Beside<'_>) -> Result<(), ApiError> {
         "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
         "data": {KEY: encode(user_data)},
     });
-    let patience = Patience::seconds(30, &tfplugin6::CancellationToken::new());
+    let retry_limit = RetryLimit::seconds(30, &tfplugin6::CancellationToken::new());
     let place = Address::secret(&at.namespace, &name);
-    // Its name is derived from the VM's, and the VM is ours.
-    let mode = ApplyMode { force: true, dry_run: false };
-    api.apply(&place, &secret, manager, mode, &patience).await.map(|_| ())
+    // Forced: the Secret's name is derived from the VM's, and the VM is ours.
+    let options = ApplyOptions { manager, force: true, dry_run: false };
+    api.apply(&place, &secret, options, &retry_limit).await.map(|_| ())
 }
 
-/// Fills the user data of a state. One more request only when the checksum says that it is not what the state has.
+/// Fills in the user data of a state. Sends one more request only when the checksum differs from the state's.
 pub(super) async fn read(
     api: &Api,
     object: &Json,
@@ -234,8 +242,8 @@ pub(super) async fn read(
     if has_our_secret(object) {
         let text = |pointer| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
         let place = Address::secret(text("/metadata/namespace"), &secret_name(text("/metadata/name")));
-        let patience = Patience::seconds(5, &tfplugin6::CancellationToken::new());
-        if let Some(secret) = api.get(&place, &patience).await? {
+        let retry_limit = RetryLimit::seconds(5, &tfplugin6::CancellationToken::new());
+        if let Some(secret) = api.get(&place, &retry_limit).await? {
             let annotations = secret.pointer("/metadata/annotations");
             let written = annotations.and_then(|all| all.get(WRITE_ONLY_VERSION)).and_then(Json::as_str);
             match written {

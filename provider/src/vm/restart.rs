@@ -1,4 +1,8 @@
-//! Restarts that a change asks for: by a restart token of the provider's own.
+//! Restarts that a change requires: by a restart token of the provider, beside the user's token if there is one.
+//!
+//! ```text
+//! restartToken:   USER   |   terraform-0123456789ab   |   USER+terraform-0123456789ab
+//! ```
 
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -6,12 +10,34 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{change::PlannedChange, field::Effect, private::Private};
 
-/// Tokens that start with this are the provider's, and no part of what a user declares.
+/// The prefix of the provider's own token, followed by [`DIGITS`] hexadecimal digits. Users do not declare it.
 const PREFIX: &str = "terraform-";
+const DIGITS: usize = 12;
+/// The separator between the user's token and the provider's.
+const SEPARATOR: char = '+';
+/// The longest token of a user: the custom resource accepts 253 characters for both.
+const LONGEST: usize = 253 - PREFIX.len() - DIGITS - 1;
 
-/// With `allow_reboot`, what would wait for the next power cycle restarts the VM.
+/// The problem with a user's token.
+pub(super) fn check(token: &Value) -> Option<Diagnostic> {
+    let token = token.as_str()?;
+    let detail = if split(token).1.is_some() {
+        format!("{token:?} ends like a token of the provider's own: leave out \"{PREFIX}…\".")
+    } else if token.chars().count() > LONGEST {
+        format!("It has {} characters; at most {LONGEST} are allowed.", token.chars().count())
+    } else {
+        return None;
+    };
+    Some(Diagnostic::error("Invalid restart_token", detail).at(AttributePath::root("restart_token")))
+}
+
+/// With `allow_reboot`, a change that would wait for the next power cycle restarts the VM.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let runs = |state: &Value| state.get("power").as_str() == Some("Running");
+    let stays_off = |state: &Value| state.get("power").as_str() == Some("Stopped");
+    if stays_off(change.prior) && stays_off(&change.planned) {
+        warn_of_no_effect(change);
+    }
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
     let allowed = change.planned.get("allow_reboot").as_bool() == Some(true);
@@ -24,14 +50,23 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             change.effect = Effect::Reboot;
         }
     }
-    let detail = "allow_reboot is true: the VM is restarted once, gracefully as stop says, so that the change takes effect.";
+    let detail = "allow_reboot is true: the VM is restarted once, as declared in stop, so that the change takes effect.";
     let first = waiting.into_iter().next().unwrap_or_default();
     change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(first));
-    demand(change);
+    request(change);
+}
+
+fn warn_of_no_effect(change: &mut PlannedChange<'_>) {
+    let path = AttributePath::root("restart_token");
+    if !change.is_update() || !change.changes.iter().any(|change| change.path == path) {
+        return;
+    }
+    let detail = "The VM is declared Stopped: there is nothing to restart, now or when it is next started.";
+    change.diagnostics.push(Diagnostic::warning("restart_token has no effect", detail).at(path));
 }
 
 /// Plans a restart.
-pub(super) fn demand(change: &mut PlannedChange<'_>) {
+pub(super) fn request(change: &mut PlannedChange<'_>) {
     let mut hash = Sha256::new();
     hash.update(change.private.restart_token.as_deref().unwrap_or_default());
     hash.update(change.private.uid.as_bytes());
@@ -39,32 +74,69 @@ pub(super) fn demand(change: &mut PlannedChange<'_>) {
         hash.update(format!("{:?}", change.planned.get(name)));
     }
     let digest = hash.finalize();
-    let hex: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let hex: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
     change.private.restart_token = Some(format!("{PREFIX}{hex}"));
 }
 
-/// A token of the provider's own is not shown.
+/// Hides the provider's own token.
 pub(super) fn view(object: &mut Json) {
-    if let Some(spec) = object.get_mut("spec").and_then(Json::as_object_mut)
-        && is_ours(spec.get("restartToken"))
-    {
-        spec.remove("restartToken");
+    let Some(spec) = object.get_mut("spec").and_then(Json::as_object_mut) else { return };
+    let token = spec.get("restartToken").and_then(Json::as_str).unwrap_or_default().to_owned();
+    match split(&token) {
+        (_, None) => {}
+        (None, Some(_)) => drop(spec.remove("restartToken")),
+        (Some(theirs), Some(_)) => drop(spec.insert("restartToken".into(), theirs.into())),
     }
 }
 
-/// The provider's own token, unless the user has one.
+/// Declares the user's token and the provider's own.
 pub(super) fn declare(spec: &mut Json, private: &Private) {
-    if let (Some(token), Some(spec)) = (&private.restart_token, spec.as_object_mut()) {
-        spec.entry("restartToken").or_insert_with(|| Json::from(token.clone()));
+    let (Some(own), Some(spec)) = (&private.restart_token, spec.as_object_mut()) else { return };
+    let token = match spec.get("restartToken").and_then(Json::as_str) {
+        Some(theirs) => format!("{theirs}{SEPARATOR}{own}"),
+        None => own.clone(),
+    };
+    spec.insert("restartToken".into(), token.into());
+}
+
+/// The provider's own token in the object, to be kept.
+pub(super) fn kept(object: &Json) -> Option<String> {
+    let token = object.pointer("/spec/restartToken").and_then(Json::as_str)?;
+    split(token).1.map(str::to_owned)
+}
+
+/// The user's part and the provider's part of a token.
+fn split(token: &str) -> (Option<&str>, Option<&str>) {
+    if is_own(token) {
+        return (None, Some(token));
+    }
+    match token.rsplit_once(SEPARATOR) {
+        Some((theirs, own)) if is_own(own) => (Some(theirs), Some(own)),
+        _ => (Some(token), None),
     }
 }
 
-/// The token to keep, from the object.
-pub(super) fn kept(object: &Json) -> Option<String> {
-    let token = object.pointer("/spec/restartToken");
-    token.filter(|token| is_ours(Some(token))).and_then(Json::as_str).map(str::to_owned)
+fn is_own(token: &str) -> bool {
+    let digits = token.strip_prefix(PREFIX);
+    digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-fn is_ours(token: Option<&Json>) -> bool {
-    token.and_then(Json::as_str).is_some_and(|token| token.starts_with(PREFIX))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_the_users_the_providers_or_both() {
+        let own = "terraform-0123456789ab";
+        assert_eq!(split("1"), (Some("1"), None));
+        assert_eq!(split("a+b"), (Some("a+b"), None));
+        assert_eq!(split("terraform-x"), (Some("terraform-x"), None));
+        assert_eq!(split(own), (None, Some(own)));
+        assert_eq!(split(&format!("a+b+{own}")), (Some("a+b"), Some(own)));
+        for reserved in [own, "1+terraform-0123456789ab", &"x".repeat(LONGEST + 1)] {
+            assert!(check(&Value::from(reserved)).is_some(), "{reserved}");
+        }
+        assert!(check(&Value::from("x".repeat(LONGEST))).is_none());
+        assert!(check(&Value::UNKNOWN).is_none() && check(&Value::Null).is_none());
+    }
 }

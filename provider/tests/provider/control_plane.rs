@@ -1,14 +1,14 @@
-//! An embedded control plane with berth's kinds, and a task that plays whoever makes things real.
+//! An embedded control plane with berth's kinds, and a task that acts as the controllers and agents.
 //!
-//! The task looks every few milliseconds and writes the status that controllers and agents would write. What it is to do
-//! with an object stands in the object's name: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by
-//! the guest when it is to be detached.
+//! Every few milliseconds the task reads the objects and writes the status that controllers and agents would write. An
+//! object's name selects its behaviour: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by the guest
+//! when it is to be detached, `late…` is a VM that is placed two seconds after its creation.
 
 use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -21,37 +21,39 @@ use kube::{
 use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
 
-/// What becomes of requests and answers.
+/// Faults of the connection.
 #[derive(Clone, Default)]
 pub(crate) struct Line {
-    /// Nothing gets through.
+    /// The number of further requests that fail.
+    pub(crate) failures: Arc<AtomicUsize>,
+    /// No request gets through.
     pub(crate) cut: Arc<AtomicBool>,
-    /// The next declaration gets there, its answer does not get back.
+    /// The next declaration arrives, but its response is lost.
     pub(crate) lose_answer: Arc<AtomicBool>,
 }
 
-/// An open control plane.
+/// A control plane that runs.
 pub(crate) struct ControlPlane {
     pub(crate) client: Client,
-    /// Whoever is on its way out is listed as a user until it is gone.
+    /// Whether a user under deletion stays listed until it is gone.
     pub(crate) hold_users: Arc<AtomicBool>,
     server: Server,
     stop: CancellationToken,
 }
 
 impl ControlPlane {
-    /// In memory.
+    /// A control plane in memory.
     pub(crate) async fn in_memory() -> Self {
         Self::open(ServerConfig::in_memory()).await
     }
 
-    /// A token and the authority's certificate, for who has no kubeconfig.
+    /// A token and the authority's certificate, for clients without a kubeconfig.
     pub(crate) fn credentials(&self) -> (String, String) {
         let token = self.server.issue_token(&berth_apiserver::Identity::admin()).expect("it is on disk");
         (token, self.server.ca_certificate().expect("it is on disk"))
     }
 
-    /// On disk and on a socket: writes a kubeconfig.
+    /// A control plane on disk and on a socket. Writes a kubeconfig.
     pub(crate) async fn listening(directory: &Path, kubeconfig: &Path) -> Self {
         let this = Self::open(ServerConfig::in_directory(directory)).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -97,7 +99,7 @@ impl ControlPlane {
         Self { client, hold_users, server, stop }
     }
 
-    /// A client on a line that can be cut.
+    /// A client with a connection that can be cut.
     pub(crate) fn line(&self) -> (Client, Line) {
         let line = Line::default();
         let (server, switch) = (self.server.service(), line.clone());
@@ -105,7 +107,10 @@ impl ControlPlane {
             let (mut server, line) = (server.clone(), switch.clone());
             async move {
                 use tower::Service as _;
-                if line.cut.load(Ordering::SeqCst) {
+                let fails = |left: usize| left.checked_sub(1);
+                let is_failure =
+                    line.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok();
+                if is_failure || line.cut.load(Ordering::SeqCst) {
                     return Err(tower::BoxError::from("the line is cut"));
                 }
                 let declares = request.method() == http::Method::PATCH;
@@ -123,20 +128,20 @@ impl ControlPlane {
         Api::namespaced_with(self.client.clone(), "default", &resource(kind))
     }
 
-    /// The object as it is.
+    /// The current object.
     pub(crate) async fn object(&self, kind: &str, name: &str) -> Json {
         let object =
             self.objects(kind).get(name).await.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
         serde_json::to_value(object).expect("plain data")
     }
 
-    /// What a person does with `kubectl edit`.
+    /// Edits an object as a person does with `kubectl edit`.
     pub(crate) async fn edit(&self, kind: &str, name: &str, patch: Json) {
         let params = PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
         self.objects(kind).patch(name, &params, &Patch::Merge(patch)).await.expect("the edit is valid");
     }
 
-    /// What a GitOps program does.
+    /// Declares an object as a GitOps program does.
     pub(crate) async fn declare_as(&self, manager: &str, kind: &str, name: &str, spec: Json) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
         let params = PatchParams::apply(manager).force();
@@ -144,6 +149,15 @@ impl ControlPlane {
             .patch(name, &params, &Patch::Apply(object))
             .await
             .expect("the declaration is valid");
+    }
+
+    /// Creates a Host with labels.
+    pub(crate) async fn host(&self, name: &str, labels: Json) {
+        let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
+            "metadata": {"name": name, "labels": labels}, "spec": {}});
+        let host: DynamicObject = serde_json::from_value(host).expect("a host");
+        let hosts: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("Host"));
+        hosts.create(&PostParams::default(), &host).await.expect("it is valid");
     }
 
     pub(crate) async fn count(&self, kind: &str) -> usize {
@@ -193,7 +207,7 @@ impl Player {
         }
     }
 
-    /// One object. What goes wrong is tried again in a moment, as controllers do.
+    /// Acts on one object. Failures are retried in the next round, as controllers do.
     async fn play(&self, object: &Json, all: &[Json]) {
         let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
         let api: Api<DynamicObject> =
@@ -202,24 +216,32 @@ impl Player {
         let held = object.pointer("/metadata/finalizers").is_some();
         let terminating = object.pointer("/metadata/deletionTimestamp").is_some();
         let busy = terminating && name.starts_with("busy");
-        if terminating && !busy {
+        let hold = self.hold_users.load(Ordering::SeqCst);
+        let staying = |object: &&Json| hold || object.pointer("/metadata/deletionTimestamp").is_none();
+        let users: Vec<&Json> = all.iter().filter(staying).collect();
+        let mut status = status(object, all, busy);
+        list_users(object, &users, &mut status);
+        let is_used = status.get("usedBy").is_some();
+        if terminating && !busy && !is_used {
             if held {
                 let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
                 let _ = api.patch(name, &params, &patch).await;
             }
             return;
         }
-        if !held && !terminating && matches!(kind, "VM" | "HotswapDiskAttachment") {
-            let patch = Patch::Merge(json!({"metadata": {"finalizers": ["berth.dev/host"]}}));
+        if !held && !terminating && (is_used || matches!(kind, "VM" | "HotswapDiskAttachment")) {
+            let finalizer =
+                if kind == "VM" || kind.starts_with("Hot") { "berth.dev/host" } else { "berth.dev/in-use" };
+            let patch = Patch::Merge(json!({"metadata": {"finalizers": [finalizer]}}));
             let _ = api.patch(name, &params, &patch).await;
         }
-        let hold = self.hold_users.load(Ordering::SeqCst);
-        let staying = |object: &&Json| hold || object.pointer("/metadata/deletionTimestamp").is_none();
-        let users: Vec<&Json> = all.iter().filter(staying).collect();
-        let mut status = status(object, all, busy);
-        list_users(object, &users, &mut status);
+        if terminating && is_used {
+            let mut ready = condition("Ready", false, "InUse", &object["metadata"]["generation"]);
+            ready["message"] = format!("used by {}", status["usedBy"][0]).into();
+            status["conditions"] = json!([ready]);
+        }
         if object.get("status") != Some(&status) {
-            // Everything is written anew: null takes away what is there no more.
+            // The whole status is written anew: null removes fields that are no longer there.
             let mut patch = status.clone();
             for (key, _) in object["status"].as_object().into_iter().flatten() {
                 if status.get(key).is_none() {
@@ -284,6 +306,9 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
 
 fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
     status["state"] = if runs { "Running".into() } else { "Stopped".into() };
+    if text(object, "/metadata/name").starts_with("late") && age(object) < 2 {
+        return;
+    }
     status["restarts"] = 0.into();
     status["binding"] = json!({"host": "host-a", "epoch": 1});
     status["instanceID"] = "i-0123456789ab".into();
@@ -299,7 +324,7 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
     }
     let public = specified.iter().find_map(|interface| interface.get("publicIP"));
     let address = all.iter().find(|o| o["kind"] == "PublicIP" && Some(&o["metadata"]["name"]) == public);
-    if let Some(address) = address.and_then(|o| o.pointer("/status/address")) {
+    if runs && let Some(address) = address.and_then(|o| o.pointer("/status/address")) {
         status["publicAddress"] = address.clone();
     }
     status["interfaces"] = interfaces.into();
@@ -309,7 +334,13 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
     }
 }
 
-/// As the controllers list the first of those who use a class, a group or an image.
+/// The age in seconds.
+fn age(object: &Json) -> i64 {
+    let made = text(object, "/metadata/creationTimestamp").parse::<k8s_openapi::jiff::Timestamp>();
+    made.map_or(0, |made| k8s_openapi::jiff::Timestamp::now().as_second() - made.as_second())
+}
+
+/// Lists the first users of a class, a group or an image, as the controllers do.
 fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
     let name = &object["metadata"]["name"];
     let (kind, named_by) = match text(object, "/kind") {

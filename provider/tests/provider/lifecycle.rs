@@ -1,11 +1,11 @@
-//! Create, read, update, delete, import: each kind, and the ways a life can go.
+//! Create, read, update, delete, import: each kind, and the courses its life cycle can take.
 
 use serde_json::{Value as Json, json};
 use tfplugin6::Value;
 
 use crate::{
     control_plane::ControlPlane,
-    stage::{Stage, provider, said},
+    stage::{Stage, provider, text_of},
 };
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE me@example\n";
@@ -29,7 +29,7 @@ fn with(mut config: Json, changes: Json) -> Json {
     config
 }
 
-/// One configuration a kind, an update of it, and whether that replaces.
+/// One configuration per kind, an update of it, and whether that replaces.
 fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
     let image = |url: &str| json!({"name": "debian-12", "source": {"url": url, "sha256": "0".repeat(64)}});
     vec![
@@ -69,11 +69,11 @@ async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan
     let provider = provider(&plane.client, "default");
     for (type_name, kind, config, changed) in stories() {
         let mut stage = Stage::new(&provider, type_name);
-        assert_eq!(said(&stage.validate(&config).await), "", "{type_name}");
+        assert_eq!(text_of(&stage.validate(&config).await), "", "{type_name}");
         let made = stage.apply(&config).await;
         assert!(made.is_clean(), "{type_name}: {}", made.text());
         assert!(stage.plan_is_empty(&config).await, "{type_name}: plan after create");
-        assert_eq!(said(&stage.read().await), "", "{type_name}");
+        assert_eq!(text_of(&stage.read().await), "", "{type_name}");
         assert!(stage.plan_is_empty(&config).await, "{type_name}: plan after refresh");
         let uid = stage.state.get("uid").clone();
 
@@ -83,19 +83,19 @@ async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan
             "{type_name}: {}",
             updated.text()
         );
-        assert_eq!(said(&stage.read().await), "", "{type_name}");
+        assert_eq!(text_of(&stage.read().await), "", "{type_name}");
         assert!(stage.plan_is_empty(&changed).await, "{type_name}: plan after update");
         assert_eq!(stage.state.get("uid"), &uid, "{type_name}: updated in place");
 
         let mut imported = Stage::new(&provider, type_name);
         let name = stage.state.get("name").as_str().expect("it has a name").to_owned();
-        assert_eq!(said(&imported.import(&format!("default/{name}")).await), "", "{type_name}");
+        assert_eq!(text_of(&imported.import(&format!("default/{name}")).await), "", "{type_name}");
         assert!(imported.plan_is_empty(&changed).await, "{type_name}: plan after import");
 
         let destroyed = stage.destroy().await;
         assert!(destroyed.is_clean(), "{type_name}: {}", destroyed.text());
         assert_eq!(plane.count(kind).await, 0, "{type_name}");
-        assert_eq!(said(&imported.read().await), "", "{type_name}");
+        assert_eq!(text_of(&imported.read().await), "", "{type_name}");
         assert!(imported.state.is_null(), "{type_name}: gone is gone");
     }
     plane.close().await;
@@ -123,7 +123,7 @@ async fn what_the_control_plane_decides_is_in_the_state_and_never_a_diff() {
         Some("52:54:00:00:00:00")
     );
 
-    // Moving is no diff, and an unrelated update knows all that stays.
+    // A move is no diff, and an unrelated update plans all unchanged values as known.
     vm.state.set("host", "host-b");
     let config = with(web(), json!({"restart_policy": "Always"}));
     let planned = vm.plan(&config).await.planned;
@@ -151,7 +151,7 @@ async fn bootstrap_data_is_in_a_secret_that_the_vm_owns_and_nowhere_else() {
     let owners = secret.metadata.owner_references.expect("it has an owner");
     assert_eq!(Some(owners[0].uid.as_str()), object["metadata"]["uid"].as_str());
 
-    // Write-only: in no plan, no state, and an import leaves it out too.
+    // Write-only: in no plan and no state, and an import omits it too.
     vm.destroy().await;
     let config =
         with(web(), json!({"bootstrap": {"user_data_wo": "canary-secret-2", "user_data_wo_version": 1}}));
@@ -188,7 +188,7 @@ async fn the_user_data_policy_decides_what_a_change_does() {
         config
     };
     let refused = vm.plan(&changed(None)).await;
-    assert!(said(&refused.diagnostics).contains("user_data_policy"), "{}", said(&refused.diagnostics));
+    assert!(text_of(&refused.diagnostics).contains("user_data_policy"), "{}", text_of(&refused.diagnostics));
     let ignored = vm.plan(&changed(Some("ignore"))).await;
     assert!(ignored.requires_replace.is_empty());
     assert_eq!(ignored.planned, vm.state, "nothing to do");
@@ -203,7 +203,7 @@ async fn the_user_data_policy_decides_what_a_change_does() {
     let token = object["spec"]["restartToken"].as_str().expect("a restart was asked for").to_owned();
     vm.read().await;
     assert!(vm.plan_is_empty(&changed(Some("reboot"))).await);
-    // The token stays through later updates: to take it away would be another restart.
+    // The token stays through later updates: removing it would be another restart.
     vm.apply(&with(changed(Some("reboot")), json!({"restart_policy": "Never"}))).await;
     assert_eq!(plane.object("VM", "web").await["spec"]["restartToken"], token.as_str());
     plane.close().await;
@@ -217,7 +217,7 @@ async fn a_change_that_needs_a_power_cycle_says_so_or_restarts_if_allowed() {
     vm.apply(&web()).await;
     let larger = with(web(), json!({"class": "large"}));
     let plan = vm.plan(&larger).await;
-    assert!(said(&plan.diagnostics).contains("next power cycle"), "{}", said(&plan.diagnostics));
+    assert!(text_of(&plan.diagnostics).contains("next power cycle"), "{}", text_of(&plan.diagnostics));
     assert!(plan.requires_replace.is_empty());
     let allowed = with(larger, json!({"allow_reboot": true}));
     let applied = vm.apply(&allowed).await;
@@ -250,7 +250,7 @@ async fn equal_values_in_other_words_are_no_diff() {
     assert!(vm.plan_is_empty(&crlf).await);
     assert!(
         vm.plan_is_empty(&with(crlf, json!({"wait_for": "none", "on_timeout": "fail"}))).await,
-        "wishes alone"
+        "provider-only fields alone"
     );
     plane.close().await;
 }
@@ -291,7 +291,7 @@ async fn drift_is_shown_and_put_right() {
     vm.read().await;
     assert!(vm.plan_is_empty(&web()).await);
 
-    // Labels that others add are nobody's diff.
+    // Labels that others add are not a diff.
     plane.edit("VM", "web", json!({"metadata": {"labels": {"team": "x"}}})).await;
     vm.read().await;
     assert!(vm.plan_is_empty(&web()).await);

@@ -1,11 +1,13 @@
-//! The provider against the real embedded control plane; a task plays the part of the controllers and agents.
+//! The provider against the real embedded control plane; a task acts as the controllers and agents.
 
 mod control_plane;
 mod documentation;
 mod effects;
+mod inputs;
 mod lifecycle;
 mod mapping;
 mod refusals;
+mod rules;
 mod stage;
 mod terraform;
 mod ways;

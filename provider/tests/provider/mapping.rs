@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use terraform_provider_berth::{
     BerthProvider,
-    mapping::{Held, from_object, held, refresh, same, to_spec},
+    mapping::{PinnedFields, from_object, pinned_fields, refresh, same, to_spec},
     planning::plan,
 };
 use tfplugin6::Value;
@@ -12,12 +12,12 @@ use crate::stage::value;
 
 fn spec_of(type_name: &str, config: &Json) -> Json {
     let provider = BerthProvider::default();
-    let kind = provider.kinds().iter().find(|kind| kind.facts().type_name == type_name).expect("a kind");
+    let kind = provider.kinds().iter().find(|kind| kind.info().type_name == type_name).expect("a kind");
     let (fields, config) = (kind.fields(), value(config));
     let planned = plan(fields, &Value::Null, &config);
-    let spec = Json::Object(to_spec(fields, &planned, &config, &Held::new()));
+    let spec = Json::Object(to_spec(fields, &planned, &config, &PinnedFields::new()));
 
-    // And back: what is observed of that object means what was planned.
+    // And back: the values observed in that object mean the same as the planned ones.
     let object = json!({"spec": spec});
     let observed = Value::Map(from_object(fields, &object));
     for field in
@@ -86,7 +86,8 @@ fn a_vm_becomes_the_custom_resource() {
       "stop": {
         "mode": "Graceful",
         "gracePeriodSeconds": 5
-      }
+      },
+      "deletionProtection": false
     }
     "#);
     let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});
@@ -105,19 +106,19 @@ fn every_other_kind_becomes_its_custom_resource() {
         (
             "berth_image",
             json!({"source": {"url": "https://a/b", "sha256": "0"}}),
-            json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2"}),
+            json!({"source": {"url": "https://a/b", "sha256": "0"}, "format": "qcow2", "deletionProtection": false}),
         ),
         (
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
-            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain"}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false}),
         ),
         (
             "berth_placement_group",
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),
         ),
-        ("berth_public_ip", json!({}), json!({"pool": "default"})),
+        ("berth_public_ip", json!({}), json!({"pool": "default", "deletionProtection": false})),
         (
             "berth_hotswap_disk_attachment",
             json!({"vm": "v", "disk": "d"}),
@@ -132,16 +133,16 @@ fn every_other_kind_becomes_its_custom_resource() {
 #[test]
 fn what_was_declared_is_held_and_what_was_only_decided_is_not() {
     let provider = BerthProvider::default();
-    let kind = provider.kinds().iter().find(|kind| kind.facts().type_name == "berth_vm").expect("a kind");
+    let kind = provider.kinds().iter().find(|kind| kind.info().type_name == "berth_vm").expect("a kind");
     let object = json!({"spec": {"networkInterfaces": [{"name": "a", "macAddress": "52:54:00:00:00:01"}, {"name": "b"}]}});
-    let found: Vec<String> = held(kind.fields(), &object).into_iter().collect();
+    let found: Vec<String> = pinned_fields(kind.fields(), &object).into_iter().collect();
     assert_eq!(found, ["network_interfaces[a].mac_address"]);
 }
 
 #[test]
 fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
     let provider = BerthProvider::default();
-    let kind = provider.kinds().iter().find(|kind| kind.facts().type_name == "berth_vm").expect("a kind");
+    let kind = provider.kinds().iter().find(|kind| kind.info().type_name == "berth_vm").expect("a kind");
     let prior = value(
         &json!({"disks": [{"name": "b", "boot": true}, {"name": "a", "boot": false}], "placement": null,
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A\n"]}}),

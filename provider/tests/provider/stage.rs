@@ -1,4 +1,4 @@
-//! Terraform's part, played in process: plan, then apply what was planned, and the checks core makes in between.
+//! Terraform's side, in process: plan, then apply the plan, with the checks core makes in between.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ pub(crate) struct Stage {
     pub(crate) cancel: CancellationToken,
 }
 
-/// What an apply came to.
+/// The result of an apply.
 #[derive(Debug)]
 pub(crate) struct Applied {
     pub(crate) diagnostics: Vec<Diagnostic>,
-    /// Terraform would replace it next time.
+    /// Whether Terraform would replace the resource in the next apply.
     pub(crate) tainted: bool,
 }
 
@@ -38,7 +38,7 @@ impl Applied {
     }
 
     pub(crate) fn text(&self) -> String {
-        said(&self.diagnostics)
+        text_of(&self.diagnostics)
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn provider(client: &kube::Client, owner: &str) -> BerthProvider {
     BerthProvider::new(session)
 }
 
-/// HCL-like JSON to a value.
+/// Converts HCL-like JSON to a value.
 pub(crate) fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
@@ -65,7 +65,7 @@ pub(crate) fn value(json: &Json) -> Value {
     }
 }
 
-pub(crate) fn said(diagnostics: &[Diagnostic]) -> String {
+pub(crate) fn text_of(diagnostics: &[Diagnostic]) -> String {
     let one = |d: &Diagnostic| {
         let at = d.attribute.as_ref().map(|path| format!(" [{path}]")).unwrap_or_default();
         format!("{:?}: {}: {}{at}", d.severity, d.summary, d.detail)
@@ -110,7 +110,22 @@ impl Stage {
         self.resource.plan(request).await
     }
 
-    /// Whether a plan says that there is nothing to do.
+    /// Plans to destroy the resource.
+    pub(crate) async fn plan_destroy(&self) -> PlanResponse {
+        let request = PlanRequest {
+            proposed: Value::Null,
+            config: Value::Null,
+            private: self.private.clone(),
+            prior: self.state.clone(),
+            identity: None,
+            provider_meta: Value::Null,
+            client: ClientCapabilities::default(),
+            cancel: self.cancel.clone(),
+        };
+        self.resource.plan(request).await
+    }
+
+    /// Whether a plan has no changes.
     pub(crate) async fn plan_is_empty(&self, config: &Json) -> bool {
         let response = self.plan(config).await;
         let same = response.planned == self.state && response.diagnostics.is_empty();
@@ -120,12 +135,12 @@ impl Stage {
                     eprintln!("{name}: state {:?} planned {planned:?}", self.state.get(name));
                 }
             }
-            eprintln!("{}", said(&response.diagnostics));
+            eprintln!("{}", text_of(&response.diagnostics));
         }
         same
     }
 
-    /// Plans and applies; replaces when the plan says so, as core does.
+    /// Plans and applies; replaces when the plan requires it, as core does.
     pub(crate) async fn apply(&mut self, config: &Json) -> Applied {
         let mut plan = self.plan(config).await;
         if diagnostic::has_errors(&plan.diagnostics) {
@@ -218,7 +233,7 @@ impl Stage {
     }
 }
 
-/// What core checks after every apply: what was planned known is what came.
+/// Core's check after every apply: values that were planned as known are in the state.
 fn assert_consistent(planned: &Value, state: &Value, at: &str) {
     match planned {
         Value::Unknown(_) => assert!(state.is_wholly_known(), "{at} is unknown after apply"),

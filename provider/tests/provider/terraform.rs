@@ -12,7 +12,7 @@ use crate::control_plane::ControlPlane;
 
 const CONFIGURATION: &str = include_str!("terraform/main.tf");
 
-/// Every resource of the configuration, and what to import it by.
+/// Every resource of the configuration, and its import ID.
 const RESOURCES: [(&str, &str, &str); 8] = [
     ("berth_vm_class.small", "VMClass", "default/small"),
     ("berth_image.debian", "Image", "default/debian-12"),
@@ -30,11 +30,11 @@ struct Terraform {
 }
 
 impl Terraform {
-    /// In a directory of its own; none where there is no Terraform.
+    /// A directory of its own; none if Terraform is not installed.
     fn new(directory: &Path, kubeconfig: &Path) -> Option<Self> {
         let found = std::process::Command::new("terraform").arg("version").output();
         if found.is_err() {
-            eprintln!("not run: no terraform in PATH");
+            eprintln!("skipped: no terraform in PATH");
             return None;
         }
         let plugins = directory.join("plugins");
@@ -60,8 +60,8 @@ impl Terraform {
     fn command(&self, arguments: &[&str]) -> tokio::process::Command {
         let (command, rest) = arguments.split_first().expect("a command");
         let mut all = vec![*command];
-        // What asks no questions does not know this one.
-        if !matches!(*command, "state" | "show") {
+        // Commands that never prompt do not accept this flag.
+        if !matches!(*command, "state" | "show" | "get" | "validate") {
             all.push("-input=false");
         }
         all.extend(rest);
@@ -87,7 +87,7 @@ impl Terraform {
         text
     }
 
-    /// 0: nothing to do. 2: something.
+    /// Exit code 0: no changes. 2: changes.
     async fn plan(&self, variables: &[&str]) -> (Option<i32>, String) {
         let mut arguments = vec!["plan", "-detailed-exitcode"];
         arguments.extend(variables);
@@ -118,7 +118,7 @@ async fn terraform_makes_changes_imports_and_destroys_all_seven_resources() {
     let kubeconfig = directory.path().join("kubeconfig");
     let Some(terraform) = Terraform::new(&work, &kubeconfig) else { return };
 
-    // Before there is any control plane: a plan of creates works.
+    // Before any control plane exists, a plan of creates works.
     let (code, text) = terraform.plan(&[]).await;
     assert_eq!(code, Some(2), "offline plan: {text}");
 
@@ -129,7 +129,7 @@ async fn terraform_makes_changes_imports_and_destroys_all_seven_resources() {
     replaced(&terraform, &plane).await;
     imported(&terraform).await;
 
-    // The configuration would shrink a disk: no reason not to destroy it.
+    // The configuration would shrink a disk, which must not block a destroy.
     let text = terraform.ok(&["destroy", "-auto-approve", "-refresh=false"]).await;
     assert!(text.contains("8 destroyed"), "{text}");
     for (_, kind, _) in RESOURCES {
@@ -159,7 +159,12 @@ async fn changed(terraform: &Terraform, plane: &ControlPlane) {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["spec"]["power"], "Stopped");
     let (code, text) = terraform.plan(&["-var=data_size=1Gi"]).await;
-    assert!(code == Some(1) && text.contains("can only grow"), "{text}");
+    assert!(code == Some(2) && text.contains("can only grow"), "{text}");
+    let output =
+        terraform.run(&[&["apply", "-auto-approve", "-var=data_size=1Gi"], &variables[2..]].concat()).await;
+    let text = crate::terraform::text(&output);
+    assert!(!output.status.success() && text.contains("can only grow"), "{text}");
+    assert_eq!(plane.object("Disk", "web-data").await["spec"]["size"], "2Gi");
     terraform.ok(&["apply", "-auto-approve", "-var=data_size=2Gi"]).await;
 }
 
@@ -192,12 +197,62 @@ async fn imported(terraform: &Terraform) {
     let state = terraform.state().await;
     let resources = state.pointer("/values/root_module/resources").and_then(Json::as_array).map(Vec::len);
     assert_eq!(resources, Some(RESOURCES.len()));
-    let missing = terraform.run(&["import", "-var=data_size=2Gi", "berth_vm.web", "default/nobody"]).await;
+    let missing = terraform.run(&["import", "-var=data_size=2Gi", "berth_vm.web", "default/missing"]).await;
     assert!(!missing.status.success());
 }
 
 #[tokio::test]
-async fn an_interrupt_ends_an_apply_soon_and_loses_nothing() {
+async fn no_rule_about_changes_blocks_a_destroy() {
+    let directory = tempfile::tempdir().expect("a new directory");
+    let work = directory.path().join("work");
+    fs::create_dir_all(work.join("machine")).expect("a new directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let Some(terraform) = Terraform::new(&work, &kubeconfig) else { return };
+    fs::write(work.join("main.tf"), include_str!("terraform/rules.tf")).expect("a new file");
+    fs::write(work.join("machine/main.tf"), include_str!("terraform/machine.tf")).expect("a new file");
+    let plane = ControlPlane::listening(&directory.path().join("state"), &kubeconfig).await;
+    terraform.ok(&["get"]).await;
+    terraform.ok(&["validate"]).await;
+    terraform.ok(&["apply", "-auto-approve"]).await;
+    terraform.assert_nothing_to_do(&[], "after apply").await;
+    let before = plane.object("VM", "machine").await;
+
+    // User data that becomes unknown, and then has the VM's current value.
+    let (code, text) = terraform.plan(&["-var=turn=2"]).await;
+    assert!(code == Some(2) && !text.contains("user_data_policy"), "{text}");
+    terraform.ok(&["apply", "-auto-approve", "-var=turn=2"]).await;
+    let after = plane.object("VM", "machine").await;
+    assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
+
+    // A disk that would shrink, another program's field, and user data that differs: the apply refuses each of them.
+    plane.declare_as("flux", "VMClass", "small", json!({"cpus": 4, "memory": "512Mi"})).await;
+    let changed = ["-var=turn=3", "-var=size=1Gi", "-var=script=#!/bin/bash"];
+    let (code, text) = terraform.plan(&changed).await;
+    assert!(code == Some(2) && text.contains("Warning: A disk cannot shrink"), "{text}");
+    let output = terraform.run(&[&["apply", "-auto-approve"], &changed[..]].concat()).await;
+    let text = crate::terraform::text(&output);
+    assert!(!output.status.success(), "{text}");
+    for refusal in ["Error: A disk cannot shrink", "also declared by another field manager"] {
+        assert!(text.contains(refusal), "{refusal}: {text}");
+    }
+    // Their dependents are not attempted: alone, they are refused too.
+    terraform.ok(&["apply", "-auto-approve", "-var=turn=3", "-target=terraform_data.upstream"]).await;
+    plane.declare_as("flux", "VMClass", "small", json!({"cpus": 1, "memory": "512Mi"})).await;
+    let script = ["-var=turn=4", "-var=script=#!/bin/bash"];
+    let output = terraform.run(&[&["apply", "-auto-approve"], &script[..]].concat()).await;
+    let text = crate::terraform::text(&output);
+    assert!(!output.status.success() && text.contains("refused by user_data_policy"), "{text}");
+    plane.declare_as("flux", "VMClass", "small", json!({"cpus": 4, "memory": "512Mi"})).await;
+
+    // None of that blocks a destroy, which plans the same changes first.
+    let text = terraform.ok(&[&["destroy", "-auto-approve"], &changed[..]].concat()).await;
+    assert!(text.contains("5 destroyed"), "{text}");
+    assert_eq!(plane.count("VM").await + plane.count("Disk").await, 0);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_an_apply_and_loses_nothing() {
     let directory = tempfile::tempdir().expect("a new directory");
     let work = directory.path().join("work");
     fs::create_dir(&work).expect("a new directory");
@@ -214,11 +269,15 @@ async fn an_interrupt_ends_an_apply_soon_and_loses_nothing() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     let pid = apply.id().expect("it runs").to_string();
-    let told = tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.expect("kill runs");
-    assert!(told.success());
-    let started = std::time::Instant::now();
-    let output = apply.wait_with_output().await.expect("it ends");
-    assert!(started.elapsed() < std::time::Duration::from_secs(15), "{}", crate::terraform::text(&output));
+    let interrupted =
+        tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.expect("kill runs");
+    assert!(interrupted.success());
+    // The timeout of the create is 30 minutes: an apply that ends within the limit was ended by the interrupt.
+    let limit = std::time::Duration::from_secs(60);
+    let output =
+        tokio::time::timeout(limit, apply.wait_with_output()).await.expect("the interrupt ends the apply");
+    let text = crate::terraform::text(&output.expect("terraform ends"));
+    assert!(text.contains("Stopped waiting"), "{text}");
     let state = terraform.state().await;
     let image = state.pointer("/values/root_module/resources/0").expect("it is in the state");
     assert!(image["values"]["uid"].is_string(), "{state}");

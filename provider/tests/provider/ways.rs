@@ -3,17 +3,17 @@
 use std::fs;
 
 use terraform_provider_berth::{
-    api::{Address, Api, Patience},
-    connection::{Wishes, connect},
+    api::{Address, Api, RetryLimit},
+    connection::{ConnectionSettings, connect},
 };
 use tfplugin6::CancellationToken;
 
 use crate::control_plane::ControlPlane;
 
-async fn works(wishes: &Wishes) -> Result<(), String> {
-    let client = connect(wishes).await.map_err(|error| error.to_string())?;
-    let patience = Patience::seconds(0, &CancellationToken::new());
-    let found = Api::new(client).get(&Address::berth("vms", "default", "nobody"), &patience).await;
+async fn works(settings: &ConnectionSettings) -> Result<(), String> {
+    let client = connect(settings).await.map_err(|error| error.to_string())?;
+    let retry_limit = RetryLimit::seconds(0, &CancellationToken::new());
+    let found = Api::new(client).get(&Address::berth("vms", "default", "missing"), &retry_limit).await;
     found.map(|object| assert!(object.is_none())).map_err(|error| error.to_string())
 }
 
@@ -28,27 +28,30 @@ async fn a_kubeconfig_or_host_token_and_certificate_lead_in_and_nothing_less_doe
         .nth(1)
         .and_then(|rest| rest.split_whitespace().next())
         .expect("it has a server");
-    let by_file = Wishes { kubeconfig: Some(kubeconfig.display().to_string()), ..Wishes::default() };
+    let by_file = ConnectionSettings {
+        kubeconfig: Some(kubeconfig.display().to_string()),
+        ..ConnectionSettings::default()
+    };
     assert_eq!(works(&by_file).await, Ok(()));
-    let no_context = Wishes { context: Some("nowhere".into()), ..by_file };
+    let no_context = ConnectionSettings { context: Some("nowhere".into()), ..by_file };
     assert!(works(&no_context).await.is_err_and(|error| error.contains("nowhere")));
 
     let (token, certificate) = plane.credentials();
-    let by_token = Wishes {
+    let by_token = ConnectionSettings {
         host: Some(host.trim_matches('"').into()),
         token: Some(token),
         ca_certificate: Some(certificate.clone()),
-        ..Wishes::default()
+        ..ConnectionSettings::default()
     };
     assert_eq!(works(&by_token).await, Ok(()));
     let path = directory.path().join("ca.pem");
     fs::write(&path, certificate).expect("a new file");
-    let by_path = Wishes { ca_certificate: Some(path.display().to_string()), ..by_token.clone() };
+    let by_path = ConnectionSettings { ca_certificate: Some(path.display().to_string()), ..by_token.clone() };
     assert_eq!(works(&by_path).await, Ok(()));
 
-    let nobody = Wishes { token: Some("wrong".into()), ..by_token.clone() };
-    assert!(works(&nobody).await.is_err());
-    let unproven = Wishes { ca_certificate: None, ..by_token };
+    let wrong_token = ConnectionSettings { token: Some("wrong".into()), ..by_token.clone() };
+    assert!(works(&wrong_token).await.is_err());
+    let unproven = ConnectionSettings { ca_certificate: None, ..by_token };
     assert!(works(&unproven).await.is_err_and(|error| error.to_lowercase().contains("certificate")));
     plane.close().await;
 }

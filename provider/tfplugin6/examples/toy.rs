@@ -1,4 +1,5 @@
-//! A provider of things that exist only in Terraform's state: what the tests drive, and a small complete example.
+//! A provider of resources that exist only in Terraform's state: the provider that the tests drive, and a small complete
+//! example.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -21,7 +22,20 @@ use tfplugin6::{
 
 fn main() -> ExitCode {
     let debug = std::env::args().any(|argument| argument == "--debug");
-    tfplugin6::serve(|| Toy, ServeOptions::new("example/toy").debug(debug))
+    tfplugin6::serve(toy, ServeOptions::new("example/toy").debug(debug))
+}
+
+/// Creates the provider. With `TOY_CREATE_AFTER` it waits until a file of that path exists, for at most 30 seconds.
+fn toy() -> Toy {
+    if let Ok(path) = std::env::var("TOY_CREATE_AFTER") {
+        for _ in 0..3000 {
+            if std::path::Path::new(&path).exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Toy
 }
 
 struct Toy;
@@ -85,6 +99,9 @@ fn thing_schema() -> Schema {
         Attribute::string("password").optional().write_only(),
         Attribute::number("password_length").computed(),
         Attribute::number("delay_ms").optional().description("How long a create takes."),
+        Attribute::string("started_file")
+            .optional()
+            .description("A file that a create writes before its delay."),
         Attribute::string("fault").optional().description("`create` or `panic`."),
     ])
     .blocks(vec![NestedBlock::single("timeouts", vec![Attribute::string("create").optional()])])
@@ -106,7 +123,7 @@ impl Resource for Thing {
     }
 
     async fn plan(&self, request: PlanRequest) -> PlanResponse {
-        assert_ne!(request.config.get("fault").as_str(), Some("panic"), "told to");
+        assert_ne!(request.config.get("fault").as_str(), Some("panic"), "requested");
         let schema = thing_schema();
         let planned = mark_computed_unknown(&schema, &request.prior, request.proposed, &request.config);
         let mut response = PlanResponse::new(planned);
@@ -124,6 +141,11 @@ impl Resource for Thing {
             Duration::from_millis(request.config.get("delay_ms").as_i64().unwrap_or(0).unsigned_abs());
         let mut failed = Vec::new();
         if request.is_create() {
+            if let Some(path) = request.config.get("started_file").as_str()
+                && let Err(error) = std::fs::write(path, "")
+            {
+                failed.push(Diagnostic::error("Unable to write started_file", error.to_string()));
+            }
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
                 () = request.cancel.cancelled() => {
@@ -131,13 +153,13 @@ impl Resource for Thing {
                 }
             }
             if request.config.get("fault").as_str() == Some("create") {
-                failed.push(Diagnostic::error("Told to fail", "The thing is half made.").at("fault"));
+                failed.push(Diagnostic::error("Failed on request", "The thing is half made.").at("fault"));
             }
         }
         let name = request.planned.get("name").clone();
         let mut response = ApplyResponse::new(applied(&request));
         if !failed.is_empty() {
-            // What is not known yet stays unknown: the server turns it into null.
+            // Unknown values stay unknown: the server turns them into null.
             let mut partial = request.planned.clone();
             partial.set("id", format!("thing-{}", name.as_str().unwrap_or_default()));
             response.state = Some(partial);
@@ -197,7 +219,7 @@ fn config_name(response: &ReadResponse, identity: &Option<Value>) -> Value {
     read.or_else(|| identity.as_ref().map(|identity| identity.get("name").clone())).unwrap_or_default()
 }
 
-/// The planned state with what was unknown in it.
+/// The planned state with its unknown values filled in.
 fn applied(request: &ApplyRequest) -> Value {
     let revision = request.prior.get("revision").as_i64().unwrap_or(0) + 1;
     let password = request.config.get("password").as_str().map_or(0, str::len);
@@ -242,13 +264,13 @@ impl DataSource for Echo {
     }
 
     fn schema(&self) -> Schema {
-        Schema::new(vec![Attribute::string("say").required(), Attribute::string("heard").computed()])
+        Schema::new(vec![Attribute::string("text").required(), Attribute::string("heard").computed()])
     }
 
     async fn read(&self, request: ReadDataRequest) -> ReadDataResponse {
         let mut state = request.config;
-        let said = state.get("say").clone();
-        state.set("heard", said);
+        let text = state.get("text").clone();
+        state.set("heard", text);
         ReadDataResponse::new(state)
     }
 }
@@ -287,9 +309,9 @@ impl Function for Join {
     }
 
     fn signature(&self) -> Signature {
-        let separator = Parameter::new("separator", Type::String, "What comes between.");
+        let separator = Parameter::new("separator", Type::String, "The separator.");
         Signature {
-            variadic: Some(Parameter::new("parts", Type::String, "What to join.")),
+            variadic: Some(Parameter::new("parts", Type::String, "The parts to join.")),
             ..Signature::new(vec![separator], Type::String, "Joins strings.")
         }
     }

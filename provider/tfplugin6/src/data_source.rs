@@ -1,67 +1,67 @@
-//! A data source: something read, never changed.
+//! Data sources: objects that are read, never changed.
 
 use async_trait::async_trait;
 
 use crate::{
     CancellationToken,
+    client::{ClientCapabilities, Deferred},
     diagnostic::Diagnostic,
-    provider::{ClientCapabilities, Deferred},
     resource::ValidateRequest,
     schema::Schema,
     value::Value,
 };
 
-/// One kind of data source.
+/// One data source type.
 #[async_trait]
 pub trait DataSource: Send + Sync + 'static {
     /// `berth_image`
     fn type_name(&self) -> &str;
 
-    /// What it looks like.
+    /// The schema of the data source.
     fn schema(&self) -> Schema;
 
-    /// Says what is wrong with a configuration. Values may be unknown. Nothing is configured yet.
+    /// Validates a configuration. Values may be unknown. The provider is not configured yet.
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let _ = request;
         Vec::new()
     }
 
-    /// Reads. The configuration is wholly known.
+    /// Reads the data source. The configuration is wholly known.
     async fn read(&self, request: ReadDataRequest) -> ReadDataResponse;
 }
 
-/// For [`DataSource::read`].
+/// The request of [`DataSource::read`].
 #[derive(Debug, Clone)]
 pub struct ReadDataRequest {
-    /// As written.
+    /// The configuration.
     pub config: Value,
     /// The `provider_meta` of the module.
     pub provider_meta: Value,
-    /// What this Terraform can do.
+    /// The capabilities of the Terraform client.
     pub client: ClientCapabilities,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// From [`DataSource::read`].
+/// The response of [`DataSource::read`].
 #[derive(Debug, Clone, Default)]
 pub struct ReadDataResponse {
-    /// The configuration, completed.
+    /// The configuration, with its computed attributes filled in.
     pub state: Option<Value>,
-    /// Too much is unknown to read.
+    /// Set if too much is unknown to read.
     pub deferred: Option<Deferred>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl ReadDataResponse {
-    /// It worked: this is the state.
+    /// A successful response with this state.
     #[must_use]
     pub fn new(state: Value) -> Self {
         Self { state: Some(state), ..Self::default() }
     }
 
-    /// It did not work.
+    /// A failed response.
     #[must_use]
     pub fn failed(diagnostics: Vec<Diagnostic>) -> Self {
         Self { diagnostics, ..Self::default() }

@@ -1,13 +1,13 @@
-//! What a provider tells its user: what failed, where, and what to do.
+//! Diagnostics: errors and warnings for the user, with the cause, the place and the remedy.
 
 use crate::path::AttributePath;
 
-/// How bad a [`Diagnostic`] is.
+/// The severity of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// The operation did not succeed. On create, Terraform taints what the provider returned as state.
+    /// The operation failed. On create, Terraform taints the state that the provider returned.
     Error,
-    /// Shown, and nothing else.
+    /// Shown, without other effect.
     Warning,
 }
 
@@ -16,11 +16,11 @@ pub enum Severity {
 pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
-    /// One line: what failed.
+    /// One line: the failure.
     pub summary: String,
-    /// Why, and what to do.
+    /// The cause and the remedy.
     pub detail: String,
-    /// The attribute it is about; Terraform shows that line of the configuration.
+    /// The attribute concerned; Terraform shows that line of the configuration.
     pub attribute: Option<AttributePath>,
 }
 
@@ -37,7 +37,7 @@ impl Diagnostic {
         Self { severity: Severity::Warning, ..Self::error(summary, detail) }
     }
 
-    /// The same, pointing at an attribute.
+    /// Sets the attribute that the diagnostic points at.
     #[must_use]
     pub fn at(mut self, attribute: impl Into<AttributePath>) -> Self {
         self.attribute = Some(attribute.into());

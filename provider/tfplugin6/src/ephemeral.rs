@@ -1,4 +1,4 @@
-//! An ephemeral resource: something opened for one run and never stored, such as a token.
+//! Ephemeral resources: opened for one run and never stored, such as a token.
 
 use std::time::SystemTime;
 
@@ -6,99 +6,99 @@ use async_trait::async_trait;
 
 use crate::{
     CancellationToken,
+    client::{ClientCapabilities, Deferred},
     diagnostic::Diagnostic,
-    provider::{ClientCapabilities, Deferred},
     resource::ValidateRequest,
     schema::Schema,
     value::Value,
 };
 
-/// One kind of ephemeral resource (Terraform 1.10 and later).
+/// One ephemeral resource type (Terraform 1.10 and later).
 #[async_trait]
 pub trait EphemeralResource: Send + Sync + 'static {
     /// `berth_console_token`
     fn type_name(&self) -> &str;
 
-    /// What it looks like.
+    /// The schema of the ephemeral resource.
     fn schema(&self) -> Schema;
 
-    /// Says what is wrong with a configuration. Values may be unknown. Nothing is configured yet.
+    /// Validates a configuration. Values may be unknown. The provider is not configured yet.
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let _ = request;
         Vec::new()
     }
 
-    /// Opens one.
+    /// Opens the resource.
     async fn open(&self, request: OpenRequest) -> OpenResponse;
 
-    /// Keeps it open for longer. Only called when [`OpenResponse::renew_at`] was set.
+    /// Renews the resource. Only called when [`OpenResponse::renew_at`] was set.
     async fn renew(&self, request: HeldRequest) -> RenewResponse {
         RenewResponse { private: Some(request.private), ..RenewResponse::default() }
     }
 
-    /// Gives it back.
+    /// Closes the resource.
     async fn close(&self, request: HeldRequest) -> Vec<Diagnostic> {
         let _ = request;
         Vec::new()
     }
 }
 
-/// For [`EphemeralResource::open`].
+/// The request of [`EphemeralResource::open`].
 #[derive(Debug, Clone)]
 pub struct OpenRequest {
-    /// As written.
+    /// The configuration.
     pub config: Value,
-    /// What this Terraform can do.
+    /// The capabilities of the Terraform client.
     pub client: ClientCapabilities,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// From [`EphemeralResource::open`].
+/// The response of [`EphemeralResource::open`].
 #[derive(Debug, Clone, Default)]
 pub struct OpenResponse {
-    /// The configuration, completed.
+    /// The configuration, with its computed attributes filled in.
     pub result: Option<Value>,
-    /// When to renew it.
+    /// The time to renew it.
     pub renew_at: Option<SystemTime>,
-    /// To hand to renew and close.
+    /// Private bytes to pass to renew and close.
     pub private: Option<Vec<u8>>,
-    /// Too much is unknown to open it.
+    /// Set if too much is unknown to open it.
     pub deferred: Option<Deferred>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl OpenResponse {
-    /// It worked: this is the result.
+    /// A successful response with this result.
     #[must_use]
     pub fn new(result: Value) -> Self {
         Self { result: Some(result), ..Self::default() }
     }
 
-    /// It did not work.
+    /// A failed response.
     #[must_use]
     pub fn failed(diagnostics: Vec<Diagnostic>) -> Self {
         Self { diagnostics, ..Self::default() }
     }
 }
 
-/// For [`EphemeralResource::renew`] and [`EphemeralResource::close`].
+/// The request of [`EphemeralResource::renew`] and [`EphemeralResource::close`].
 #[derive(Debug, Clone)]
 pub struct HeldRequest {
-    /// What open or the last renew returned.
+    /// The private bytes that open or the last renew returned.
     pub private: Vec<u8>,
-    /// Cancelled when Terraform is told to stop; for close never, since Terraform closes after it stops.
+    /// Cancelled when Terraform sends StopProvider; never for close, since Terraform closes after StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// From [`EphemeralResource::renew`].
+/// The response of [`EphemeralResource::renew`].
 #[derive(Debug, Clone, Default)]
 pub struct RenewResponse {
-    /// When to renew it again.
+    /// The time of the next renewal.
     pub renew_at: Option<SystemTime>,
-    /// To hand to renew and close.
+    /// Private bytes to pass to renew and close.
     pub private: Option<Vec<u8>>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }

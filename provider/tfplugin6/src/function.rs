@@ -1,4 +1,4 @@
-//! A function: `provider::berth::name(…)`. Pure: no configuration, no state.
+//! Functions: `provider::berth::name(…)`. Pure: no configuration, no state.
 
 use async_trait::async_trait;
 
@@ -7,35 +7,35 @@ use crate::{ty::Type, value::Value};
 /// One function (Terraform 1.8 and later).
 #[async_trait]
 pub trait Function: Send + Sync + 'static {
-    /// Its name.
+    /// The name.
     fn name(&self) -> &str;
 
-    /// What it takes and gives.
+    /// The signature.
     fn signature(&self) -> Signature;
 
-    /// Computes. One argument a parameter; what is given for [`Signature::variadic`] follows.
+    /// Calls the function. `arguments` has one argument per parameter, then those of [`Signature::variadic`].
     async fn call(&self, arguments: Vec<Value>) -> Result<Value, FunctionError>;
 }
 
-/// What a [`Function`] takes and gives.
+/// The parameters and result of a [`Function`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
-    /// What it takes, in order.
+    /// The parameters, in order.
     pub parameters: Vec<Parameter>,
-    /// What it takes any number of, after the others.
+    /// The parameter that accepts any number of further arguments.
     pub variadic: Option<Parameter>,
-    /// What it gives.
+    /// The type of the result.
     pub returns: Type,
-    /// One line.
+    /// The summary: one line.
     pub summary: String,
-    /// For the documentation, in Markdown.
+    /// The description for the documentation, in Markdown.
     pub description: String,
-    /// Why it should not be used any more.
+    /// The deprecation message, if it is deprecated.
     pub deprecated: Option<String>,
 }
 
 impl Signature {
-    /// A function of these parameters.
+    /// A function with these parameters.
     #[must_use]
     pub fn new(parameters: Vec<Parameter>, returns: Type, summary: impl Into<String>) -> Self {
         Self {
@@ -52,20 +52,20 @@ impl Signature {
 /// One parameter of a [`Function`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name, for the documentation.
+    /// The name, for the documentation.
     pub name: String,
-    /// What values it takes.
+    /// The type of its values.
     pub ty: Type,
-    /// Whether null gets to the function; if not, Terraform refuses it.
+    /// Whether the function accepts null; if not, Terraform refuses it.
     pub allow_null: bool,
-    /// Whether unknown gets to the function; if not, the result is unknown.
+    /// Whether the function accepts unknown values; if not, the result is unknown.
     pub allow_unknown: bool,
-    /// For the documentation, in Markdown.
+    /// The description for the documentation, in Markdown.
     pub description: String,
 }
 
 impl Parameter {
-    /// A parameter that is neither null nor unknown.
+    /// A parameter that accepts neither null nor unknown.
     #[must_use]
     pub fn new(name: impl Into<String>, ty: Type, description: impl Into<String>) -> Self {
         Self {
@@ -78,12 +78,12 @@ impl Parameter {
     }
 }
 
-/// Why a function has no result.
+/// The error of a function call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct FunctionError {
-    /// What to tell.
+    /// The error text.
     pub text: String,
-    /// The argument it is about, from 0.
+    /// The index of the argument concerned, from 0.
     pub argument: Option<usize>,
 }

@@ -1,11 +1,11 @@
-//! What identifies a resource: a small flat object beside its state (Terraform 1.12 and later).
+//! Resource identities: a small flat object beside the state that identifies the resource (Terraform 1.12 and later).
 
 use crate::ty::Type;
 
-/// The shape of an identity.
+/// The schema of an identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdentitySchema {
-    /// Raised when an identity of the version before cannot be read with this one.
+    /// Raised when an identity of the previous version cannot be read with this schema.
     pub version: i64,
     /// The attributes.
     pub attributes: Vec<IdentityAttribute>,
@@ -18,14 +18,14 @@ pub struct IdentityAttribute {
     pub name: String,
     /// Its type: `bool`, `number`, `string`, or a list of one of them.
     pub ty: Type,
-    /// Whether an import must say it; if not, it may.
+    /// Whether an import must specify it; otherwise it is optional.
     pub required_for_import: bool,
-    /// What it is.
+    /// The description.
     pub description: String,
 }
 
 impl IdentityAttribute {
-    /// A string that an import must say.
+    /// A string that is required for import.
     #[must_use]
     pub fn required(name: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl IdentityAttribute {
         }
     }
 
-    /// A string that an import may say.
+    /// A string that is optional for import.
     #[must_use]
     pub fn optional(name: impl Into<String>, description: impl Into<String>) -> Self {
         Self { required_for_import: false, ..Self::required(name, description) }

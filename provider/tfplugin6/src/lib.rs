@@ -1,8 +1,23 @@
 //! The Terraform plugin protocol 6, as a server.
 //!
-//! A provider implements [`Provider`] and, for each of its resources, [`Resource`] (and, where it has them,
-//! [`DataSource`], [`EphemeralResource`], [`Function`]); [`serve`] does the rest: the handshake with Terraform or
-//! OpenTofu, mutual TLS, the wire's encodings, cancellation, logs.
+//! ```text
+//!   Terraform ─▶ serve (handshake, TLS, log) ─▶ server (gRPC, panics, cancellation)
+//!                                                  │
+//!                                                  ▼
+//!                              provider ─▶ resource  data_source  ephemeral  function
+//!                                          (the traits that a provider implements)
+//!                                                  │
+//!                                                  ▼
+//!                          plan (rules of planned states) ─▶ schema   identity   diagnostic
+//!                                                  │
+//!                                                  ▼
+//!                         codec (MessagePack, JSON) ─▶ value ─▶ ty   number   path
+//!
+//!   proto: the generated messages      client: the capabilities of Terraform
+//! ```
+//!
+//! A provider implements [`Provider`] and, for each of its resources, [`Resource`] (and, where it has them, [`DataSource`],
+//! [`EphemeralResource`], [`Function`]); [`serve`] does the rest.
 //!
 //! ```no_run
 //! # use tfplugin6::{Provider, ServeOptions, Schema};
@@ -13,11 +28,9 @@
 //! }
 //! ```
 //!
-//! This crate must not know any resource, nor what a provider talks to.
-//!
-//! Where to look: [`value`] and [`ty`] are cty, Terraform's value system; [`schema`] what a provider declares;
-//! [`plan`] Terraform's rules for a planned state; [`resource`] the requests and responses of a resource.
+//! This crate must not know any resource, nor Kubernetes, nor any other service that a provider uses.
 
+pub mod client;
 mod codec;
 pub mod data_source;
 pub mod diagnostic;

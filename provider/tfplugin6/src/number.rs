@@ -1,9 +1,8 @@
-//! Numbers of any size, exact: Terraform's are 512-bit, so neither an integer nor a float will do.
+//! Exact numbers of any size: Terraform's numbers are 512-bit, so neither an integer nor a float holds them.
 
 use std::{fmt, str::FromStr};
 
-/// The longest number read, in digits. Far above what Terraform's 512 bits hold, and a bound on what `1e999999999`
-/// may cost.
+/// The longest number accepted, in digits. Far more than Terraform's 512 bits hold; it bounds the cost of `1e999999999`.
 const MAX_DIGITS: usize = 4096;
 
 /// An exact decimal number.
@@ -14,19 +13,19 @@ pub struct Number(Repr);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Repr {
-    /// Every integer that fits.
+    /// Every integer that fits in an `i64`.
     Int(i64),
     /// Everything else: `-?digits(.digits)?`, no superfluous zeros.
     Decimal(Box<str>),
 }
 
-/// Not a number.
+/// The error for a text that is not a number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a decimal number of at most {MAX_DIGITS} digits: {0:?}")]
 pub struct NumberError(String);
 
 impl Number {
-    /// The integer, if it is one and fits.
+    /// The integer, if the number is one and fits.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         match &self.0 {
@@ -35,7 +34,7 @@ impl Number {
         }
     }
 
-    /// The integer, if it is one and fits.
+    /// The integer, if the number is one and fits.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         match &self.0 {
@@ -44,7 +43,7 @@ impl Number {
         }
     }
 
-    /// The nearest float. Loses precision: for display and arithmetic, never to send a number on.
+    /// The nearest float. Loses precision: use it for display and arithmetic, never to pass a number on.
     #[must_use]
     pub fn to_f64(&self) -> f64 {
         self.to_string().parse().unwrap_or(f64::NAN)
@@ -56,11 +55,11 @@ impl Number {
         Self::exactly(float).filter(|number| number == self).map(|_| float)
     }
 
-    /// Exactly this float, to its last binary digit; none if it is not finite. `0.1_f64` is *not* 0.1:
-    /// [`TryFrom<f64>`] gives what a person would read.
+    /// The exact value of a float, to its last binary digit; none if it is not finite. `0.1_f64` is *not* 0.1:
+    /// [`TryFrom<f64>`] gives the number a person expects.
     #[must_use]
     pub fn exactly(float: f64) -> Option<Self> {
-        // 1074 digits hold the smallest float there is.
+        // 1074 digits represent the smallest float exactly.
         float.is_finite().then(|| format!("{float:.1074}").parse().ok()).flatten()
     }
 }
@@ -121,7 +120,7 @@ fn parse(text: &str) -> Option<Number> {
     if significant.is_empty() {
         return Some(Number(Repr::Int(0)));
     }
-    // Where the point stands, counted from the first significant digit.
+    // The position of the decimal point, counted from the first significant digit.
     let point = point - i64::try_from(digits_before).ok()?;
     if point.unsigned_abs() > MAX_DIGITS as u64 {
         return None;

@@ -1,4 +1,4 @@
-//! Where in a value something is: what a diagnostic points at.
+//! Paths to a place within a value, as diagnostics use them.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ pub enum Step {
     Attribute(String),
     /// An element of a map.
     Key(String),
-    /// An element of a list or tuple. For an element of a set, its place in the order it was received: Terraform has
-    /// no name for it, so a path in `requires_replace` is cut at the set.
+    /// An element of a list or tuple. For an element of a set, its index in the order received: Terraform has no name for it,
+    /// so a path in `requires_replace` is cut at the set.
     Index(i64),
 }
 
-/// The way from the root of a configuration or state to one value.
+/// The path from the root of a configuration or state to one value.
 ///
 /// ```
 /// # use tfplugin6::AttributePath;
@@ -39,25 +39,25 @@ impl AttributePath {
         Self::empty().attribute(attribute)
     }
 
-    /// This path, then an attribute.
+    /// Appends an attribute.
     #[must_use]
     pub fn attribute(self, name: impl Into<String>) -> Self {
         self.step(Step::Attribute(name.into()))
     }
 
-    /// This path, then an element of a map.
+    /// Appends a key of a map.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         self.step(Step::Key(key.into()))
     }
 
-    /// This path, then an element of a list.
+    /// Appends an index of a list.
     #[must_use]
     pub fn index(self, index: usize) -> Self {
         self.step(Step::Index(i64::try_from(index).unwrap_or(i64::MAX)))
     }
 
-    /// This path, then any step.
+    /// Appends a step.
     #[must_use]
     pub fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
@@ -76,7 +76,7 @@ impl AttributePath {
         self.steps.is_empty()
     }
 
-    /// The path that starts with `outer` and goes on with this one.
+    /// Prepends a step.
     pub(crate) fn under(mut self, outer: Step) -> Self {
         self.steps.insert(0, outer);
         self

@@ -1,8 +1,8 @@
 //! Terraform's rules for a planned state.
 //!
-//! Terraform proposes the configuration, completed with prior values where an attribute is computed and not configured.
-//! What is left to a provider is the same everywhere and easy to get wrong: which of those prior values will not
-//! survive the change. [`mark_computed_unknown`] is that.
+//! Terraform proposes the configuration, with prior values for attributes that are computed and not configured. Every provider
+//! then has to find the prior values that do not survive the change, which is easy to get wrong. [`mark_computed_unknown`]
+//! does that.
 
 mod same;
 #[cfg(test)]
@@ -17,52 +17,82 @@ use crate::{
     value::Value,
 };
 
-/// The planned state, as far as the schema alone says.
+/// Returns the planned state, as far as the schema alone determines it.
 ///
 /// For each attribute, nested ones and those of blocks included:
-/// - configured: as proposed. A provider that finds a configured value to mean the same as the prior one puts the prior
-///   one into `proposed` first: Terraform accepts either.
+/// - configured: as proposed. A provider that finds that a configured value means the same as the prior one puts the prior one
+///   into `proposed` first: Terraform accepts either.
 /// - write-only: null.
 /// - not configured, with a [`default`](Attribute::default): the default.
-/// - not configured, computed: if nothing at all changes, the prior value. Else the prior value when it
-///   [keeps its state](Attribute::keeps_state) and has one, else unknown.
+/// - not configured, computed: the prior value if nothing at all changes. Otherwise the prior value when the attribute [keeps
+///   its state](Attribute::keeps_state) and has one, else unknown.
 ///
-/// Elements of nested lists are matched with their prior selves by their place or by their
-/// [key](Attribute::keyed_by), of maps by key, of sets by what is configured in them.
+/// Elements of nested lists are matched with their prior elements by index or by their [key](Attribute::keyed_by), of maps by
+/// key, of sets by their configured attributes.
 ///
-/// What a provider knows better (a computed value it can predict) it sets in the result.
+/// A provider that can predict a computed value sets it in the result.
 #[must_use]
 pub fn mark_computed_unknown(schema: &Schema, prior: &Value, proposed: Value, config: &Value) -> Value {
-    // Nothing to compute for what is to be destroyed.
+    // A destroy has nothing to compute.
     if proposed.is_null() {
         return Value::Null;
     }
-    let settled = Pass::Settle.block(&schema.block, prior, proposed, config, false);
+    let counterparts = Counterparts { prior, config, moved: false };
+    let settled = Pass::Settle.block(&schema.block, proposed, counterparts);
     if !prior.is_null() && same(&schema.ty(), prior, &settled) {
         return settled;
     }
-    Pass::Fill.block(&schema.block, prior, settled, config, false)
+    Pass::Fill.block(&schema.block, settled, counterparts)
 }
 
-/// Whether something changes is only known once defaults are in: hence two passes over the same tree.
+/// The values at the place of a proposed value.
+#[derive(Debug, Clone, Copy)]
+struct Counterparts<'a> {
+    /// The prior value.
+    prior: &'a Value,
+    /// The configured value.
+    config: &'a Value,
+    /// The element may have another index than its prior element, so that Terraform's proposal, which matches by index, may
+    /// belong to another element.
+    moved: bool,
+}
+
+impl<'a> Counterparts<'a> {
+    /// Those of an attribute, a nested block, or an element of a map.
+    fn get(self, name: &str) -> Self {
+        Self { prior: self.prior.get(name), config: self.config.get(name), moved: self.moved }
+    }
+
+    /// Those of an element of a list. `key` is the attribute that identifies its elements.
+    fn element(self, index: usize, key: Option<&str>) -> Self {
+        let config = self.config.index(index);
+        // An element without a configured key can only be identified by its index.
+        let Some(key) = key.filter(|key| config.get(key).as_str().is_some()) else {
+            return Self { prior: self.prior.index(index), config, ..self };
+        };
+        let same_key = |prior: &&Value| prior.get(key) == config.get(key);
+        let prior: Option<&'a Value> = self.prior.elements().iter().find(same_key);
+        Self { prior: prior.unwrap_or(&Value::Null), config, moved: true }
+    }
+}
+
+/// A pass over the tree. Defaults must be set before it is known whether anything changes: hence two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// Defaults, write-only values, prior values of keyed elements.
+    /// Sets defaults, write-only values and prior values of keyed elements.
     Settle,
-    /// Something changes: computed values become unknown.
+    /// Marks computed values as unknown, because something changes.
     Fill,
 }
 
 impl Pass {
-    /// `moved`: the element may stand in another place than its prior self did, so that what Terraform proposed for it,
-    /// by place, is another element's.
-    fn block(self, block: &Block, prior: &Value, proposed: Value, config: &Value, moved: bool) -> Value {
+    fn block(self, block: &Block, proposed: Value, counterparts: Counterparts<'_>) -> Value {
         let Value::Map(entries) = proposed else { return proposed };
-        let mut entries = self.attributes(&block.attributes, prior, entries, config, moved);
+        let mut entries = self.attributes(&block.attributes, entries, counterparts);
         for nested in &block.blocks {
             let proposed = entries.remove(&nested.name).unwrap_or_default();
-            let (prior, config) = (prior.get(&nested.name), config.get(&nested.name));
-            entries.insert(nested.name.clone(), self.nested_block(nested, prior, proposed, config, moved));
+            let planned = self.nested_block(nested, proposed, counterparts.get(&nested.name));
+            entries.insert(nested.name.clone(), planned);
         }
         Value::Map(entries)
     }
@@ -70,27 +100,19 @@ impl Pass {
     fn attributes(
         self,
         attributes: &[Attribute],
-        prior: &Value,
         mut entries: BTreeMap<String, Value>,
-        config: &Value,
-        moved: bool,
+        counterparts: Counterparts<'_>,
     ) -> BTreeMap<String, Value> {
         for attribute in attributes {
             let proposed = entries.remove(&attribute.name).unwrap_or_default();
-            let (prior, config) = (prior.get(&attribute.name), config.get(&attribute.name));
-            entries.insert(attribute.name.clone(), self.attribute(attribute, prior, proposed, config, moved));
+            let planned = self.attribute(attribute, proposed, counterparts.get(&attribute.name));
+            entries.insert(attribute.name.clone(), planned);
         }
         entries
     }
 
-    fn attribute(
-        self,
-        attribute: &Attribute,
-        prior: &Value,
-        proposed: Value,
-        config: &Value,
-        moved: bool,
-    ) -> Value {
+    fn attribute(self, attribute: &Attribute, proposed: Value, counterparts: Counterparts<'_>) -> Value {
+        let Counterparts { prior, config, moved } = counterparts;
         if attribute.write_only {
             return Value::Null;
         }
@@ -105,111 +127,80 @@ impl Pass {
         }
         match &attribute.kind {
             AttributeKind::Type(_) => proposed,
-            AttributeKind::Nested(nested) => self.nested_attribute(nested, prior, proposed, config, moved),
+            AttributeKind::Nested(nested) => self.nested_attribute(nested, proposed, counterparts),
         }
     }
 
     fn nested_attribute(
         self,
         nested: &NestedAttribute,
-        prior: &Value,
         proposed: Value,
-        config: &Value,
-        moved: bool,
+        counterparts: Counterparts<'_>,
     ) -> Value {
-        let object = |prior: &Value, proposed: Value, config: &Value, moved: bool| match proposed {
-            Value::Map(entries) => {
-                Value::Map(self.attributes(&nested.attributes, prior, entries, config, moved))
-            }
+        let object = |proposed: Value, counterparts: Counterparts<'_>| match proposed {
+            Value::Map(entries) => Value::Map(self.attributes(&nested.attributes, entries, counterparts)),
             other => other,
         };
         match nested.nesting {
-            Nesting::Single => object(prior, proposed, config, moved),
-            Nesting::List => list(nested.key.as_deref(), prior, proposed, config, moved, object),
-            Nesting::Map => map(prior, proposed, config, moved, object),
-            Nesting::Set => set(&nested.attributes, prior, proposed, config, object),
+            Nesting::Single => object(proposed, counterparts),
+            Nesting::List => list(nested.key.as_deref(), proposed, counterparts, object),
+            Nesting::Map => map(proposed, counterparts, object),
+            Nesting::Set => set(&nested.attributes, proposed, counterparts, object),
         }
     }
 
-    fn nested_block(
-        self,
-        nested: &NestedBlock,
-        prior: &Value,
-        proposed: Value,
-        config: &Value,
-        moved: bool,
-    ) -> Value {
-        let body = |prior: &Value, proposed: Value, config: &Value, moved: bool| {
-            self.block(&nested.block, prior, proposed, config, moved)
+    fn nested_block(self, nested: &NestedBlock, proposed: Value, counterparts: Counterparts<'_>) -> Value {
+        let body = |proposed: Value, counterparts: Counterparts<'_>| {
+            self.block(&nested.block, proposed, counterparts)
         };
         match nested.nesting {
-            BlockNesting::Single | BlockNesting::Group => body(prior, proposed, config, moved),
-            BlockNesting::List => list(None, prior, proposed, config, moved, body),
-            BlockNesting::Map => map(prior, proposed, config, moved, body),
-            BlockNesting::Set => set(&nested.block.attributes, prior, proposed, config, body),
+            BlockNesting::Single | BlockNesting::Group => body(proposed, counterparts),
+            BlockNesting::List => list(None, proposed, counterparts, body),
+            BlockNesting::Map => map(proposed, counterparts, body),
+            BlockNesting::Set => set(&nested.block.attributes, proposed, counterparts, body),
         }
     }
 }
 
 fn list(
     key: Option<&str>,
-    prior: &Value,
     proposed: Value,
-    config: &Value,
-    moved: bool,
-    element: impl Fn(&Value, Value, &Value, bool) -> Value,
+    counterparts: Counterparts<'_>,
+    element: impl Fn(Value, Counterparts<'_>) -> Value,
 ) -> Value {
     let Value::List(elements) = proposed else { return proposed };
-    let planned = elements.into_iter().enumerate().map(|(i, proposed)| {
-        let config = config.index(i);
-        // An element whose key is not configured can only be told by its place.
-        match key.filter(|key| config.get(key).as_str().is_some()) {
-            None => element(prior.index(i), proposed, config, moved),
-            Some(key) => {
-                let same_key = |prior: &&Value| prior.get(key) == config.get(key);
-                element(
-                    prior.elements().iter().find(same_key).unwrap_or(&Value::Null),
-                    proposed,
-                    config,
-                    true,
-                )
-            }
-        }
-    });
-    Value::List(planned.collect())
+    let elements = elements.into_iter().enumerate();
+    Value::List(elements.map(|(i, proposed)| element(proposed, counterparts.element(i, key))).collect())
 }
 
 fn map(
-    prior: &Value,
     proposed: Value,
-    config: &Value,
-    moved: bool,
-    element: impl Fn(&Value, Value, &Value, bool) -> Value,
+    counterparts: Counterparts<'_>,
+    element: impl Fn(Value, Counterparts<'_>) -> Value,
 ) -> Value {
     let Value::Map(entries) = proposed else { return proposed };
     let planned = entries.into_iter().map(|(key, proposed)| {
-        let planned = element(prior.get(&key), proposed, config.get(&key), moved);
+        let planned = element(proposed, counterparts.get(&key));
         (key, planned)
     });
     Value::Map(planned.collect())
 }
 
-/// An element of a set has neither place nor key: its configured attributes are all there is to know it by.
+/// An element of a set has neither index nor key: only its configured attributes identify it.
 fn set(
     attributes: &[Attribute],
-    prior: &Value,
     proposed: Value,
-    config: &Value,
-    element: impl Fn(&Value, Value, &Value, bool) -> Value,
+    counterparts: Counterparts<'_>,
+    element: impl Fn(Value, Counterparts<'_>) -> Value,
 ) -> Value {
     let Value::List(elements) = proposed else { return proposed };
-    let mut configured: Vec<&Value> = config.elements().iter().collect();
-    let mut before: Vec<&Value> = prior.elements().iter().collect();
+    let mut configured: Vec<&Value> = counterparts.config.elements().iter().collect();
+    let mut before: Vec<&Value> = counterparts.prior.elements().iter().collect();
     let planned = elements.into_iter().map(|proposed| {
         let config = take(&mut configured, |config| could_be(attributes, &proposed, config));
         let config = config.unwrap_or(&proposed).clone();
         let prior = take(&mut before, |prior| could_be(attributes, prior, &config)).unwrap_or(&Value::Null);
-        element(prior, proposed, &config, true)
+        element(proposed, Counterparts { prior, config: &config, moved: true })
     });
     Value::List(planned.collect())
 }
@@ -219,7 +210,7 @@ fn take<'a>(from: &mut Vec<&'a Value>, found: impl Fn(&Value) -> bool) -> Option
     Some(from.remove(place))
 }
 
-/// Whether a planned or prior element can be what this configured one became.
+/// Whether a planned or prior element can be the result of this configured one.
 fn could_be(attributes: &[Attribute], element: &Value, config: &Value) -> bool {
     attributes.iter().all(|attribute| {
         let (value, config) = (element.get(&attribute.name), config.get(&attribute.name));

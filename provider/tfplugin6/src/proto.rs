@@ -1,4 +1,4 @@
-//! The wire as generated from `proto/`: for [`crate::ProviderServer`] and for tests that play Terraform's part.
+//! The generated code for `proto/`: for [`crate::ProviderServer`] and for tests that act as Terraform.
 //!
 //! A provider never needs this module.
 
@@ -16,12 +16,12 @@ pub mod tfplugin6 {
     tonic::include_proto!("tfplugin6");
 }
 
-/// `plugin`: what a go-plugin host expects of every plugin.
+/// `plugin`: the services that a go-plugin host expects of every plugin.
 pub mod plugin {
     tonic::include_proto!("plugin");
 }
 
-/// `grpc.health.v1`: how the host asks whether the plugin still serves.
+/// `grpc.health.v1`: the host's health check of the plugin.
 pub mod health {
     tonic::include_proto!("grpc.health.v1");
 }

@@ -1,73 +1,74 @@
-//! A managed resource: its requests and responses, in the order of its life.
+//! Managed resources: requests and responses, in the order of a resource's life cycle.
 //!
-//! Every response is built with `new` (it worked) or made from diagnostics (it did not): `return
-//! PlanResponse::failed(vec![…])`, or with `?`-style code `body(request).await.unwrap_or_else(PlanResponse::failed)`.
-//! Warnings go with [`PlanResponse::warn`] and its like.
+//! A successful response is built with `new`, a failed one from diagnostics: `return PlanResponse::failed(vec![…])`, or with
+//! `?`-style code `body(request).await.unwrap_or_else(PlanResponse::failed)`. Warnings are added with [`PlanResponse::warn`]
+//! and its counterparts.
 
 use async_trait::async_trait;
 
 use crate::{
-    CancellationToken, codec,
+    CancellationToken,
+    client::{ClientCapabilities, Deferred},
+    codec,
     codec::ValueError,
     diagnostic::Diagnostic,
     identity::IdentitySchema,
     path::AttributePath,
-    provider::{ClientCapabilities, Deferred},
     schema::Schema,
     value::Value,
 };
 
-/// One kind of resource.
+/// One resource type.
 ///
-/// The server asks for [`Self::schema`] once. Values in requests hold every attribute of the schema (null when it is
-/// not set) and no write-only value, except `config`, which does. Values in responses may leave null attributes out;
-/// write-only values are removed from them.
+/// The server calls [`Self::schema`] once. Values in requests hold every attribute of the schema (null when it is not set) and
+/// no write-only values, except `config`, which holds them. Values in responses may omit null attributes; write-only values
+/// are removed from them.
 #[async_trait]
 pub trait Resource: Send + Sync + 'static {
     /// `berth_vm`
     fn type_name(&self) -> &str;
 
-    /// What it looks like.
+    /// The schema of the resource type.
     fn schema(&self) -> Schema;
 
-    /// What identifies one of these (Terraform 1.12 and later).
+    /// The schema of the resource identity (Terraform 1.12 and later).
     fn identity_schema(&self) -> Option<IdentitySchema> {
         None
     }
 
-    /// Whether [`Self::plan`] is to be called for a destroy also. If not, every destroy is planned as it is.
+    /// Whether [`Self::plan`] is also called for a destroy. If not, every destroy is planned unchanged.
     fn plans_destroy(&self) -> bool {
         false
     }
 
-    /// Says what is wrong with a configuration. Values may be unknown. Nothing is configured yet.
+    /// Validates a configuration. Values may be unknown. The provider is not configured yet.
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let _ = request;
         Vec::new()
     }
 
-    /// Says what an apply would do. Changes nothing.
+    /// Plans an apply. Changes nothing.
     ///
-    /// Terraform's rules: a configured attribute is planned as configured (or, if it means the same, as it is in the
-    /// prior state); only computed attributes may differ; what is planned known is what apply returns. See
+    /// Terraform's rules: a configured attribute is planned as configured (or, if it means the same, as it is in the prior
+    /// state); only computed attributes may differ; apply returns every value that was planned as known. See
     /// [`crate::plan::mark_computed_unknown`].
     async fn plan(&self, request: PlanRequest) -> PlanResponse;
 
-    /// Makes it so: creates, updates or (planned is null) destroys.
+    /// Applies a plan: creates, updates or (planned is null) destroys the resource.
     async fn apply(&self, request: ApplyRequest) -> ApplyResponse;
 
-    /// Brings a state up to date. A state of null says that the resource is gone.
+    /// Refreshes a state. A null state means that the resource no longer exists.
     async fn read(&self, request: ReadRequest) -> ReadResponse;
 
-    /// Finds an existing one. What it returns is completed by [`Self::read`].
+    /// Imports an existing resource. [`Self::read`] completes the state that it returns.
     async fn import(&self, request: ImportRequest) -> ImportResponse {
         let _ = request;
         let detail = format!("{} does not support import.", self.type_name());
         ImportResponse::failed(vec![Diagnostic::error("Resource import not supported", detail)])
     }
 
-    /// Turns a state of another schema version into one of this version. A state of this version never gets here:
-    /// attributes that no longer exist are ignored, absent ones are null.
+    /// Upgrades a state of another schema version to this version. It is not called for a state of this version: there,
+    /// attributes that no longer exist are ignored and absent ones are null.
     async fn upgrade(&self, request: UpgradeRequest) -> UpgradeResponse {
         let detail = format!(
             "The state of this {} was written with schema version {}, which this provider cannot read. \
@@ -78,13 +79,13 @@ pub trait Resource: Send + Sync + 'static {
         UpgradeResponse::failed(vec![Diagnostic::error("Unable to upgrade resource state", detail)])
     }
 
-    /// Turns an identity of another version into one of this version.
+    /// Upgrades an identity of another version to this version.
     async fn upgrade_identity(&self, request: UpgradeRequest) -> UpgradeResponse {
         let detail = format!("This provider cannot read identities of version {}.", request.version);
         UpgradeResponse::failed(vec![Diagnostic::error("Unable to upgrade resource identity", detail)])
     }
 
-    /// Takes over a resource of another type (a `moved` block).
+    /// Moves a resource of another type to this type (a `moved` block).
     async fn move_state(&self, request: MoveRequest) -> MoveResponse {
         let detail = format!(
             "A {} of provider {} cannot be moved to a {}.",
@@ -96,161 +97,161 @@ pub trait Resource: Send + Sync + 'static {
     }
 }
 
-/// For [`Resource::validate`] and its like.
+/// The request of [`Resource::validate`] and its counterparts.
 #[derive(Debug, Clone)]
 pub struct ValidateRequest {
-    /// As written, write-only values included.
+    /// The configuration, with its write-only values.
     pub config: Value,
-    /// What this Terraform can do.
+    /// The capabilities of the Terraform client.
     pub client: ClientCapabilities,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// For [`Resource::plan`].
+/// The request of [`Resource::plan`].
 #[derive(Debug, Clone)]
 pub struct PlanRequest {
-    /// The state before; null for a create.
+    /// The prior state; null for a create.
     pub prior: Value,
-    /// Terraform's proposal: the configuration, completed from the state where it says nothing; null for a destroy.
+    /// Terraform's proposed state: the configuration, with unset attributes taken from the prior state; null for a destroy.
     pub proposed: Value,
-    /// As written, write-only values included; null for a destroy.
+    /// The configuration, with its write-only values; null for a destroy.
     pub config: Value,
-    /// What the provider stored with the state.
+    /// The private bytes stored with the state.
     pub private: Vec<u8>,
-    /// What identifies it, if known.
+    /// The identity, if it is known.
     pub identity: Option<Value>,
     /// The `provider_meta` of the module.
     pub provider_meta: Value,
-    /// What this Terraform can do.
+    /// The capabilities of the Terraform client.
     pub client: ClientCapabilities,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
 impl PlanRequest {
-    /// There is none yet.
+    /// Whether the resource does not exist yet.
     #[must_use]
     pub fn is_create(&self) -> bool {
         self.prior.is_null()
     }
 
-    /// There is to be none.
+    /// Whether the resource is to be destroyed.
     #[must_use]
     pub fn is_destroy(&self) -> bool {
         self.proposed.is_null()
     }
 }
 
-/// From [`Resource::plan`].
+/// The response of [`Resource::plan`].
 #[derive(Debug, Clone, Default)]
 pub struct PlanResponse {
     /// The planned state.
     pub planned: Value,
-    /// Attributes whose change needs a new resource. Only what differs from the prior state counts.
+    /// Attributes that require replacement when they change. Only those that differ from the prior state count.
     pub requires_replace: Vec<AttributePath>,
-    /// To hand to apply; none: what was there before.
+    /// Private bytes to pass to apply; none keeps the prior ones.
     pub private: Option<Vec<u8>>,
-    /// What will identify it; none: what was there before.
+    /// The planned identity; none keeps the prior one.
     pub identity: Option<Value>,
-    /// Too much is unknown to plan.
+    /// Set if too much is unknown to plan.
     pub deferred: Option<Deferred>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// For [`Resource::apply`].
+/// The request of [`Resource::apply`].
 #[derive(Debug, Clone)]
 pub struct ApplyRequest {
-    /// The state before; null for a create.
+    /// The prior state; null for a create.
     pub prior: Value,
-    /// The planned state; null for a destroy. Only what is unknown in it may be filled.
+    /// The planned state; null for a destroy. Apply may set only the values that are unknown in it.
     pub planned: Value,
-    /// As written, write-only values included; null for a destroy.
+    /// The configuration, with its write-only values; null for a destroy.
     pub config: Value,
-    /// What plan returned.
+    /// The private bytes that plan returned.
     pub private: Vec<u8>,
-    /// What plan returned.
+    /// The identity that plan returned.
     pub identity: Option<Value>,
     /// The `provider_meta` of the module.
     pub provider_meta: Value,
-    /// Cancelled when Terraform is told to stop: return soon, with the state as it is.
+    /// Cancelled when Terraform sends StopProvider: return soon, with the current state.
     pub cancel: CancellationToken,
 }
 
 impl ApplyRequest {
-    /// There is none yet.
+    /// Whether the resource does not exist yet.
     #[must_use]
     pub fn is_create(&self) -> bool {
         self.prior.is_null()
     }
 
-    /// There is to be none.
+    /// Whether the resource is to be destroyed.
     #[must_use]
     pub fn is_destroy(&self) -> bool {
         self.planned.is_null()
     }
 }
 
-/// From [`Resource::apply`].
+/// The response of [`Resource::apply`].
 #[derive(Debug, Clone, Default)]
 pub struct ApplyResponse {
-    /// The state afterwards; null when it is destroyed. None with an error: the state is what it was before, which for
-    /// a create means there is none. Some with an error is a partial state: unknown values in it become null, and a
+    /// The state after the apply; null when the resource is destroyed. None with an error: the prior state is kept, which for
+    /// a create means that there is none. Some with an error is a partial state: unknown values in it become null, and a
     /// created resource is tainted.
     pub state: Option<Value>,
-    /// To store with the state; none: what was there before.
+    /// Private bytes to store with the state; none keeps the prior ones.
     pub private: Option<Vec<u8>>,
-    /// What identifies it; none: as planned.
+    /// The identity; none keeps the planned one.
     pub identity: Option<Value>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// For [`Resource::read`].
+/// The request of [`Resource::read`].
 #[derive(Debug, Clone)]
 pub struct ReadRequest {
-    /// The state so far.
+    /// The current state.
     pub state: Value,
-    /// What the provider stored with it.
+    /// The private bytes stored with the state.
     pub private: Vec<u8>,
-    /// What identifies it, if known.
+    /// The identity, if it is known.
     pub identity: Option<Value>,
     /// The `provider_meta` of the module.
     pub provider_meta: Value,
-    /// What this Terraform can do.
+    /// The capabilities of the Terraform client.
     pub client: ClientCapabilities,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// From [`Resource::read`].
+/// The response of [`Resource::read`].
 #[derive(Debug, Clone, Default)]
 pub struct ReadResponse {
-    /// The state now; null when the resource is gone. None: as it was.
+    /// The refreshed state; null when the resource no longer exists. None keeps the current state.
     pub state: Option<Value>,
-    /// To store with the state; none: what was there before.
+    /// Private bytes to store with the state; none keeps the prior ones.
     pub private: Option<Vec<u8>>,
-    /// What identifies it; none: what was there before.
+    /// The identity; none keeps the prior one.
     pub identity: Option<Value>,
-    /// Too much is unknown to read.
+    /// Set if too much is unknown to read.
     pub deferred: Option<Deferred>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// For [`Resource::import`].
+/// The request of [`Resource::import`].
 #[derive(Debug, Clone)]
 pub struct ImportRequest {
-    /// What to import.
+    /// The ID or identity to import.
     pub source: ImportSource,
-    /// What this Terraform can do.
+    /// The capabilities of the Terraform client.
     pub client: ClientCapabilities,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// What names the thing to import.
+/// The identification of the resource to import.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ImportSource {
     /// `terraform import ADDRESS ID`, or `id` of an import block.
@@ -259,35 +260,35 @@ pub enum ImportSource {
     Identity(Value),
 }
 
-/// From [`Resource::import`].
+/// The response of [`Resource::import`].
 #[derive(Debug, Clone, Default)]
 pub struct ImportResponse {
-    /// What was found: as much state as read needs to do the rest.
+    /// The imported state, with at least the attributes that read needs to complete it.
     pub state: Option<Value>,
-    /// To store with the state.
+    /// Private bytes to store with the state.
     pub private: Vec<u8>,
-    /// What identifies it; none: what was asked for.
+    /// The identity; none keeps the one in the request.
     pub identity: Option<Value>,
-    /// Too much is unknown to import.
+    /// Set if too much is unknown to import.
     pub deferred: Option<Deferred>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// For [`Resource::upgrade`] and [`Resource::upgrade_identity`].
+/// The request of [`Resource::upgrade`] and [`Resource::upgrade_identity`].
 #[derive(Debug, Clone)]
 pub struct UpgradeRequest {
-    /// The version it was written with.
+    /// The schema version that wrote the state or identity.
     pub version: i64,
-    /// The state or identity as stored: JSON.
+    /// The stored state or identity, as JSON.
     pub json: String,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
 impl UpgradeRequest {
-    /// Reads the JSON by a schema: usually that of the version it was written with. Attributes the schema does not
-    /// have are ignored, absent ones are null.
+    /// Decodes the JSON with a schema, usually that of the version that wrote it. Attributes that the schema does not have are
+    /// ignored, absent ones are null.
     ///
     /// # Errors
     /// When a value does not fit the schema.
@@ -296,51 +297,51 @@ impl UpgradeRequest {
     }
 }
 
-/// From [`Resource::upgrade`] and [`Resource::upgrade_identity`].
+/// The response of [`Resource::upgrade`] and [`Resource::upgrade_identity`].
 #[derive(Debug, Clone, Default)]
 pub struct UpgradeResponse {
-    /// The state or identity of today's version.
+    /// The state or identity in the current version.
     pub state: Option<Value>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// For [`Resource::move_state`].
+/// The request of [`Resource::move_state`].
 #[derive(Debug, Clone)]
 pub struct MoveRequest {
     /// `HOST/hashicorp/null`
     pub source_provider_address: String,
     /// `null_resource`
     pub source_type_name: String,
-    /// The version of its schema.
+    /// The schema version of the source.
     pub source_schema_version: i64,
-    /// Its state as stored: JSON.
+    /// The stored state of the source, as JSON.
     pub source_json: String,
-    /// What its provider stored with the state.
+    /// The private bytes that the source provider stored with the state.
     pub source_private: Vec<u8>,
-    /// Its identity as stored, if it has one: JSON.
+    /// The stored identity of the source, if it has one, as JSON.
     pub source_identity_json: Option<String>,
-    /// The version of its identity.
+    /// The identity schema version of the source.
     pub source_identity_schema_version: i64,
-    /// Cancelled when Terraform is told to stop.
+    /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
 }
 
-/// From [`Resource::move_state`].
+/// The response of [`Resource::move_state`].
 #[derive(Debug, Clone, Default)]
 pub struct MoveResponse {
-    /// The state of this type.
+    /// The state in this resource type.
     pub state: Option<Value>,
-    /// To store with it.
+    /// Private bytes to store with the state.
     pub private: Vec<u8>,
-    /// What identifies it.
+    /// The identity.
     pub identity: Option<Value>,
-    /// What to tell.
+    /// Diagnostics to show.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl PlanResponse {
-    /// This state is planned.
+    /// A response with this planned state.
     #[must_use]
     pub fn new(planned: Value) -> Self {
         Self { planned, ..Self::default() }
@@ -350,7 +351,7 @@ impl PlanResponse {
 macro_rules! with_state {
     ($($response:ident),*) => {$(
         impl $response {
-            /// It worked: this is the state.
+            /// A successful response with this state.
             #[must_use]
             pub fn new(state: Value) -> Self {
                 Self { state: Some(state), ..Self::default() }
@@ -363,13 +364,13 @@ with_state!(ApplyResponse, ReadResponse, ImportResponse, UpgradeResponse, MoveRe
 macro_rules! with_diagnostics {
     ($($response:ident),*) => {$(
         impl $response {
-            /// It did not work.
+            /// A failed response.
             #[must_use]
             pub fn failed(diagnostics: Vec<Diagnostic>) -> Self {
                 Self { diagnostics, ..Self::default() }
             }
 
-            /// The same, saying something more.
+            /// Adds diagnostics.
             #[must_use]
             pub fn warn(mut self, diagnostics: impl IntoIterator<Item = Diagnostic>) -> Self {
                 self.diagnostics.extend(diagnostics);

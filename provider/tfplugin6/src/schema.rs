@@ -1,13 +1,13 @@
-//! What a provider, a resource or a data source looks like to its users.
+//! Schemas of providers, resources and data sources.
 
 pub(crate) mod conform;
 
 use crate::{ty::Type, value::Value};
 
-/// A versioned [`Block`]. The version says which upgrade an older state needs.
+/// A versioned [`Block`]. The version determines the upgrade that an older state needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Schema {
-    /// Raised when a state of the version before cannot be read with this schema.
+    /// Raised when a state of the previous version cannot be read with this schema.
     pub version: i64,
     /// The attributes and blocks.
     pub block: Block,
@@ -20,9 +20,9 @@ pub struct Block {
     pub attributes: Vec<Attribute>,
     /// `name { … }`
     pub blocks: Vec<NestedBlock>,
-    /// For the documentation, in Markdown.
+    /// The description for the documentation, in Markdown.
     pub description: String,
-    /// Why it should not be used any more.
+    /// The deprecation message, if it is deprecated.
     pub deprecated: Option<String>,
 }
 
@@ -32,51 +32,51 @@ pub struct Block {
 pub struct Attribute {
     /// The name in HCL.
     pub name: String,
-    /// What values it takes.
+    /// The kind of values it accepts.
     pub kind: AttributeKind,
-    /// For the documentation, in Markdown.
+    /// The description for the documentation, in Markdown.
     pub description: String,
     /// Must be configured.
     pub required: bool,
     /// May be configured.
     pub optional: bool,
-    /// The provider gives it a value when it is not configured.
+    /// The provider sets the value when it is not configured.
     pub computed: bool,
     /// Never shown in a plan.
     pub sensitive: bool,
     /// Only in the configuration, never in a plan or state (Terraform 1.11 and later).
     pub write_only: bool,
-    /// Why it should not be used any more.
+    /// The deprecation message, if it is deprecated.
     pub deprecated: Option<String>,
-    /// Planned when it is not configured. See [`crate::plan`]; never on the wire.
+    /// The planned value when it is not configured. See [`crate::plan`]; never on the wire.
     pub default: Option<Value>,
-    /// When it is not configured and has a value, it keeps the value through updates. See [`crate::plan`]; never on
-    /// the wire.
+    /// Keeps its prior value through updates when it is not configured and has a value. See [`crate::plan`]; never on the
+    /// wire.
     pub keeps_state: bool,
 }
 
-/// What values an [`Attribute`] takes.
+/// The kind of values an [`Attribute`] accepts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttributeKind {
     /// Values of a type.
     Type(Type),
-    /// Objects whose attributes have descriptions and rules of their own.
+    /// Objects with attributes that have their own descriptions and rules.
     Nested(NestedAttribute),
 }
 
 /// One or many objects with attributes of their own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestedAttribute {
-    /// One, or how many are held together.
+    /// Whether it is one object, or the kind of collection.
     pub nesting: Nesting,
-    /// The attributes of each.
+    /// The attributes of each object.
     pub attributes: Vec<Attribute>,
-    /// For a list: the attribute that tells its objects apart, so that what [`crate::plan`] keeps for an object follows
-    /// it when others are added or removed before it. None: their place tells them apart. Never on the wire.
+    /// For a list: the attribute that identifies its objects, so that a value [`crate::plan`] keeps for an object follows the
+    /// object when others are added or removed before it. None: the index identifies them. Never on the wire.
     pub key: Option<String>,
 }
 
-/// How the objects of a [`NestedAttribute`] are held together.
+/// The collection of objects in a [`NestedAttribute`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nesting {
     /// One object.
@@ -96,15 +96,15 @@ pub struct NestedBlock {
     pub name: String,
     /// The body.
     pub block: Block,
-    /// How many, and how they are held together.
+    /// The number of blocks and their kind of collection.
     pub nesting: BlockNesting,
-    /// At least this many.
+    /// The minimum number of blocks.
     pub min_items: i64,
-    /// At most this many; 0 is no limit.
+    /// The maximum number of blocks; 0 means no limit.
     pub max_items: i64,
 }
 
-/// How many of a [`NestedBlock`] there are.
+/// The number of blocks of a [`NestedBlock`] and their kind of collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockNesting {
     /// None or one; null when there is none.
@@ -115,7 +115,7 @@ pub enum BlockNesting {
     Set,
     /// Many, by label; empty when there is none, never null.
     Map,
-    /// Always one: when it is not written, an object of nulls.
+    /// Always one: an object of nulls when it is not written.
     Group,
 }
 
@@ -126,21 +126,21 @@ impl Schema {
         Self { version: 0, block: Block::new(attributes) }
     }
 
-    /// The same with nested blocks.
+    /// Sets the nested blocks.
     #[must_use]
     pub fn blocks(mut self, blocks: Vec<NestedBlock>) -> Self {
         self.block.blocks = blocks;
         self
     }
 
-    /// The same with another version.
+    /// Sets the version.
     #[must_use]
     pub const fn version(mut self, version: i64) -> Self {
         self.version = version;
         self
     }
 
-    /// The same with a description (Markdown).
+    /// Sets the description (Markdown).
     #[must_use]
     pub fn description(mut self, markdown: impl Into<String>) -> Self {
         self.block.description = markdown.into();
@@ -171,25 +171,25 @@ impl Block {
 }
 
 impl Attribute {
-    /// An attribute of a type. Say next whether it is [`Self::required`], [`Self::optional`] or [`Self::computed`].
+    /// An attribute of a type. Follow with [`Self::required`], [`Self::optional`] or [`Self::computed`].
     #[must_use]
     pub fn new(name: impl Into<String>, ty: Type) -> Self {
         Self::of(name.into(), AttributeKind::Type(ty))
     }
 
-    /// An attribute `string`.
+    /// An attribute of type `string`.
     #[must_use]
     pub fn string(name: impl Into<String>) -> Self {
         Self::new(name, Type::String)
     }
 
-    /// An attribute `number`.
+    /// An attribute of type `number`.
     #[must_use]
     pub fn number(name: impl Into<String>) -> Self {
         Self::new(name, Type::Number)
     }
 
-    /// An attribute `bool`.
+    /// An attribute of type `bool`.
     #[must_use]
     pub fn bool(name: impl Into<String>) -> Self {
         Self::new(name, Type::Bool)
@@ -217,56 +217,56 @@ impl Attribute {
         }
     }
 
-    /// It must be configured.
+    /// Makes it required: it must be configured.
     #[must_use]
     pub const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// It may be configured.
+    /// Makes it optional: it may be configured.
     #[must_use]
     pub const fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// The provider gives it a value when it is not configured.
+    /// Makes it computed: the provider sets the value when it is not configured.
     #[must_use]
     pub const fn computed(mut self) -> Self {
         self.computed = true;
         self
     }
 
-    /// It is never shown in a plan.
+    /// Makes it sensitive: plans never show it.
     #[must_use]
     pub const fn sensitive(mut self) -> Self {
         self.sensitive = true;
         self
     }
 
-    /// It is never in a plan or state.
+    /// Makes it write-only: it is never in a plan or state.
     #[must_use]
     pub const fn write_only(mut self) -> Self {
         self.write_only = true;
         self
     }
 
-    /// It should not be used any more: why, and what instead.
+    /// Marks it as deprecated. The message gives the reason and the replacement.
     #[must_use]
     pub fn deprecated(mut self, message: impl Into<String>) -> Self {
         self.deprecated = Some(message.into());
         self
     }
 
-    /// What it is (Markdown).
+    /// Sets the description (Markdown).
     #[must_use]
     pub fn description(mut self, markdown: impl Into<String>) -> Self {
         self.description = markdown.into();
         self
     }
 
-    /// What is planned when it is not configured. Makes it optional and computed, as Terraform asks for.
+    /// Sets the planned value when it is not configured. Makes the attribute optional and computed, as Terraform requires.
     #[must_use]
     pub fn default(mut self, value: impl Into<Value>) -> Self {
         self.default = Some(value.into());
@@ -275,7 +275,7 @@ impl Attribute {
         self
     }
 
-    /// An update does not change it: an identifier, an address decided once. Without this, every update plans
+    /// Keeps the value through updates: an identifier, or an address that is assigned once. Otherwise every update plans
     /// `(known after apply)`.
     #[must_use]
     pub const fn keeps_state(mut self) -> Self {
@@ -283,7 +283,7 @@ impl Attribute {
         self
     }
 
-    /// The objects of this nested list are told apart by one of their attributes, not by their place.
+    /// Identifies the objects of this nested list by one of their attributes, not by their index.
     #[must_use]
     pub fn keyed_by(mut self, attribute: impl Into<String>) -> Self {
         if let AttributeKind::Nested(nested) = &mut self.kind {
@@ -303,13 +303,13 @@ impl Attribute {
 }
 
 impl NestedAttribute {
-    /// The type of one of the objects.
+    /// The type of one object.
     #[must_use]
     pub fn element_ty(&self) -> Type {
         Type::object(self.attributes.iter().map(|attribute| (attribute.name.clone(), attribute.ty())))
     }
 
-    /// The type of the whole.
+    /// The type of the whole attribute.
     #[must_use]
     pub fn ty(&self) -> Type {
         let element = self.element_ty();
@@ -323,7 +323,7 @@ impl NestedAttribute {
 }
 
 impl NestedBlock {
-    /// A block that may be written once, as `timeouts { … }`.
+    /// A block that may occur once, such as `timeouts { … }`.
     #[must_use]
     pub fn single(name: impl Into<String>, attributes: Vec<Attribute>) -> Self {
         Self::new(name, BlockNesting::Single, Block::new(attributes))
@@ -341,7 +341,7 @@ impl NestedBlock {
         let body = self.block.ty();
         match self.nesting {
             BlockNesting::Single | BlockNesting::Group => body,
-            // Bodies of different types fit no list: Terraform's own rule for `any` inside a block.
+            // Bodies of different types do not fit in a list: Terraform's own rule for `any` inside a block.
             BlockNesting::List | BlockNesting::Map if body.has_dynamic() => Type::Dynamic,
             BlockNesting::List => Type::list(body),
             BlockNesting::Set => Type::set(body),

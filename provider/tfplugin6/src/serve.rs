@@ -1,10 +1,10 @@
-//! The plugin process: from the handshake with Terraform to the end.
+//! The plugin process: from the handshake with Terraform to the exit.
 //!
 //! ```text
 //! environment ─▶ certificate ─▶ listen ─▶ one line on stdout ─▶ serve ─▶ Shutdown ─▶ drain ─▶ exit
 //! ```
 //!
-//! Nothing but that one line ever goes to stdout: Terraform reads it.
+//! Only that one line is written to stdout: Terraform reads it.
 
 mod handshake;
 mod hclog;
@@ -35,70 +35,71 @@ use crate::{
     provider::Provider,
     server::ProviderServer,
 };
-use handshake::{Handshake, Refusal};
+use handshake::{Handshake, HandshakeError};
 use listen::Listener;
 
-/// The largest message either way. Terraform's own limit.
+/// The largest message in either direction. Terraform's own limit.
 const MAX_MESSAGE: usize = 256 << 20;
-/// How long requests in progress may take once Terraform said goodbye. It kills what lingers after two seconds.
+/// The time requests in progress have after Terraform's Shutdown. Terraform kills a process that is still alive after two
+/// seconds.
 const DRAIN: Duration = Duration::from_millis(500);
-/// How often to look whether Terraform is still there.
+/// The interval at which the process checks whether Terraform still runs.
 const PARENT_CHECK: Duration = Duration::from_secs(5);
 
-/// How to serve.
+/// Options of `serve`.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
     /// The provider's address: `berth-vms/berth`, as in `required_providers`.
     pub address: String,
-    /// Serve without Terraform having started this process: prints what to set `TF_REATTACH_PROVIDERS` to, and runs
-    /// until Ctrl-C. For debuggers.
+    /// Serves without Terraform having started this process: prints the value for `TF_REATTACH_PROVIDERS` and runs until
+    /// Ctrl-C. For debuggers.
     pub debug: bool,
 }
 
 impl ServeOptions {
-    /// Serve the Terraform that started this process.
+    /// Serves the Terraform that started this process.
     #[must_use]
     pub fn new(address: impl Into<String>) -> Self {
         Self { address: address.into(), debug: false }
     }
 
-    /// Serve without: see [`Self::debug`].
+    /// Serves without Terraform having started this process: see [`Self::debug`].
     #[must_use]
     pub const fn debug(mut self, debug: bool) -> Self {
         self.debug = debug;
         self
     }
 
-    /// `terraform-provider-berth`, as logs name it.
+    /// The module name in logs: `terraform-provider-berth`.
     fn module(&self) -> String {
         format!("terraform-provider-{}", self.address.rsplit('/').next().unwrap_or_default())
     }
 }
 
-/// Why the process could not serve.
+/// The reason the process could not serve.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Handshake(#[from] HandshakeError),
     #[error("cannot make a certificate")]
     Certificate(#[from] tls::CertificateError),
     #[error("cannot listen")]
     Listen(#[source] io::Error),
     #[error("cannot start")]
     Start(#[source] io::Error),
-    #[error("cannot tell Terraform where to connect")]
+    #[error("cannot print the address for Terraform")]
     Announce(#[source] io::Error),
     #[error("cannot serve")]
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Serves a provider until Terraform is done with it: all that a provider's `main` does.
+/// Serves a provider until Terraform ends it: the whole of a provider's `main`.
 ///
-/// The provider is made once Terraform has been told where to connect: what that takes passes while it connects.
+/// The provider is created after Terraform has received the address to connect to, so that its construction overlaps with the
+/// connection.
 ///
-/// Installs the process's `tracing` subscriber (the log goes to Terraform, at the level of `TF_LOG_PROVIDER` or
-/// `TF_LOG`) and its panic hook. Runs the provider on one thread: what blocks belongs in
-/// `tokio::task::spawn_blocking`.
+/// Installs the process's `tracing` subscriber (the log goes to Terraform, at the level of `TF_LOG_PROVIDER` or `TF_LOG`) and
+/// its panic hook. Runs the provider on one thread: blocking work belongs in `tokio::task::spawn_blocking`.
 pub fn serve<P: Provider>(provider: impl FnOnce() -> P, options: ServeOptions) -> ExitCode {
     hclog::install(&options.module(), |name| std::env::var(name).ok());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -106,7 +107,7 @@ pub fn serve<P: Provider>(provider: impl FnOnce() -> P, options: ServeOptions) -
         Err(error) => return failed(&ServeError::Start(error)),
     };
     let served = runtime.block_on(run(provider, &options));
-    // A blocking task of the provider must not hold the exit up.
+    // A blocking task of the provider must not delay the exit.
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,7 +122,7 @@ fn failed(error: &ServeError) -> ExitCode {
         chain.push_str(&format!(": {error}"));
         source = error.source();
     }
-    // Where stderr is gone there is nobody to tell.
+    // If stderr is closed, there is nowhere to report the error.
     let _ = writeln!(io::stderr(), "{chain}");
     ExitCode::FAILURE
 }
@@ -141,7 +142,11 @@ async fn run<P: Provider>(provider: impl FnOnce() -> P, options: &ServeOptions) 
     let line = if options.debug {
         reattach_instructions(&options.address, &listener)
     } else {
-        handshake::line(&listener, identity.as_ref().map(tls::Identity::certificate))
+        handshake::line(
+            listener.network(),
+            listener.address(),
+            identity.as_ref().map(tls::Identity::certificate),
+        )
     };
     announce(&line).map_err(ServeError::Announce)?;
 
@@ -163,7 +168,7 @@ fn router(provider: Arc<dyn Provider>, shutdown: &CancellationToken) -> tonic::t
     let service = ProviderService::new(ProviderServer::new(provider))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    // The default windows make a large state a conversation of 64 KiB turns.
+    // With the default windows, a large state takes a round trip per 64 KiB.
     Server::builder()
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
@@ -176,13 +181,13 @@ fn router(provider: Arc<dyn Provider>, shutdown: &CancellationToken) -> tonic::t
 
 #[allow(clippy::print_stdout, reason = "the one line Terraform waits for on stdout")]
 fn announce(line: &str) -> io::Result<()> {
-    // In one write: who has read what it wanted may be gone.
+    // In one write: the reader may close the pipe once it has the line.
     let mut stdout = io::stdout().lock();
     stdout.write_all(format!("{line}\n").as_bytes())?;
     stdout.flush()
 }
 
-/// What a debugger's user is told.
+/// The instructions for the user of a debugger.
 fn reattach_instructions(address: &str, listener: &Listener) -> String {
     let reattach = serde_json::json!({
         address: {
@@ -198,11 +203,11 @@ fn reattach_instructions(address: &str, listener: &Listener) -> String {
     )
 }
 
-/// Cancels `shutdown` when there is no Terraform to serve any more.
+/// Cancels `shutdown` when Terraform has gone away.
 ///
-/// Ctrl-C reaches the whole foreground process group: Terraform decides what to do about it and says so with
-/// StopProvider, so here it does nothing, except in debug mode. A Terraform that was killed says nothing: then this
-/// process has another parent than it started with.
+/// Ctrl-C reaches the whole foreground process group: Terraform decides how to handle it and sends StopProvider, so this
+/// process ignores it, except in debug mode. A Terraform that was killed sends nothing: then the parent of this process has
+/// changed.
 fn end_with_terraform(debug: bool, shutdown: CancellationToken) {
     tokio::spawn(async move {
         let parent = parent();

@@ -4,8 +4,8 @@
 //! request ─▶ decode by schema ─▶ trait method (panics caught, cancellable) ─▶ conform to Terraform's rules ─▶ encode
 //! ```
 //!
-//! What goes wrong on the way becomes an error diagnostic of that response. A gRPC error is only for what no response
-//! has room for: Terraform shows those as crashes.
+//! A failure on the way becomes an error diagnostic of that response. A gRPC error is used only when the response has no room
+//! for diagnostics: Terraform shows gRPC errors as crashes.
 
 mod convert;
 mod offered;
@@ -23,14 +23,14 @@ use tracing::Instrument as _;
 use crate::{diagnostic::Diagnostic, provider::Provider};
 use offered::Offered;
 
-/// A provider as the gRPC service Terraform speaks to: an implementation of
-/// [`crate::proto::tfplugin6::provider_server::Provider`]. [`crate::serve`] makes one; tests may, to call a provider
-/// without a process around it.
+/// A provider as a gRPC service for Terraform: an implementation of [`crate::proto::tfplugin6::provider_server::Provider`].
+/// [`crate::serve`] creates one; tests may create one to call a provider without a process around it.
 #[derive(Clone)]
 pub struct ProviderServer {
     provider: Arc<dyn Provider>,
     offered: Arc<Offered>,
-    /// Cancelled by StopProvider, replaced when a new run begins. Held for a clone only, so a plain lock will do.
+    /// Cancelled by StopProvider, replaced when a new run begins. The lock is held only for a clone, so a synchronous mutex is
+    /// enough.
     stop: Arc<std::sync::Mutex<CancellationToken>>,
 }
 
@@ -42,18 +42,18 @@ impl ProviderServer {
         Self { provider, offered, stop: Arc::default() }
     }
 
-    /// The token for a request of this run.
+    /// The cancellation token for a request of this run.
     fn cancel(&self) -> CancellationToken {
         self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Terraform is told to stop.
+    /// Cancels the requests of this run, on StopProvider.
     fn stop(&self) {
         tracing::info!("stopping: requests in progress are cancelled");
         self.cancel().cancel();
     }
 
-    /// A run begins. A process that outlives one run (debugging) must not start the next one stopped.
+    /// Begins a run. In a process that outlives one run (debugging), the next run must not start cancelled.
     fn begin(&self) {
         let mut stop = self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if stop.is_cancelled() {
@@ -68,10 +68,10 @@ impl fmt::Debug for ProviderServer {
     }
 }
 
-/// What a handler inside the server gives: the errors end up in its response.
+/// The result of a handler inside the server: errors end up in its response.
 type Outcome<T> = Result<T, Vec<Diagnostic>>;
 
-/// Runs what a provider wrote. A panic in it is an error of this one operation; what it logs says which that was.
+/// Runs code of the provider. A panic in it is an error of this one operation; the log names the operation.
 async fn guarded<T>(rpc: &'static str, of: &str, call: impl Future<Output = T> + Send) -> Outcome<T> {
     let span = tracing::info_span!("request", tf_rpc = rpc, tf_type = of);
     AssertUnwindSafe(call.instrument(span)).catch_unwind().await.map_err(|panic| {

@@ -13,7 +13,7 @@ pub enum Type {
     Number,
     /// `string`
     String,
-    /// `any`: the value brings its own type
+    /// `any`: the value carries its own type
     Dynamic,
     /// `list(…)`
     List(Box<Type>),
@@ -52,7 +52,7 @@ impl Type {
         Self::Object(attributes.into_iter().map(|(name, ty)| (name.into(), ty)).collect())
     }
 
-    /// Whether the type, anywhere in it, leaves a type to the value.
+    /// Whether the type contains `Dynamic` anywhere.
     #[must_use]
     pub fn has_dynamic(&self) -> bool {
         match self {
@@ -64,7 +64,7 @@ impl Type {
         }
     }
 
-    /// The type's JSON form, as it is on the wire: `["list","string"]`.
+    /// The type's JSON form, as on the wire: `["list","string"]`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         match self {
@@ -89,7 +89,7 @@ impl Type {
     /// Reads the JSON form.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the JSON is not a type.
     pub fn from_json(json: &Json) -> Result<Self, TypeError> {
         let wrong = || TypeError(json.to_string());
         match json {
@@ -122,7 +122,7 @@ impl Type {
     }
 }
 
-/// Not the JSON form of a type.
+/// The error for JSON that is not a type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a type: {0}")]
 pub struct TypeError(String);
@@ -131,13 +131,13 @@ impl FromStr for Type {
     type Err = TypeError;
 
     fn from_str(text: &str) -> Result<Self, TypeError> {
-        // serde_json stops at 128 levels, which bounds the recursion of `from_json`.
+        // serde_json refuses more than 128 levels, which bounds the recursion of `from_json`.
         let json = serde_json::from_str(text).map_err(|_| TypeError(text.to_owned()))?;
         Self::from_json(&json)
     }
 }
 
-/// As in the Terraform language: `list(string)`.
+/// Written as in the Terraform language: `list(string)`.
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,24 +1,23 @@
-//! Values: what a configuration, a state or a plan holds.
+//! Values of configurations, states and plans.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    codec::{ValueError, json, msgpack},
     number::Number,
     path::{AttributePath, Step},
     ty::Type,
 };
 
-/// A value. Its [`Type`] is not part of it: the schema knows.
+/// A value. It does not carry its [`Type`], which the schema defines.
 ///
-/// `==` compares as written: two sets with the same elements in another order differ. [`crate::plan::same`] knows
-/// types and compares sets as sets.
+/// `==` compares the representation: two sets with the same elements in another order differ. [`crate::plan::same`] takes a
+/// type and compares sets as sets.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Value {
     /// Not set.
     #[default]
     Null,
-    /// Not known before apply. May say something about what it will be.
+    /// Not known before apply. A refinement may constrain the future value.
     Unknown(Option<Box<Refinement>>),
     /// `bool`
     Bool(bool),
@@ -28,13 +27,13 @@ pub enum Value {
     String(String),
     /// A list, set or tuple.
     List(Vec<Value>),
-    /// A map or object. An object may leave attributes out: they are null.
+    /// A map or object. An object may omit attributes: they are null.
     Map(BTreeMap<String, Value>),
-    /// A value for [`Type::Dynamic`], with the type it has.
+    /// A value for [`Type::Dynamic`], with its type.
     Dynamic(Box<(Type, Value)>),
 }
 
-/// What is known about an unknown value.
+/// The known constraints of an unknown value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Refinement {
     /// It will not be null.
@@ -81,7 +80,7 @@ impl Value {
         }
     }
 
-    /// Whether this itself is unknown; what is inside may be too, see [`Self::is_wholly_known`].
+    /// Whether the value itself is unknown; values inside it may be unknown too, see [`Self::is_wholly_known`].
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         match self {
@@ -91,7 +90,7 @@ impl Value {
         }
     }
 
-    /// Whether nothing in this is unknown.
+    /// Whether the value contains nothing unknown.
     #[must_use]
     pub fn is_wholly_known(&self) -> bool {
         match self {
@@ -103,8 +102,8 @@ impl Value {
         }
     }
 
-    /// An attribute or map element. Of what is null, or has no such element, it is null; of what is unknown it is
-    /// unknown: so `v.get("a").get("b")` needs no checks between.
+    /// An attribute or map element. Null if the value is null or has no such element, unknown if the value is unknown: so
+    /// `v.get("a").get("b")` needs no checks between.
     #[must_use]
     pub fn get(&self, name: &str) -> &Self {
         match self {
@@ -127,7 +126,7 @@ impl Value {
         }
     }
 
-    /// What is at a path, as [`Self::get`].
+    /// The value at a path, as [`Self::get`].
     #[must_use]
     pub fn at(&self, path: &AttributePath) -> &Self {
         path.steps().iter().fold(self, |value, step| match step {
@@ -136,7 +135,7 @@ impl Value {
         })
     }
 
-    /// An attribute or map element to change. None when this is no map or object or has no such element.
+    /// An attribute or map element to change. None when the value is not a map or object or has no such element.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
         match self {
             Self::Map(entries) => entries.get_mut(name),
@@ -144,8 +143,8 @@ impl Value {
         }
     }
 
-    /// Sets an attribute or map element; what was null becomes an object first. False, and nothing happens, when this
-    /// is neither.
+    /// Sets an attribute or map element; a null value becomes an object first. Returns false and changes nothing when the
+    /// value is none of these.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<Self>) -> bool {
         if *self == Self::Null {
             *self = Self::Map(BTreeMap::new());
@@ -210,45 +209,13 @@ impl Value {
         }
     }
 
-    /// The elements of a list, to iterate: none when it is null or unknown.
+    /// The elements of a list, to iterate: empty when it is null or unknown.
     #[must_use]
     pub fn elements(&self) -> &[Self] {
         self.as_list().unwrap_or(&[])
     }
 
-    /// Reads cty's MessagePack, which is what plans and states travel as.
-    ///
-    /// # Errors
-    /// When the bytes do not hold a value of this type; the error names the attribute.
-    pub fn from_msgpack(bytes: &[u8], ty: &Type) -> Result<Self, ValueError> {
-        msgpack::decode(bytes, ty)
-    }
-
-    /// Writes cty's MessagePack.
-    ///
-    /// # Errors
-    /// When the value is not of this type; the error names the attribute.
-    pub fn to_msgpack(&self, ty: &Type) -> Result<Vec<u8>, ValueError> {
-        msgpack::encode(self, ty)
-    }
-
-    /// Reads cty's JSON, which is what states are stored as. Attributes the type does not have are refused.
-    ///
-    /// # Errors
-    /// When the text does not hold a value of this type; the error names the attribute.
-    pub fn from_json(text: &str, ty: &Type) -> Result<Self, ValueError> {
-        json::decode(text.as_bytes(), ty)
-    }
-
-    /// Writes cty's JSON.
-    ///
-    /// # Errors
-    /// When the value is not of this type or holds something unknown; the error names the attribute.
-    pub fn to_json(&self, ty: &Type) -> Result<String, ValueError> {
-        json::encode(self, ty)
-    }
-
-    /// The same with every unknown replaced by null: what a state may hold after a failed apply.
+    /// Replaces every unknown by null: a state may hold the result after a failed apply.
     #[must_use]
     pub fn unknown_as_null(self) -> Self {
         match self {

@@ -1,55 +1,94 @@
-//! What an agent is started with.
+//! The agent's configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::clock::{Clock, SystemClock};
-use crate::error::AgentError;
+use berth_host::{Earlier, Start};
+use ipnet::Ipv4Net;
 
-/// Everything that is decided before an agent starts. What the host can do is asked of the system instead.
+use crate::error::AgentError;
+use berth_engine::{Clock, SystemClock};
+
+/// Everything decided before the agent starts. The host's capabilities are read from the system instead.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The name of the Host object; a DNS label or several joined by dots.
+    /// Name of the Host object: one DNS label, or several joined by dots.
     pub host_name: String,
-    /// What tells this agent from any other that calls itself the same host: kept where its machines are kept. Empty:
-    /// the host's name.
+    /// Distinguishes this agent from any other that claims the same host; stored with the host's machines. Empty: the
+    /// host's name.
     pub identity: String,
-    /// Labels the Host gets when it is made. `kubernetes.io/hostname` is added.
+    /// Identifies this start of the agent. None: agents differ by `identity` alone.
+    pub start: Option<Start>,
+    /// Whether the control plane is stored in the same state directory. A copy of the directory then contains its own
+    /// control plane, and no other agent with this identity can reach this one.
+    pub beside_control_plane: bool,
+    /// Labels the Host is created with. `kubernetes.io/hostname` is added.
     pub labels: BTreeMap<String, String>,
-    /// Virtual CPUs offered for each real one. Default 4: guests are idle most of the time, and a busy host slows
-    /// them down evenly. Memory is never offered twice.
+    /// Virtual CPUs offered per physical CPU. Default 4: guests are idle most of the time, and a busy host slows them
+    /// down evenly. Memory is never overcommitted.
     pub cpu_overcommit: u32,
-    /// Memory kept back for the host itself, in bytes. Default 512 MiB, at most half of what there is.
+    /// Memory reserved for the host itself, in bytes. Default 512 MiB, capped at half of the total.
     pub reserved_memory: u64,
-    /// How many objects are worked on at the same time. Default 32.
+    /// Maximum number of objects reconciled concurrently. Default 32.
     pub concurrency: usize,
-    /// Where the time of day comes from.
+    /// Destinations guests may reach although they are closed to guests by default: addresses of hosts, of the control
+    /// plane, link-local ones. Default: none.
+    pub guest_allow: Vec<Ipv4Net>,
+    /// The control plane's addresses, as seen from this host.
+    pub control_plane: Vec<Ipv4Net>,
+    /// Source of wall-clock time.
     pub clock: Arc<dyn Clock>,
-    /// Seed of jitter and ids; None takes the operating system's randomness.
+    /// Seed for jitter and ids; None uses the operating system's randomness.
     pub seed: Option<u64>,
 }
 
 impl AgentConfig {
-    /// The defaults, for the host of this name.
+    /// Returns the default configuration for the host of this name.
     pub fn new(host_name: impl Into<String>) -> Self {
         Self {
             host_name: host_name.into(),
             identity: String::new(),
+            start: None,
+            beside_control_plane: false,
             labels: BTreeMap::new(),
             cpu_overcommit: 4,
             reserved_memory: 512 << 20,
             concurrency: 32,
+            guest_allow: Vec::new(),
+            control_plane: Vec::new(),
             clock: Arc::new(SystemClock),
             seed: None,
         }
     }
 
-    /// Who holds the host's Lease.
-    pub(crate) fn identity(&self) -> &str {
+    /// Returns the holder identity for the host's Lease: the state directory's identity and this start.
+    pub(crate) fn holder(&self) -> String {
+        match &self.start {
+            Some(start) => format!("{}_{}", self.identity(), start.text()),
+            None => self.identity().to_owned(),
+        }
+    }
+
+    /// Whether a Lease with this holder can be taken without waiting to see if it is renewed: the holder is this start,
+    /// or an earlier one that has ended.
+    pub(crate) fn is_own(&self, holder: &str) -> bool {
+        // Earlier agents wrote no start into the Lease, and the earliest only the host's name.
+        if holder == self.holder() || [self.identity(), &self.host_name, ""].contains(&holder) {
+            return true;
+        }
+        let same = holder.strip_prefix(self.identity()).and_then(|rest| rest.strip_prefix('_'));
+        match (same, &self.start) {
+            (Some(_), _) if self.beside_control_plane => true,
+            (Some(other), Some(start)) => start.judge(other) == Earlier::Ended,
+            _ => false,
+        }
+    }
+
+    fn identity(&self) -> &str {
         if self.identity.is_empty() { &self.host_name } else { &self.identity }
     }
 
-    /// What VMs may use of this much memory.
+    /// Returns how much of `total` bytes of memory VMs may use.
     pub(crate) fn offered_memory(&self, total: u64) -> u64 {
         total - self.reserved_memory.min(total / 2)
     }
@@ -66,6 +105,21 @@ impl AgentConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_of_a_state_directory_does_not_own_the_lease_of_another() {
+        let agent = |start: &str, beside: bool| AgentConfig {
+            identity: "h1_state".into(),
+            start: Some(Start::of(start)),
+            beside_control_plane: beside,
+            ..AgentConfig::new("h1")
+        };
+        let (first, copy) = (agent("a-1", false), agent("a-2", false));
+        assert!(first.is_own(&first.holder()) && first.is_own("h1_state") && first.is_own(""));
+        assert!(!copy.is_own(&first.holder()), "another boot: it may run");
+        assert!(!first.is_own("h1_other_a-1_1-2-3_n") && !first.is_own("h1_state2_a-1_1-2-3_n"));
+        assert!(agent("a-2", true).is_own(&first.holder()), "after a restart, with its control plane");
+    }
 
     #[test]
     fn a_host_name_is_dns_labels_joined_by_dots() {

@@ -1,29 +1,36 @@
-//! What every reconcile is handed.
+//! Everything a reconcile works with: the control plane's client, the host, and the state that the agent keeps.
+//!
+//! Each part is a module of its own that does not know this one.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
+use crate::admission::Reservations;
 use crate::config::AgentConfig;
 use crate::definitions::Definitions;
 use crate::error::Error;
-use crate::host::{Overhead, SignOfLife};
 use crate::index::Index;
+use crate::lease::HostLease;
+use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
-use crate::network::Applied;
+use crate::networking::Networks;
+use crate::overhead::Overhead;
 use crate::pulls::Pulls;
-use crate::queue::Queue;
+use crate::queue::{Key, Queue};
 use crate::recorder::Recorder;
-use crate::seekers::Seekers;
-use crate::site::Allegiance;
-use crate::system::{HostFacts, System};
-use crate::vm::Admissions;
+use crate::site::SiteTerm;
+use berth_host::{HostFacts, System};
 
-/// One running agent.
+/// Delay over which changes are batched before the host is reconciled.
+const BATCH_HOST_CHANGES: Duration = Duration::from_millis(500);
+
+/// State of one running agent.
 pub(crate) struct Context {
     pub(crate) config: AgentConfig,
     pub(crate) client: Client,
@@ -31,20 +38,20 @@ pub(crate) struct Context {
     pub(crate) index: Index,
     pub(crate) queue: Arc<Queue>,
     pub(crate) machines: Machines,
-    pub(crate) admissions: Admissions,
+    pub(crate) reservations: Reservations,
     pub(crate) pulls: Pulls,
-    pub(crate) network: Applied,
-    pub(crate) seekers: Seekers,
+    pub(crate) networks: Networks,
+    pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) recorder: Recorder,
-    pub(crate) sign_of_life: SignOfLife,
-    /// Which control plane this host has obeyed.
-    pub(crate) allegiance: Allegiance,
-    /// What a VM takes above its guest memory, as it is measured here.
+    pub(crate) lease: HostLease,
+    /// Memory a VM takes above its guest memory, as measured on this host.
     pub(crate) overhead: Overhead,
-    /// Whether the control plane knows all that is reported.
+    /// Whether the control plane's definitions contain every reported field.
     pub(crate) definitions: Definitions,
-    /// Whether this host was being emptied when that was last looked at.
+    /// Whether this host was draining when its VMs were last enqueued for it.
     pub(crate) draining: AtomicBool,
+    /// Whether it was in a recovery at that time.
+    pub(crate) recovering: AtomicBool,
     synced: watch::Sender<bool>,
 }
 
@@ -62,19 +69,20 @@ impl Context {
         recorder: Recorder,
     ) -> Self {
         let queue = Arc::new(Queue::new(config.seed));
+        let site = SiteTerm::new(client.clone(), system.clone());
         Self {
             index: Index::default(),
-            admissions: Admissions::default(),
+            reservations: Reservations::default(),
             machines: Machines::new(system.clone(), queue.clone(), config.clock.clone()),
             pulls: Pulls::new(system.clone(), queue.clone()),
-            network: Applied::default(),
-            seekers: Seekers::default(),
+            networks: Networks::new(system.clone(), queue.clone()),
+            lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             recorder,
-            sign_of_life: SignOfLife::default(),
-            allegiance: Allegiance::default(),
+            lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
             definitions: Definitions::default(),
             draining: AtomicBool::new(false),
+            recovering: AtomicBool::new(false),
             synced: watch::channel(false).0,
             queue,
             config,
@@ -87,7 +95,7 @@ impl Context {
         self.config.clock.now()
     }
 
-    /// What the machine has, with what a VM takes here above its guest memory.
+    /// Returns the host's facts, with the measured per-VM memory overhead.
     pub(crate) async fn facts(&self) -> Result<HostFacts, Error> {
         let facts = self.system.facts().await?;
         Ok(HostFacts { overhead_bytes: self.overhead.figure(facts.overhead_bytes), ..facts })
@@ -97,17 +105,25 @@ impl Context {
         &self.config.host_name
     }
 
-    /// To be called when a table has changed: lets [`Context::synced`] go on once all are there.
+    /// Enqueues a key; changes that affect the whole host are batched for a moment.
+    pub(crate) fn enqueue(&self, key: Key) {
+        match key {
+            Key::Host => self.queue.add_after(key, BATCH_HOST_CHANGES),
+            key => self.queue.add(key),
+        }
+    }
+
+    /// Must be called after a table has changed: releases [`Context::synced`] once all tables are synced.
     pub(crate) fn sync_changed(&self) {
         if !*self.synced.borrow() && self.index.read().is_synced() {
             self.synced.send_replace(true);
         }
     }
 
-    /// Waits until every table holds what the control plane has.
+    /// Waits until every table holds the control plane's objects.
     pub(crate) async fn synced(&self) {
         let mut synced = self.synced.subscribe();
-        // The sender is in `self`: it cannot be gone.
+        // The sender is in `self`, so it cannot be dropped.
         let _ = synced.wait_for(|synced| *synced).await;
     }
 }

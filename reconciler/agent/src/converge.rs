@@ -1,4 +1,4 @@
-//! How every object is brought to where it should be: observe, plan, apply, until the plan has no step; then report.
+//! The reconcile loop of every kind: observe, plan, apply, until the plan has no step; then report the status.
 //!
 //! ```text
 //!   observe ──▶ plan ──steps──▶ apply ─┐
@@ -8,7 +8,7 @@
 //!              status ──▶ written if it differs
 //! ```
 //!
-//! What is reported is always what was observed last, after the last step: never what a step meant to do.
+//! The status reports the last observation, made after the last step; never what a step was meant to do.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -26,48 +26,46 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::Error;
+use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::Indexed;
-use crate::queue::{Again, Key};
-use crate::system::Retry;
+use crate::queue::{Key, Requeue};
+use berth_host::Retry;
 
-/// Far more than any object needs: a plan that never ends is a mistake that must not burn a core.
+/// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
 const MAX_ROUNDS: usize = 32;
-/// How soon after something passing an object is looked at again.
+/// Delay before an object is reconciled again after a passing error.
 const SOON: Duration = Duration::from_millis(200);
-/// How often what failed for want of room is tried.
-pub(crate) const LOOK_FOR_ROOM: Duration = Duration::from_secs(10);
 
-/// What is to be done about an object now.
+/// A plan: what to do about an object now.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan<S> {
-    /// In this order; the next look may see more to do.
+    /// In order of application; the next observation may add more.
     pub(crate) steps: Vec<S>,
-    /// How the object stands if there is no step, or while they are taken.
+    /// Readiness of the object if there is no step, or while the steps are applied.
     pub(crate) readiness: Readiness,
-    /// When to look again although nothing told of a change.
-    pub(crate) look_again: Option<Duration>,
+    /// Delay after which to reconcile again even without a change event.
+    pub(crate) requeue_after: Option<Duration>,
 }
 
 impl<S> Plan<S> {
-    /// Nothing to do.
-    pub(crate) fn stands(readiness: Readiness) -> Self {
-        Self { steps: Vec::new(), readiness, look_again: None }
+    /// Returns a plan without steps.
+    pub(crate) fn without_steps(readiness: Readiness) -> Self {
+        Self { steps: Vec::new(), readiness, requeue_after: None }
     }
 
     pub(crate) fn steps(steps: Vec<S>, readiness: Readiness) -> Self {
-        Self { steps, readiness, look_again: None }
+        Self { steps, readiness, requeue_after: None }
     }
 
-    pub(crate) fn look_again(mut self, after: Duration) -> Self {
-        self.look_again = Some(self.look_again.map_or(after, |earlier| earlier.min(after)));
+    pub(crate) fn requeue_after(mut self, after: Duration) -> Self {
+        self.requeue_after = Some(self.requeue_after.map_or(after, |earlier| earlier.min(after)));
         self
     }
 }
 
 /// A kind of object and its four functions.
 #[async_trait]
-pub(crate) trait Kind: 'static {
+pub(crate) trait Reconciler: 'static {
     type Object: Indexed
         + Resource<Scope = NamespaceResourceScope>
         + HasStatus<Status = Self::Status>
@@ -80,16 +78,16 @@ pub(crate) trait Kind: 'static {
     type Observed: Send + Sync;
     type Step: Debug + Send + Sync;
 
-    /// The only reader.
+    /// Reads everything the plan needs. The only reader.
     async fn observe(ctx: &Context, object: &Self::Object) -> Result<Self::Observed, Error>;
 
-    /// Pure and total. *Guarantees:* what is converged or blocked has no steps.
+    /// Decides what to do. Pure and total. *Guarantees:* a converged or blocked object has no steps.
     fn plan(object: &Self::Object, observed: &Self::Observed) -> Plan<Self::Step>;
 
-    /// The only writer. Each step may be taken again.
+    /// Applies one step. The only writer. Each step must be repeatable.
     async fn apply(ctx: &Context, object: &Self::Object, step: &Self::Step) -> Result<(), Error>;
 
-    /// Pure: what is reported of what was observed.
+    /// Returns the status for an observation. Pure.
     fn status(
         object: &Self::Object,
         observed: &Self::Observed,
@@ -102,14 +100,14 @@ pub(crate) trait Kind: 'static {
     fn conditions(status: &Self::Status) -> &Conditions;
 }
 
-/// Brings one object as far as it gets now.
-pub(crate) async fn converge<K: Kind>(ctx: &Context, object: &K::Object) -> Result<Again, Error>
+/// Reconciles one object as far as possible now.
+pub(crate) async fn converge<K: Reconciler>(ctx: &Context, object: &K::Object) -> Result<Requeue, Error>
 where
     <K::Object as Resource>::DynamicType: Default,
 {
     let ours = K::binding(object).is_some_and(|b| b.host == ctx.host());
     if !ours || released(ctx, object) {
-        return Ok(Again::OnChange);
+        return Ok(Requeue::OnChange);
     }
     let mut observed = K::observe(ctx, object).await?;
     let mut plan = K::plan(object, &observed);
@@ -119,12 +117,12 @@ where
         rounds += 1;
         if rounds > MAX_ROUNDS {
             tracing::warn!(steps = ?plan.steps, "a plan does not come to its end");
-            return Ok(Again::BackOff);
+            return Ok(Requeue::BackOff);
         }
         for step in &plan.steps {
             tracing::info!(?step, "applying");
             if let Err(error) = K::apply(ctx, object, step).await {
-                if error.is_passing() {
+                if error.is_transient() {
                     tracing::debug!(?step, error = %error.chain(), "a step has to wait");
                 } else {
                     tracing::info!(?step, error = %error.chain(), "a step failed");
@@ -133,7 +131,7 @@ where
                 break 'rounds;
             }
             if released(ctx, object) {
-                return Ok(Again::OnChange);
+                return Ok(Requeue::OnChange);
             }
         }
         observed = K::observe(ctx, object).await?;
@@ -142,30 +140,34 @@ where
     report::<K>(ctx, object, observed, plan, failure).await
 }
 
-async fn report<K: Kind>(
+async fn report<K: Reconciler>(
     ctx: &Context,
     object: &K::Object,
     observed: K::Observed,
     plan: Plan<K::Step>,
     failure: Option<Error>,
-) -> Result<Again, Error>
+) -> Result<Requeue, Error>
 where
     <K::Object as Resource>::DynamicType: Default,
 {
-    let failed = failure.as_ref().is_some_and(|error| !error.is_passing());
+    let failed = failure.as_ref().is_some_and(|error| !error.is_transient());
     let (readiness, again) = match failure {
-        None => (plan.readiness, plan.look_again.map_or(Again::OnChange, Again::After)),
-        Some(error) if error.is_passing() => (plan.readiness, Again::After(SOON)),
+        None => (plan.readiness, plan.requeue_after.map_or(Requeue::OnChange, Requeue::After)),
+        Some(error) if error.is_transient() => (plan.readiness, Requeue::After(SOON)),
         Some(error) => {
             let again = match error.retry() {
-                Retry::Backoff if error.waits_for_room() => Again::After(LOOK_FOR_ROOM),
-                Retry::Backoff => Again::BackOff,
-                Retry::WaitForChange => Again::OnChange,
+                Retry::Backoff if error.is_no_space() => Requeue::After(RETRY_SPACE_EVERY),
+                Retry::Backoff => Requeue::BackOff,
+                Retry::WaitForChange => Requeue::OnChange,
             };
             (error.readiness(), again)
         }
     };
-    // After a failed step the old look is outdated: what was done before the failure shows in a new one.
+    if is_departed(ctx, object) {
+        // There is no object to report to.
+        return Ok(again);
+    }
+    // After a failed step the observation is outdated: a new one shows the effects of the steps before the failure.
     let observed = match failed {
         true => K::observe(ctx, object).await.unwrap_or(observed),
         false => observed,
@@ -175,42 +177,46 @@ where
     Ok(again)
 }
 
-async fn write_status<K: Kind>(ctx: &Context, object: &K::Object, status: K::Status) -> Result<(), Error>
+async fn write_status<K: Reconciler>(
+    ctx: &Context,
+    object: &K::Object,
+    status: K::Status,
+) -> Result<(), Error>
 where
     <K::Object as Resource>::DynamicType: Default,
 {
     if object.status() == Some(&status) {
         return Ok(());
     }
-    ctx.sign_of_life.is_given(ctx).await?;
+    ctx.lease.ensure_renewed().await?;
     let mut changed = object.clone();
     *changed.status_mut() = Some(status.clone());
     let written = api::<K::Object>(ctx, object).replace_status(&object.name_any(), &post(), &changed).await;
     match written.map_err(Error::api("write the status")) {
         Ok(mut answer) => {
             answer.meta_mut().managed_fields = None;
-            if ctx.definitions.are_older(&status, answer.status()) {
-                // What the control plane does not know it dropped: were that seen as a difference, it would be
-                // written again and again.
+            if ctx.definitions.check_response(&status, answer.status()) {
+                // The control plane dropped fields that it does not know. Treating that as a difference would write the
+                // status again and again.
                 *answer.status_mut() = Some(status.clone());
-                ctx.concern(Key::Host);
+                ctx.enqueue(Key::Host);
             }
             let concerned = ctx.index.written(object, answer);
             for key in concerned {
-                ctx.concern(key);
+                ctx.enqueue(key);
             }
             let before = object.status().map(K::conditions);
-            announce(ctx, object, before, K::conditions(&status));
+            record_event(ctx, object, before, K::conditions(&status));
             Ok(())
         }
-        // It is gone: nobody is left to be told.
+        // The object is gone, so there is no status to write.
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// One event for each new reason of `Ready`.
-fn announce<O: Resource>(ctx: &Context, object: &O, before: Option<&Conditions>, now: &Conditions)
+/// Records one event for each new reason of `Ready`.
+fn record_event<O: Resource>(ctx: &Context, object: &O, before: Option<&Conditions>, now: &Conditions)
 where
     O::DynamicType: Default,
 {
@@ -239,14 +245,17 @@ pub(crate) fn post() -> PostParams {
     PostParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// Lets go of an object: what it stood for is no longer on this host.
+/// Removes this host's finalizer from an object of which nothing is left on this host.
 ///
-/// *Guarantees:* only of the very object and version that was looked at.
+/// *Guarantees:* only from exactly this object (uid) at exactly this resourceVersion.
 pub(crate) async fn release<O>(ctx: &Context, object: &O) -> Result<(), Error>
 where
     O: Indexed + Resource<Scope = NamespaceResourceScope> + DeserializeOwned + Debug,
     O::DynamicType: Default,
 {
+    if O::departed(&mut ctx.index.read()).is_some_and(|departed| departed.forget(object)) {
+        return Ok(());
+    }
     let finalizers: Vec<&String> = object.finalizers().iter().filter(|f| *f != HOST_FINALIZER).collect();
     if finalizers.len() == object.finalizers().len() {
         return Ok(());
@@ -266,9 +275,13 @@ where
     }
 }
 
-/// Whether our finalizer was just taken off this object: then there is no status left to write.
+fn is_departed<O: Indexed>(ctx: &Context, object: &O) -> bool {
+    O::departed(&mut ctx.index.read()).is_some_and(|departed| departed.contains(object))
+}
+
+/// Whether our finalizer was just removed from this object, so that there is no status left to write.
 fn released<O: Indexed>(ctx: &Context, object: &O) -> bool {
-    if object.meta().deletion_timestamp.is_none() {
+    if object.meta().deletion_timestamp.is_none() || is_departed(ctx, object) {
         return false;
     }
     let name = crate::queue::ObjectName::new(object.namespace().unwrap_or_default(), object.name_any());

@@ -1,8 +1,8 @@
-//! Whether the control plane's definitions go with this agent: each of them carries the version it is of.
+//! Whether the control plane's CustomResourceDefinitions match this agent: each is labelled with its version.
 //!
-//! Within an API version changes are additive, so an agent of another version works; but older definitions drop some of
-//! what it reports, and of newer ones it does not know every field that a user may have declared. So an older agent
-//! keeps the VMs it has and takes no new ones.
+//! Within an API version changes are additive, so an agent of another version works. But older definitions drop some of
+//! the fields it reports, and of newer ones it does not know every field that a user may have declared. An older agent
+//! therefore keeps the VMs it has and takes no new ones.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,34 +18,35 @@ use tokio::time::Instant;
 
 /// The version this agent was built for.
 const OWN: &str = env!("CARGO_PKG_VERSION");
-/// How often the definitions are looked at: people change them seldom.
-const LOOK_EVERY: Duration = Duration::from_secs(300);
-/// The definition that is looked at, for all of them: they are applied together.
-const LOOKED_AT: &str = "hosts.berth.dev";
+/// Minimum interval between two reads of the definitions. Until the first read, an older agent may take VMs with fields
+/// it does not know.
+const REFRESH_EVERY: Duration = Duration::from_secs(60);
+/// The definition that is read on behalf of all of them: they are applied together.
+const SAMPLE: &str = "hosts.berth.dev";
 
-/// How the definitions stand to this agent.
+/// How the definitions' version compares with this agent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// They are of its version, or it is not known.
+pub(crate) enum VersionSkew {
+    /// Same version, or not known.
     #[default]
     Same,
-    /// They are older; the version, where they say one.
+    /// Older, with their version if they are labelled.
     Older(Option<String>),
-    /// They are newer, of this version.
+    /// Newer, with their version.
     Newer(String),
 }
 
-/// What was found of the control plane's definitions.
+/// The observed state of the control plane's definitions.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
-    /// An answer to a write lacked something of what was written.
+    /// Whether the response to a write lacked a field that was written.
     dropped: AtomicBool,
-    looked: Mutex<(Option<Instant>, Standing)>,
+    last_read: Mutex<(Option<Instant>, VersionSkew)>,
 }
 
 impl Definitions {
-    /// Whether the answer to a write lacks something of what was written.
-    pub(crate) fn are_older<S: Serialize>(&self, written: &S, answered: Option<&S>) -> bool {
+    /// Whether the response to a write lacks a field that was written.
+    pub(crate) fn check_response<S: Serialize>(&self, written: &S, answered: Option<&S>) -> bool {
         let value = |status: &S| serde_json::to_value(status).ok();
         let older = value(written) != answered.and_then(value);
         if older && !self.dropped.swap(true, Relaxed) {
@@ -57,32 +58,32 @@ impl Definitions {
         older
     }
 
-    /// How they stand, as far as was seen.
-    pub(crate) fn standing(&self) -> Standing {
-        match self.looked().1.clone() {
-            Standing::Same if self.dropped.load(Relaxed) => Standing::Older(None),
-            standing => standing,
+    /// Returns how the definitions compare, as far as observed.
+    pub(crate) fn version_skew(&self) -> VersionSkew {
+        match self.last_read().1.clone() {
+            VersionSkew::Same if self.dropped.load(Relaxed) => VersionSkew::Older(None),
+            skew => skew,
         }
     }
 
-    /// Looks at the version of the definitions, every few minutes at most. What cannot be read changes nothing.
-    pub(crate) async fn look(&self, client: &Client) {
-        if self.looked().0.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+    /// Reads the version of the definitions, at most once a minute. A failed read changes nothing.
+    pub(crate) async fn refresh(&self, client: &Client) {
+        if self.last_read().0.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
             return;
         }
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let found: kube::Result<PartialObjectMeta<_>> = definitions.get_metadata(LOOKED_AT).await;
-        let standing = match found {
-            Ok(definition) => standing(definition.labels().get(VERSION_LABEL).map(String::as_str)),
+        let found: kube::Result<PartialObjectMeta<_>> = definitions.get_metadata(SAMPLE).await;
+        let skew = match found {
+            Ok(definition) => version_skew(definition.labels().get(VERSION_LABEL).map(String::as_str)),
             Err(error) => {
                 tracing::debug!(%error, "the version of the definitions cannot be read");
                 return;
             }
         };
-        let before = std::mem::replace(&mut *self.looked(), (Some(Instant::now()), standing.clone())).1;
-        if before != standing {
-            match &standing {
-                Standing::Same => {
+        let before = std::mem::replace(&mut *self.last_read(), (Some(Instant::now()), skew.clone())).1;
+        if before != skew {
+            match &skew {
+                VersionSkew::Same => {
                     tracing::info!("the control plane's definitions are of this agent's version")
                 }
                 other => tracing::warn!("{}", text(other).unwrap_or_default()),
@@ -90,40 +91,40 @@ impl Definitions {
         }
     }
 
-    fn looked(&self) -> MutexGuard<'_, (Option<Instant>, Standing)> {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_read(&self) -> MutexGuard<'_, (Option<Instant>, VersionSkew)> {
+        self.last_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is said of definitions that do not go with this agent, and what to do.
-pub(crate) fn text(standing: &Standing) -> Option<String> {
-    match standing {
-        Standing::Same => None,
-        Standing::Older(version) => {
+/// Returns the message for definitions that do not match this agent, with what to do about it.
+pub(crate) fn text(skew: &VersionSkew) -> Option<String> {
+    match skew {
+        VersionSkew::Same => None,
+        VersionSkew::Older(version) => {
             let version = version.as_ref().map(|v| format!(" (they are of {v})")).unwrap_or_default();
             Some(format!(
                 "the control plane's definitions are older than this agent, which is of {OWN}{version}: what they do not \
                  know is not shown; apply `berth crds` of {OWN}"
             ))
         }
-        Standing::Newer(version) => Some(format!(
+        VersionSkew::Newer(version) => Some(format!(
             "the control plane's definitions are of {version} and this agent of {OWN}, which does not know all that can be \
              declared there: its VMs go on, and it takes no new ones until berth is updated on this host"
         )),
     }
 }
 
-/// Definitions without a version are from before they had one.
-fn standing(version: Option<&str>) -> Standing {
-    let Some(version) = version else { return Standing::Older(None) };
+/// Compares the version with this agent's. Definitions without a label predate the label.
+fn version_skew(version: Option<&str>) -> VersionSkew {
+    let Some(version) = version else { return VersionSkew::Older(None) };
     match compare(version, OWN) {
-        Some(Ordering::Less) => Standing::Older(Some(version.to_owned())),
-        Some(Ordering::Greater) => Standing::Newer(version.to_owned()),
-        Some(Ordering::Equal) | None => Standing::Same,
+        Some(Ordering::Less) => VersionSkew::Older(Some(version.to_owned())),
+        Some(Ordering::Greater) => VersionSkew::Newer(version.to_owned()),
+        Some(Ordering::Equal) | None => VersionSkew::Same,
     }
 }
 
-/// Major and minor versions: patches do not change definitions. None of what is no version.
+/// Compares major and minor versions; patch releases do not change definitions. Returns None if one is not a version.
 fn compare(one: &str, other: &str) -> Option<Ordering> {
     let parts = |text: &str| -> Option<(u32, u32)> {
         let mut parts = text.split(['.', '-', '+']);
@@ -142,18 +143,18 @@ mod tests {
     fn a_field_the_control_plane_drops_is_noticed() {
         let definitions = Definitions::default();
         let sent = json!({"a": 1, "new": 2});
-        assert!(!definitions.are_older(&sent, Some(&sent)));
-        assert_eq!(definitions.standing(), Standing::Same);
-        assert!(definitions.are_older(&sent, Some(&json!({"a": 1}))));
-        assert_eq!(definitions.standing(), Standing::Older(None));
+        assert!(!definitions.check_response(&sent, Some(&sent)));
+        assert_eq!(definitions.version_skew(), VersionSkew::Same);
+        assert!(definitions.check_response(&sent, Some(&json!({"a": 1}))));
+        assert_eq!(definitions.version_skew(), VersionSkew::Older(None));
     }
 
     #[test]
     fn versions_are_compared_by_number_and_without_their_patch() {
-        assert_eq!(standing(Some(OWN)), Standing::Same);
-        assert_eq!(standing(Some("99.10.0")), Standing::Newer("99.10.0".into()));
-        assert_eq!(standing(None), Standing::Older(None));
-        assert_eq!(standing(Some("nonsense")), Standing::Same);
+        assert_eq!(version_skew(Some(OWN)), VersionSkew::Same);
+        assert_eq!(version_skew(Some("99.10.0")), VersionSkew::Newer("99.10.0".into()));
+        assert_eq!(version_skew(None), VersionSkew::Older(None));
+        assert_eq!(version_skew(Some("nonsense")), VersionSkew::Same);
         assert_eq!(compare("0.10.0", "0.9.7"), Some(Ordering::Greater));
         assert_eq!(compare("1.2.3-rc.1", "1.2.9"), Some(Ordering::Equal));
         assert_eq!(compare("0.9.0", "1.0.0"), Some(Ordering::Less));

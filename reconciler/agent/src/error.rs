@@ -1,59 +1,64 @@
-//! Why a reconcile did not get to its end, what a condition calls it, and whether trying again helps.
+//! Why a reconcile failed, the reason reported in conditions, and whether a retry helps.
+
+use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
 use berth_qemu::block::BlockError;
-use berth_qemu::guest_agent::GuestAgentError;
-use berth_qemu::qmp::QmpError;
 
-use crate::machine::Refusal;
-use crate::system::{Retry, SystemError};
+use crate::machine::MachineError;
+use berth_engine::ErrorChain;
+use berth_host::{Retry, SystemError};
+use berth_qemu::process::LaunchError;
 
 /// Why an agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The name cannot be that of a Host.
+    /// The name is not valid for a Host.
     #[error(
         "{name:?} is no host name: it must be DNS labels (lower-case letters, digits and '-') joined by dots"
     )]
     HostName { name: String },
-    /// Another agent is this host, and lives.
+    /// Another live agent is this host.
     #[error(
         "another machine is host {host} (its agent {holder} renews the Lease {host} in berth-system): two machines \
          cannot be one host. Give this one a name of its own (--host-name, and a join string for that name), or stop \
          the other agent; one that is gone for good loses the name after 40 seconds"
     )]
     Taken { host: String, holder: String },
-    /// Somebody declared the host gone for good.
+    /// An administrator declared the host permanently gone.
     #[error(
         "host {host} was declared gone for good (Host.spec.fenced): what runs here is nobody's any more. Stop it, \
          then let this machine join under a name of its own with another --state-dir"
     )]
     Fenced { host: String },
-    /// The control plane does not know the credential any more.
+    /// The control plane no longer accepts the credential.
     #[error(
         "the control plane no longer accepts the credential of host {host}: it was revoked or has run out. Its VMs go \
          on running. To join again: `berth token create {host}`, then `berth host --join STRING`"
     )]
     Unauthorized { host: String },
-    /// The site moved to another control plane, which has something ready for this host to go there with.
+    /// The site moved to another control plane, which holds what this host needs to join it.
     #[error("host {host} belongs to another control plane now: the site has moved")]
     Moved { host: String },
-    /// The control plane is not the one in charge any more: it came back from a backup, say.
+    /// The control plane is no longer the one in charge; for example, it was restored from a backup.
     #[error("this control plane does not command host {host} any more: {why}")]
     Deposed { host: String, why: String },
 }
 
-/// Why one reconcile failed. Named by what was attempted.
+/// Interval of retries after a failure for lack of space.
+pub(crate) const RETRY_SPACE_EVERY: Duration = Duration::from_secs(10);
+
+/// Why one reconcile failed. Variants are named after the attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
     System(#[from] SystemError),
     #[error("cannot {attempt}")]
     Api { attempt: &'static str, source: Box<kube::Error> },
-    /// Another agent is this host, and lives.
+    /// Another live agent is this host.
     #[error("another agent is this host: {holder}")]
     Taken { holder: String },
-    /// Another agent was this host; whether it lives is not known yet.
+    /// Another agent was this host; whether it is alive is not known yet.
     #[error("another agent has the Lease: {holder}")]
     Waiting { holder: String },
     /// The site moved to another control plane.
@@ -62,25 +67,24 @@ pub(crate) enum Error {
     /// The control plane does not command this host.
     #[error("the control plane does not command this host: {why}")]
     NotInCharge { why: String },
-    /// Somebody else wrote the object since it was read.
+    /// The object was modified by another writer since it was read.
     #[error("the object was changed meanwhile")]
     Conflict,
-    #[error("cannot change the machine's disks")]
-    Block(#[from] BlockError),
-    #[error("cannot drive the machine")]
-    Monitor(#[from] QmpError),
-    #[error("cannot ask the guest's agent")]
-    Guest(#[from] GuestAgentError),
     #[error(transparent)]
-    Refused(#[from] Refusal),
-    #[error("the machine is not there any more")]
-    MachineGone,
-    /// A disk's users are being worked out at this moment.
-    #[error("disk {name} is being settled")]
-    Settling { name: String },
-    /// It was asked to let go, and has not yet.
+    Machine(#[from] MachineError),
+    /// The guest was asked to release the disk and has not done so yet.
     #[error("the guest still holds disk {name}")]
     StillHeld { name: String },
+    /// Without these addresses the firewall would let guests reach hosts.
+    #[error(
+        "the addresses of the site's hosts are not known yet (ConfigMap berth-host-addresses in berth-system)"
+    )]
+    NoHostAddresses,
+    /// One of the VM's networks is not created on this host; the next plan reports that in the VM's status.
+    #[error("{why}")]
+    NetworkRefused { why: String },
+    #[error("the record of the control plane that this host obeys cannot be read: {detail}")]
+    SiteRecord { detail: String },
     #[error("the instance's journal cannot be read: {detail}")]
     Journal { detail: String },
 }
@@ -97,23 +101,25 @@ impl Error {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(s) if s.code == 404))
     }
 
-    /// The control plane does not know who we are.
+    /// Whether the control plane rejected our credential (HTTP 401).
     pub(crate) fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(s) if s.code == 401))
     }
 
-    /// What conditions, events and metrics call it.
+    /// Returns the reason for conditions, events and metrics.
     pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::System(error) => error.reason(),
-            Self::Block(BlockError::Spec(_)) => Reason::InvalidSpec,
+            Self::System(error) | Self::Machine(MachineError::System(error)) => reason_of(error),
+            Self::Machine(MachineError::Block(BlockError::Spec(_))) | Self::NetworkRefused { .. } => {
+                Reason::InvalidSpec
+            }
             _ => Reason::Retrying,
         }
     }
 
-    /// Whether it is for want of room on a disk, this host's or the control plane's: whoever makes some tells nobody, so
-    /// that it is looked for at short intervals, and never backed off from.
-    pub(crate) fn waits_for_room(&self) -> bool {
+    /// Whether the failure is a lack of space on a disk, this host's or the control plane's (HTTP 507). Freeing space
+    /// causes no event, so such a failure is retried at a short fixed interval without back-off.
+    pub(crate) fn is_no_space(&self) -> bool {
         let is_full = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 507);
         match self {
             Self::Api { source, .. } => is_full(source),
@@ -121,33 +127,32 @@ impl Error {
         }
     }
 
-    /// Back off, or wait until something changes.
+    /// Returns whether to back off or to wait for a change.
     pub(crate) fn retry(&self) -> Retry {
         match self {
-            Self::System(error) => error.retry(),
-            Self::Block(BlockError::Spec(_)) => Retry::WaitForChange,
+            Self::System(error) | Self::Machine(MachineError::System(error)) => error.retry(),
+            Self::Machine(MachineError::Block(BlockError::Spec(_))) => Retry::WaitForChange,
             _ => Retry::Backoff,
         }
     }
 
-    /// Whether it says nothing about the object, only about the moment: such a one is tried again quickly and
-    /// does not show in a status.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Whether the error concerns only the moment and not the object: it is retried soon and not shown in the status.
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::Conflict
-                | Self::Settling { .. }
                 | Self::StillHeld { .. }
-                | Self::Refused(_)
-                | Self::MachineGone
+                | Self::Machine(
+                    MachineError::Illegal(_) | MachineError::Gone | MachineError::ReservationBlocked { .. }
+                )
         )
     }
 
-    /// How an object with this error stands.
+    /// Returns the readiness of an object with this error.
     pub(crate) fn readiness(&self) -> Readiness {
         let stalled = match self {
-            Self::System(error) => error.is_stalled(),
-            Self::Block(BlockError::Spec(_)) => true,
+            Self::System(error) | Self::Machine(MachineError::System(error)) => is_stalled(error),
+            Self::Machine(MachineError::Block(BlockError::Spec(_))) => true,
             _ => false,
         };
         if stalled {
@@ -157,27 +162,52 @@ impl Error {
         }
     }
 
-    /// The error with all its causes in one line.
+    /// Returns the error with all its sources in one line.
     pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(cause) = next {
-            let cause_text = cause.to_string();
-            // Some libraries repeat their source in their own text.
-            if !text.ends_with(&cause_text) {
-                text.push_str(": ");
-                text.push_str(&cause_text);
-            }
-            next = cause.source();
-        }
-        text
+        ErrorChain(self).to_string()
     }
+}
+
+/// Returns the reason that a failure on the host has in conditions, events and metrics.
+pub(crate) fn reason_of(error: &SystemError) -> Reason {
+    match error {
+        SystemError::ImageNotFound { .. } => Reason::ImageNotFound,
+        SystemError::ChecksumMismatch { .. } => Reason::ChecksumMismatch,
+        SystemError::ImageNotAllowed { .. } => Reason::ImageNotAllowed,
+        SystemError::ImageRefused { .. } => Reason::ImageInvalid,
+        SystemError::ImageTooLarge { .. } => Reason::ImageTooLarge,
+        SystemError::ImageNotCached { .. } => Reason::WaitingForImage,
+        SystemError::SmallerThanImage { .. } => Reason::DiskSmallerThanImage,
+        SystemError::Shrink { .. } | SystemError::Invalid { .. } => Reason::InvalidSpec,
+        SystemError::VolumeLost { .. } | SystemError::VolumeDamaged { .. } => Reason::DiskLost,
+        SystemError::NoSpace { .. } => Reason::NoSpace,
+        SystemError::ProgramMissing { .. } => Reason::NotSupported,
+        SystemError::Launch(error) => match error {
+            LaunchError::NoBinary { .. } => Reason::QemuMissing,
+            LaunchError::Spec(_) => Reason::InvalidSpec,
+            LaunchError::Exited { .. } | LaunchError::Unresponsive { .. } => Reason::QemuFailed,
+            _ => Reason::Retrying,
+        },
+        SystemError::Download { .. }
+        | SystemError::ImageInUse { .. }
+        | SystemError::File { .. }
+        | SystemError::Network { .. }
+        | SystemError::Program { .. }
+        | SystemError::Process(_)
+        | SystemError::Monitor(_)
+        | SystemError::GuestAgent(_)
+        | SystemError::NotRunning { .. }
+        | SystemError::StillRunning { .. } => Reason::Retrying,
+    }
+}
+
+/// Whether a person has to intervene (a `Stalled` condition).
+pub(crate) fn is_stalled(error: &SystemError) -> bool {
+    !matches!(reason_of(error), Reason::Retrying | Reason::WaitingForImage)
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_qemu::process::LaunchError;
-
     use super::*;
 
     #[test]
@@ -197,14 +227,28 @@ mod tests {
             let status = kube::core::Status { code, ..Default::default() };
             Error::api("write")(kube::Error::Api(status.into()))
         };
-        assert!(refused(507).waits_for_room());
-        assert!(!refused(500).waits_for_room());
+        assert!(refused(507).is_no_space());
+        assert!(!refused(500).is_no_space());
     }
 
     #[test]
     fn a_conflict_passes_and_is_no_state_of_the_object() {
         let status = kube::core::Status { code: 409, ..Default::default() };
         let error = Error::api("write")(kube::Error::Api(status.into()));
-        assert!(error.is_passing());
+        assert!(error.is_transient());
+    }
+
+    #[test]
+    fn a_missing_image_or_too_small_a_disk_stalls_and_a_broken_download_does_not() {
+        let gone = SystemError::ImageNotFound { url: "http://a/b".to_owned(), detail: "404".to_owned() };
+        let small = SystemError::SmallerThanImage { size: 1, image: 2 };
+        let broken = SystemError::Download { url: "http://a/b".to_owned(), detail: "cut off".to_owned() };
+        assert_eq!([&gone, &small, &broken].map(is_stalled), [true, true, false]);
+        let without_qemu = LaunchError::NoBinary { binary: "qemu-system-x86_64".into() };
+        assert_eq!(reason_of(&without_qemu.into()), Reason::QemuMissing);
+        assert_eq!(
+            reason_of(&SystemError::ImageNotCached { digest: "d".to_owned() }),
+            Reason::WaitingForImage
+        );
     }
 }

@@ -1,6 +1,9 @@
-//! What the control plane last told us, and which objects a change concerns. Synchronous: no I/O, no waiting.
+//! The last state received from the control plane, and which objects a change concerns. Synchronous: no I/O, no
+//! waiting.
 //!
-//! Order is that of the names, so that equal contents are worked through equally.
+//! Objects are ordered by name, so that equal contents are processed in the same order.
+
+mod departed;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +15,11 @@ use berth_api::{
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
+use crate::host_addresses::HostAddresses;
 use crate::queue::{Key, ObjectName};
+pub(crate) use departed::Departed;
+
+const DEFAULT_MTU: u16 = 1500;
 
 /// The objects of one kind.
 #[derive(Debug)]
@@ -29,7 +36,7 @@ impl<K> Default for Table<K> {
     }
 }
 
-/// An object before and after; one of them at least.
+/// An object before and after a change; at least one of the two is present.
 #[derive(Debug)]
 pub(crate) struct Change<K> {
     pub(crate) name: ObjectName,
@@ -42,7 +49,7 @@ impl<K: ResourceExt + Clone> Table<K> {
         self.objects.get(name).cloned()
     }
 
-    /// In this namespace, else in the shared one.
+    /// Returns the object of this name in this namespace, else in the shared one.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.get(&ObjectName::new(namespace, name))
             .or_else(|| self.get(&ObjectName::new(SHARED_NAMESPACE, name)))
@@ -56,8 +63,8 @@ impl<K: ResourceExt + Clone> Table<K> {
         self.synced
     }
 
-    /// Takes in what a watch told. Returns what really changed.
-    fn take(&mut self, event: Event<K>) -> Vec<Change<K>> {
+    /// Applies a watch event. Returns the actual changes.
+    fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
         match event {
             Event::Init => {
                 self.incoming = Some(BTreeMap::new());
@@ -101,7 +108,7 @@ impl<K: ResourceExt + Clone> Table<K> {
         changes
     }
 
-    /// Takes in what the control plane answered to our own write of `base`, unless something newer is here.
+    /// Stores the response to our own write of `base`, unless the table holds a newer version.
     fn written(&mut self, base: &K, answer: K) {
         let name = name_of(&answer);
         let known = self.objects.get(&name);
@@ -115,7 +122,7 @@ fn name_of<K: ResourceExt>(object: &K) -> ObjectName {
     ObjectName::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Everything this agent watches.
+/// All objects this agent watches.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) vms: Table<VM>,
@@ -127,6 +134,9 @@ pub(crate) struct Tables {
     pub(crate) networks: Table<Network>,
     pub(crate) pools: Table<StoragePool>,
     pub(crate) hosts: Table<Host>,
+    pub(crate) host_addresses: HostAddresses,
+    pub(crate) departed_vms: Departed<VM>,
+    pub(crate) departed_disks: Departed<Disk>,
 }
 
 impl Tables {
@@ -140,9 +150,10 @@ impl Tables {
             && self.networks.is_synced()
             && self.pools.is_synced()
             && self.hosts.is_synced()
+            && self.host_addresses.is_synced()
     }
 
-    /// The attachments of a VM.
+    /// Returns the attachments of a VM.
     pub(crate) fn attachments_of(
         &self,
         vm: &ObjectName,
@@ -162,7 +173,18 @@ pub(crate) fn instance_of(vm: &VM) -> Option<&str> {
     vm.status.as_ref()?.instance_id.as_deref()
 }
 
-/// CPUs and bytes of guest memory a VM takes of this host, see [`size_taken`].
+/// Returns the MTU for the guests of a network: the one the controllers found to fit, which is the same on all hosts.
+pub(crate) fn mtu_of(network: &Network) -> u16 {
+    let fits = network.status.as_ref().and_then(|s| s.mtu).or(network.spec.mtu);
+    fits.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(DEFAULT_MTU)
+}
+
+/// Returns the volume id of a bound disk.
+pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
+    disk.status.as_ref()?.volume_id.as_deref()
+}
+
+/// Returns the CPUs and bytes of guest memory a VM takes of this host, see [`size_taken`].
 pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<(i64, u64)> {
     let class = tables.classes.find(&name.namespace, vm.spec.class.as_str());
     let declared = class.and_then(|c| Some((c.spec.cpus, c.spec.memory.bytes().ok()?)));
@@ -175,14 +197,14 @@ pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<(i6
     size_taken(declared, has, offered)
 }
 
-/// The tables, shared.
+/// The shared tables.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     tables: Mutex<Tables>,
 }
 
 impl Index {
-    /// A look at the tables. Never held across a wait: the guard is not `Send`.
+    /// Locks the tables. Never held across an await: the guard is not `Send`.
     pub(crate) fn read(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,36 +214,45 @@ impl Index {
 pub(crate) trait Indexed: ResourceExt + Clone + Sized {
     fn table(tables: &mut Tables) -> &mut Table<Self>;
 
-    /// What has to be looked at when an object is like this.
-    fn concerns(name: &ObjectName, object: &Self, tables: &Tables) -> Vec<Key>;
+    /// Returns the deleted objects of this kind, if the kind tracks them.
+    fn departed(_: &mut Tables) -> Option<&mut Departed<Self>> {
+        None
+    }
 
-    /// What has to be looked at when an object has changed: whatever one or the other concerns.
-    fn change_concerns(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+    /// Returns the keys to enqueue for an object in this state.
+    fn keys_of(name: &ObjectName, object: &Self, tables: &Tables) -> Vec<Key>;
+
+    /// Returns the keys to enqueue for a changed object: those of its old and its new state.
+    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
         let both = [&change.old, &change.new];
-        both.into_iter().flatten().flat_map(|object| Self::concerns(&change.name, object, tables)).collect()
+        both.into_iter().flatten().flat_map(|object| Self::keys_of(&change.name, object, tables)).collect()
     }
 }
 
 impl Index {
-    /// Takes in what a watch told; returns what to look at.
-    pub(crate) fn take<K: Indexed>(&self, event: Event<K>) -> Vec<Key> {
+    /// Applies a watch event; returns the keys to enqueue.
+    pub(crate) fn apply<K: Indexed>(&self, event: Event<K>) -> Vec<Key> {
         let mut tables = self.read();
-        let changes = K::table(&mut tables).take(event);
+        let is_deletion = matches!(event, Event::Delete(_));
+        let changes = K::table(&mut tables).apply(event);
+        if is_deletion && let Some(departed) = K::departed(&mut tables) {
+            changes.iter().filter_map(|change| change.old.clone()).for_each(|object| departed.record(object));
+        }
         let mut keys = Vec::new();
         for change in changes {
-            keys.extend(K::change_concerns(&change, &tables));
+            keys.extend(K::keys_of_change(&change, &tables));
         }
         keys.sort();
         keys.dedup();
         keys
     }
 
-    /// Takes in the answer to a write of ours; returns what else to look at.
+    /// Stores the response to one of our own writes; returns the other keys to enqueue.
     pub(crate) fn written<K: Indexed>(&self, base: &K, answer: K) -> Vec<Key> {
         let mut tables = self.read();
         let name = name_of(&answer);
         K::table(&mut tables).written(base, answer.clone());
-        K::concerns(&name, &answer, &tables)
+        K::keys_of(&name, &answer, &tables)
     }
 }
 
@@ -230,7 +261,11 @@ impl Indexed for VM {
         &mut tables.vms
     }
 
-    fn concerns(name: &ObjectName, vm: &Self, tables: &Tables) -> Vec<Key> {
+    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
+        Some(&mut tables.departed_vms)
+    }
+
+    fn keys_of(name: &ObjectName, vm: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = vec![Key::Vm(name.clone()), Key::Network, Key::Host];
         keys.extend(vm.spec.disks.iter().map(|d| Key::Disk(name.beside(d.name.as_str()))));
         let attached = vm.status.iter().flat_map(|s| &s.disks);
@@ -248,7 +283,11 @@ impl Indexed for Disk {
         &mut tables.disks
     }
 
-    fn concerns(name: &ObjectName, disk: &Self, tables: &Tables) -> Vec<Key> {
+    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
+        Some(&mut tables.departed_disks)
+    }
+
+    fn keys_of(name: &ObjectName, disk: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = vec![Key::Disk(name.clone()), Key::Host];
         keys.extend(tables.vms_where(|vm_name, vm| {
             vm_name.namespace == name.namespace && vm.spec.disks.iter().any(|d| d.name.as_str() == name.name)
@@ -269,7 +308,7 @@ impl Indexed for HotswapDiskAttachment {
         &mut tables.attachments
     }
 
-    fn concerns(name: &ObjectName, attachment: &Self, _: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, attachment: &Self, _: &Tables) -> Vec<Key> {
         vec![
             Key::Attachment(name.clone()),
             Key::Vm(name.beside(attachment.spec.vm.as_str())),
@@ -283,7 +322,7 @@ impl Indexed for PublicIP {
         &mut tables.public_ips
     }
 
-    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = tables.vms_where(|vm_name, vm| {
             let names_it = |n: &berth_api::vm::NetworkInterface| {
                 n.public_ip.as_ref().is_some_and(|p| p.as_str() == name.name)
@@ -300,7 +339,7 @@ impl Indexed for Image {
         &mut tables.images
     }
 
-    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let uses = |disk: &Disk| disk.spec.image.as_ref().is_some_and(|i| i.as_str() == name.name);
         let disks = tables.disks.all().filter(|(_, disk)| uses(disk));
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::Disk(name.clone())).collect();
@@ -314,7 +353,7 @@ impl Indexed for VMClass {
         &mut tables.classes
     }
 
-    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = tables.vms_where(|_, vm| vm.spec.class.as_str() == name.name);
         keys.push(Key::Host);
         keys
@@ -326,23 +365,23 @@ impl Indexed for Network {
         &mut tables.networks
     }
 
-    fn concerns(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = tables
             .vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name));
         keys.push(Key::Network);
         keys
     }
 
-    /// That a network came to another host or left one is no VM's business, and happens often where hosts are many.
-    fn change_concerns(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+    /// A network that is added to or removed from another host concerns no VM, and happens often on large sites.
+    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
         if let (Some(old), Some(new)) = (&change.old, &change.new)
             && old.spec == new.spec
-            && crate::network::mtu_of(old) == crate::network::mtu_of(new)
+            && mtu_of(old) == mtu_of(new)
         {
             return vec![Key::Network];
         }
         let both = [&change.old, &change.new];
-        both.into_iter().flatten().flat_map(|object| Self::concerns(&change.name, object, tables)).collect()
+        both.into_iter().flatten().flat_map(|object| Self::keys_of(&change.name, object, tables)).collect()
     }
 }
 
@@ -351,7 +390,7 @@ impl Indexed for StoragePool {
         &mut tables.pools
     }
 
-    fn concerns(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
+    fn keys_of(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
         vec![Key::Host]
     }
 }
@@ -361,7 +400,7 @@ impl Indexed for Host {
         &mut tables.hosts
     }
 
-    fn concerns(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
+    fn keys_of(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
         vec![Key::Host]
     }
 }
@@ -395,21 +434,21 @@ mod tests {
     #[test]
     fn a_disk_concerns_the_vms_that_list_it() {
         let index = Index::default();
-        index.take(Event::Apply(vm("web", "root")));
-        index.take(Event::Apply(vm("db", "other")));
-        let keys = index.take(Event::Apply(disk("root", "1")));
+        index.apply(Event::Apply(vm("web", "root")));
+        index.apply(Event::Apply(vm("db", "other")));
+        let keys = index.apply(Event::Apply(disk("root", "1")));
         assert_eq!(keys, [Key::Disk(name("root")), Key::Vm(name("web")), Key::Host]);
     }
 
     #[test]
     fn a_list_replaces_everything_at_once_and_tells_of_what_vanished() {
         let index = Index::default();
-        index.take(Event::Apply(disk("a", "1")));
-        index.take(Event::Apply(disk("b", "2")));
-        index.take::<Disk>(Event::Init);
-        index.take(Event::InitApply(disk("b", "2")));
+        index.apply(Event::Apply(disk("a", "1")));
+        index.apply(Event::Apply(disk("b", "2")));
+        index.apply::<Disk>(Event::Init);
+        index.apply(Event::InitApply(disk("b", "2")));
         assert!(index.read().disks.get(&name("a")).is_some(), "not replaced before the list is complete");
-        let keys = index.take::<Disk>(Event::InitDone);
+        let keys = index.apply::<Disk>(Event::InitDone);
         assert_eq!(keys, [Key::Disk(name("a")), Key::Host]);
         assert!(index.read().disks.get(&name("a")).is_none());
     }
@@ -417,15 +456,15 @@ mod tests {
     #[test]
     fn our_own_write_does_not_come_back_as_a_change() {
         let index = Index::default();
-        index.take(Event::Apply(disk("a", "1")));
+        index.apply(Event::Apply(disk("a", "1")));
         index.written(&disk("a", "1"), disk("a", "2"));
-        assert_eq!(index.take(Event::Apply(disk("a", "2"))), []);
+        assert_eq!(index.apply(Event::Apply(disk("a", "2"))), []);
     }
 
     #[test]
     fn the_answer_to_a_write_never_hides_something_newer() {
         let index = Index::default();
-        index.take(Event::Apply(disk("a", "3")));
+        index.apply(Event::Apply(disk("a", "3")));
         index.written(&disk("a", "1"), disk("a", "2"));
         let known = index.read().disks.get(&name("a")).and_then(|d| d.resource_version());
         assert_eq!(known.as_deref(), Some("3"));

@@ -1,45 +1,51 @@
-//! The host agent: makes what is bound to this host real, and keeps it so.
+//! The host agent: realises what is bound to this host and keeps it so.
 //!
 //! ```text
-//!  control plane ──watch──▶ index ──keys──▶ queue ──one at a time per object──▶ observe ▸ plan ▸ apply ▸ status
-//!        ▲                                    ▲                                    │             │
-//!        └────────────── status ──────────────┼────────────────────────────────────┘             ▼
-//!                                             └── machines (one driver task per running QEMU) ◀── System
+//!  run ─▶ lease ─▶ site              one agent a host, one control plane a site
+//!   │
+//!   ├─▶ watch ──▶ index ──keys──▶ queue ──one at a time per object──▶ kinds/<kind>: observe ▸ plan ▸ apply ▸ status
+//!   │    ▲ control plane            ▲                                       │          (run by converge)
+//!   │    └───────── status ─────────┼───────────────────────────────────────┤
+//!   │                               │ keys                                  ▼
+//!   └───────────────────────────────┴── context: machine     one driver task per running QEMU
+//!                                                pulls       downloads in the background
+//!                                                networking  what is applied of the host's networks
+//!                                                admission   capacity reserved for VMs
+//!                                                lease_watcher, overhead, definitions, recorder
 //! ```
 //!
-//! A reconcile is told *which* object, never *why*. Everything outside the control plane goes through the
-//! [`system::System`] trait; time and chance are handed in. The agent must not know how any of it is done on a real
-//! host, what other hosts do, or how objects are bound to hosts.
+//! Every kind has a folder in `kinds/` with the same four parts: `observe` only reads, `plan` decides and is pure, `apply`
+//! takes one step, `status` is pure. `converge` runs them. A reconcile knows *which* object to reconcile, never *why*.
 //!
-//! Every kind has one file named after it, with the same four functions: `observe` (the only reader), `plan` (pure),
-//! `apply` (the only writer) and `status` (pure). [`converge`] runs them.
+//! `context` holds what the kinds share; its parts do not know it, nor any kind. Everything outside the control plane goes
+//! through the [`berth_host::System`] trait; clock and randomness are injected.
+//!
+//! The agent must not know how a host implements the trait, what other hosts do, or how objects are bound to hosts.
 
-pub mod clock;
+mod admission;
 pub mod config;
 mod context;
 mod converge;
 mod definitions;
-mod disk;
+mod departed;
 mod error;
-#[cfg(feature = "fake")]
-pub mod fake;
-mod host;
-mod hotswap_disk_attachment;
-mod image;
+mod host_addresses;
 mod index;
+mod journal;
+mod kinds;
+mod lease;
+mod lease_watcher;
 mod machine;
-mod network;
+mod networking;
+mod overhead;
+mod plugging;
 mod pulls;
 mod queue;
 mod recorder;
 mod run;
-mod seekers;
 pub mod site;
-pub mod system;
-mod vm;
 mod watch;
 
-pub use clock::{Clock, RuntimeClock, SystemClock};
 pub use config::AgentConfig;
 pub use error::AgentError;
 pub use run::run;

@@ -1,47 +1,53 @@
-//! The machines that run on this host, as this agent holds them: one driver task each, and who holds which volume.
+//! The machines that run on this host: one driver task each, and which machine has which volume open.
 //!
 //! ```text
-//!   Machine (clones) ──order──▶ driver task ──QMP──▶ QEMU
-//!                    ──question─▶ guest task ──channel──▶ guest agent
+//!   Machine (clones) ──command──▶ driver task ──QMP──▶ QEMU
+//!                    ──request─▶ guest task ──channel──▶ guest agent
 //! ```
 //!
-//! Knows instances and volumes by their identity on disk, nothing of VMs and Disks but whom to wake.
+//! Knows instances and volumes by their identity on disk; of VMs and Disks only the keys to enqueue.
 
 mod driver;
+mod error;
 mod guest;
 mod legal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use berth_qemu::block::{Devices, ObservedDisk, Unplugged};
+use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::error::Error;
 use crate::queue::{Key, Queue};
-use crate::system::{ProcessFacts, System};
-use driver::{Driver, Order};
+use berth_engine::Clock;
+use berth_host::ProcessFacts;
+use driver::{Command, Driver};
+pub(crate) use error::MachineError;
 pub(crate) use guest::GuestFacts;
-use guest::{Question, Talk};
-pub(crate) use legal::{Refusal, has_ended};
+use guest::{GuestRequest, GuestTask};
+pub(crate) use legal::has_ended;
 
-/// Orders waiting for one machine; more askers than that wait their turn.
-const ORDERS: usize = 16;
+/// Length of a machine's request queue; further callers wait for room.
+const QUEUE_LENGTH: usize = 16;
+/// After this time, a connection that failed is opened again.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// How a machine is, read back from its QEMU.
+/// State of a machine, read back from its QEMU.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Look {
-    pub(crate) state: RunState,
+pub(crate) struct MachineState {
+    pub(crate) run_state: RunState,
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
-    /// What QEMU told when the guest ended, if we were there.
+    /// The shutdown event QEMU sent when the guest ended, if the driver was connected.
     pub(crate) ending: Option<Ending>,
-    /// When it was last made to go on after a pause.
+    /// When it was last resumed after a pause.
     pub(crate) resumed_at: Option<Timestamp>,
 }
 
@@ -49,29 +55,29 @@ pub(crate) struct Look {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     pub(crate) by_guest: bool,
-    /// QEMU's word.
+    /// QEMU's shutdown reason.
     pub(crate) reason: String,
 }
 
-/// What a driver has learnt.
+/// State learned by a driver.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct DriverState {
     ending: Option<Ending>,
     resumed_at: Option<Timestamp>,
-    /// The volumes QEMU had when it was last looked at.
+    /// The volumes QEMU had at the last observation.
     volumes: Option<BTreeSet<String>>,
 }
 
-/// Whom a driver tells.
+/// The queue and the guest task that a driver notifies.
 #[derive(Clone, Debug)]
-struct Watcher {
+struct Notifier {
     queue: Arc<Queue>,
     key: Option<Key>,
     guest: Arc<Notify>,
     clock: Arc<dyn Clock>,
 }
 
-impl Watcher {
+impl Notifier {
     fn wake(&self) {
         if let Some(key) = &self.key {
             self.queue.add(key.clone());
@@ -83,73 +89,73 @@ impl Watcher {
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) process: ProcessFacts,
-    orders: mpsc::Sender<Order>,
-    questions: mpsc::Sender<Question>,
-    told: watch::Receiver<Told>,
+    commands: mpsc::Sender<Command>,
+    requests: mpsc::Sender<GuestRequest>,
+    driver: watch::Receiver<DriverState>,
     facts: watch::Receiver<GuestFacts>,
 }
 
 impl Machine {
     async fn ask<T>(
         &self,
-        order: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Order,
-    ) -> Result<T, Error> {
+        command: impl FnOnce(oneshot::Sender<Result<T, MachineError>>) -> Command,
+    ) -> Result<T, MachineError> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(order(reply)).await.map_err(|_| Error::MachineGone)?;
-        answer.await.map_err(|_| Error::MachineGone)?
+        self.commands.send(command(reply)).await.map_err(|_| MachineError::Gone)?;
+        answer.await.map_err(|_| MachineError::Gone)?
     }
 
-    pub(crate) async fn look(&self) -> Result<Look, Error> {
-        self.ask(Order::Look).await
+    pub(crate) async fn state(&self) -> Result<MachineState, MachineError> {
+        self.ask(Command::ReadState).await
     }
 
-    pub(crate) async fn start(&self) -> Result<(), Error> {
-        self.ask(Order::Start).await
+    pub(crate) async fn start(&self) -> Result<(), MachineError> {
+        self.ask(Command::Start).await
     }
 
-    pub(crate) async fn press_power_button(&self) -> Result<(), Error> {
-        self.ask(Order::PressPowerButton).await
+    pub(crate) async fn press_power_button(&self) -> Result<(), MachineError> {
+        self.ask(Command::PressPowerButton).await
     }
 
-    pub(crate) async fn quit(&self) -> Result<(), Error> {
-        self.ask(Order::Quit).await
+    pub(crate) async fn quit(&self) -> Result<(), MachineError> {
+        self.ask(Command::Quit).await
     }
 
-    pub(crate) async fn plug(&self, disk: DiskSpec) -> Result<(), Error> {
-        self.ask(|reply| Order::Plug(Box::new(disk), reply)).await
+    pub(crate) async fn plug(&self, disk: DiskSpec) -> Result<(), MachineError> {
+        self.ask(|reply| Command::Plug(Box::new(disk), reply)).await
     }
 
-    pub(crate) async fn unplug(&self, id: &str) -> Result<Unplugged, Error> {
-        self.ask(|reply| Order::Unplug(id.to_owned(), reply)).await
+    pub(crate) async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
+        self.ask(|reply| Command::Unplug(id.to_owned(), reply)).await
     }
 
-    pub(crate) async fn resize(&self, id: &str, bytes: u64) -> Result<(), Error> {
-        self.ask(|reply| Order::Resize { id: id.to_owned(), bytes, reply }).await
+    pub(crate) async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
+        self.ask(|reply| Command::Resize { id: id.to_owned(), bytes, reply }).await
     }
 
-    /// Where the guest has something of this disk mounted; None: it has no agent to ask.
+    /// Returns the disk's mount points in the guest; None if no guest agent answers.
     pub(crate) async fn mounts(&self, serial: &str, target: Option<u8>) -> Option<Vec<String>> {
         if !self.guest_listens().await {
             return None;
         }
         let (reply, answer) = oneshot::channel();
-        let question = Question::Mounts { serial: serial.to_owned(), target, reply };
-        self.questions.send(question).await.ok()?;
+        let request = GuestRequest::Mounts { serial: serial.to_owned(), target, reply };
+        self.requests.send(request).await.ok()?;
         answer.await.ok()?
     }
 
-    /// Asks the guest's agent to shut down. False: nobody heard.
+    /// Asks the guest agent to shut the guest down. Returns false if no agent received the request.
     pub(crate) async fn ask_guest_to_shut_down(&self) -> bool {
         if !self.guest_listens().await {
             return false;
         }
         let (reply, answer) = oneshot::channel();
-        self.questions.send(Question::Shutdown(reply)).await.is_ok() && answer.await.unwrap_or(false)
+        self.requests.send(GuestRequest::Shutdown(reply)).await.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// False: nobody in the guest would answer. A monitor that does not say is no reason not to ask.
+    /// Whether the guest has its agent's port open. True if the monitor does not answer: that is no reason not to ask.
     async fn guest_listens(&self) -> bool {
-        self.ask(Order::GuestListens).await.unwrap_or(true)
+        self.ask(Command::GuestListens).await.unwrap_or(true)
     }
 
     pub(crate) fn guest(&self) -> GuestFacts {
@@ -157,30 +163,71 @@ impl Machine {
     }
 
     fn is_closed(&self) -> bool {
-        self.orders.is_closed()
+        self.commands.is_closed()
     }
 }
 
-/// A machine that exists or may be coming into existence.
+/// A machine that has a volume open, or may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) instance: String,
+    pub(crate) vm_uid: Option<String>,
+    pub(crate) key: Option<Key>,
+    /// Whether it was seen to have the volume open or is being given it.
+    pub(crate) is_certain: bool,
+}
+
+/// A machine that exists or may be about to exist.
 #[derive(Debug, Default)]
 struct Entry {
     vm_uid: Option<String>,
-    /// Volumes it is being given at this moment.
+    /// The key enqueued on its changes.
+    key: Option<Key>,
+    /// Volumes reserved for it while it opens them.
     reserved: BTreeSet<String>,
     machine: Option<Machine>,
+    /// The last attempt to connect, if it failed.
+    failure: Option<Failure>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    process: ProcessIdentity,
+    at: Instant,
+    text: String,
+}
+
+/// The agent's connection to the process of an instance.
+#[derive(Debug)]
+pub(crate) enum Connection {
+    Open(Machine),
+    /// The last attempt failed a moment ago, for this reason.
+    Failed(String),
+    /// To be opened (again) with [`Machines::connect`].
+    Due,
 }
 
 impl Entry {
-    /// Unknown counts as held.
+    /// Whether it has this volume open; `None` if that is not known.
+    fn has(&self, volume: &str) -> Option<bool> {
+        let seen = || Some(self.machine.as_ref()?.driver.borrow().volumes.as_ref()?.contains(volume));
+        if self.reserved.contains(volume) { Some(true) } else { seen() }
+    }
+
+    /// Whether it has this volume open or may have: unknown counts as open.
     fn holds(&self, volume: &str) -> bool {
-        let seen = self.machine.as_ref().and_then(|m| m.told.borrow().volumes.clone());
-        self.reserved.contains(volume) || seen.is_none_or(|volumes| volumes.contains(volume))
+        self.has(volume).unwrap_or(true)
+    }
+
+    /// Whether its process has ended, given that none was found: a machine that is being started has none either.
+    fn has_ended(&self) -> bool {
+        self.machine.as_ref().map_or(self.reserved.is_empty(), Machine::is_closed)
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Machines {
-    system: Arc<dyn System>,
+    system: Arc<dyn berth_host::Machines>,
     queue: Arc<Queue>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -190,12 +237,16 @@ pub(crate) struct Machines {
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<String, Entry>,
-    /// Volumes whose users are being worked out: nobody may take one meanwhile.
-    settling: BTreeSet<String>,
+    /// Volumes with users that are being determined; they cannot be reserved meanwhile.
+    blocked: BTreeSet<String>,
 }
 
 impl Machines {
-    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        system: Arc<dyn berth_host::Machines>,
+        queue: Arc<Queue>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self { system, queue, clock, state: Mutex::default(), tasks: Mutex::default() }
     }
 
@@ -203,113 +254,190 @@ impl Machines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine of this instance, if it is being driven.
+    /// Returns the machine of this instance, if it has a driver.
     pub(crate) fn get(&self, instance: &str) -> Option<Machine> {
         self.state().entries.get(instance)?.machine.clone().filter(|m| !m.is_closed())
     }
 
-    /// Notes that this instance's QEMU runs or may run: it counts as holding volumes until they are seen.
-    pub(crate) fn expect(&self, instance: &str, vm_uid: Option<&str>) {
+    /// Returns the connection to this process of the VM with this uid.
+    pub(crate) fn connection(
+        &self,
+        instance: &str,
+        vm_uid: Option<&str>,
+        process: &ProcessIdentity,
+    ) -> Connection {
+        let state = self.state();
+        let Some(entry) = state.entries.get(instance) else { return Connection::Due };
+        let has_uid = vm_uid.is_none() || entry.vm_uid.as_deref() == vm_uid;
+        let open = entry.machine.as_ref().filter(|m| !m.is_closed() && m.process.identity == *process);
+        if let Some(machine) = open.filter(|_| has_uid) {
+            return Connection::Open(machine.clone());
+        }
+        let failed =
+            entry.failure.as_ref().filter(|f| f.process == *process && f.at.elapsed() < RECONNECT_AFTER);
+        failed.map_or(Connection::Due, |failure| Connection::Failed(failure.text.clone()))
+    }
+
+    /// Whether anything is recorded of this instance.
+    pub(crate) fn is_known(&self, instance: &str) -> bool {
+        self.state().entries.contains_key(instance)
+    }
+
+    /// Records that the QEMU of this instance runs or may run: it counts as having volumes open until they have been
+    /// read.
+    pub(crate) fn expect(&self, instance: &str, vm_uid: Option<&str>, key: Option<&Key>) {
         let mut state = self.state();
         let entry = state.entries.entry(instance.to_owned()).or_default();
+        entry.key = key.cloned();
         if let Some(uid) = vm_uid {
             entry.vm_uid = Some(uid.to_owned());
         }
     }
 
-    /// The machine behind this process, with a driver of its own.
-    pub(crate) async fn open(
+    /// Returns the machine of this process, starting a driver for it if it has none. A failure is remembered for
+    /// [`Machines::connection`].
+    pub(crate) async fn connect(
         &self,
         instance: &str,
         vm_uid: Option<&str>,
         key: Option<Key>,
         process: &ProcessFacts,
-    ) -> Result<Machine, Error> {
-        self.expect(instance, vm_uid);
+    ) -> Result<Machine, MachineError> {
+        self.expect(instance, vm_uid, key.as_ref());
         if let Some(machine) = self.get(instance)
             && machine.process.identity == process.identity
         {
             return Ok(machine);
         }
+        let opened = self.open(instance, key, process).await;
+        let mut state = self.state();
+        let entry = state.entries.entry(instance.to_owned()).or_default();
+        match &opened {
+            Ok(machine) => {
+                entry.machine = Some(machine.clone());
+                entry.failure = None;
+            }
+            Err(error) => {
+                let text = error.chain();
+                tracing::debug!(instance, error = text, "the monitor of a machine does not answer");
+                let process = process.identity.clone();
+                entry.failure = Some(Failure { process, at: Instant::now(), text });
+            }
+        }
+        opened
+    }
+
+    async fn open(
+        &self,
+        instance: &str,
+        key: Option<Key>,
+        process: &ProcessFacts,
+    ) -> Result<Machine, MachineError> {
         let (qmp, events) = self.system.connect(instance).await?;
-        let (orders, order_queue) = mpsc::channel(ORDERS);
-        let (questions, question_queue) = mpsc::channel(ORDERS);
-        let (told, told_reader) = watch::channel(Told::default());
+        let (commands, command_queue) = mpsc::channel(QUEUE_LENGTH);
+        let (requests, request_queue) = mpsc::channel(QUEUE_LENGTH);
+        let (sender, state) = watch::channel(DriverState::default());
         let (facts, facts_reader) = watch::channel(GuestFacts::default());
-        let poke = Arc::new(Notify::new());
-        let watcher = Watcher {
+        let poll_now = Arc::new(Notify::new());
+        let notifier = Notifier {
             queue: self.queue.clone(),
             key: key.clone(),
-            guest: poke.clone(),
+            guest: poll_now.clone(),
             clock: self.clock.clone(),
         };
         let driver = Driver {
             qmp,
             events,
-            orders: order_queue,
-            told,
-            watcher,
+            commands: command_queue,
+            published: sender,
+            notifier,
             process: process.clone(),
             system: self.system.clone(),
             instance: instance.to_owned(),
             devices: Devices::default(),
-            resumes: false,
+            expects_resume: false,
             has_started: false,
         };
-        let talk = Talk {
+        let guest_task = GuestTask {
             system: self.system.clone(),
             instance: instance.to_owned(),
-            questions: question_queue,
-            poke,
+            requests: request_queue,
+            poll_now,
             facts,
             queue: self.queue.clone(),
             wake: key,
         };
-        self.spawn(driver, talk);
-        let machine =
-            Machine { process: process.clone(), orders, questions, told: told_reader, facts: facts_reader };
-        let mut state = self.state();
-        state.entries.entry(instance.to_owned()).or_default().machine = Some(machine.clone());
-        Ok(machine)
+        self.spawn(driver, guest_task);
+        Ok(Machine { process: process.clone(), commands, requests, driver: state, facts: facts_reader })
     }
 
-    /// The guest's task ends with the driver's, whichever way that goes.
-    fn spawn(&self, driver: Driver, talk: Talk) {
+    /// Spawns the driver and the guest task. The first to end also ends the other.
+    fn spawn(&self, driver: Driver, guest_task: GuestTask) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
             tokio::select! {
                 () = driver.drive() => {}
-                () = talk.run() => {}
+                () = guest_task.run() => {}
             }
         });
     }
 
-    /// Notes that this instance has no QEMU: it holds nothing.
-    pub(crate) fn gone(&self, instance: &str) {
+    /// Records that this instance has no QEMU and so no volumes open.
+    pub(crate) fn forget(&self, instance: &str) {
         self.state().entries.remove(instance);
     }
 
-    /// Whether the machine of this VM has, or may have, this volume open.
+    /// Whether the machine of this VM has this volume open, or may have.
     pub(crate) fn holds(&self, vm_uid: &str, volume: &str) -> bool {
         let state = self.state();
         state.entries.values().any(|e| e.vm_uid.as_deref() == Some(vm_uid) && e.holds(volume))
     }
 
-    /// The machine that has this volume open.
+    /// Records that no process was found for an instance that no VM here owns. Returns true if it counted as having
+    /// volumes open until now.
+    pub(crate) fn forget_ended(&self, instance: &str) -> bool {
+        let mut state = self.state();
+        let has_ended = state.entries.get(instance).is_some_and(Entry::has_ended);
+        if has_ended {
+            state.entries.remove(instance);
+        }
+        has_ended
+    }
+
+    /// Returns the machines that have this volume open, or may have.
+    pub(crate) fn holders(&self, volume: &str) -> Vec<Holder> {
+        let state = self.state();
+        let holding = state.entries.iter().filter(|(_, entry)| entry.holds(volume));
+        let holder = |(instance, entry): (&String, &Entry)| Holder {
+            instance: instance.clone(),
+            vm_uid: entry.vm_uid.clone(),
+            key: entry.key.clone(),
+            is_certain: entry.has(volume).is_some(),
+        };
+        holding.map(holder).collect()
+    }
+
+    /// Whether any machine has this volume open, or may have.
+    pub(crate) fn is_open(&self, volume: &str) -> bool {
+        self.state().entries.values().any(|entry| entry.holds(volume))
+    }
+
+    /// Returns the machine that has this volume open.
     pub(crate) fn holder(&self, volume: &str) -> Option<Machine> {
         let state = self.state();
-        let seen = |m: &&Machine| m.told.borrow().volumes.as_ref().is_some_and(|v| v.contains(volume));
+        let seen = |m: &&Machine| m.driver.borrow().volumes.as_ref().is_some_and(|v| v.contains(volume));
         state.entries.values().filter_map(|e| e.machine.as_ref()).find(seen).cloned()
     }
 
-    /// Takes a volume for a machine that is about to open it.
+    /// Reserves a volume for a machine that is about to open it.
     ///
-    /// *Guarantees:* between `Ok` and [`Machines::gone`] or [`Machines::unreserve`] the claim on it is not given up.
-    pub(crate) fn reserve(&self, instance: &str, vm_uid: &str, volume: &str) -> Result<(), Error> {
+    /// *Guarantees:* between `Ok` and [`Machines::forget`] or [`Machines::unreserve`] the machine counts as a holder, so
+    /// its claim on the volume is kept.
+    pub(crate) fn reserve(&self, instance: &str, vm_uid: &str, volume: &str) -> Result<(), MachineError> {
         let mut state = self.state();
-        if state.settling.contains(volume) {
-            return Err(Error::Settling { name: volume.to_owned() });
+        if state.blocked.contains(volume) {
+            return Err(MachineError::ReservationBlocked { volume: volume.to_owned() });
         }
         let entry = state.entries.entry(instance.to_owned()).or_default();
         entry.vm_uid = Some(vm_uid.to_owned());
@@ -317,19 +445,19 @@ impl Machines {
         Ok(())
     }
 
-    /// Takes back a reservation: from here on it counts what QEMU has.
+    /// Releases a reservation: from now on, the volumes QEMU has are what counts.
     pub(crate) fn unreserve(&self, instance: &str, volume: &str) {
         if let Some(entry) = self.state().entries.get_mut(instance) {
             entry.reserved.remove(volume);
         }
     }
 
-    /// From here on until [`Machines::settled`] nobody takes this volume.
-    pub(crate) fn settle(&self, volume: &str) {
-        self.state().settling.insert(volume.to_owned());
+    /// Blocks reservations of this volume until [`Machines::allow_reservations`].
+    pub(crate) fn block_reservations(&self, volume: &str) {
+        self.state().blocked.insert(volume.to_owned());
     }
 
-    pub(crate) fn settled(&self, volume: &str) {
-        self.state().settling.remove(volume);
+    pub(crate) fn allow_reservations(&self, volume: &str) {
+        self.state().blocked.remove(volume);
     }
 }

@@ -1,41 +1,70 @@
-//! Downloads that go on while everything else does: one for each image at a time, shared by all who wait for it.
+//! Downloads in the background: at most one per source, shared by all objects waiting for it.
 //!
-//! Knows nothing of Images and Disks: it is told whom to wake.
+//! Sources are per namespace: a declaration in one namespace neither delays nor cancels a download that another one
+//! waits for. Each namespace has a limited number of concurrent downloads; further ones wait for those.
+//!
+//! Knows nothing of Images and Disks: callers pass the keys to wake and the sources that are still wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
-use tokio::task::JoinSet;
+use berth_host::{ChecksumSource, ImageSource, Images, Retry, SystemError};
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use crate::converge::LOOK_FOR_ROOM;
+use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
 use crate::queue::{Key, Queue};
-use crate::system::{ImageSource, Retry, System, SystemError};
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Between two reports of progress, unless it moved much.
+/// Minimum interval between two progress reports.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
-/// How a download stands.
+/// How often, and how many times, a cancelled download is checked for having ended.
+const CHECK_END_EVERY: Duration = Duration::from_millis(10);
+const END_CHECKS: u32 = 500;
+
+/// Maximum number of concurrent downloads per namespace.
+const MAX_CONCURRENT: usize = 4;
+
+/// A download.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanted {
+    Image(ImageSource),
+    /// The checksum of an image, which is needed before the image.
+    Checksum(ChecksumSource),
+}
+
+impl Wanted {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Image(source) => &source.namespace,
+            Self::Checksum(source) => &source.namespace,
+        }
+    }
+}
+
+/// State of a download.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Pull {
     Running {
         done: u64,
         total: Option<u64>,
+        /// Whether the object that asked is enqueued on its progress.
+        followed: bool,
     },
-    /// `again`: when it is tried again; None: not before the source changes.
-    Failed {
-        readiness: Readiness,
-        again: Option<Duration>,
-    },
+    /// `again`: time until the next attempt; None: not before the source changes.
+    Failed { readiness: Readiness, again: Option<Duration> },
+    /// The requested checksum.
+    Found(String),
 }
 
 #[derive(Debug)]
 struct Entry {
-    url: String,
+    task: Option<AbortHandle>,
     wake: BTreeSet<Key>,
     failures: u32,
     state: State,
@@ -43,8 +72,9 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    Running { done: u64, total: Option<u64>, told: u64, told_at: Instant },
+    Running { done: u64, total: Option<u64>, reported: u64, reported_at: Instant },
     Failed { readiness: Readiness, again: Option<Instant> },
+    Found(String),
 }
 
 #[derive(Debug)]
@@ -55,30 +85,36 @@ pub(crate) struct Pulls {
 
 #[derive(Debug)]
 struct Shared {
-    system: Arc<dyn System>,
+    system: Arc<dyn Images>,
     queue: Arc<Queue>,
-    entries: Mutex<BTreeMap<String, Entry>>,
+    entries: Mutex<BTreeMap<Wanted, Entry>>,
+    /// Limits each namespace's concurrent downloads.
+    slots: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 impl Shared {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<Wanted, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pulls {
-    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue>) -> Self {
-        let shared = Shared { system, queue, entries: Mutex::default() };
+    pub(crate) fn new(system: Arc<dyn Images>, queue: Arc<Queue>) -> Self {
+        let shared = Shared { system, queue, entries: Mutex::default(), slots: Mutex::default() };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
-    /// How the download of this image stands; None: nobody has asked for it, or it is to be tried (again) now.
-    pub(crate) fn state(&self, source: &ImageSource) -> Option<Pull> {
+    /// Returns the state of this download as `follower` sees it; None if it has not been requested or is due to be
+    /// (re)tried now.
+    pub(crate) fn state(&self, wanted: &Wanted, follower: &Key) -> Option<Pull> {
         let entries = self.shared.entries();
-        let entry = entries.get(&source.sha256)?;
+        let entry = entries.get(wanted)?;
         match &entry.state {
-            State::Running { done, total, .. } => Some(Pull::Running { done: *done, total: *total }),
-            State::Failed { .. } if entry.url != source.url => None,
+            State::Running { done, total, .. } => {
+                let followed = entry.wake.contains(follower);
+                Some(Pull::Running { done: *done, total: *total, followed })
+            }
+            State::Found(digest) => Some(Pull::Found(digest.clone())),
             State::Failed { readiness, again } => {
                 let left = again.map(|at| at.saturating_duration_since(Instant::now()));
                 let due = left.is_some_and(|left| left.is_zero());
@@ -87,33 +123,58 @@ impl Pulls {
         }
     }
 
-    /// Whether a download of this image is going on.
-    pub(crate) fn is_running(&self, sha256: &str) -> bool {
-        matches!(self.shared.entries().get(sha256), Some(Entry { state: State::Running { .. }, .. }))
+    /// Ensures that `follower` is enqueued on the progress of a running download; at once if it has ended meanwhile.
+    pub(crate) fn follow(&self, wanted: &Wanted, follower: Key) {
+        match self.shared.entries().get_mut(wanted) {
+            Some(entry) if matches!(entry.state, State::Running { .. }) => {
+                entry.wake.insert(follower);
+            }
+            _ => self.shared.queue.add(follower),
+        }
     }
 
-    /// Makes sure the download goes on, and that `wake` is told how it goes.
-    pub(crate) fn start(&self, source: &ImageSource, wake: Key) {
-        {
-            let mut entries = self.shared.entries();
-            let entry = entries.entry(source.sha256.clone()).or_insert_with(|| Entry {
-                url: source.url.clone(),
-                wake: BTreeSet::new(),
-                failures: 0,
-                state: State::Failed { readiness: waiting(), again: None },
-            });
-            entry.wake.insert(wake);
-            if matches!(entry.state, State::Running { .. }) {
-                return;
-            }
-            entry.url.clone_from(&source.url);
-            entry.state = State::Running { done: 0, total: None, told: 0, told_at: Instant::now() };
+    /// Ensures that the download runs and that `wake` is enqueued on its progress.
+    pub(crate) fn start(&self, wanted: &Wanted, wake: Key) {
+        let mut entries = self.shared.entries();
+        let entry = entries.entry(wanted.clone()).or_insert_with(|| Entry {
+            task: None,
+            wake: BTreeSet::new(),
+            failures: 0,
+            state: State::Failed { readiness: waiting(), again: None },
+        });
+        entry.wake.insert(wake);
+        if matches!(entry.state, State::Running { .. }) {
+            return;
         }
-        let (shared, source) = (self.shared.clone(), source.clone());
+        entry.state = State::Running { done: 0, total: None, reported: 0, reported_at: Instant::now() };
+        let (shared, wanted) = (self.shared.clone(), wanted.clone());
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // What has ended is taken out, so that the set does not grow for ever.
+        // Finished tasks are removed, so that the set does not grow without bound.
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(async move { shared.pull(source).await });
+        entry.task = Some(tasks.spawn(async move { shared.pull(wanted).await }));
+    }
+
+    /// Cancels and forgets every download that is no longer wanted. Returns once their tasks have ended, so that none
+    /// of them writes any more.
+    pub(crate) async fn keep_only(&self, wanted: &BTreeSet<Wanted>) {
+        let mut ended = Vec::new();
+        self.shared.entries().retain(|source, entry| {
+            let kept = wanted.contains(source);
+            if !kept && let Some(task) = entry.task.take() {
+                task.abort();
+                ended.push(task);
+            }
+            kept
+        });
+        for _ in 0..END_CHECKS {
+            if ended.iter().all(AbortHandle::is_finished) {
+                break;
+            }
+            tokio::time::sleep(CHECK_END_EVERY).await;
+        }
+        let namespaces: BTreeSet<&str> = wanted.iter().map(Wanted::namespace).collect();
+        let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|namespace, _| namespaces.contains(namespace.as_str()));
     }
 }
 
@@ -122,33 +183,52 @@ fn waiting() -> Readiness {
 }
 
 impl Shared {
-    async fn pull(&self, source: ImageSource) {
-        let progress = |done, total| self.progress(&source.sha256, done, total);
-        let outcome = self.system.pull(&source, &progress).await;
+    /// Returns the semaphore of a namespace.
+    fn slots(&self, namespace: &str) -> Arc<Semaphore> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.entry(namespace.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT))).clone()
+    }
+
+    async fn pull(&self, wanted: Wanted) {
+        let slots = self.slots(wanted.namespace());
+        let _slot = slots.acquire().await;
+        let outcome = match &wanted {
+            Wanted::Image(source) => {
+                let progress = |done, total| self.progress(&wanted, done, total);
+                self.system.pull(source, &progress).await.map(|_| None)
+            }
+            Wanted::Checksum(source) => self.system.checksum(source).await.map(Some),
+        };
         let mut entries = self.entries();
-        let Some(mut entry) = entries.remove(&source.sha256) else { return };
+        let Some(mut entry) = entries.remove(&wanted) else { return };
         for key in &entry.wake {
             self.queue.add(key.clone());
         }
         self.queue.add(Key::Host);
-        if let Err(error) = outcome {
-            tracing::info!(url = source.url, error = %error.chain(), "a download failed");
-            entry.failures = entry.failures.saturating_add(1);
-            entry.state = failed(&error, entry.failures);
-            entry.wake.clear();
-            entries.insert(source.sha256.clone(), entry);
+        match outcome {
+            Ok(None) => return,
+            Ok(Some(digest)) => entry.state = State::Found(digest),
+            Err(error) => {
+                tracing::info!(?wanted, error = %error.chain(), "a download failed");
+                entry.failures = entry.failures.saturating_add(1);
+                entry.state = failed(&error, entry.failures);
+            }
         }
+        entry.wake.clear();
+        entry.task = None;
+        entries.insert(wanted, entry);
     }
 
-    /// Wakes those who wait at every twentieth of the way, and not more often than they can write.
-    fn progress(&self, sha256: &str, now_done: u64, now_total: Option<u64>) {
+    /// Enqueues the waiting objects at every twentieth of the download (every 64 MiB if its size is unknown), but no
+    /// more often than they can write their status.
+    fn progress(&self, wanted: &Wanted, now_done: u64, now_total: Option<u64>) {
         let mut entries = self.entries();
-        let Some(entry) = entries.get_mut(sha256) else { return };
-        let State::Running { done, total, told, told_at } = &mut entry.state else { return };
+        let Some(entry) = entries.get_mut(wanted) else { return };
+        let State::Running { done, total, reported, reported_at } = &mut entry.state else { return };
         (*done, *total) = (now_done, now_total);
         let step = now_total.map_or(64 << 20, |total| total / 20).max(1);
-        if now_done.saturating_sub(*told) >= step && told_at.elapsed() >= REPORT_EVERY {
-            (*told, *told_at) = (now_done, Instant::now());
+        if now_done.saturating_sub(*reported) >= step && reported_at.elapsed() >= REPORT_EVERY {
+            (*reported, *reported_at) = (now_done, Instant::now());
             for key in &entry.wake {
                 self.queue.add(key.clone());
             }
@@ -157,13 +237,99 @@ impl Shared {
 }
 
 fn failed(error: &SystemError, failures: u32) -> State {
-    let readiness = if error.is_stalled() {
-        Readiness::Stalled(error.reason(), error.chain())
+    let readiness = if is_stalled(error) {
+        Readiness::Stalled(reason_of(error), error.chain())
     } else {
-        Readiness::Reconciling(error.reason(), error.chain())
+        Readiness::Reconciling(reason_of(error), error.chain())
     };
-    let longest = if error.reason() == Reason::NoSpace { LOOK_FOR_ROOM } else { LONGEST_WAIT };
+    let longest = if reason_of(error) == Reason::NoSpace { RETRY_SPACE_EVERY } else { LONGEST_WAIT };
     let wait = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(longest);
     let again = (error.retry() == Retry::Backoff).then(|| Instant::now() + wait);
     State::Failed { readiness, again }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_host::fake::FakeSystem;
+    use berth_qemu::machine::Format;
+
+    use super::*;
+    use crate::queue::ObjectName;
+    use berth_engine::RuntimeClock;
+
+    fn wanted(namespace: &str, number: usize) -> Wanted {
+        Wanted::Image(ImageSource {
+            namespace: namespace.to_owned(),
+            shared: false,
+            url: format!("http://images.example/{number}"),
+            shown: format!("http://images.example/{number}"),
+            digest: format!("{number:064}"),
+            format: Format::Raw,
+        })
+    }
+
+    fn pulls() -> (Arc<FakeSystem>, Pulls) {
+        let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let system = Arc::new(FakeSystem::new(clock));
+        system.serve_any_image(1 << 30);
+        let pulls = Pulls::new(system.clone(), Arc::new(Queue::new(Some(1))));
+        (system, pulls)
+    }
+
+    fn waker() -> Key {
+        Key::Image(ObjectName::new("a", "a"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_with_many_downloads_holds_up_no_other() {
+        let (system, pulls) = pulls();
+        for number in 0..20 {
+            pulls.start(&wanted("many", number), waker());
+        }
+        pulls.start(&wanted("other", 3), waker());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(
+            system.pulls(),
+            MAX_CONCURRENT as u64 + 1,
+            "the other namespace's, of the same digest, too"
+        );
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(system.pulls(), 21);
+        assert!(
+            (0..20).all(|number| pulls.state(&wanted("many", number), &waker()).is_none()),
+            "all have come"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_object_that_waits_for_a_download_is_woken_at_its_end() {
+        let (_, pulls) = pulls();
+        let other = Key::Image(ObjectName::new("a", "b"));
+        pulls.start(&wanted("a", 1), waker());
+        let state = |follower: &Key| pulls.state(&wanted("a", 1), follower);
+        assert!(matches!(state(&waker()), Some(Pull::Running { followed: true, .. })));
+        assert!(matches!(state(&other), Some(Pull::Running { followed: false, .. })));
+        pulls.follow(&wanted("a", 1), other.clone());
+        assert!(matches!(state(&other), Some(Pull::Running { followed: true, .. })));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let mut woken = BTreeSet::new();
+        while let Ok(key) = tokio::time::timeout(Duration::from_secs(1), pulls.shared.queue.next()).await {
+            woken.insert(key);
+        }
+        assert!(woken.contains(&waker()) && woken.contains(&other), "{woken:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_download_that_is_not_wanted_any_more_ends() {
+        let (system, pulls) = pulls();
+        let (kept, gone) = (wanted("a", 1), wanted("a", 2));
+        pulls.start(&kept, waker());
+        pulls.start(&gone, waker());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        pulls.keep_only(&BTreeSet::from([kept.clone()])).await;
+        assert_eq!(pulls.state(&gone, &waker()), None);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let images = system.leftovers().images;
+        assert_eq!(images, [format!("{:064}", 1)], "only the other one has come");
+    }
 }

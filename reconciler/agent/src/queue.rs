@@ -1,4 +1,4 @@
-//! What is to be looked at next: every object at most once at a time, each with its own back-off.
+//! Work queue: each object is reconciled by at most one worker at a time and has its own back-off.
 //!
 //! ```text
 //!            add            next              done(again)
@@ -6,7 +6,7 @@
 //!                                     │ add: runs once more afterwards
 //! ```
 //!
-//! Knows keys and times, nothing about what is done with them.
+//! Knows keys and times, nothing of what is done with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,11 +14,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A namespaced object's name.
+/// Name of a namespaced object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ObjectName {
     pub(crate) namespace: String,
@@ -30,7 +30,7 @@ impl ObjectName {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// Another object in the same namespace.
+    /// Returns the name of another object in the same namespace.
     pub(crate) fn beside(&self, name: &str) -> Self {
         Self::new(self.namespace.clone(), name)
     }
@@ -45,7 +45,7 @@ impl fmt::Display for ObjectName {
 /// Something that is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Key {
-    /// Bridges, leases, forwards of the whole host.
+    /// Bridges, leases and forwards of the whole host.
     Network,
     Disk(ObjectName),
     Vm(ObjectName),
@@ -55,15 +55,27 @@ pub(crate) enum Key {
     Host,
 }
 
-/// When to look again after a reconcile.
+/// When to requeue a key after a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum Requeue {
     /// When something changes.
     OnChange,
     /// After this time, or when something changes.
     After(Duration),
-    /// It failed: after the object's back-off.
+    /// The reconcile failed: requeue with the object's back-off.
     BackOff,
+}
+
+impl Requeue {
+    /// Returns the earlier of the two; a failure takes precedence over both.
+    pub(crate) fn sooner(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::BackOff, _) | (_, Self::BackOff) => Self::BackOff,
+            (Self::After(a), Self::After(b)) => Self::After(a.min(b)),
+            (Self::After(after), Self::OnChange) | (Self::OnChange, Self::After(after)) => Self::After(after),
+            (Self::OnChange, Self::OnChange) => Self::OnChange,
+        }
+    }
 }
 
 const FIRST_BACK_OFF: Duration = Duration::from_millis(250);
@@ -79,7 +91,7 @@ pub(crate) struct Queue {
 struct State {
     due: BTreeMap<Key, Instant>,
     running: BTreeSet<Key>,
-    /// Asked for while running.
+    /// Added while running.
     again: BTreeSet<Key>,
     failures: BTreeMap<Key, u32>,
     dice: StdRng,
@@ -92,7 +104,7 @@ impl Queue {
             running: BTreeSet::new(),
             again: BTreeSet::new(),
             failures: BTreeMap::new(),
-            dice: seed.map_or_else(StdRng::from_os_rng, StdRng::seed_from_u64),
+            dice: seed.map_or_else(rand::make_rng, StdRng::seed_from_u64),
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
@@ -101,12 +113,12 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be looked at now. A back-off does not delay it: something changed.
+    /// Adds a key to be processed now. A back-off does not delay it, as something has changed.
     pub(crate) fn add(&self, key: Key) {
         self.add_after(key, Duration::ZERO);
     }
 
-    /// To be looked at within this time.
+    /// Adds a key to be processed no later than after this delay.
     pub(crate) fn add_after(&self, key: Key, delay: Duration) {
         let mut state = self.state();
         if state.running.contains(&key) && delay.is_zero() {
@@ -120,7 +132,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// The next object to look at, marked as running. One caller at a time. Cancel safe.
+    /// Returns the next due key and marks it as running. One caller at a time. Cancel safe.
     pub(crate) async fn next(&self) -> Key {
         loop {
             let wait = {
@@ -150,21 +162,21 @@ impl Queue {
         }
     }
 
-    /// The object is no longer being worked on.
-    pub(crate) fn done(&self, key: &Key, again: Again) {
+    /// Marks a key as no longer running and requeues it as requested.
+    pub(crate) fn done(&self, key: &Key, again: Requeue) {
         let mut state = self.state();
         state.running.remove(key);
         let asked = state.again.remove(key);
         let delay = match again {
-            Again::OnChange => {
+            Requeue::OnChange => {
                 state.failures.remove(key);
                 None
             }
-            Again::After(delay) => {
+            Requeue::After(delay) => {
                 state.failures.remove(key);
                 Some(delay)
             }
-            Again::BackOff => {
+            Requeue::BackOff => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 *failures = failures.saturating_add(1);
                 let base = back_off(*failures);
@@ -181,7 +193,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Nothing is due now and nothing runs.
+    /// Whether no key is queued and none is running.
     #[cfg(test)]
     fn is_idle(&self) -> bool {
         let state = self.state();
@@ -210,9 +222,9 @@ mod tests {
         queue.add(disk("a"));
         let early = tokio::time::timeout(Duration::from_secs(9), queue.next()).await;
         assert!(early.is_err(), "it runs already");
-        queue.done(&disk("a"), Again::OnChange);
+        queue.done(&disk("a"), Requeue::OnChange);
         assert_eq!(queue.next().await, disk("a"));
-        queue.done(&disk("a"), Again::OnChange);
+        queue.done(&disk("a"), Requeue::OnChange);
         assert!(queue.is_idle());
     }
 
@@ -225,7 +237,7 @@ mod tests {
             let start = Instant::now();
             let key = queue.next().await;
             waits.push(start.elapsed());
-            queue.done(&key, Again::BackOff);
+            queue.done(&key, Requeue::BackOff);
         }
         assert!(waits[1] < waits[3] && waits[3] < waits[6], "{waits:?}");
         assert!(waits.iter().all(|w| *w <= LONGEST_BACK_OFF), "{waits:?}");
@@ -244,7 +256,7 @@ mod tests {
         queue.add_after(disk("a"), Duration::from_secs(500));
         let start = Instant::now();
         queue.next().await;
-        // The timer of paused time is a millisecond coarse.
+        // The timer of paused time has a resolution of one millisecond.
         assert!(start.elapsed() <= Duration::from_millis(5_001), "{:?}", start.elapsed());
     }
 }

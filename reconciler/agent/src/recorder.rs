@@ -1,6 +1,6 @@
-//! Events for people (`kubectl describe`): best effort, one for each transition.
+//! Events for people (`kubectl describe`): best effort, one per transition.
 //!
-//! A full queue or a failed write loses the event: conditions are what counts.
+//! A full queue or a failed write drops the event: the conditions are authoritative.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 
-use crate::clock::Clock;
+use berth_engine::Clock;
 
 const WAITING: usize = 256;
-/// Kubernetes' limit for a note is 1,024 bytes.
+/// Kubernetes limits a note to 1,024 bytes.
 const MAX_NOTE: usize = 1000;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// The recorder, and what [`publish`] needs to send what it records.
+    /// Returns a recorder, and the receiver that [`publish`] sends events from.
     pub(crate) fn new(host: &str, clock: Arc<dyn Clock>) -> (Self, mpsc::Receiver<Event>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self { sender, clock, host: host.to_owned() }, receiver)
@@ -54,7 +54,7 @@ impl Recorder {
     }
 }
 
-/// Sends what was recorded; ends with the recorder.
+/// Sends the recorded events; ends when the recorder is dropped.
 pub(crate) async fn publish(client: Client, mut events: mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
         let namespace = event.metadata.namespace.clone().unwrap_or_default();

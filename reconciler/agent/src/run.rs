@@ -1,4 +1,4 @@
-//! One agent, from its start until it is told to end.
+//! Runs one agent, from its start until it is stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,24 @@ use tracing::Instrument;
 
 use crate::config::AgentConfig;
 use crate::context::Context;
-use crate::converge::{LOOK_FOR_ROOM, converge};
-use crate::error::{AgentError, Error};
-use crate::hotswap_disk_attachment::AttachmentKind;
-use crate::image::ImageKind;
-use crate::queue::{Again, Key};
+use crate::error::{AgentError, RETRY_SPACE_EVERY};
+use crate::kinds::{self, host};
+use crate::queue::{Key, Requeue};
 use crate::recorder::{self, Recorder};
-use crate::system::System;
-use crate::vm::VmKind;
-use crate::{disk, host, network, seekers, watch};
+use crate::watch;
+use berth_host::System;
 
-const TAKE_STOCK_AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 
 /// Runs the agent of one host until `stop` is cancelled or the future is dropped; both leave the VMs running.
 ///
-/// *Expected flow:* waits until it is the one agent of this host, finds what runs on the host, waits until it knows what is bound to it, then brings every object
-/// to where it should be and keeps it there. A control plane that cannot be reached is waited for.
+/// *Expected flow:* waits until it holds the Lease of its host, takes inventory of the host, waits until all watches
+/// are synced, then reconciles every object and keeps it reconciled. It waits while the control plane is unreachable.
 ///
-/// *Assumptions:* works on a current-thread runtime with paused time: it starts
-/// no thread, and everything it spawns ends with it.
+/// *Assumptions:* works on a current-thread runtime with paused time: it starts no thread, and everything it spawns
+/// ends with it.
 ///
-/// *Errors:* only what trying again cannot mend, see [`AgentError`].
+/// *Errors:* only failures that a retry cannot fix, see [`AgentError`].
 pub async fn run(
     config: AgentConfig,
     client: Client,
@@ -46,9 +43,10 @@ pub async fn run(
         biased;
         () = stop.cancelled() => {}
         () = recorder::publish(client, events) => {}
-        error = host::renew_for_ever(ctx.clone()) => return Err(error),
+        error = ctx.lease.renew_forever(&ctx.index) => return Err(error),
         () = watch_all(&ctx) => {}
-        () = seekers::watch(&ctx) => {}
+        () = ctx.lease_watcher.run() => {}
+        () = ctx.system.rotate_logs() => {}
         () = work(&ctx) => {}
     }
     tracing::info!("the agent ends; what runs goes on");
@@ -63,12 +61,12 @@ async fn watch_all(ctx: &Arc<Context>) {
 }
 
 async fn work(ctx: &Arc<Context>) {
-    ctx.sign_of_life.is_ours().await;
-    while let Err(error) = host::take_stock(ctx).await {
+    ctx.lease.acquired().await;
+    while let Err(error) = host::inventory(ctx).await {
         tracing::warn!(error = %error.chain(), "the host cannot be looked over yet");
-        tokio::time::sleep(TAKE_STOCK_AGAIN).await;
+        tokio::time::sleep(RETRY_INVENTORY).await;
     }
-    // What is bound here must be known before anything is judged to be nobody's.
+    // Objects bound here must be known before anything is judged to be an orphan.
     ctx.synced().await;
     ctx.queue.add(Key::Host);
     ctx.queue.add(Key::Network);
@@ -86,69 +84,18 @@ async fn work(ctx: &Arc<Context>) {
     }
 }
 
-/// One reconcile of one object.
+/// Reconciles one object.
 async fn one(ctx: Arc<Context>, key: Key) {
-    let span = span(&key);
-    let done = reconcile(&ctx, &key).instrument(span.clone()).await;
+    let span = kinds::span(&key);
+    let done = kinds::reconcile(&ctx, &key).instrument(span.clone()).await;
     let again = done.unwrap_or_else(|error| {
         let _entered = span.enter();
-        if error.is_passing() {
+        if error.is_transient() {
             tracing::debug!(error = %error.chain(), "changed meanwhile, looking again");
         } else {
             tracing::warn!(error = %error.chain(), "reconcile failed, trying again later");
         }
-        if error.waits_for_room() { Again::After(LOOK_FOR_ROOM) } else { Again::BackOff }
+        if error.is_no_space() { Requeue::After(RETRY_SPACE_EVERY) } else { Requeue::BackOff }
     });
     ctx.queue.done(&key, again);
-}
-
-fn span(key: &Key) -> tracing::Span {
-    let (kind, name) = match key {
-        Key::Network => ("Network", None),
-        Key::Host => ("Host", None),
-        Key::Disk(name) => ("Disk", Some(name)),
-        Key::Vm(name) => ("VM", Some(name)),
-        Key::Attachment(name) => ("HotswapDiskAttachment", Some(name)),
-        Key::Image(name) => ("Image", Some(name)),
-    };
-    match name {
-        Some(name) => tracing::info_span!("reconcile", kind, namespace = name.namespace, name = name.name),
-        None => tracing::info_span!("reconcile", kind),
-    }
-}
-
-async fn reconcile(ctx: &Context, key: &Key) -> Result<Again, Error> {
-    // What is no longer bound to this host is none of its business.
-    match key {
-        Key::Network => network::reconcile(ctx).await,
-        Key::Host => host::reconcile(ctx).await,
-        Key::Disk(name) => {
-            let found = ctx.index.read().disks.get(name);
-            match found {
-                Some(disk) => disk::reconcile(ctx, &disk).await,
-                None => Ok(Again::OnChange),
-            }
-        }
-        Key::Vm(name) => {
-            let found = ctx.index.read().vms.get(name);
-            match found {
-                Some(vm) => converge::<VmKind>(ctx, &vm).await,
-                None => Ok(Again::OnChange),
-            }
-        }
-        Key::Attachment(name) => {
-            let found = ctx.index.read().attachments.get(name);
-            match found {
-                Some(attachment) => converge::<AttachmentKind>(ctx, &attachment).await,
-                None => Ok(Again::OnChange),
-            }
-        }
-        Key::Image(name) => {
-            let found = ctx.index.read().images.get(name);
-            match found {
-                Some(image) => converge::<ImageKind>(ctx, &image).await,
-                None => Ok(Again::OnChange),
-            }
-        }
-    }
 }

@@ -1,15 +1,19 @@
-//! Watches: what the control plane tells goes into the index, and what it concerns into the queue.
+//! Watches: objects from the control plane go into the index, and the keys they concern into the queue.
 //!
-//! A watch that breaks is taken up again where it ended, or begun anew with a list; what was missed in between shows
-//! as a difference to what the index had.
+//! A broken watch resumes where it ended or starts again with a list; changes missed in between appear as differences
+//! from the index.
 
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use berth_api::{Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, StoragePool, VM, VMClass};
+use berth_api::host_addresses::HOST_ADDRESSES;
+use berth_api::{
+    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SYSTEM_NAMESPACE, StoragePool, VM, VMClass,
+};
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -20,7 +24,7 @@ use crate::queue::Key;
 
 type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// All watches of an agent; none of them ends.
+/// Returns all watches of an agent; none of them ends.
 pub(crate) fn all(ctx: &Arc<Context>) -> Vec<Watch> {
     let bound = format!("status.binding.host={}", ctx.config.host_name);
     let myself = format!("metadata.name={}", ctx.config.host_name);
@@ -34,6 +38,7 @@ pub(crate) fn all(ctx: &Arc<Context>) -> Vec<Watch> {
         watch::<Network>(ctx, None),
         watch::<StoragePool>(ctx, None),
         watch::<Host>(ctx, Some(&myself)),
+        watch_host_addresses(ctx),
     ]
 }
 
@@ -46,7 +51,7 @@ where
     let config = watcher::Config { field_selector: fields.map(str::to_owned), ..watcher::Config::default() };
     let api: Api<K> = Api::all(ctx.client.clone());
     Box::pin(async move {
-        // Managed fields are of no use here and half of an object's bytes.
+        // Managed fields are not used here and make up half of an object's bytes.
         let mut stream = watcher(api, config)
             .default_backoff()
             .map_ok(|event| event.modify(|object| object.meta_mut().managed_fields = None))
@@ -54,8 +59,8 @@ where
         loop {
             match stream.next().await {
                 Some(Ok(event)) => {
-                    for key in ctx.index.take(event) {
-                        ctx.concern(key);
+                    for key in ctx.index.apply(event) {
+                        ctx.enqueue(key);
                     }
                 }
                 Some(Err(error)) => {
@@ -68,12 +73,37 @@ where
     })
 }
 
-impl Context {
-    /// Puts it in the queue; what concerns the whole host is gathered for a moment.
-    pub(crate) fn concern(&self, key: Key) {
-        match key {
-            Key::Host => self.queue.add_after(key, crate::host::GATHER),
-            key => self.queue.add(key),
+/// Watches the list of host addresses that every firewall is built from.
+fn watch_host_addresses(ctx: &Arc<Context>) -> Watch {
+    let ctx = ctx.clone();
+    let config = watcher::Config::default().fields(&format!("metadata.name={HOST_ADDRESSES}"));
+    let api: Api<ConfigMap> = Api::namespaced(ctx.client.clone(), SYSTEM_NAMESPACE);
+    Box::pin(async move {
+        let mut stream = watcher(api, config).default_backoff().boxed();
+        loop {
+            match stream.next().await {
+                Some(Ok(event)) => {
+                    if ctx.index.read().host_addresses.apply(event) {
+                        ctx.enqueue(Key::Network);
+                    }
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "the watch of the hosts' addresses broke, trying again");
+                    // The roles predate this list; VMs must not wait for it.
+                    if is_forbidden(&error) {
+                        ctx.index.read().host_addresses.set_unreadable();
+                    }
+                }
+                None => return,
+            }
+            ctx.sync_changed();
         }
+    })
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status.code == 403,
+        _ => false,
     }
 }

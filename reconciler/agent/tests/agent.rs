@@ -4,9 +4,9 @@
 mod crash;
 #[path = "agent/disks.rs"]
 mod disks;
+#[path = "agent/fixture.rs"]
+mod fixture;
 #[path = "agent/life.rs"]
 mod life;
 #[path = "agent/power.rs"]
 mod power;
-#[path = "agent/world.rs"]
-mod world;

@@ -1,9 +1,9 @@
-//! Which host an object is bound to, and who uses an object.
+//! The host that an object is bound to, and the users of an object.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where an object was bound. Written by the scheduler only, together with the object's uid and resourceVersion.
+/// The host that an object is bound to. Written by the scheduler only, together with the object's uid and resourceVersion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
@@ -22,7 +22,7 @@ pub enum UseKind {
     Address,
 }
 
-/// One user of a Disk or PublicIP. While there is one, deleting the object is refused.
+/// One user of a Disk or PublicIP. While there is one, a deleted object stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectUse {

@@ -1,5 +1,5 @@
 //! Conditions in the form every Kubernetes tool reads (kstatus): `Ready` is always present, `Reconciling` and
-//! `Stalled` only while they are true, and `observedGeneration` says which spec they speak of.
+//! `Stalled` only while they are true, and `observedGeneration` names the spec they refer to.
 //!
 //! `Ready` means *converged*, not *running*: a VM declared stopped that is stopped is ready.
 
@@ -26,12 +26,14 @@ pub enum ConditionType {
     Scheduled,
     /// QEMU runs the VM.
     Running,
-    /// The guest was seen: its agent answers, or without one it took its DHCP lease.
+    /// The guest is up: its agent answers, or without an agent it has a DHCP lease.
     GuestReady,
     /// A running VM has the size its class declares.
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,
+    /// A VM's host is one that its placement allows. Present only while it is not: a placed VM does not move.
+    PlacementSynced,
     /// An attachment's disk is attached to the running VM.
     Attached,
     /// A host can use hardware acceleration.
@@ -44,8 +46,10 @@ pub enum ConditionType {
     PublicAddresses,
     /// A pool holds addresses of hosts. Present only while true.
     HostAddresses,
-    /// The control plane's definitions know all that the host's agent reports. Only there while they do not.
+    /// The control plane's definitions know all that the host's agent reports. Present only while they do not.
     DefinitionsCurrent,
+    /// A host has guests or files that no object owns. Present only while true.
+    Orphans,
     /// Of a PublicIP, only while it is `True`: another machine on the segment answers for the address.
     AddressConflict,
 }
@@ -62,6 +66,7 @@ impl ConditionType {
             Self::GuestReady => "GuestReady",
             Self::ClassSynced => "ClassSynced",
             Self::InterfacesSynced => "InterfacesSynced",
+            Self::PlacementSynced => "PlacementSynced",
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",
             Self::Forwarding => "Forwarding",
@@ -69,17 +74,18 @@ impl ConditionType {
             Self::PublicAddresses => "PublicAddresses",
             Self::HostAddresses => "HostAddresses",
             Self::DefinitionsCurrent => "DefinitionsCurrent",
+            Self::Orphans => "Orphans",
             Self::AddressConflict => "AddressConflict",
         }
     }
 }
 
-/// Where an object stands; decides its `Ready`, `Reconciling` and `Stalled` conditions together.
+/// The readiness of an object, which determines its conditions `Ready`, `Reconciling` and `Stalled`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Converged.
     Ready(Reason, String),
-    /// Goes on by itself.
+    /// In progress, without an action of a person.
     Reconciling(Reason, String),
     /// Waits for a person.
     Stalled(Reason, String),
@@ -115,14 +121,15 @@ impl Readiness {
             Self::Unknown(..) => "Unknown",
             Self::Reconciling(..) | Self::Stalled(..) => "False",
         };
-        set(conditions, ConditionType::Ready, ready, self.reason(), self.message(), generation, now);
+        let update = |kind, status| ConditionUpdate::new(kind, status, self.reason(), self.message());
+        set(conditions, update(ConditionType::Ready, ready), generation, now);
         let abnormal = [
             (ConditionType::Reconciling, matches!(self, Self::Reconciling(..))),
             (ConditionType::Stalled, matches!(self, Self::Stalled(..))),
         ];
         for (kind, holds) in abnormal {
             if holds {
-                set(conditions, kind, "True", self.reason(), self.message(), generation, now);
+                set(conditions, update(kind, "True"), generation, now);
             } else {
                 remove(conditions, kind);
             }
@@ -130,19 +137,33 @@ impl Readiness {
     }
 }
 
+/// A condition to set. The generation and the time come from the status that it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct ConditionUpdate<'a> {
+    kind: ConditionType,
+    status: &'a str,
+    reason: Reason,
+    message: &'a str,
+}
+
+impl<'a> ConditionUpdate<'a> {
+    /// A condition whose status is `True`, `False` or `Unknown`.
+    pub fn new(kind: ConditionType, status: &'a str, reason: Reason, message: &'a str) -> Self {
+        Self { kind, status, reason, message }
+    }
+
+    /// A condition that is true or false.
+    pub fn from_bool(kind: ConditionType, holds: bool, reason: Reason, message: &'a str) -> Self {
+        Self::new(kind, if holds { "True" } else { "False" }, reason, message)
+    }
+}
+
 /// Sets one condition; its transition time changes only when its status does.
 ///
 /// *Guarantees:* calling it again with equal arguments but a later `now` changes nothing, so that a reconcile of a
 /// converged object writes nothing. Messages are cut at 32,768 bytes, Kubernetes' limit.
-pub fn set(
-    conditions: &mut Conditions,
-    kind: ConditionType,
-    status: &str,
-    reason: Reason,
-    message: &str,
-    generation: i64,
-    now: Timestamp,
-) {
+pub fn set(conditions: &mut Conditions, update: ConditionUpdate<'_>, generation: i64, now: Timestamp) {
+    let ConditionUpdate { kind, status, reason, message } = update;
     let old = find(conditions, kind.as_str());
     let last_transition_time = match old {
         Some(old) if old.status == status => old.last_transition_time.clone(),
@@ -160,19 +181,6 @@ pub fn set(
         Some(place) => *place = condition,
         None => conditions.push(condition),
     }
-}
-
-/// Sets a condition that is plainly true or false.
-pub fn set_bool(
-    conditions: &mut Conditions,
-    kind: ConditionType,
-    holds: bool,
-    reason: Reason,
-    message: &str,
-    generation: i64,
-    now: Timestamp,
-) {
-    set(conditions, kind, if holds { "True" } else { "False" }, reason, message, generation, now);
 }
 
 /// Removes a condition.
@@ -198,7 +206,7 @@ fn cut(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-/// `observedGeneration` of an object nobody has looked at yet.
+/// `observedGeneration` of an object that has not been observed yet.
 pub(crate) fn never_observed() -> i64 {
     -1
 }

@@ -40,24 +40,34 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
     validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool")
 )]
 pub struct DiskSpec {
-    /// The size, for example `4Gi`. Grow only; growing takes effect on the running VM. Left out: the image's virtual size.
+    /// The size, for example `4Gi`. Grow only; growing takes effect on the running VM. Default: the image's virtual
+    /// size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Quantity>,
-    /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Left out: a blank disk. Cannot change.
+    /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Default: a blank disk. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ResourceName>,
     /// Name of the StoragePool. Default `default`. Cannot change.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
-    /// What becomes of the file when the Disk is deleted: `Delete` (default) moves it to the pool's trash, from which
-    /// `berth undelete` brings it back for 24 hours; `Retain` leaves it in place for good. Applied live.
+    /// The handling of the file when the Disk is deleted: `Delete` (default) moves it to the pool's trash, from which
+    /// `berth undelete` restores it for 24 hours; `Retain` keeps it permanently. Applied live.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+    /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
+    #[serde(default)]
+    pub deletion_protection: bool,
 }
 
 impl Default for DiskSpec {
     fn default() -> Self {
-        Self { size: None, image: None, pool: default_pool(), deletion_policy: DeletionPolicy::Delete }
+        Self {
+            size: None,
+            image: None,
+            pool: default_pool(),
+            deletion_policy: DeletionPolicy::Delete,
+            deletion_protection: false,
+        }
     }
 }
 
@@ -65,7 +75,7 @@ fn default_pool() -> ResourceName {
     crate::DEFAULT_NAME.into()
 }
 
-/// What becomes of a disk's file when the Disk is deleted.
+/// The treatment of a disk's file when the Disk is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
     #[default]
@@ -73,11 +83,11 @@ pub enum DeletionPolicy {
     Retain,
 }
 
-/// What is known of a Disk.
+/// The observed state of a Disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`.
@@ -87,7 +97,7 @@ pub struct DiskStatus {
     /// One word for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<DiskState>,
-    /// The host that has the file. Written by the scheduler, with the first VM that uses it.
+    /// The host that stores the file. Written by the scheduler, with the first VM that uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
     /// berth's own identity of this disk; the file is named by it. Decided at bind.
@@ -99,13 +109,13 @@ pub struct DiskStatus {
     /// The size the file has now, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
-    /// Who uses it. While anybody does, deleting the Disk is refused.
+    /// The VM that uses it. A deleted Disk stays until no VM does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUse>,
 }
 
-/// One word for what a Disk is doing.
+/// The state of a Disk, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DiskState {
     Pending,

@@ -1,11 +1,12 @@
 //! Host: a machine that runs VMs.
 
+use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, ObjectUser, vm::InterfaceStatus};
 
-/// A machine that runs VMs. Made by its agent; a person sets `spec` only.
+/// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -37,26 +38,57 @@ pub struct HostSpec {
     /// Whether the host takes no new VMs. Default false.
     #[serde(default)]
     pub cordoned: bool,
-    /// Whether the host is being emptied: it takes no new VMs, and those it has are shut down and held stopped with
-    /// the reason `HostDraining`, whatever their declared power. Default false.
+    /// Whether the host is drained: it takes no new VMs, and its VMs are shut down and stay stopped with the reason
+    /// `HostDraining`, whatever their declared power. Default false.
     #[serde(default)]
     pub draining: bool,
-    /// Says that the host is gone for good with everything on it, so that nobody waits for it any more: what is being
-    /// deleted there ends, its other objects are Stalled, and the Host goes with the last of them. Set it only when
-    /// nothing can run there any more. Default false; cannot be taken back.
+    /// Declares the host lost for good with everything on it, so that nothing waits for it any more: deletions of its
+    /// objects complete, its other objects are Stalled, and the Host is deleted with the last of them. Set it only when
+    /// nothing can run there any more. Default false; cannot be unset.
     #[serde(default)]
     #[x_kube(validation = Rule::new("self || !oldSelf").message("fenced cannot be taken back: remove the Host's objects, then let the host join again"))]
     pub fenced: bool,
+    /// A recovery that an administrator opened after a restore: while it is open, the controllers return what the host's
+    /// agent reports (`status.orphans`) to the objects it was made for, and the host takes no new VMs. The controllers
+    /// close it once the host has reported everything it has and all of that is returned. `berth restore` opens it for
+    /// every host in the backup, `berth host recover` for one or all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+    /// Names of `status.orphans` to release: the host ends such a guest and moves such a file to the trash. Written by
+    /// `berth host release`, which removes a name again once it is released.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 253)))]
+    pub released_orphans: Vec<String>,
 }
 
-/// What a host's agent says of it.
+/// A recovery that is open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    /// When it was opened. Objects made later cannot be what the host already has.
+    #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
+    pub since: Timestamp,
+}
+
+/// The smallest and the largest MTU that a host may report. An IPv6 link has at least 1,280.
+pub const MTU: std::ops::RangeInclusive<i64> = 1280..=9216;
+/// No binding has a higher epoch: each costs the scheduler a write.
+pub const LAST_EPOCH: i64 = 1_000_000_000_000;
+/// No host has more CPUs to offer.
+pub const MOST_CPUS: i64 = 1_000_000;
+/// No host has more memory to offer, in bytes: 1 PiB.
+pub const MOST_MEMORY: u64 = 1 << 50;
+/// No QEMU takes more above its guest's memory, in bytes: 64 GiB.
+pub const MOST_OVERHEAD: u64 = 64 << 30;
+
+/// The state that a host's agent reports. It is trusted within these bounds only, and only about the host's own objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses`, only while it is `False`.
+    /// `Ready`, `Accelerated`, `Forwarding`; `PublicAddresses`, only while it is `False`; `Orphans`, only while it is `True`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -65,53 +97,70 @@ pub struct HostStatus {
     pub version: Option<String>,
     /// The address other hosts reach it at: networks' packets between hosts go from one such address to another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
     pub address: Option<String>,
-    /// The largest packet, in bytes, of the interface with that address.
+    /// The largest packet, in bytes, of the interface with that address; absent if it takes less than 1,280.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1280, max = 9216))]
     pub mtu: Option<i64>,
+    /// IPv4 ranges that the host itself uses: of its interfaces, its routes but the default one, its name servers and the
+    /// control plane. No Network is given a range that overlaps one of them. At most 64 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 18)))]
+    pub ranges: Vec<String>,
     /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qemu_version: Option<String>,
-    /// What VMs run with here: `kvm` or `tcg`.
+    /// The accelerator of VMs here: `kvm` or `tcg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,
-    /// What was measured of `/dev/kvm`.
+    /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,
-    /// What the machine has.
+    /// The resources of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Resources>,
-    /// What VMs may use of it.
+    /// The resources that VMs may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocatable: Option<Resources>,
-    /// What is left of it after the VMs bound here.
+    /// The resources that remain after the VMs bound here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Resources>,
-    /// Memory that a VM is counted with above its guest memory, as a quantity: the most that one was measured to take
-    /// here lately, and before that what the accelerator is known to take.
+    /// Memory that a VM counts for in addition to its guest memory, as a quantity: the largest overhead measured here
+    /// lately, and before a measurement the known overhead of the accelerator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
     pub vm_overhead: Option<String>,
-    /// How many VMs are bound here.
+    /// The number of VMs that are bound here.
     #[serde(default)]
     pub vms: i64,
-    /// SHA-256 of each image in this host's cache.
+    /// SHA-256 of each image in this host's cache. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(max = 64)))]
     pub images: Vec<String>,
-    /// Public addresses of VMs here that somebody else on the segment answers for: they are not taken.
+    /// Public addresses of VMs here for which another machine on the segment answers: the host does not use them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
     pub address_conflicts: Vec<AddressConflict>,
     /// Files of deleted disks that `berth undelete` can bring back. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
     pub trash: Vec<TrashedVolume>,
-    /// What runs or lies here that no object owns. Reported, never touched, but given back to the object it was made
-    /// for when that has lost its status. At most 1,000 are listed.
+    /// Guests and files here that no object owns. The host reports them and changes none until an administrator adopts or
+    /// releases them; in a recovery they return to the objects they were made for. Files kept by `deletionPolicy: Retain` are
+    /// not orphans: they are listed in a recovery only, and counted in `retained`. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
     pub orphans: Vec<Orphan>,
-    /// That the agent has looked at what it holds. Absent before: nothing is placed until every host that answers has
-    /// looked, so that nothing is made again that runs or lies somewhere.
+    /// The number of files of deleted disks with `deletionPolicy: Retain` here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub retained: Option<i64>,
+    /// Set once the agent has taken inventory of its guests and files. Until then, and while `orphans` does not list all of it, nothing is
+    /// placed on this host; in a recovery nothing is placed anywhere that this host may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
-    /// Some of what is bound to it: at most four, whoever else there is. While there is one, deleting the Host is refused.
+    /// At most four of the objects that are bound to it. A deleted Host stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
@@ -123,40 +172,43 @@ pub struct HostStatus {
 pub struct AddressConflict {
     /// The address.
     pub address: String,
-    /// The MAC address of whoever answers for it.
+    /// The MAC address that answers for it.
     pub mac: String,
 }
 
-/// That an agent has looked at what it holds.
+/// An agent's report that it has taken inventory of its guests and files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Inventory {
-    /// Whether `orphans` names all of it that was made for an object.
+    /// Whether `orphans` lists everything that was made for an object.
     pub complete: bool,
 }
 
-/// What was measured of `/dev/kvm`.
+/// The measurement of `/dev/kvm`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KvmStatus {
     /// Whether guests run on it fast enough.
     pub usable: bool,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
-    /// Million guest instructions a second, measured, with two digits behind the point.
+    /// Million guest instructions a second, measured, with two decimal places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mips: Option<f64>,
 }
 
-/// Amounts of what VMs need.
+/// Amounts of the resources that VMs use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// CPUs. Allocatable and free ones count virtual CPUs, which may be more than there are real ones.
+    /// CPUs. Allocatable and free ones count virtual CPUs, of which there may be more than real ones.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub cpus: i64,
     /// Memory, as a quantity.
+    #[schemars(length(max = 32))]
     pub memory: String,
     /// Space for disks' files, as a quantity.
+    #[schemars(length(max = 32))]
     pub storage: String,
 }
 
@@ -167,6 +219,9 @@ pub struct TrashedVolume {
     /// Its identity.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
+    /// The StoragePool its file is in.
+    #[serde(default = "default_pool")]
+    pub pool: String,
     /// The Disk's namespace.
     pub namespace: String,
     /// The Disk's name.
@@ -180,6 +235,11 @@ pub struct TrashedVolume {
     pub deleted_at: String,
 }
 
+/// The pool of a file whose agent does not report one.
+fn default_pool() -> String {
+    crate::DEFAULT_NAME.to_owned()
+}
+
 /// Something on a host that no object owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -188,8 +248,17 @@ pub struct Orphan {
     pub kind: String,
     /// A pid with its name, or a file's name.
     pub name: String,
-    /// What it is, for people.
+    /// A description for people.
     pub detail: String,
+    /// A file's size, as a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    /// The StoragePool a file lies in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The Image a file was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// The object it was made for, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OrphanOwner>,
@@ -205,17 +274,20 @@ pub struct OrphanOwner {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its uid, if it is known: another object of the same name is not the owner.
+    /// Its uid, if it is known: another object of the same name is not the owner, and without one nothing is given back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The epoch of the binding it was made under; 0 if that is not known.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000_000_000_000i64))]
     pub epoch: i64,
     /// A VM's network interfaces as it was started with them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub interfaces: Vec<InterfaceStatus>,
-    /// The public addresses that led to it, and lead to it while it runs: they are given to nobody else.
+    /// The public addresses that led to it, and lead to it while it runs: they are given to no other VM.
     #[serde(default, rename = "publicIPs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub public_ips: Vec<HeldPublicIP>,
 }
 

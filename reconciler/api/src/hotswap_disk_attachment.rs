@@ -42,16 +42,17 @@ pub struct HotswapDiskAttachmentSpec {
     pub vm: ResourceName,
     /// Name of the Disk. Cannot change.
     pub disk: ResourceName,
-    /// Detach even when the guest still has a filesystem of the disk mounted. Default false. Applied live.
+    /// Detach even if the guest still has a filesystem of the disk mounted, or runs no qemu-guest-agent that reports
+    /// its mounts. Otherwise such a disk stays attached until the VM is off. Default false. Applied live.
     #[serde(default)]
     pub force: bool,
 }
 
-/// What is known of an attachment.
+/// The observed state of an attachment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HotswapDiskAttachmentStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Attached`.
@@ -64,15 +65,15 @@ pub struct HotswapDiskAttachmentStatus {
     /// The VM's host. Written by the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// The serial number the guest finds the disk by.
+    /// The serial number of the disk in the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// The device in the guest, when the guest agent told, else the stable path by serial.
+    /// The device in the guest, as reported by the guest agent, or else the stable path by serial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
 
-/// One word for what an attachment is doing.
+/// The state of an attachment, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AttachmentState {
     Requested,

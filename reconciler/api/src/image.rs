@@ -1,4 +1,6 @@
-//! Image: something disks are made from.
+//! Image: the source of disks.
+
+use std::fmt;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -6,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, ObjectUser};
 
-/// Something disks are made from. The first host to use it verifies it; every host downloads it once at most.
+/// The source of disks. The first host to use it verifies it; every host downloads it once at most.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -19,7 +21,7 @@ use crate::{Binding, Conditions, ObjectUser};
     status = "ImageStatus",
     derive = "PartialEq",
     category = "berth",
-    doc = "Something disks are made from.",
+    doc = "The source of disks.",
     selectable = ".status.binding.host",
     selectable = ".spec.source.sha256",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
@@ -33,29 +35,90 @@ use crate::{Binding, Conditions, ObjectUser};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.source.sha256 == oldSelf.source.sha256").message("source.sha256 cannot change: disks are made from this very content; create another Image").field_path(".source.sha256"),
+    validation = Rule::new("has(self.source.sha256) == has(oldSelf.source.sha256) && (!has(self.source.sha256) || self.source.sha256 == oldSelf.source.sha256)").message("source.sha256 cannot change: disks are made from this very content; create another Image").field_path(".source.sha256"),
+    validation = Rule::new("has(self.source.sha512) == has(oldSelf.source.sha512) && (!has(self.source.sha512) || self.source.sha512 == oldSelf.source.sha512)").message("source.sha512 cannot change: disks are made from this very content; create another Image").field_path(".source.sha512"),
+    validation = Rule::new("has(self.source.checksumUrl) == has(oldSelf.source.checksumUrl) && (!has(self.source.checksumUrl) || self.source.checksumUrl == oldSelf.source.checksumUrl)").message("source.checksumUrl cannot change: it was read once; create another Image").field_path(".source.checksumUrl"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format")
 )]
 pub struct ImageSpec {
-    /// Where the image comes from.
+    /// The source of the image.
     pub source: ImageSource,
     /// The format of the bytes at the source: `qcow2` (default) or `raw`. Never guessed. Cannot change.
     #[serde(default)]
     pub format: ImageFormat,
+    /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
+    #[serde(default)]
+    pub deletion_protection: bool,
 }
 
-/// Where an image comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+/// Where an image comes from, and its checksum: exactly one of `sha256`, `sha512` and `checksumUrl`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"))]
 pub struct ImageSource {
-    /// `http://`, `https://`, or `file:///` for a file on the host. May change (a mirror): the checksum is what counts.
+    /// `http://`, `https://`, or `file:///` for a file on the host, in a folder that its administrator allows
+    /// (`--image-dir`). Can change, for example to a mirror: the checksum identifies the content.
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.startsWith('http://') || self.startsWith('https://') || self.startsWith('file:///')").message("must start with http://, https:// or file:///"))]
     pub url: String,
     /// SHA-256 of the bytes at the source, 64 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9a-f]{64}$')").message("must be 64 hexadecimal digits in lower case (as sha256sum prints them)"))]
-    pub sha256: String,
+    pub sha256: Option<String>,
+    /// SHA-512 of the bytes at the source, 128 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9a-f]{128}$')").message("must be 128 hexadecimal digits in lower case (as sha512sum prints them)"))]
+    pub sha512: Option<String>,
+    /// `http://` or `https://` of a file of checksums (`SHA256SUMS`, `SHA512SUMS`; GNU or BSD format, at most 1 MiB) with a line
+    /// for the last part of `url`. Read once, before the download; `status.checksum` stores the result. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = Rule::new("self.startsWith('http://') || self.startsWith('https://')").message("must start with http:// or https://"))]
+    pub checksum_url: Option<String>,
+}
+
+/// Without user names, passwords and query strings: these may be secrets.
+impl fmt::Debug for ImageSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageSource")
+            .field("url", &redacted_url(&self.url))
+            .field("sha256", &self.sha256)
+            .field("sha512", &self.sha512)
+            .field("checksum_url", &self.checksum_url.as_deref().map(redacted_url))
+            .finish()
+    }
+}
+
+/// A URL as it may be shown in logs, conditions and events: without user name, password, query string and fragment, any of
+/// which may be a secret (signed URLs).
+pub fn redacted_url(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (plain, rest) = url.split_at(end);
+    let mut shown = match plain.split_once("://") {
+        Some((scheme, rest)) => {
+            let end = rest.find(['/', '\\']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            format!("{scheme}://{host}{path}")
+        }
+        // No URL: nothing of it is known to be harmless but that it has no '@'.
+        None => plain.rsplit_once('@').map_or(plain, |(_, host)| host).to_owned(),
+    };
+    if rest.starts_with('?') {
+        shown.push_str("?…");
+    }
+    shown
+}
+
+impl Image {
+    /// The checksum that the image's bytes must have, in hexadecimal digits: SHA-256 has 64, SHA-512 128. `None` while
+    /// `checksumUrl` was not read yet.
+    pub fn digest(&self) -> Option<&str> {
+        let declared = self.spec.source.sha512.as_deref().or(self.spec.source.sha256.as_deref());
+        declared.or_else(|| self.status.as_ref()?.checksum.as_deref())
+    }
 }
 
 /// The format of an image's bytes.
@@ -67,11 +130,11 @@ pub enum ImageFormat {
     Raw,
 }
 
-/// What is known of an Image.
+/// The observed state of an Image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`.
@@ -90,20 +153,51 @@ pub struct ImageStatus {
     /// The number of bytes of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
+    /// The checksum at `source.checksumUrl` when it was first read, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are
+    /// made from exactly this content, whatever the URL returns later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub checksum: Option<String>,
     /// The number of bytes downloaded, while it is being downloaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
-    /// Some of the Disks that name it: at most four, whoever else there is. While there is one, deleting the Image is refused.
+    /// At most four of the Disks that name it. A deleted Image stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
 }
 
-/// One word for what an Image is doing.
+/// The state of an Image, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImageState {
     Pending,
     Pulling,
     Ready,
     Failed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redacted_url_has_no_secrets() {
+        let redacted = redacted_url("https://me:sec@ret@example.org:8443/a.qcow2?X-Signature=secret#x");
+        assert_eq!(redacted, "https://example.org:8443/a.qcow2?…");
+        assert_eq!(redacted_url("https://example.org?token=secret"), "https://example.org?…");
+        assert_eq!(redacted_url("https://example.org/a#secret"), "https://example.org/a");
+        assert_eq!(redacted_url("https://me:secret@example.org"), "https://example.org");
+        assert_eq!(redacted_url("file:///a/b@c.img"), "file:///a/b@c.img");
+        assert_eq!(redacted_url("me:secret@example.org"), "example.org");
+    }
+
+    #[test]
+    fn a_signed_url_is_not_in_the_debug_output_of_an_image() {
+        let source = serde_json::json!({
+            "url": "https://me:canary-1@a.example/x?sig=canary-2", "checksumUrl": "https://a.example/SHA256SUMS?sig=canary-3",
+        });
+        let spec: ImageSpec = serde_json::from_value(serde_json::json!({"source": source})).expect("a spec");
+        let text = format!("{:?}", Image::new("a", spec));
+        assert!(text.contains("a.example") && !text.contains("canary"), "{text}");
+    }
 }

@@ -1,12 +1,24 @@
-//! The custom resources of berth (API group `berth.dev`, version `v1alpha1`): what a user declares and what the
-//! reconciler reports.
+//! The custom resources of berth (API group `berth.dev`, version `v1alpha1`): the objects that a user declares and their
+//! status, which the reconciler reports.
 //!
-//! Pure data. This crate must not know a client, a runtime or a clock: times come in as arguments. The schemas, the
-//! admission rules and the descriptions in the CRDs, in `kubectl explain` and in the provider's documentation are all
-//! generated from the types and doc comments here.
+//! ```text
+//!                                 manifests ─▶ YAML for any control plane
+//!                    (definitions, policies, roles: access, deletion_protection,
+//!                                 host_policies, former_uid)
+//!                                     │
+//!                                     ▼
+//!   kinds, one file each:  vm  vm_class  disk  hotswap_disk_attachment  image  storage_pool
+//!                          network  public_ip  ip_pool  placement_group  host
+//!                                     │
+//!                                     ▼
+//!   shared types:          condition ─▶ reason    quantity   name   binding   object_user
 //!
-//! One file a kind, named after the kind. What several kinds share stands in [`quantity`], [`name`], [`condition`],
-//! [`reason`] and [`binding`]; [`manifests`] renders everything a control plane needs to serve them.
+//!   on their own:          site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
+//! ```
+//!
+//! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
+//! generate the schemas, the admission rules, and the descriptions in the CRDs, in `kubectl explain` and in the provider's
+//! documentation.
 
 #![allow(unreachable_pub, reason = "KubeSchema expands to a copy of each struct inside a function")]
 #![allow(clippy::duplicated_attributes, reason = "each printer column names its own type and path")]
@@ -15,6 +27,7 @@ pub mod binding;
 pub mod condition;
 pub mod disk;
 pub mod host;
+pub mod host_addresses;
 pub mod hotswap_disk_attachment;
 pub mod image;
 pub mod ip_pool;
@@ -33,17 +46,17 @@ pub mod vm;
 pub mod vm_class;
 
 pub use binding::{Binding, ObjectUse, UseKind};
-pub use condition::{ConditionType, Conditions, Readiness};
+pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use disk::{DeletionPolicy, Disk, DiskSpec, DiskState, DiskStatus};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,
 };
-pub use image::{Image, ImageFormat, ImageSpec, ImageState, ImageStatus};
+pub use image::{Image, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url};
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use name::ResourceName;
 pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
-pub use object_user::{LISTED_USERS, ObjectUser, listed_users};
+pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
@@ -56,31 +69,34 @@ pub use vm_class::{Firmware, VMClass, VMClassSpec, VMClassStatus};
 pub const GROUP: &str = "berth.dev";
 /// The version of every kind. Changes within it are additive.
 pub const VERSION: &str = "v1alpha1";
-/// Where an Image, VMClass or Network is looked for when the user's own namespace has none of that name.
+/// The namespace in which an Image, VMClass or Network is looked up when the referring object's namespace has none.
 pub const SHARED_NAMESPACE: &str = "berth-shared";
-/// Where berth keeps what is its own: host Leases and the controllers' leader Lease.
+/// The namespace of berth's own objects: host Leases and the controllers' leader Lease.
 pub const SYSTEM_NAMESPACE: &str = "berth-system";
-/// Held by objects a host made something real for, until that host has let go of it.
+/// The finalizer of an object that a host has made real, until that host has removed it.
 pub const HOST_FINALIZER: &str = "berth.dev/host";
-/// Held by a PublicIP until the controllers have returned its address to the pool.
+/// The finalizer of a PublicIP until the controllers have returned its address to the pool.
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
+/// The finalizer of an object that others name (Host, Image, IPPool, Network, PlacementGroup, StoragePool, VMClass) until nothing
+/// uses it. Added by the controllers before its first use, and kept from then on.
+pub const USED_FINALIZER: &str = "berth.dev/in-use";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.
 pub const RESTORE_ANNOTATION: &str = "berth.dev/restore-volume";
-/// On a VM or Disk: the uid it had in another control plane, or before it was made anew from a copy. What a host made for
-/// that uid, under the same name, is this object's. Set by administrators only.
+/// On a VM or Disk: the uid it had in another control plane, or before it was created again from a copy. Guests and files
+/// that a host made for that uid, under the same name, belong to this object. Set by administrators only.
 pub const FORMER_UID_ANNOTATION: &str = "berth.dev/former-uid";
-/// On what `berth graduate` copied: the uids it had on the control planes it came from, the last one first, with commas.
+/// On an object that `berth graduate` copied: its uids on earlier control planes, the last one first, separated by commas.
 pub const MOVED_FROM_ANNOTATION: &str = "berth.dev/moved-from";
 /// The name of the Network, IPPool and StoragePool that exist after `berth up`.
 pub const DEFAULT_NAME: &str = "default";
-/// On each definition: the version of berth it is of.
+/// On each definition: the version of berth that it belongs to.
 pub const VERSION_LABEL: &str = "berth.dev/version";
-/// Field manager of what the scheduler and the other controllers write.
+/// The field manager of the scheduler and the other controllers.
 pub const CONTROLLER_MANAGER: &str = "berth-controllers";
-/// Field manager of what a host agent writes.
+/// The field manager of a host agent.
 pub const AGENT_MANAGER: &str = "berth-agent";
 
-/// The uid an object had before, if somebody said so: see [`FORMER_UID_ANNOTATION`].
+/// The uid an object had before, if it is annotated: see [`FORMER_UID_ANNOTATION`].
 pub fn former_uid(object: &impl kube::ResourceExt) -> Option<&str> {
     object.annotations().get(FORMER_UID_ANNOTATION).map(String::as_str)
 }

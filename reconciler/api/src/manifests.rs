@@ -2,9 +2,9 @@
 //! applies them to its own control plane. The same on both.
 
 pub mod access;
+mod deletion_protection;
 mod former_uid;
 mod host_policies;
-mod in_use;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -17,8 +17,8 @@ use crate::{
 
 /// The definitions of all kinds, in the order of their names.
 ///
-/// *Guarantees:* each gives a new object `status: {observedGeneration: -1}`, so that no tool takes an object nobody
-/// has looked at for a finished one.
+/// *Guarantees:* each gives a new object `status: {observedGeneration: -1}`, so that no tool mistakes an object that
+/// was not observed yet for a finished one.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let mut crds = vec![
         Disk::crd(),
@@ -65,21 +65,24 @@ pub fn namespaces() -> Vec<Value> {
         .into()
 }
 
-/// The Network, IPPool and StoragePool named `default`, with the ranges given.
-pub fn defaults(private_cidr: &str, public_cidr: &str) -> Vec<Value> {
+/// The IPPool named `default`, with the range given, and the StoragePool named `default`.
+pub fn defaults(public_cidr: &str) -> Vec<Value> {
     let api_version = format!("{GROUP}/{}", crate::VERSION);
     vec![
-        json!({"apiVersion": api_version, "kind": "Network", "metadata": {"name": DEFAULT_NAME, "namespace": SHARED_NAMESPACE},
-            "spec": {"cidr": private_cidr}}),
         json!({"apiVersion": api_version, "kind": "IPPool", "metadata": {"name": DEFAULT_NAME}, "spec": {"cidrs": [public_cidr]}}),
         json!({"apiVersion": api_version, "kind": "StoragePool", "metadata": {"name": DEFAULT_NAME}, "spec": {"type": "Local"}}),
     ]
 }
 
-/// Deleting what is in use is refused at admission (of a Disk and a PublicIP a finalizer is the backstop), a host may write
-/// only what is its own, and only an administrator says whose guests and files are whose.
+/// They refuse the deletion of protected objects, limit a host to its own objects, and allow only an administrator to set
+/// the former uid of an object.
 pub fn admission_policies() -> Vec<Value> {
-    in_use::all().into_iter().chain(host_policies::all()).chain(former_uid::all()).collect()
+    deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all()).collect()
+}
+
+/// Names of policies, and of their bindings, that earlier versions installed and this one does not.
+pub fn retired_admission_policies() -> &'static [&'static str] {
+    &deletion_protection::RETIRED
 }
 
 /// A policy that denies, and its binding.
@@ -135,12 +138,15 @@ pub fn roles() -> Vec<Value> {
                 {"apiGroups": [GROUP], "resources": all, "verbs": write},
                 {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": write},
-                // To let each host read the Secrets its VMs need, and no other: nobody grants what he does not have.
+                // To let each host read the Secrets its VMs need, and no other: RBAC lets no user grant more than it has.
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": read},
                 // To see whether this control plane is the one in charge.
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},
+                // To list the addresses of all hosts for the hosts. A server-side apply creates it, and names it.
+                {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::host_addresses::HOST_ADDRESSES],
+                    "verbs": ["get", "list", "watch", "create", "patch"]},
             ]),
         ),
         access::cluster_role(),
@@ -188,6 +194,49 @@ mod tests {
             let mut undescribed = Vec::new();
             collect_undescribed(spec, "spec", &mut undescribed);
             assert!(undescribed.is_empty(), "{}: {undescribed:?}", crd.spec.names.kind);
+        }
+    }
+
+    #[test]
+    fn every_map_is_bounded() {
+        for crd in crds() {
+            let value = serde_json::to_value(&crd).expect("plain data");
+            let mut unbounded = Vec::new();
+            collect_unbounded(&value["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut unbounded);
+            assert!(unbounded.is_empty(), "{}: {unbounded:?}", crd.spec.names.kind);
+        }
+    }
+
+    fn collect_unbounded(schema: &Value, path: &str, found: &mut Vec<String>) {
+        if schema["additionalProperties"].is_object() {
+            let value = &schema["additionalProperties"];
+            let is_bounded = schema["maxProperties"].is_u64()
+                && (value["type"] != "string" || value["maxLength"].is_u64());
+            if !is_bounded {
+                found.push(path.to_owned());
+            }
+            collect_unbounded(value, path, found);
+        }
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            collect_unbounded(field, &format!("{path}.{name}"), found);
+        }
+        if schema["items"].is_object() {
+            collect_unbounded(&schema["items"], path, found);
+        }
+    }
+
+    #[test]
+    fn the_roles_of_users_are_gathered_by_those_of_kubernetes() {
+        let label = |name: &str| {
+            let role =
+                roles().into_iter().find(|role| role["metadata"]["name"] == name).expect("it is shipped");
+            role["metadata"]["labels"].clone()
+        };
+        let gathered = |to: &str| json!({format!("rbac.authorization.k8s.io/aggregate-to-{to}"): "true"});
+        assert_eq!(label("berth-viewer"), gathered("view"));
+        assert_eq!(label("berth-editor"), gathered("edit"));
+        for other in ["berth-operator", "berth-host"] {
+            assert_eq!(label(other), Value::Null, "{other} is for programs of berth alone");
         }
     }
 

@@ -1,12 +1,12 @@
-//! Who uses an object that any number of others may use: a few of them by name.
+//! The users of an object that any number of others may use: a few of them by name.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many users an object lists at most. So an object that 10,000 VMs use is neither large nor written for each.
+/// The largest number of users that an object lists: an object that 10,000 VMs use stays small and is not written for each.
 pub const LISTED_USERS: usize = 4;
 
-/// One of those who use an object. While there is one, deleting the object is refused.
+/// One of the users of an object. While there is one, a deleted object stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectUser {
@@ -18,10 +18,10 @@ pub struct ObjectUser {
     pub name: String,
 }
 
-/// Whom an object lists: of those it listed before who still use it, and as many of `all` as there is room for.
+/// The users that an object lists: those it listed before that still use it, and as many of `all` as there is room for.
 ///
-/// *Guarantees:* empty if and only if nobody uses it; sorted; the same again as long as those listed stay and there is
-/// no room for more, whoever else comes and goes. Looks at `LISTED_USERS` of `all` beyond those listed, at most.
+/// *Guarantees:* empty if and only if nothing uses it; sorted; the same again as long as those listed stay and there is
+/// no room for more, whatever other users come and go. Looks at `LISTED_USERS` of `all` beyond those listed, at most.
 pub fn listed_users(
     before: &[ObjectUser],
     is_user: impl Fn(&ObjectUser) -> bool,
@@ -38,6 +38,15 @@ pub fn listed_users(
     }
     listed.sort();
     listed
+}
+
+/// The message of an object that is deleted and still used. A full list may not name all users, so that its last one is
+/// left out.
+pub fn in_use(users: &[ObjectUser]) -> String {
+    let named = users.iter().take(LISTED_USERS - 1).map(|u| format!("{} {}/{}", u.kind, u.namespace, u.name));
+    let named: Vec<String> = named.collect();
+    let more = if users.len() >= LISTED_USERS { " and others" } else { "" };
+    format!("deleted, and held until nothing uses it: used by {}{more}", named.join(", "))
 }
 
 #[cfg(test)]
@@ -59,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_makes_room_and_nobody_is_listed_when_nobody_is_left() {
+    fn a_user_that_is_gone_makes_room_and_without_users_the_list_is_empty() {
         let before = [vm(1), vm(2)];
         let now = [vm(2), vm(3)];
         assert_eq!(listed_users(&before, |user| now.contains(user), now.clone()), now);

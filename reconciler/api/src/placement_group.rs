@@ -32,11 +32,11 @@ use crate::{Conditions, ObjectUser};
 #[serde(rename_all = "camelCase")]
 pub struct PlacementGroupSpec {
     /// `spread` (default): no two members share a `topologyKey` value. `pack`: all members share one. A change does not
-    /// move a VM that is placed.
+    /// move a placed VM.
     #[serde(default)]
     pub strategy: Strategy,
-    /// `required` (default): a member that cannot be placed as the strategy says stays unscheduled. `preferred`: it is
-    /// placed anyway, as near to it as possible. A change does not move a VM that is placed.
+    /// `required` (default): a member that cannot be placed according to the strategy stays unscheduled. `preferred`:
+    /// it is placed anyway, as close to the strategy as possible. A change does not move a placed VM.
     #[serde(default)]
     pub enforcement: Enforcement,
     /// The Host label that must differ (`spread`) or be the same (`pack`). Default `kubernetes.io/hostname`: the host itself.
@@ -74,38 +74,39 @@ pub enum Enforcement {
     Preferred,
 }
 
-/// What is known of a PlacementGroup.
+/// The observed state of a PlacementGroup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementGroupStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`: every member is placed as the rule says.
+    /// `Ready`: every member is placed by the rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
-    /// How many members have a host.
+    /// The number of members that have a host.
     #[serde(default)]
     pub placed: i64,
-    /// How many members there are.
+    /// The number of members.
     #[serde(default)]
     pub total: i64,
     /// The VMs that name this group, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<GroupMember>,
-    /// Which member may be let in at which value of `topologyKey`, of a required group (not of one that spreads over single
-    /// hosts: these see it by themselves). Written before the member is bound, read by its host before it lets the member
-    /// in: however many schedulers there are, no two are let in at one value (`spread`), or at two (`pack`).
+    /// The claims of a required group: each admits one member at one value of `topologyKey`. A group that spreads over single
+    /// hosts needs none, since a host sees its own members. The scheduler writes a claim before it binds the member, and the
+    /// host reads it before it admits the member: however many schedulers there are, no two members are admitted at one value
+    /// (`spread`), or at two values (`pack`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<TopologyClaim>,
-    /// Some of the VMs that name it: at most four, whoever else there is. While there is one, deleting the PlacementGroup is refused.
+    /// At most four of the VMs that name it. A deleted PlacementGroup stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
 }
 
-/// That a member, and no other, may be let in at a value of the topology key.
+/// The right of one member to be admitted at a value of the topology key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologyClaim {
@@ -119,19 +120,19 @@ pub struct TopologyClaim {
     pub vm_uid: String,
     /// The epoch of the binding it is for.
     pub epoch: i64,
-    /// The host that binding is to.
+    /// The host of that binding.
     pub host: String,
 }
 
 impl PlacementGroup {
-    /// Whether its members are let in by claim. That two members are on one host a host sees by itself.
+    /// Whether its members are admitted by claim. A host sees by itself that two members are on it.
     pub fn is_claimed(&self) -> bool {
         let PlacementGroupSpec { strategy, enforcement, topology_key } = &self.spec;
         let is_seen_by_the_host = *strategy == Strategy::Spread && topology_key == HOSTNAME_LABEL;
         *enforcement == Enforcement::Required && !is_seen_by_the_host
     }
 
-    /// Whether this VM may be let in at this value under this epoch.
+    /// Whether this VM may be admitted at this value under this epoch.
     pub fn allows(&self, vm_uid: &str, epoch: i64, value: &str) -> bool {
         let claims = self.status.iter().flat_map(|s| &s.claims);
         let mut here = claims.filter(|c| c.key == self.spec.topology_key && c.value == value);

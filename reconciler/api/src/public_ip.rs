@@ -28,26 +28,31 @@ use crate::{Binding, Conditions, IPPoolMode, ObjectUse, ResourceName};
     printcolumn(name = "VM", type_ = "string", json_path = ".status.usedBy[*].vm"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
+    // The address that was decided may be written down and left out again: it is the one it has, and stays.
+    validation = Rule::new("(has(self.spec.address) ? self.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : '')) == (has(oldSelf.spec.address) ? oldSelf.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : ''))").message("address cannot change: create another PublicIP").field_path(".spec.address")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool"),
-    validation = Rule::new("(has(self.address) ? self.address : '') == (has(oldSelf.address) ? oldSelf.address : '')").message("address cannot change: create another PublicIP").field_path(".address")
+    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another PublicIP").field_path(".pool")
 )]
 pub struct PublicIPSpec {
     /// Name of the IPPool. Default `default`. Cannot change.
     #[serde(default = "default_pool")]
     pub pool: ResourceName,
-    /// The very IPv4 address wanted. Left out: the lowest free one. Cannot change.
+    /// A specific IPv4 address of the pool. Default: the lowest free one. Cannot change; the allocated address can be
+    /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
     pub address: Option<String>,
+    /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
+    #[serde(default)]
+    pub deletion_protection: bool,
 }
 
 impl Default for PublicIPSpec {
     fn default() -> Self {
-        Self { pool: default_pool(), address: None }
+        Self { pool: default_pool(), address: None, deletion_protection: false }
     }
 }
 
@@ -55,11 +60,11 @@ fn default_pool() -> ResourceName {
     crate::DEFAULT_NAME.into()
 }
 
-/// What is known of a PublicIP. Written by the controllers only.
+/// The observed state of a PublicIP. Written by the controllers only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PublicIPStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`: an address is allocated; `AddressConflict`, only while another machine on the segment has it.
@@ -71,20 +76,21 @@ pub struct PublicIPStatus {
     pub state: Option<PublicIPState>,
     /// The address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
     pub address: Option<String>,
-    /// How it is made reachable, as its IPPool says.
+    /// The way it is made reachable, from its IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<IPPoolMode>,
     /// The host of the VM that uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// The VM that uses it (one at most). While one does, deleting the PublicIP is refused.
+    /// The VM that uses it (one at most). A deleted PublicIP stays until none does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUse>,
 }
 
-/// One word for what a PublicIP is doing.
+/// The state of a PublicIP, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PublicIPState {
     Pending,

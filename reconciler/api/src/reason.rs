@@ -1,18 +1,18 @@
-//! Why an object is in the state it is in: one vocabulary for conditions, events and metrics.
+//! The reasons for an object's state: one vocabulary for conditions and events.
 
 use std::fmt;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// A machine-readable reason, the same word in a condition, an event and a metric label.
+        /// A machine-readable reason, the same word in a condition and an event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Reason { $($(#[$doc])* $name),+ }
 
         impl Reason {
-            /// Every reason there is.
+            /// All reasons.
             pub const ALL: &'static [Reason] = &[$(Reason::$name),+];
 
-            /// The reason as it is written in conditions, events and metrics.
+            /// The reason as it is written in conditions and events.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Reason::$name => stringify!($name)),+ }
             }
@@ -42,15 +42,15 @@ reasons! {
     Synced,
 
     // On the way, by itself.
-    /// Nobody has looked at the object yet.
+    /// The object has not been observed yet.
     Pending,
     /// Bound to a host that has not reported yet.
     Bound,
-    /// No host can take it now; the message says why for each rule that failed.
+    /// No host can take it now; the message names each rule that failed.
     Unschedulable,
-    /// A host has not said yet what runs and lies there, or what it said is being taken up.
+    /// A host has not reported its guests and files yet, or its report is being processed.
     WaitingForInventory,
-    /// The host it was bound to refused it; the message says why. It is placed anew.
+    /// The host it was bound to refused it, for the reason in the message. It is placed anew.
     Refused,
     /// The VMClass does not exist yet.
     WaitingForClass,
@@ -68,7 +68,7 @@ reasons! {
     WaitingForBootstrap,
     /// The VM does not exist yet or is not bound or not running yet.
     WaitingForVM,
-    /// The IPPool does not exist yet.
+    /// The IPPool or StoragePool does not exist yet.
     WaitingForPool,
     /// The image is being downloaded.
     Pulling,
@@ -86,28 +86,35 @@ reasons! {
     Growing,
     /// Being deleted.
     Deleting,
+    /// Deleted, and held until nothing uses it; the message names the users.
+    InUse,
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded,
+    /// The VM's host is not one that its placement allows: a placed VM does not move.
+    PlacedElsewhere,
     /// A step failed and is being tried again; the message is the error.
     Retrying,
     /// The guest was not seen yet.
     GuestNotSeen,
-    /// The host's Lease is stale: what runs there is not known.
+    /// The host's Lease is stale: the state of its objects is unknown.
     HostSilent,
 
-    /// The host is being emptied: the VM is held stopped until the host is uncordoned.
+    /// The host is drained: the VM stays stopped until the host is uncordoned.
     HostDraining,
 
     // A person must change something.
-    /// The host was declared gone for good, and with it what was there.
+    /// The host was declared lost for good, with everything on it.
     HostFenced,
     /// The downloaded bytes do not have the declared checksum.
     ChecksumMismatch,
     /// The source answered that there is no such image.
     ImageNotFound,
+    /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
+    /// administrator allows.
+    ImageNotAllowed,
     /// The bytes are not an image of the declared format, or one that is refused (backing file, external data file).
     ImageInvalid,
-    /// The image's virtual size is absurd or larger than allowed.
+    /// The image's virtual size is larger than allowed.
     ImageTooLarge,
     /// The disk is smaller than the image it is made from.
     DiskSmallerThanImage,
@@ -119,18 +126,20 @@ reasons! {
     DiskLost,
     /// No address is free in the pool.
     NoFreeAddress,
-    /// The address asked for is not in the pool or is taken.
+    /// The declared address is not in the pool, or is in use.
     AddressUnavailable,
     /// QEMU is not installed on the host.
     QemuMissing,
     /// QEMU failed at start; the message is its standard error.
     QemuFailed,
-    /// The VM's QEMU ended again and again; restarts are backed off.
+    /// The VM's QEMU ended repeatedly; restarts are backed off.
     CrashLoop,
     /// The guest ended and the restart policy leaves it ended.
     GuestEnded,
     /// The guest still uses the disk (a mounted filesystem): unmount it or set force.
     GuestBusy,
+    /// No guest agent reports whether the running guest has the disk mounted: run one, stop the VM, or set force.
+    MountsUnknown,
     /// The host does not support what is declared.
     NotSupported,
     /// The declared data cannot be used (for example bootstrap data that is too large).
@@ -147,11 +156,15 @@ reasons! {
     GroupRuleBroken,
     /// The declared MTU does not fit through the tunnels between hosts; a smaller one is used.
     MTUTooLarge,
-    /// An address that was to be a VM's is a host's own.
+    /// The address for a VM is an address of a host.
     HostAddress,
+    /// The network's identifier is in use by another network.
+    IdentifierInUse,
+    /// The namespace has the largest number of these that its quota allows.
+    QuotaExceeded,
     /// Another machine on the segment answers for the address.
     AddressConflict,
-    /// There is no interface to announce public addresses on, or it is not set up for it.
+    /// The host has no interface to announce public addresses on, or that interface is not configured for it.
     NoPublicInterface,
 
     // Hosts.
@@ -161,6 +174,8 @@ reasons! {
     Accelerated,
     /// The accelerator is not usable; emulation is used.
     Emulated,
+    /// Guests run or files lie on the host that no object owns.
+    OrphansFound,
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall,
     /// The host takes no new VMs.

@@ -1,7 +1,7 @@
-//! Which control plane is in charge of a site: of all hosts that obey one another's placement. Pure.
+//! The control plane in charge of a site: a set of hosts and the control plane that they obey. Pure.
 //!
 //! A site moves from one control plane to another as a whole (`berth graduate`). Each control plane that took part has
-//! the ConfigMap [`SITE`], which says how it stands; each host keeps a [`Record`] of the newest term it has seen.
+//! the ConfigMap [`SITE`], which has its state; each host keeps a [`TermRecord`] of the newest term it has seen.
 //!
 //! ```text
 //!   the old one:  (none) ─▶ Leaving ─▶ Moved                term n
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! *Guarantees:* of one term there is one control plane; the old one has `Moved` before the new one is `InCharge`; a host
-//! that has seen a term never again obeys an older one. So what comes back from a backup commands nobody.
+//! that has seen a term never again obeys an older one. So a control plane restored from a backup commands no host.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +19,19 @@ use serde::{Deserialize, Serialize};
 
 /// The ConfigMap in `berth-system`. A control plane without it is in charge and never took part in a move.
 pub const SITE: &str = "berth-site";
-/// The first term that a move leads to: what is of an earlier one is no reason to refuse anything.
+/// The first term that a move leads to.
 const FIRST_MOVED: u64 = 2;
 
-/// How a control plane stands to its site.
+/// The state of a control plane within its site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteState {
     /// Its controllers decide and its hosts obey.
     InCharge,
-    /// Still obeyed, but nothing of berth's can be written any more: it is being copied.
+    /// Hosts still obey it, but berth's objects are read-only: they are being copied.
     Leaving,
-    /// Objects come in; nobody acts on them yet.
+    /// Objects are copied into it; nothing acts on them yet.
     Receiving,
-    /// The same, and what it had before is an older state of the site.
+    /// As `Receiving`, and its earlier objects are an older state of the site.
     Returning,
     /// Another one is in charge, with the next term. Final for this term.
     Moved,
@@ -46,30 +46,30 @@ impl SiteState {
         (Self::Moved, "Moved"),
     ];
 
-    /// As it is written.
+    /// The state as text.
     pub fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, text)| text)
     }
 }
 
-/// What the ConfigMap says.
+/// The content of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// The same on every control plane the site was ever on.
+    /// The identity of the site, the same on each of its control planes.
     pub id: String,
-    /// Counts the control planes the site was on, the first one is 1.
+    /// The number of this control plane in the site's history, from 1.
     pub term: u64,
-    /// How this one stands.
+    /// The state of this control plane.
     pub state: SiteState,
-    /// The control plane at the other end of the move, as people know it: `https://host:port`.
+    /// The address of the control plane at the other end of the move: `https://host:port`.
     pub other: String,
-    /// Which one that is, whatever it is called: the uid of its namespace `kube-system`.
+    /// The identity of that control plane, whatever its address: the uid of its namespace `kube-system`.
     pub cluster: String,
 }
 
-/// Why the ConfigMap cannot be understood.
+/// An invalid value in the ConfigMap.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("ConfigMap berth-system/berth-site cannot be understood: its {field} is {value:?}")]
+#[error("ConfigMap berth-system/berth-site is invalid: its {field} is {value:?}")]
 pub struct SiteError {
     field: &'static str,
     value: String,
@@ -105,44 +105,44 @@ impl Site {
         })
     }
 
-    /// What the successor's hosts keep.
-    pub fn next(&self) -> Record {
-        Record { site: self.id.clone(), term: self.term + 1 }
+    /// The record that the successor's hosts keep.
+    pub fn next(&self) -> TermRecord {
+        TermRecord { site: self.id.clone(), term: self.term + 1 }
     }
 
-    fn record(&self) -> Record {
-        Record { site: self.id.clone(), term: self.term }
+    fn record(&self) -> TermRecord {
+        TermRecord { site: self.id.clone(), term: self.term }
     }
 }
 
-/// What a host keeps of the newest control plane it obeyed, or was told to obey.
+/// A host's record of the newest control plane it obeyed, or was ordered to obey.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct TermRecord {
     /// The site.
     pub site: String,
     /// The term.
     pub term: u64,
 }
 
-/// What a control plane is to a host.
+/// The relation of a control plane to a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Authority {
     /// It commands the host, once the host has kept this.
-    Commands(Option<Record>),
+    InCharge(Option<TermRecord>),
     /// It does not (yet), and why.
-    Waits(String),
+    NotInCharge(String),
     /// Its successor does, once the host has kept this.
-    Moved(Record),
+    Moved(TermRecord),
 }
 
-/// What a control plane that says this of itself is to a host that has kept that. Also what its controllers go by.
+/// The relation of a control plane with this state to a host with that record. Its controllers use it too.
 ///
 /// *Guarantees:* at most one of the control planes of a site commands a host, whatever backups come back.
-pub fn judge(site: Option<&Site>, record: Option<&Record>) -> Standing {
+pub fn authority(site: Option<&Site>, record: Option<&TermRecord>) -> Authority {
     let Some(site) = site else {
         return match record {
-            None => Standing::Commands(None),
-            Some(record) => Standing::Waits(format!(
+            None => Authority::InCharge(None),
+            Some(record) => Authority::NotInCharge(format!(
                 "it does not know that the site moved (term {}): it came back from a backup, or is another site's",
                 record.term
             )),
@@ -150,20 +150,20 @@ pub fn judge(site: Option<&Site>, record: Option<&Record>) -> Standing {
     };
     let newest = record.map_or(0, |record| record.term);
     if record.is_some_and(|record| record.site != site.id) {
-        return Standing::Waits(
+        return Authority::NotInCharge(
             "it is another site's: the host has to join it anew to belong to it".to_owned(),
         );
     }
     match site.state {
         SiteState::Receiving | SiteState::Returning => {
-            Standing::Waits("objects are still being moved to it".to_owned())
+            Authority::NotInCharge("objects are still being moved to it".to_owned())
         }
-        SiteState::Moved if site.term + 1 >= newest => Standing::Moved(site.next()),
+        SiteState::Moved if site.term + 1 >= newest => Authority::Moved(site.next()),
         SiteState::InCharge | SiteState::Leaving if site.term >= newest => {
             let note = site.term > newest && site.term >= FIRST_MOVED;
-            Standing::Commands(note.then(|| site.record()))
+            Authority::InCharge(note.then(|| site.record()))
         }
-        _ => Standing::Waits(format!(
+        _ => Authority::NotInCharge(format!(
             "it was in charge before (term {}), another one was since (term {newest})",
             site.term
         )),
@@ -180,12 +180,12 @@ mod tests {
         Site { id: "s".into(), term, state, other: "https://other:6443".into(), cluster: "c".into() }
     }
 
-    fn record(term: u64) -> Record {
-        Record { site: "s".into(), term }
+    fn record(term: u64) -> TermRecord {
+        TermRecord { site: "s".into(), term }
     }
 
     #[test]
-    fn the_data_says_again_what_it_was_made_from_and_nothing_else_is_taken_for_it() {
+    fn data_reads_back_as_it_was_written_and_other_data_is_an_error() {
         for (state, _) in SiteState::ALL {
             assert_eq!(Site::from_data(&site(3, state).to_data()), Ok(site(3, state)));
         }
@@ -198,11 +198,11 @@ mod tests {
 
     #[test]
     fn a_site_that_never_moved_is_as_if_there_were_no_such_thing() {
-        assert_eq!(judge(None, None), Standing::Commands(None));
-        assert_eq!(judge(Some(&site(1, SiteState::Leaving)), None), Standing::Commands(None));
+        assert_eq!(authority(None, None), Authority::InCharge(None));
+        assert_eq!(authority(Some(&site(1, SiteState::Leaving)), None), Authority::InCharge(None));
         assert_eq!(
-            judge(Some(&site(1, SiteState::InCharge)), None),
-            Standing::Commands(None),
+            authority(Some(&site(1, SiteState::InCharge)), None),
+            Authority::InCharge(None),
             "it was given up"
         );
     }
@@ -210,20 +210,26 @@ mod tests {
     #[test]
     fn a_host_goes_on_to_the_successor_and_never_back_by_itself() {
         let old = site(1, SiteState::Moved);
-        assert_eq!(judge(Some(&old), None), Standing::Moved(record(2)));
+        assert_eq!(authority(Some(&old), None), Authority::Moved(record(2)));
         assert_eq!(
-            judge(Some(&old), Some(&record(2))),
-            Standing::Moved(record(2)),
+            authority(Some(&old), Some(&record(2))),
+            Authority::Moved(record(2)),
             "it was interrupted on its way"
         );
-        assert_eq!(judge(Some(&site(2, SiteState::InCharge)), Some(&record(2))), Standing::Commands(None));
+        assert_eq!(
+            authority(Some(&site(2, SiteState::InCharge)), Some(&record(2))),
+            Authority::InCharge(None)
+        );
         for backup in [None, Some(site(1, SiteState::InCharge)), Some(site(1, SiteState::Leaving))] {
-            assert!(matches!(judge(backup.as_ref(), Some(&record(2))), Standing::Waits(_)), "{backup:?}");
+            assert!(
+                matches!(authority(backup.as_ref(), Some(&record(2))), Authority::NotInCharge(_)),
+                "{backup:?}"
+            );
         }
         let taken_back = site(3, SiteState::InCharge);
-        assert_eq!(judge(Some(&taken_back), Some(&record(2))), Standing::Commands(Some(record(3))));
+        assert_eq!(authority(Some(&taken_back), Some(&record(2))), Authority::InCharge(Some(record(3))));
         assert!(
-            matches!(judge(Some(&old), Some(&record(3))), Standing::Waits(_)),
+            matches!(authority(Some(&old), Some(&record(3))), Authority::NotInCharge(_)),
             "it leads to an older one"
         );
     }
@@ -231,7 +237,7 @@ mod tests {
     #[test]
     fn another_sites_control_plane_is_none_of_a_host_that_moved() {
         let other = Site { id: "t".into(), ..site(9, SiteState::InCharge) };
-        assert!(matches!(judge(Some(&other), Some(&record(2))), Standing::Waits(_)));
+        assert!(matches!(authority(Some(&other), Some(&record(2))), Authority::NotInCharge(_)));
     }
 
     proptest! {
@@ -241,21 +247,21 @@ mod tests {
         fn a_host_never_obeys_an_older_term_than_one_it_obeyed(
             asked in prop::collection::vec((0u64..6, 0usize..5), 1..60),
         ) {
-            let (mut kept, mut obeyed) = (None::<Record>, 0);
+            let (mut kept, mut obeyed) = (None::<TermRecord>, 0);
             for (term, state) in asked {
                 let asked = (term > 0).then(|| site(term, SiteState::ALL[state].0));
-                match judge(asked.as_ref(), kept.as_ref()) {
-                    Standing::Commands(note) => {
+                match authority(asked.as_ref(), kept.as_ref()) {
+                    Authority::InCharge(note) => {
                         let term = if term >= FIRST_MOVED { term } else { 1 };
                         prop_assert!(term >= obeyed, "{term} after {obeyed}");
                         obeyed = term;
                         kept = note.or(kept);
                     }
-                    Standing::Moved(note) => {
+                    Authority::Moved(note) => {
                         prop_assert!(kept.as_ref().is_none_or(|kept| note.term >= kept.term));
                         kept = Some(note);
                     }
-                    Standing::Waits(_) => {}
+                    Authority::NotInCharge(_) => {}
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! StoragePool: where disks' files are.
+//! StoragePool: the folder of disk files.
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Conditions, ObjectUser};
 
-/// Where the files of disks are.
+/// A place for the files of disks.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -17,7 +17,7 @@ use crate::{Conditions, ObjectUser};
     status = "StoragePoolStatus",
     derive = "PartialEq",
     category = "berth",
-    doc = "Where the files of disks are.",
+    doc = "A place for the files of disks.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -29,7 +29,7 @@ pub struct StoragePoolSpec {
     /// `Local` (default): a folder of each host's own, under the agent's state directory. Cannot change.
     #[serde(default, rename = "type")]
     pub pool_type: StoragePoolType,
-    /// How long the files of deleted disks rest in the trash, in seconds. Default 86400 (24 hours); 0 deletes them at once.
+    /// The time for which the trash keeps the files of deleted disks, in seconds. Default 86400 (24 hours); 0 deletes them at once.
     #[serde(default = "default_retention")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub trash_retention_seconds: i64,
@@ -52,18 +52,18 @@ pub enum StoragePoolType {
     Local,
 }
 
-/// What is known of a StoragePool.
+/// The observed state of a StoragePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StoragePoolStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
-    /// Some of the Disks that name it: at most four, whoever else there is. While there is one, deleting the StoragePool is refused.
+    /// At most four of the Disks that name it. A deleted StoragePool stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,

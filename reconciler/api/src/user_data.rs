@@ -1,11 +1,11 @@
-//! User data as cloud-init takes it: what it would ignore in silence, or fail at inside a guest nobody can get into, is told
-//! before.
+//! Checks user data as cloud-init reads it: an error that cloud-init would ignore, or meet inside a guest without access, is
+//! reported before.
 //!
-//! Nothing of the text is ever in an error: it may hold secrets.
+//! Errors never quote the text: it may contain secrets.
 
 use saphyr_parser::{Event, Parser, ScanError};
 
-/// What is wrong with user data.
+/// An error in user data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
     /// It is no YAML.
@@ -20,12 +20,12 @@ pub enum UserDataError {
     },
     /// It is YAML, but not what this kind must be.
     #[error("the cloud-config is {found} at line {line}, and must be {wanted}")]
-    NotThe {
+    Mismatch {
         /// From 1.
         line: usize,
-        /// What is there.
+        /// The text found.
         found: &'static str,
-        /// What must be.
+        /// The text required.
         wanted: &'static str,
     },
     /// A second YAML document.
@@ -34,32 +34,32 @@ pub enum UserDataError {
         /// From 1.
         line: usize,
     },
-    /// A first line that is meant to say cloud-config and does not.
+    /// A first line that resembles `#cloud-config` and differs from it.
     #[error(
-        "the first line is not exactly \"#cloud-config\", so that cloud-init would ignore all of it in silence"
+        "the first line is not exactly \"#cloud-config\", so that cloud-init would ignore all of it silently"
     )]
     Header,
     /// A cloud-config without its first line.
     #[error(
-        "this reads as a cloud-config without its first line \"#cloud-config\", so that cloud-init would ignore all of it in \
-         silence"
+        "this reads as a cloud-config without its first line \"#cloud-config\", so that cloud-init would ignore all of it \
+         silently"
     )]
     NoHeader,
 }
 
-/// What cloud-init recognises at the beginning, in any case and after white space. A longer one goes first.
-const KINDS: &[(&str, Kind)] = &[
-    ("#cloud-config-archive", Kind::Archive),
-    ("#cloud-config-jsonp", Kind::Other),
-    ("#cloud-config", Kind::CloudConfig),
-    ("## template: jinja", Kind::Other),
-    ("#!", Kind::Other),
-    ("#include", Kind::Other),
-    ("#upstart-job", Kind::Other),
-    ("#part-handler", Kind::Other),
-    ("#cloud-boothook", Kind::Other),
-    ("mime-version:", Kind::Other),
-    ("content-type:", Kind::Other),
+/// The headers that cloud-init recognises at the beginning, in any case and after white space. A longer one goes first.
+const HEADERS: &[(&str, Format)] = &[
+    ("#cloud-config-archive", Format::Archive),
+    ("#cloud-config-jsonp", Format::Other),
+    ("#cloud-config", Format::CloudConfig),
+    ("## template: jinja", Format::Other),
+    ("#!", Format::Other),
+    ("#include", Format::Other),
+    ("#upstart-job", Format::Other),
+    ("#part-handler", Format::Other),
+    ("#cloud-boothook", Format::Other),
+    ("mime-version:", Format::Other),
+    ("content-type:", Format::Other),
 ];
 
 /// Keys that no other format has at its top.
@@ -78,24 +78,30 @@ const ONLY_CLOUD_CONFIG: &[&str] = &[
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Format {
     CloudConfig,
     Archive,
-    /// Not looked into.
+    /// Not checked.
     Other,
 }
 
-/// Whether a guest could do with it what was meant. Scripts, MIME archives, includes and templates are not looked into, and what is
-/// for other programs than cloud-init passes.
+/// Checks that cloud-init can read the text. Scripts, MIME archives, includes and templates are not checked, and documents
+/// for other programs than cloud-init pass.
 pub fn check(text: &str) -> Result<(), UserDataError> {
     let lower = text.trim_start().to_lowercase();
-    match KINDS.iter().find(|(start, _)| lower.starts_with(start)).map(|(_, kind)| *kind) {
-        Some(Kind::Other) => Ok(()),
-        Some(kind) => yaml(text, kind),
+    match HEADERS.iter().find(|(start, _)| lower.starts_with(start)).map(|(_, format)| *format) {
+        Some(Format::Other) => Ok(()),
+        Some(format) => yaml(text, format),
         None if is_meant_as_header(&lower) => Err(UserDataError::Header),
         None if has_cloud_config_key(text) => Err(UserDataError::NoHeader),
         None => Ok(()),
     }
+}
+
+/// Whether it is a configuration for Ignition, which reads no NoCloud volume.
+pub fn is_ignition(text: &str) -> bool {
+    let parsed = serde_json::from_str::<serde_json::Value>(text);
+    parsed.is_ok_and(|config| config["ignition"]["version"].is_string())
 }
 
 fn is_meant_as_header(lower: &str) -> bool {
@@ -136,7 +142,7 @@ fn has_cloud_config_key(text: &str) -> bool {
     false
 }
 
-fn yaml(text: &str, kind: Kind) -> Result<(), UserDataError> {
+fn yaml(text: &str, format: Format) -> Result<(), UserDataError> {
     let mut documents = 0_usize;
     let mut top_comes = false;
     for event in Parser::new_from_str(text) {
@@ -152,7 +158,7 @@ fn yaml(text: &str, kind: Kind) -> Result<(), UserDataError> {
             }
             _ if top_comes => {
                 top_comes = false;
-                top(&event, kind, line)?;
+                top(&event, format, line)?;
             }
             _ => {}
         }
@@ -160,8 +166,8 @@ fn yaml(text: &str, kind: Kind) -> Result<(), UserDataError> {
     Ok(())
 }
 
-fn top(event: &Event<'_>, kind: Kind, line: usize) -> Result<(), UserDataError> {
-    let wanted = if kind == Kind::Archive { "a list" } else { "a mapping of keys to values" };
+fn top(event: &Event<'_>, format: Format, line: usize) -> Result<(), UserDataError> {
+    let wanted = if format == Format::Archive { "a list" } else { "a mapping of keys to values" };
     let found = match event {
         Event::MappingStart(..) => "a mapping",
         Event::SequenceStart(..) => "a list",
@@ -169,8 +175,8 @@ fn top(event: &Event<'_>, kind: Kind, line: usize) -> Result<(), UserDataError> 
         Event::Scalar(value, ..) if value.is_empty() || value.as_ref() == "~" => return Ok(()),
         _ => "plain text",
     };
-    let fits = found == if kind == Kind::Archive { "a list" } else { "a mapping" };
-    if fits { Ok(()) } else { Err(UserDataError::NotThe { line, found, wanted }) }
+    let fits = found == if format == Format::Archive { "a list" } else { "a mapping" };
+    if fits { Ok(()) } else { Err(UserDataError::Mismatch { line, found, wanted }) }
 }
 
 fn not_yaml(error: &ScanError) -> UserDataError {
@@ -192,18 +198,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_is_told_with_line_and_column() {
+    fn an_error_in_yaml_has_a_line_and_a_column() {
         for (text, place) in [
             ("#cloud-config\nruncmd: [a, b\npackages: []\n", "line 3, column"),
             ("#cloud-config\nusers:\n  - name: a\n   shell: b\n", "line 4, column"),
             ("#cloud-config\na: b: c\n", "line 2, column"),
             ("#cloud-config\na: \"open\n", "line "),
-            ("#cloud-config\na: *nobody\n", "line 2, column"),
+            ("#cloud-config\na: *undefined\n", "line 2, column"),
         ] {
-            let told = error(text);
+            let message = error(text);
             assert!(
-                told.starts_with("the cloud-config is not YAML") && told.contains(place),
-                "{text}: {told}"
+                message.starts_with("the cloud-config is not YAML") && message.contains(place),
+                "{text}: {message}"
             );
         }
     }
@@ -228,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_that_is_not_quite_right_is_told() {
+    fn a_first_line_that_is_almost_right_is_an_error() {
         for text in ["# cloud-config\na: b\n", "#cloud_config\na: b\n", "#Cloud Config\n", "##cloud-config\n"]
         {
             assert_eq!(check(text), Err(UserDataError::Header), "{text}");
@@ -243,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cloud_init_takes_passes() {
+    fn documents_that_cloud_init_reads_pass() {
         for text in [
             "",
             "#cloud-config\n",
@@ -266,6 +272,16 @@ mod tests {
             "anything: [at: all",
         ] {
             assert_eq!(check(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_ignition_configuration_is_recognised_by_its_version() {
+        assert!(is_ignition("{\"ignition\": {\"version\": \"3.4.0\"}, \"passwd\": {}}\n"));
+        for text in
+            ["", "#cloud-config\n", "{}", "{\"ignition\": 3}", "ignition:\n  version: 3.4.0\n", "[]", "3"]
+        {
+            assert!(!is_ignition(text), "{text}");
         }
     }
 }

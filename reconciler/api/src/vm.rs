@@ -31,7 +31,10 @@ use crate::{Binding, Conditions, ResourceName};
     printcolumn(name = "Public-IP", type_ = "string", json_path = ".status.publicAddress"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label (it is the guest's host name): lower-case letters, digits and '-', at most 63 characters")
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label (it is the guest's host name): lower-case letters, digits and '-', at most 63 characters"),
+    // A decided value may be written into the spec and left out again: the interface keeps it.
+    validation = Rule::new("self.spec.networkInterfaces.all(n, oldSelf.spec.networkInterfaces.all(o, o.name != n.name || (has(n.macAddress) ? n.macAddress.lowerAscii() : '') == (has(o.macAddress) ? o.macAddress.lowerAscii() : '') || (has(oldSelf.status) && has(oldSelf.status.interfaces) && oldSelf.status.interfaces.exists(s, s.name == n.name && (has(n.macAddress) ? n.macAddress.lowerAscii() : s.macAddress) == (has(o.macAddress) ? o.macAddress.lowerAscii() : s.macAddress)))))").message("macAddress cannot change on an existing interface: give the interface another name").field_path(".spec.networkInterfaces"),
+    validation = Rule::new("self.spec.networkInterfaces.all(n, oldSelf.spec.networkInterfaces.all(o, o.name != n.name || (has(n.address) ? n.address : '') == (has(o.address) ? o.address : '') || (has(oldSelf.status) && has(oldSelf.status.interfaces) && oldSelf.status.interfaces.exists(s, s.name == n.name && (has(n.address) ? n.address : s.address) == (has(o.address) ? o.address : s.address)))))").message("address cannot change on an existing interface: give the interface another name").field_path(".spec.networkInterfaces")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -48,30 +51,34 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(min = 1, max = 16))]
     pub disks: Vec<VMDisk>,
-    /// The network interfaces, keyed by `name`. Left out: one, `nic0`, on the Network `default`. Empty: no network.
+    /// The network interfaces, keyed by `name`. Default: one, `nic0`, on the Network `default`. An empty list: no
+    /// network.
     #[serde(default = "one_interface")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(max = 8))]
     pub network_interfaces: Vec<NetworkInterface>,
-    /// Where the VM may run. Never where it does run: that is `status.binding`.
+    /// Where the VM may run. The host where it does run is in `status.binding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// What the guest gets at its first boot (cloud-init, NoCloud).
+    /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
     /// Whether the VM should run. Default `Running`. Applied live.
     #[serde(default)]
     pub power: Power,
-    /// What happens when the guest ends by itself. Default `OnFailure`. Applied live.
+    /// The action when the guest ends by itself. Default `OnFailure`. Applied live.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
     /// How the VM is stopped.
     #[serde(default)]
     pub stop: Stop,
-    /// Any text; when it changes, a running VM is restarted once (gracefully, as `stop` says).
+    /// Any text; when it changes, a running VM is restarted once (gracefully, as `stop` declares).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub restart_token: Option<String>,
+    /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
+    #[serde(default)]
+    pub deletion_protection: bool,
 }
 
 /// A disk of a VM.
@@ -89,24 +96,25 @@ pub struct VMDisk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
-    validation = Rule::new("(has(self.macAddress) ? self.macAddress : '') == (has(oldSelf.macAddress) ? oldSelf.macAddress : '')").message("macAddress cannot change on an existing interface: give the interface another name"),
-    validation = Rule::new("(has(self.address) ? self.address : '') == (has(oldSelf.address) ? oldSelf.address : '')").message("address cannot change on an existing interface: give the interface another name")
+    validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name")
 )]
 pub struct NetworkInterface {
     /// Name of the interface within the VM, the key of the list, for example `nic0`.
     pub name: ResourceName,
-    /// Name of the Network, in the VM's namespace or in `berth-shared`. Default `default`. Cannot change.
+    /// Name of the Network, in the VM's namespace or in `berth-shared`. Default `default`, which is created in the VM's
+    /// namespace if neither has it. Cannot change.
     #[serde(default = "default_network")]
     pub network: ResourceName,
     /// Name of a PublicIP in the VM's namespace that leads to this interface. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIP")]
     pub public_ip: Option<ResourceName>,
-    /// A MAC address of one's own. Left out: one is made once and kept. Cannot change.
+    /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
+    /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 17), regex(pattern = r"^[0-9a-fA-F][26aAeE0cC48](:[0-9a-fA-F]{2}){5}$"))]
     pub mac_address: Option<String>,
-    /// A private IPv4 address of one's own, within the Network. Left out: one is allocated once and kept. Cannot change.
+    /// A specific private IPv4 address within the Network. Default: one is allocated once and kept. Cannot change; the
+    /// allocated address can be added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15), regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
     pub address: Option<String>,
@@ -139,30 +147,41 @@ pub struct Placement {
     /// Name of a PlacementGroup in the VM's namespace. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<ResourceName>,
-    /// Name of the one Host it may run on. Read when the VM is placed: a change does not move a VM that is.
+    /// Name of the only Host it may run on. Read when the VM is placed: a change does not move a placed VM, not even at
+    /// a restart. While its host does not match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub host: Option<String>,
-    /// Labels a Host must have. Read when the VM is placed: a change does not move a VM that is.
+    /// Labels a Host must have. Read when the VM is placed: a change does not move a placed VM, not even at a restart.
+    /// While its host does not match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[schemars(transform = bounded_labels)]
     pub host_selector: std::collections::BTreeMap<String, String>,
-    /// Labels a Host should have: of the Hosts that can take the VM, one with most of them is taken. Read when the VM
-    /// is placed: a change does not move a VM that is.
+    /// Labels a Host should have: of the Hosts that can take the VM, one with the most matching labels is chosen. Read
+    /// when the VM is placed: a change does not move a placed VM.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    #[schemars(transform = bounded_labels)]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
 }
 
-/// What the guest gets at its first boot.
+/// As many labels, and as long values, as a selector can make use of.
+fn bounded_labels(schema: &mut schemars::Schema) {
+    schema.insert("maxProperties".into(), 64.into());
+    schema.insert("additionalProperties".into(), serde_json::json!({"type": "string", "maxLength": 63}));
+}
+
+/// The data that the guest gets at its first boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.secretName) && has(self.userData))").message("set secretName or userData, not both"))]
 pub struct Bootstrap {
     /// Name of a Secret in the VM's namespace. Its key `userData` is the cloud-init user data; `networkConfig` and
-    /// `metaData`, when present, replace what berth would write. Read at each start of the VM.
+    /// `metaData`, when present, replace the data that berth generates. Read at each start of the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub secret_name: Option<String>,
-    /// User data without secrets, in plain sight. At most 65,536 characters. A cloud-config that is not YAML is refused.
+    /// User data without secrets, in plain sight. At most 65,536 characters. A cloud-config that is not YAML is refused. An
+    /// Ignition configuration (JSON) is offered to the guest as Ignition reads it on QEMU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
     pub user_data: Option<String>,
@@ -173,7 +192,7 @@ pub struct Bootstrap {
     /// The guest's host name. Default: the VM's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<ResourceName>,
-    /// A checksum of the Secret's content, set by whoever writes the Secret, so that a change is visible here.
+    /// A checksum of the Secret's content, set by the writer of the Secret, so that a change is visible here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
@@ -187,7 +206,7 @@ pub enum Power {
     Stopped,
 }
 
-/// What happens when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly
+/// The action when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly
 /// power-off; `Always` after both; `Never` after neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RestartPolicy {
@@ -201,10 +220,11 @@ pub enum RestartPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stop {
-    /// `Graceful` asks the guest and pulls the plug after the grace period; `Hard` pulls the plug at once. Default `Graceful`.
+    /// `Graceful` asks the guest to shut down and powers it off after the grace period; `Hard` powers it off
+    /// immediately. Default `Graceful`.
     #[serde(default)]
     pub mode: StopMode,
-    /// How long the guest may take, in seconds. Default 60.
+    /// The time for a graceful shutdown, in seconds. Default 60.
     #[serde(default = "default_grace")]
     #[schemars(range(min = 0, max = 3600))]
     pub grace_period_seconds: i64,
@@ -220,7 +240,7 @@ fn default_grace() -> i64 {
     60
 }
 
-/// Whether the guest is asked before the plug is pulled.
+/// Whether the guest shuts down before it is powered off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StopMode {
     #[default]
@@ -228,14 +248,15 @@ pub enum StopMode {
     Hard,
 }
 
-/// What is known of a VM. Read back from the host, never copied from the spec.
+/// The observed state of a VM. Read back from the host, never copied from the spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VMStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
-    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`.
+    /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
+    /// `PlacementSynced` (only while it is `False`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -245,19 +266,20 @@ pub struct VMStatus {
     /// The host it is bound to. Written by the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// The epoch of the binding that its host has taken on. Nothing is made for the VM before, and the scheduler may
-    /// place it anew. Written by the host's agent.
+    /// The epoch of the binding that its host has admitted. Before that, nothing is created for the VM, and the scheduler may
+    /// place it again. Written by the host's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admitted_epoch: Option<i64>,
-    /// The host that refused it last, and why.
+    /// The last refusal by a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<HostRefusal>,
     /// berth's own identity of this machine on disk; survives a restore and a move of the control plane. Decided at bind.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "instanceID")]
     pub instance_id: Option<String>,
     /// Addresses and MACs, decided once at bind, one entry for each interface of the spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 256))]
     pub interfaces: Vec<InterfaceStatus>,
     /// The private address of the first interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,16 +294,16 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub disks: Vec<DiskAttachmentStatus>,
-    /// What the guest says of itself.
+    /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
     /// The QEMU process, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatus>,
-    /// How often the VM was started again because it ended by itself.
+    /// The number of restarts after the guest ended by itself.
     #[serde(default)]
     pub restarts: i64,
-    /// The `restartToken` that was last acted on.
+    /// The `restartToken` of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
 }
@@ -289,30 +311,30 @@ pub struct VMStatus {
 /// A host's refusal of a VM that was bound to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Refusal {
+pub struct HostRefusal {
     /// The Host.
     pub host: String,
     /// The epoch of the binding it refused.
     pub epoch: i64,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
-    /// When the scheduler took the binding back. For a while after that the host is not asked again.
+    /// The time at which the scheduler revoked the binding. For a while after that the scheduler does not choose the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>")]
     pub time: Option<Timestamp>,
 }
 
 impl VMStatus {
-    /// Whether the host it is bound to has taken it on: then something may have been made for it there, and nobody
-    /// but that host knows whether it runs.
+    /// Whether the host it is bound to has admitted it: then that host may have created something for it, and only that
+    /// host knows whether it runs.
     pub fn is_admitted(&self) -> bool {
         let Some(binding) = &self.binding else { return false };
-        // What ran was taken on, also by an agent that did not say so.
+        // A VM that ran was admitted, also by an agent that did not record it.
         self.admitted_epoch == Some(binding.epoch) || self.hardware.is_some() || self.process.is_some()
     }
 
-    /// The highest epoch under which it can never be let in any more: its binding was taken back, or it has a later one.
-    /// It only ever grows.
+    /// The highest epoch under which it can no longer be admitted: its binding was revoked, or it has a later one. It never
+    /// decreases.
     pub fn spent_epoch(&self) -> i64 {
         let before = self.binding.as_ref().map_or(0, |b| b.epoch - 1);
         let refused =
@@ -321,13 +343,13 @@ impl VMStatus {
     }
 
     /// The refusal of the host it is bound to.
-    pub fn refused(&self) -> Option<&Refusal> {
+    pub fn refused(&self) -> Option<&HostRefusal> {
         let binding = self.binding.as_ref().filter(|_| !self.is_admitted())?;
         self.refusal.as_ref().filter(|r| r.host == binding.host && r.epoch == binding.epoch)
     }
 }
 
-/// One word for what a VM is doing.
+/// The state of a VM, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VMState {
     Pending,
@@ -335,6 +357,8 @@ pub enum VMState {
     Creating,
     Starting,
     Running,
+    /// QEMU runs and the guest is paused: the condition `Running` has the reason, for example a full disk of the host.
+    Paused,
     Stopping,
     Stopped,
     CrashLoop,
@@ -348,12 +372,15 @@ pub enum VMState {
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceStatus {
     /// The name in the spec.
+    #[schemars(length(max = 63))]
     pub name: String,
     /// The Network, as `namespace/name`.
     pub network: String,
     /// The MAC address, lower case.
+    #[schemars(length(max = 17))]
     pub mac_address: String,
     /// The private IPv4 address.
+    #[schemars(length(max = 15))]
     pub address: String,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -396,15 +423,15 @@ pub struct DiskAttachmentStatus {
     /// The serial number the guest sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// The device in the guest, when the guest agent told, else the stable path by serial.
+    /// The device in the guest, as reported by the guest agent, or else the stable path by serial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Why it is not attached.
+    /// The reason why it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What a guest says of itself. Untrusted.
+/// Facts that a guest reports about itself. Untrusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GuestStatus {
@@ -427,7 +454,7 @@ pub struct GuestStatus {
 pub struct ProcessStatus {
     /// The process id on the host.
     pub pid: i64,
-    /// When it was started.
+    /// The time of its start.
     #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
     pub started_at: Timestamp,
 }

@@ -63,18 +63,18 @@ pub fn size_taken(
     }
 }
 
-/// What is known of a VMClass.
+/// The observed state of a VMClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VMClassStatus {
-    /// The generation these conditions were computed from; -1 before anybody looked.
+    /// The generation that these conditions describe; -1 before the first report.
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
-    /// Some of the VMs that name it: at most four, whoever else there is. While there is one, deleting the VMClass is refused.
+    /// At most four of the VMs that name it. A deleted VMClass stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,

@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     tokio::spawn(async move {
-        // Without a way to wait for the signal there is nothing better than to serve on.
+        // Without the ability to wait for the signal, the server continues to serve.
         if tokio::signal::ctrl_c().await.is_ok() {
             stopped.cancel();
         }

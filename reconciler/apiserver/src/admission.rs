@@ -1,22 +1,23 @@
-//! ValidatingAdmissionPolicy and its binding: who may write what, in CEL.
+//! ValidatingAdmissionPolicy and its binding: CEL expressions that decide which writes are allowed.
 //!
-//! Policies are compiled once into [`Policies`], which then judges requests. Pure: the caller brings the
-//! objects, the namespace and the user, and reads answers. Knows no storage and no HTTP. `authorizer` and
-//! `paramKind` are not supported: a policy that uses them is a configuration error, which its failure policy
-//! turns into a refusal.
+//! Policies are compiled once into [`Policies`], which then evaluates requests. Pure: the caller supplies the
+//! objects, the namespace and the user, and receives the decision. Knows no storage and no HTTP. `authorizer`
+//! and `paramKind` are not supported: a policy that uses them is a configuration error, and its failure
+//! policy decides about the request.
 
 mod matching;
 mod policy;
 mod validate;
 
+use berth_apimachinery::schema::quote;
 use serde_json::Value;
 
-use crate::schema::quote;
 use policy::{Action, Binding, Policy};
 
+pub(crate) use matching::Selector as LabelSelector;
 pub(crate) use validate::{default_constraints, validate_binding, validate_policy};
 
-/// What a request does to an object.
+/// The operation that a request performs on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
@@ -34,17 +35,17 @@ impl Operation {
     }
 }
 
-/// Who asks.
+/// The user that makes the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UserInfo {
     pub(crate) username: String,
     pub(crate) uid: String,
     pub(crate) groups: Vec<String>,
-    /// Name to list of strings; null if there is nothing.
+    /// Lists of strings by name; null if there are none.
     pub(crate) extra: Value,
 }
 
-/// One request to judge.
+/// A request to evaluate.
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) operation: Operation,
@@ -75,10 +76,10 @@ pub(crate) struct Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status_message}")]
 pub(crate) struct Denied {
-    /// Of the object; `Unknown` if there is none.
+    /// The name of the object; `Unknown` if there is none.
     pub(crate) name: String,
-    /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the Status'
-    /// one cause.
+    /// `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: …`; also the message of the single
+    /// cause in the Status.
     pub(crate) message: String,
     /// The whole message of the Status: `vms.berth.dev "x" is forbidden: ValidatingAdmissionPolicy …`.
     pub(crate) status_message: String,
@@ -94,13 +95,13 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// Compiles the policies that are bound. Never fails: a policy that does not compile is kept, and its
-    /// failure policy decides what becomes of the requests it matches.
+    /// Compiles the bound policies. Never fails: a policy that does not compile is kept, and its failure
+    /// policy decides about the requests that it matches.
     pub(crate) fn build(policies: &[Value], bindings: &[Value]) -> Self {
         if policies.is_empty() {
             return Self::default();
         }
-        let mut policies: Vec<Policy> = crate::schema::expression::on_big_stack(|| {
+        let mut policies: Vec<Policy> = berth_apimachinery::schema::expression::on_big_stack(|| {
             policies.iter().map(|policy| Policy::compile(policy, bindings)).collect()
         });
         policies.sort_by(|a, b| a.name.cmp(&b.name));
@@ -111,13 +112,13 @@ impl Policies {
         self.policies.is_empty()
     }
 
-    /// Judges a request; warnings are for the client's `Warning` headers.
+    /// Evaluates a request; warnings are for the `Warning` headers of the response.
     ///
     /// # Errors
     /// The first refusal, in the order of policy and binding names.
     pub(crate) fn check(&self, request: &Request<'_>) -> Result<Vec<String>, Denied> {
         let mut warnings = Vec::new();
-        // Policies do not judge policies: a mistake in one could otherwise not be put right.
+        // Policies do not apply to policies: otherwise a mistake in one could not be fixed.
         if request.group == "admissionregistration.k8s.io" {
             return Ok(warnings);
         }

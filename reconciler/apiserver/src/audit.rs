@@ -1,9 +1,11 @@
-//! A line for every request that would change something: who, what, from where, and what became of it. Never a body.
+//! The audit log: a line for every request that would change something, with user, operation, origin and
+//! result. Never a body.
 //!
 //! ```text
 //! request ─▶ bounded queue ─▶ one thread ─▶ FILE, FILE.1 … FILE.5
 //! ```
-//! No request waits for the file. Lines that find the queue full are dropped, counted, and said in the file.
+//! No request waits for the file. Lines that find the queue full are dropped and counted, and the count is
+//! written to the file.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -15,14 +17,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use serde_json::{Value, json};
 
-/// Lines that may wait for the file.
+/// The maximum number of lines that wait to be written.
 const QUEUE: usize = 4096;
-/// Bytes of one file.
+/// The maximum size of one file in bytes.
 const LARGEST: u64 = 64 << 20;
-/// Files kept besides the current one.
+/// The number of files kept besides the current one.
 const KEPT: u32 = 5;
 
-/// Where lines go.
+/// The sending side of the log.
 #[derive(Debug)]
 pub(crate) struct Audit {
     lines: SyncSender<Value>,
@@ -30,7 +32,7 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Opens the file, readable by its owner only, and goes on at its end.
+    /// Opens the file for appending, readable by its owner only.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Self::with_limit(path, LARGEST)
     }
@@ -62,19 +64,19 @@ struct Log {
 
 impl Log {
     fn run(mut self, lines: &Receiver<Value>, dropped: &AtomicU64) {
-        let (mut told, mut failing) = (0, false);
+        let (mut reported, mut failing) = (0, false);
         while let Ok(line) = lines.recv() {
             let lost = dropped.load(Ordering::Relaxed);
             let mut text = String::new();
-            if lost > told {
-                text = format!("{}\n", json!({"dropped": lost - told}));
+            if lost > reported {
+                text = format!("{}\n", json!({"dropped": lost - reported}));
             }
             text.push_str(&format!("{line}\n"));
             match self.append(text.as_bytes()) {
-                Ok(()) => (told, failing) = (lost, false),
+                Ok(()) => (reported, failing) = (lost, false),
                 Err(error) => {
                     dropped.fetch_add(1, Ordering::Relaxed);
-                    // Once, not for every line.
+                    // Logged once, not for every line.
                     if !std::mem::replace(&mut failing, true) {
                         tracing::error!(path = %self.path.display(), %error, "writing the audit log failed");
                     }
@@ -100,7 +102,7 @@ impl Log {
         };
         match written {
             Ok(()) => self.size += text.len() as u64,
-            // Opened anew by the next line, whatever is wrong with it.
+            // The next line opens the file anew, whatever the error was.
             Err(_) => self.file = None,
         }
         written

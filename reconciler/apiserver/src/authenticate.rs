@@ -1,57 +1,54 @@
-//! Who holds a bearer token: one answer for requests that bring it and for reviews that ask about it.
+//! Authentication of bearer tokens, for requests that carry one and for reviews that ask about one.
 
-use crate::core::Core;
-use crate::identity::Identity;
-use crate::service_account::{self, ISSUER};
+use crate::credentials::Credentials;
+use crate::identity::{Holder, Identity, TokenError};
+use crate::service_account::{Accounts, ISSUER};
 
-/// Somebody known by a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) identity: Identity,
-    /// Of the audiences that were asked for, those the token is for: one at least.
-    pub(crate) audiences: Vec<String>,
+/// All accepted tokens.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    /// Tokens issued by the server, if it has a state directory.
+    pub(crate) given: Option<Credentials>,
+    pub(crate) accounts: Accounts,
 }
 
-/// Why a token is not taken, as kube-apiserver words it.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
-    #[error("invalid bearer token")]
-    Unknown,
-    #[error("token audiences {} is invalid for the target audiences {}", quoted(.of), quoted(.wanted))]
-    Audience { of: Vec<String>, wanted: Vec<String> },
-    #[error("service account token has expired")]
-    Expired,
-    #[error("serviceaccounts {0:?} not found")]
-    NoAccount(String),
-    #[error("service account UID ({there}) does not match claim ({claimed})")]
-    OtherAccount { there: String, claimed: String },
-    #[error("service account token has been invalidated")]
-    Invalidated,
-    #[error("secret UID ({there}) does not match service account secret ref claim ({claimed})")]
-    OtherSecret { there: String, claimed: String },
-}
-
-/// As Go shows a list of texts.
-fn quoted(list: &[String]) -> String {
-    let texts: Vec<String> = list.iter().map(|text| crate::schema::quote(text)).collect();
-    format!("[{}]", texts.join(" "))
-}
-
-/// Who holds this token now, for one of these audiences.
-pub(crate) fn token(core: &Core, token: &str, audiences: &[String]) -> Result<Holder, Refused> {
-    match core.credentials.as_ref().and_then(|credentials| credentials.of_token(token)) {
-        // A token the server was given names no audiences: it is for the server itself.
+/// Returns the holder of a valid token for one of these audiences.
+pub(crate) fn token(tokens: &Tokens, token: &str, audiences: &[String]) -> Result<Holder, TokenError> {
+    match tokens.given.as_ref().and_then(|credentials| credentials.of_token(token)) {
+        // An issued token has no audiences: it is for the server itself.
         Some(identity) if audiences.iter().any(|audience| audience == ISSUER) => {
             Ok(Holder { identity, audiences: vec![ISSUER.to_owned()] })
         }
-        Some(_) => Err(Refused::Unknown),
-        None => service_account::authenticate(core, token, audiences),
+        Some(_) => Err(TokenError::Unknown),
+        None => tokens.accounts.authenticate(token, audiences),
     }
 }
 
-/// Who holds the token a request brings.
-pub(crate) fn bearer(core: &Core, brought: &str) -> Option<Identity> {
-    match token(core, brought, &[ISSUER.to_owned()]) {
+/// The token a request was authenticated with, among the request's extensions.
+#[derive(Clone)]
+pub(crate) struct Credential(std::sync::Arc<str>);
+
+/// Omits the secret.
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credential")
+    }
+}
+
+impl Credential {
+    pub(crate) fn new(token: &str) -> Self {
+        Self(token.into())
+    }
+
+    /// Returns the user that it identifies now; `None` once it has expired or was revoked.
+    pub(crate) fn identity(&self, tokens: &Tokens) -> Option<Identity> {
+        bearer(tokens, &self.0)
+    }
+}
+
+/// Returns the holder of a request's token.
+pub(crate) fn bearer(tokens: &Tokens, brought: &str) -> Option<Identity> {
+    match token(tokens, brought, &[ISSUER.to_owned()]) {
         Ok(holder) => Some(holder.identity),
         Err(why) => {
             tracing::debug!(error = %why, "a token was not taken");

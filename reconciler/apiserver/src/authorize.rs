@@ -1,25 +1,38 @@
-//! Who may do what: Kubernetes' RBAC over the stored roles and bindings.
+//! Authorization: Kubernetes' RBAC over the stored roles and bindings.
 //!
-//! Members of `system:masters` may do everything; everybody else only what a binding of theirs allows.
+//! Members of `system:masters` may do everything; other users only what their bindings allow.
 
 mod escalation;
 mod grants;
 
 use std::sync::Arc;
 
+use berth_apimachinery::error::{ApiError, Result, Subject};
+use berth_store::Store;
 use http::HeaderMap;
 use serde_json::Value;
 
 pub(crate) use escalation::check as check_escalation;
-pub(crate) use grants::{Grants, GrantsCache};
+use grants::{Grants, GrantsCache};
 
-use crate::core::Core;
-use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
 use crate::request::ResourcePath;
 use crate::service_account;
 
-/// What somebody wants to do.
+/// The stored roles and bindings, and a cache of the grants derived from them.
+#[derive(Debug)]
+pub(crate) struct Access {
+    store: Arc<Store>,
+    cache: GrantsCache,
+}
+
+impl Access {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self { store, cache: GrantsCache::default() }
+    }
+}
+
+/// The attributes of a request to authorize.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Attributes<'a> {
     pub(crate) verb: &'a str,
@@ -28,19 +41,13 @@ pub(crate) struct Attributes<'a> {
     pub(crate) subresource: &'a str,
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
-    /// Set instead of the resource for paths that are none.
+    /// Set instead of the resource for non-resource paths.
     pub(crate) path: &'a str,
 }
 
-/// Paths every authenticated user may read, as `system:discovery` allows in Kubernetes.
-fn is_discovery(path: &str) -> bool {
-    let under =
-        |root: &str| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
-    ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"].into_iter().any(under)
-}
-
-/// The identity a request is made in: another than the sender's if it says so and the sender may.
-pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> Result<Identity> {
+/// Returns the identity a request is made in: an impersonated one if the headers name it and the sender may
+/// impersonate it.
+pub(crate) fn impersonated(access: &Access, who: Identity, headers: &HeaderMap) -> Result<Identity> {
     let all = |name: &str| headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let Some(user) = all("impersonate-user").next().filter(|user| !user.is_empty()) else {
         if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
@@ -56,7 +63,7 @@ pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> R
     let asked = groups.iter().map(|group| ("groups", "", group.as_str()));
     for (resource, namespace, name) in std::iter::once(subject).chain(asked) {
         let wanted = Attributes { verb: "impersonate", resource, namespace, name, ..Attributes::default() };
-        if !allows(core, &who, &wanted) {
+        if !allows(access, &who, &wanted) {
             let place = match namespace {
                 "" => "at the cluster scope".to_owned(),
                 namespace => format!("in the namespace {namespace:?}"),
@@ -68,7 +75,7 @@ pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> R
             return Err(ApiError::forbidden(Subject { group: "", kind: resource, name }, &why));
         }
     }
-    // A ServiceAccount brings its groups along, unless others were asked for.
+    // A ServiceAccount has its own groups, unless the request names others.
     if let Some((namespace, _)) = service_account::of_user(user)
         && groups.is_empty()
     {
@@ -77,19 +84,21 @@ pub(crate) fn impersonated(core: &Core, who: Identity, headers: &HeaderMap) -> R
     Ok(Identity::new(user, groups))
 }
 
-/// Whether somebody may do this to a resource, whether it exists or not: a stranger is not told what there is.
+/// Checks whether a user may do this to a resource, regardless of whether the resource exists: an
+/// unauthorized user must not learn what exists.
 pub(crate) fn resource(
-    core: &Core,
+    access: &Access,
     who: &Identity,
     verb: &str,
     path: &ResourcePath,
     field_selector: &str,
 ) -> Result<()> {
-    // A list or watch of one name is judged as that one object, so that rules with names can allow it.
+    // A list or watch of one name is authorized as access to that object, so that rules with names can allow
+    // it.
     let listed = path.name.is_empty() && matches!(verb, "list" | "watch");
-    let selected = if listed { crate::selector::exact_name(field_selector) } else { None };
+    let selected = if listed { berth_apimachinery::selector::exact_name(field_selector) } else { None };
     let name = selected.as_deref().unwrap_or(&path.name);
-    // A namespace is in itself, as in Kubernetes.
+    // A namespace counts as inside itself, as in Kubernetes.
     let of_namespace = path.group.is_empty() && path.plural == "namespaces" && path.namespace.is_empty();
     let namespace = if of_namespace { &path.name } else { &path.namespace };
     let attributes = Attributes {
@@ -101,51 +110,46 @@ pub(crate) fn resource(
         name,
         path: "",
     };
-    if allows(core, who, &attributes) {
+    check(access, who, &attributes)
+}
+
+/// Refuses what the rules do not allow on a resource.
+pub(crate) fn check(access: &Access, who: &Identity, wanted: &Attributes<'_>) -> Result<()> {
+    if allows(access, who, wanted) {
         return Ok(());
     }
-    let subject = Subject { group: &path.group, kind: &path.plural, name };
-    let what = match path.sub.as_str() {
-        "" => path.plural.clone(),
-        sub => format!("{}/{sub}", path.plural),
+    let Attributes { verb, group, resource, subresource, namespace, name, .. } = *wanted;
+    let what = match subresource {
+        "" => resource.to_owned(),
+        sub => format!("{resource}/{sub}"),
     };
-    let place = match namespace.as_str() {
+    let place = match namespace {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
-    let why =
-        format!("User {:?} cannot {verb} resource {what:?} in API group {:?} {place}", who.user, path.group);
-    Err(ApiError::forbidden(subject, &why))
+    let why = format!("User {:?} cannot {verb} resource {what:?} in API group {group:?} {place}", who.user);
+    Err(ApiError::forbidden(Subject { group, kind: resource, name }, &why))
 }
 
-pub(crate) fn path(core: &Core, who: &Identity, verb: &str, path: &str) -> Result<()> {
-    if allows(core, who, &Attributes { verb, path, ..Attributes::default() }) {
+pub(crate) fn path(access: &Access, who: &Identity, verb: &str, path: &str) -> Result<()> {
+    if allows(access, who, &Attributes { verb, path, ..Attributes::default() }) {
         return Ok(());
     }
     Err(ApiError::forbidden_path(&who.user, verb, path))
 }
 
-/// Whether the rules allow it.
-pub(crate) fn allows(core: &Core, who: &Identity, wanted: &Attributes<'_>) -> bool {
-    if who.is_master() || (wanted.verb == "get" && is_discovery(wanted.path)) {
+/// Whether the rules allow the request.
+pub(crate) fn allows(access: &Access, who: &Identity, wanted: &Attributes<'_>) -> bool {
+    if who.is_master() {
         return true;
     }
-    grants(core).rules(who, wanted.namespace).any(|rule| rule_allows(rule, wanted))
+    grants(access).rules(who, wanted.namespace).any(|rule| rule_allows(rule, wanted))
 }
 
-/// By what it is allowed, if the rules allow it: the binding, or nothing for what needs none.
-pub(crate) fn allowed_by(core: &Core, who: &Identity, wanted: &Attributes<'_>) -> Option<String> {
-    let source = grants(core).source(who, wanted.namespace, |rule| rule_allows(rule, wanted));
-    match source {
-        Some(source) if !who.is_master() => Some(format!("RBAC: allowed by {source}")),
-        _ => allows(core, who, wanted).then(String::new),
-    }
-}
-
-/// What everybody is granted now.
-pub(crate) fn grants(core: &Core) -> Arc<Grants> {
-    let state = core.store.state();
-    core.grants.current(&state)
+/// Returns the current grants of all users.
+pub(crate) fn grants(access: &Access) -> Arc<Grants> {
+    let state = access.store.state();
+    access.cache.current(&state)
 }
 
 fn has(rule: &Value, member: &str, wanted: impl Fn(&str) -> bool) -> bool {
@@ -193,7 +197,7 @@ mod tests {
         assert!(rule_allows(&rule, &wanted("patch", "vms", "status", "a")));
         assert!(!rule_allows(&rule, &wanted("get", "vms", "", "b")), "another name");
         assert!(!rule_allows(&rule, &wanted("list", "vms", "", "")), "another verb, no name");
-        assert!(!rule_allows(&rule, &wanted("get", "vms", "scale", "a")), "another subresource");
+        assert!(!rule_allows(&rule, &wanted("get", "vms", "console", "a")), "another subresource");
         assert!(!rule_allows(&rule, &wanted("get", "disks", "", "a")), "another resource");
         assert!(
             !rule_allows(&rule, &Attributes { group: "", ..wanted("get", "vms", "", "a") }),

@@ -1,52 +1,85 @@
-//! Backups by schedule. A target that fails, or hangs, is told and tried again; the server goes on.
+//! Scheduled backups. A target that fails or hangs is reported and retried; the server continues to serve.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use berth_engine::ErrorChain;
+use berth_store::{
+    Backup, BackupError, CredentialFiles, RestoreError, RestoreOptions, Restored, backups_in, until_due,
+};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::BackupSchedule;
-use crate::core::Core;
-use crate::store::{Backup, BackupError, backup, backups_in, is_due};
+use crate::credentials::{DERIVED, FILES};
+use crate::service_account;
 
-/// How long after a failure the next attempt is made, if that is sooner than the schedule's.
+/// The key of service account tokens comes first.
+const CREDENTIALS: CredentialFiles = CredentialFiles {
+    kept: &[service_account::KEY_FILE, FILES[0], FILES[1], FILES[2], FILES[3]],
+    derived: &DERIVED,
+};
+
+/// Backs up the database of a state directory to a new file, or into a folder under a generated name.
+///
+/// Assumptions: a server may be running on the directory. Blocks until the file is durable.
+///
+/// # Errors
+/// See [`BackupError`].
+pub fn backup(directory: &Path, target: &Path, with_keys: bool) -> Result<Backup, BackupError> {
+    berth_store::backup(directory, target, with_keys.then_some(&CREDENTIALS))
+}
+
+/// Restores a backup into a state directory.
+///
+/// # Errors
+/// See [`RestoreError`].
+pub fn restore(file: &Path, directory: &Path, options: &RestoreOptions) -> Result<Restored, RestoreError> {
+    berth_store::restore(file, directory, options, &CREDENTIALS)
+}
+
+/// The delay before a retry after a failure, unless the schedule is due sooner.
 const RETRY: Duration = Duration::from_secs(300);
-/// A backup that takes longer is told of: a mounted folder may hang for good.
+/// A backup that takes longer is reported: a mounted folder may hang forever.
 const LATE: Duration = Duration::from_secs(900);
 
-/// What `/metrics` says of backups.
+/// The backup counters in `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) made: AtomicU64,
     pub(crate) failed: AtomicU64,
     /// 1 from a failure until the next success.
     pub(crate) failing: AtomicU64,
-    /// Seconds since 1970 of the last success of this process; 0 before it.
+    /// Seconds since 1970 of the last success of this process; 0 before the first.
     pub(crate) last_success: AtomicI64,
 }
 
 type Outcome = Result<Option<Backup>, BackupError>;
 
-/// Runs until the server stops. A backup under way then is left behind; a later one sweeps it up.
-pub(crate) async fn run(core: Arc<Core>, directory: PathBuf, schedule: BackupSchedule) {
-    let counters = &core.backups;
+/// Runs until the server stops. A backup in progress is then abandoned; a later backup removes its remains.
+pub(crate) async fn run(
+    counters: Arc<Counters>,
+    stopping: CancellationToken,
+    directory: PathBuf,
+    schedule: BackupSchedule,
+) {
     let mut wait = Duration::ZERO;
     loop {
         tokio::select! {
-            () = core.stopping.cancelled() => return,
+            () = stopping.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }
         let mut answer = start(&directory, &schedule);
         let outcome = tokio::select! {
-            () = core.stopping.cancelled() => return,
+            () = stopping.cancelled() => return,
             outcome = &mut answer => outcome,
             () = tokio::time::sleep(LATE) => {
                 counters.failing.store(1, Ordering::Relaxed);
                 tracing::error!(folder = %schedule.folder.display(), "a backup hangs; the server goes on without");
                 tokio::select! {
-                    () = core.stopping.cancelled() => return,
+                    () = stopping.cancelled() => return,
                     outcome = &mut answer => outcome,
                 }
             }
@@ -60,14 +93,15 @@ pub(crate) async fn run(core: Arc<Core>, directory: PathBuf, schedule: BackupSch
                     let (file, revision, bytes) = (made.file.display(), made.revision, made.bytes);
                     tracing::info!(%file, revision, bytes, with_keys = made.with_keys, "backup made");
                 }
-                // The folder is looked at again at the latest then: its newest backup says what is due.
+                // The folder is checked again no later than this: its newest backup determines when the next
+                // is due.
                 next(&schedule)
             }
             failed => {
                 counters.failing.store(1, Ordering::Relaxed);
                 counters.failed.fetch_add(1, Ordering::Relaxed);
                 let error = match failed {
-                    Ok(Err(error)) => chain(&error),
+                    Ok(Err(error)) => ErrorChain(&error).to_string(),
                     _ => "the backup ended unexpectedly".into(),
                 };
                 tracing::error!(folder = %schedule.folder.display(), error, "backup failed; the server goes on");
@@ -77,40 +111,30 @@ pub(crate) async fn run(core: Arc<Core>, directory: PathBuf, schedule: BackupSch
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut at = error.source();
-    while let Some(source) = at {
-        text = format!("{text}: {source}");
-        at = source.source();
-    }
-    text
-}
-
 fn next(schedule: &BackupSchedule) -> Duration {
-    // Soon enough for a clock that was set, late enough to be idle.
+    // Short enough to notice a changed clock, long enough to stay idle.
     schedule.every.min(Duration::from_secs(60)).max(Duration::from_secs(1))
 }
 
-/// A thread of its own: no runtime waits for one that hangs.
+/// Starts a backup on a thread of its own: the runtime does not wait for one that hangs.
 fn start(directory: &Path, schedule: &BackupSchedule) -> oneshot::Receiver<Outcome> {
     let (answer, answered) = oneshot::channel();
     let (directory, schedule) = (directory.to_owned(), schedule.clone());
     let spawned = std::thread::Builder::new().name("backup".into()).spawn(move || {
-        // The server may have stopped meanwhile.
+        // The server may have stopped in the meantime.
         let _ = answer.send(once(&directory, &schedule));
     });
     if let Err(error) = spawned {
-        // The sender is gone with the closure: the receiver tells.
+        // The sender was dropped with the closure, so the receiver returns an error.
         tracing::error!(%error, "starting a thread failed");
     }
     answered
 }
 
-/// Makes a backup if one is due, and removes the oldest beyond those to keep.
+/// Makes a backup if one is due, and removes the oldest ones beyond the retention count.
 fn once(directory: &Path, schedule: &BackupSchedule) -> Outcome {
     let target = |source| BackupError::Target { path: schedule.folder.clone(), source };
-    if !is_due(&schedule.folder, schedule.every, jiff::Timestamp::now()).is_zero() {
+    if !until_due(&schedule.folder, schedule.every, jiff::Timestamp::now()).is_zero() {
         return Ok(None);
     }
     if !schedule.folder.is_dir() {

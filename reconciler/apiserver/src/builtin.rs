@@ -1,6 +1,7 @@
-//! The built-in kinds: only those that custom resources stand on.
+//! The built-in kinds: only those that custom resources depend on.
 //!
-//! Their schemas are not checked field by field as custom resources' are; what would do harm is.
+//! Their schemas are not validated field by field as those of custom resources are; only harmful values are
+//! refused.
 
 pub(crate) mod decode;
 mod event;
@@ -9,15 +10,15 @@ mod validate;
 use std::sync::Arc;
 
 use base64::Engine as _;
+use berth_apimachinery::meta::NameRule;
+use berth_apimachinery::schema::StructuralSchema;
+use berth_apimachinery::table::Columns;
+use berth_apimachinery::time::seconds;
+use berth_store::FieldPath;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::clock::seconds;
-use crate::meta::NameRule;
 use crate::resource::{ALL_VERBS, Origin, Resource, Schema, Version};
-use crate::schema::StructuralSchema;
-use crate::store::FieldPath;
-use crate::table::Columns;
 
 pub(crate) use validate::validate;
 
@@ -41,6 +42,8 @@ struct Definition {
     rule: NameRule,
 }
 
+/// The verbs of resources that have no objects.
+const VERBS_OF_ABSENT: &[&str] = &["get", "list", "watch"];
 const VERBS_OF_NAMESPACES: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 
 const EVENT_FIELDS: &[&str] = &[
@@ -124,23 +127,54 @@ fn definitions() -> Vec<Definition> {
     ]
 }
 
-/// Every built-in resource.
+/// Kinds that run or serve containers. They have no objects here and none can be created;
+/// `kubectl apply --prune`, `kubectl cluster-info` and `kubectl get all` list them, and fail if they are not
+/// served.
+fn absent() -> Vec<Definition> {
+    let namespaced = [
+        ("", "endpoints", "Endpoints", &["ep"][..]),
+        ("", "persistentvolumeclaims", "PersistentVolumeClaim", &["pvc"]),
+        ("", "pods", "Pod", &["po"]),
+        ("", "replicationcontrollers", "ReplicationController", &["rc"]),
+        ("", "services", "Service", &["svc"]),
+        ("apps", "daemonsets", "DaemonSet", &["ds"]),
+        ("apps", "deployments", "Deployment", &["deploy"]),
+        ("apps", "replicasets", "ReplicaSet", &["rs"]),
+        ("apps", "statefulsets", "StatefulSet", &["sts"]),
+        ("batch", "cronjobs", "CronJob", &["cj"]),
+        ("batch", "jobs", "Job", &[]),
+        ("networking.k8s.io", "ingresses", "Ingress", &["ing"]),
+    ];
+    let volumes = kind("", "persistentvolumes", "PersistentVolume", &["pv"]);
+    let volumes = Definition { namespaced: false, ..volumes };
+    let all = namespaced.map(|(group, plural, name, short)| kind(group, plural, name, short));
+    all.into_iter().chain([volumes]).collect()
+}
+
+/// Returns every built-in resource.
 pub(crate) fn resources() -> Vec<Arc<Resource>> {
-    definitions().into_iter().map(|definition| Arc::new(resource(&definition))).collect()
+    let made = definitions().into_iter().map(|definition| resource(&definition));
+    let absent = absent().into_iter().map(|definition| {
+        let verbs = VERBS_OF_ABSENT;
+        let other = ["endpoints", "persistentvolumeclaims", "persistentvolumes", "ingresses"];
+        let categories = if other.contains(&definition.plural) { Vec::new() } else { vec!["all".to_owned()] };
+        Resource { verbs, categories, ..resource(&definition) }
+    });
+    made.chain(absent).map(Arc::new).collect()
 }
 
 /// A kind without a schema of its own keeps every field.
 fn schema(definition: &Definition) -> Schema {
-    match crate::fields::builtin_schema(definition.group, definition.kind) {
+    match berth_apimachinery::builtin::builtin_schema(definition.group, definition.kind) {
         Some(schema) => Schema::Builtin(schema),
         None => Schema::Custom(Box::new(StructuralSchema::untyped())),
     }
 }
 
 fn resource(definition: &Definition) -> Resource {
-    // Both views of Events are one set of objects, stored as the core group has them.
+    // Both views of Events are one set of objects, stored in the form of the core group.
     let storage_group = if definition.group == EVENTS { "" } else { definition.group };
-    // Namespaces go one by one.
+    // Namespaces can only be deleted one by one.
     let verbs = if definition.plural == "namespaces" { VERBS_OF_NAMESPACES } else { ALL_VERBS };
     Resource {
         group: definition.group.into(),
@@ -163,7 +197,6 @@ fn resource(definition: &Definition) -> Resource {
             schema: schema(definition),
             schema_json: None,
             has_status: definition.status,
-            scale: None,
             columns: Columns::of_builtin(definition.group, definition.kind),
             deprecation: None,
         }],
@@ -176,9 +209,9 @@ fn resource(definition: &Definition) -> Resource {
     }
 }
 
-/// Defaults and server-kept members of a built-in object that is to be stored.
+/// Sets defaults and server-managed fields of a built-in object before it is stored.
 pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Value>, now: Timestamp) {
-    decode::rewrite_times("", &resource.versions[resource.storage_version].schema.root, object);
+    resource.versions[resource.storage_version].schema.normalize_times(object);
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => prepare_namespace(object, old),
         ("", "secrets") => {
@@ -216,7 +249,7 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
     }
 }
 
-/// Drops members that Kubernetes' types leave out where there is nothing in them.
+/// Removes fields that Kubernetes' types omit when empty.
 fn drop_empty(object: &mut Value, members: &[&str]) {
     let Some(object) = object.as_object_mut() else { return };
     object.retain(|name, value| !members.contains(&name.as_str()) || !is_empty(value));
@@ -231,14 +264,15 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Adds a member that Kubernetes' types always have.
+/// Adds a field that Kubernetes' types always include.
 fn complete(object: &mut Value, member: &str, nothing: Value) {
     if let Some(object) = object.as_object_mut() {
         object.entry(member).or_insert(nothing);
     }
 }
 
-/// The members that every object of a built-in kind has, whatever is sent: nobody owns that they are there.
+/// Returns the fields that every object of a built-in kind has regardless of the request; no field manager
+/// owns their presence.
 pub(crate) fn blank(resource: &Resource) -> Value {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => json!({"spec": {}, "status": {}}),
@@ -255,10 +289,10 @@ pub(crate) fn blank(resource: &Resource) -> Value {
     }
 }
 
-/// What holds a namespace until there is nothing in it.
+/// The finalizer that keeps a namespace until it is empty.
 pub(crate) const FINALIZER: &str = "kubernetes";
 
-/// What the server sets in a new object and nobody owns.
+/// Sets the fields of a new object that the server adds and no field manager owns.
 pub(crate) fn begin(resource: &Resource, object: &mut Value) {
     if resource.is("", "namespaces") {
         let mut finalizers = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
@@ -278,7 +312,8 @@ fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
     complete_conditions(object);
 }
 
-/// A condition of a namespace always has the member, be there a time in it or not.
+/// Adds `lastTransitionTime` to each condition of a namespace: Kubernetes includes the field even without a
+/// time.
 fn complete_conditions(object: &mut Value) {
     let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
@@ -286,12 +321,12 @@ fn complete_conditions(object: &mut Value) {
     }
 }
 
-/// What is filled in of an object that was sent whole: its sender owns it.
+/// Sets the defaults of an object that was sent whole; its sender owns them.
 pub(crate) fn default(resource: &Resource, object: &mut Value) {
     if !resource.is("", "namespaces") {
         return;
     }
-    // One whose name is still to be made gets its label with it.
+    // An object without a name yet gets its label together with the generated name.
     if object["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty()) {
         label_namespace(object);
     }
@@ -303,7 +338,7 @@ pub(crate) fn default(resource: &Resource, object: &mut Value) {
 
 fn label_namespace(object: &mut Value) {
     let name = object["metadata"]["name"].clone();
-    let metadata = crate::meta::of(object);
+    let metadata = berth_apimachinery::meta::of(object);
     let labels = metadata.entry("labels").or_insert_with(|| Value::Object(Map::new()));
     if let Some(labels) = labels.as_object_mut() {
         labels.insert("kubernetes.io/metadata.name".into(), name);
@@ -326,14 +361,14 @@ fn prepare_secret(object: &mut Value) {
     }
 }
 
-/// Of the secrets of an account nothing but the names is kept.
+/// Keeps only the names of an account's secrets.
 fn name_secrets(object: &mut Value) {
     for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
         *secret = json!({"name": secret["name"].as_str().unwrap_or_default()});
     }
 }
 
-/// A text that is null is empty.
+/// Replaces null texts by empty ones.
 fn complete_texts(object: &mut Value) {
     let Some(data) = object.get_mut("data").and_then(Value::as_object_mut) else { return };
     data.values_mut().filter(|value| value.is_null()).for_each(|value| *value = "".into());

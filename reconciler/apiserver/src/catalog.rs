@@ -1,27 +1,29 @@
-//! The resources served at this moment, kept in step with the stored CustomResourceDefinitions.
+//! The currently served resources, kept consistent with the stored CustomResourceDefinitions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use berth_store::{Key, Store};
+
 use crate::builtin::{self, APIEXTENSIONS};
 use crate::crd;
 use crate::resource::{Origin, Resource};
-use crate::store::{Key, Store};
 
 /// One consistent set of resources.
 #[derive(Debug, Default)]
 pub(crate) struct Served {
-    /// By group, then plural: discovery is in this order, the core group first.
+    /// By group, then plural: this is the order of discovery, with the core group first.
     pub(crate) resources: BTreeMap<(String, String), Arc<Resource>>,
 }
 
 impl Served {
     pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
-        // The tuple key needs owned text; requests are few against that.
+        // The tuple key needs owned strings; the cost is small compared to a request.
         self.resources.get(&(group.to_owned(), plural.to_owned()))
     }
 
-    /// The resource that stores under `storage`: of two views the one that stores its own form.
+    /// Returns the resource that stores under `storage`: of two views, the one that is stored in its own
+    /// form.
     pub(crate) fn by_storage(&self, storage: &str) -> Option<&Arc<Resource>> {
         let (group, plural) = storage.split_once('/')?;
         self.find(group, plural)
@@ -58,7 +60,8 @@ impl Catalog {
         Arc::clone(&self.served.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over what the stored definitions say now. Called after every write of one, before it is answered.
+    /// Updates the catalog from the stored definitions. Called after every write of a definition, before the
+    /// response.
     pub(crate) fn refresh(&self) {
         let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         let entries: Vec<_> = self.store.state().list(&self.crds, None, None).cloned().collect();
@@ -88,7 +91,7 @@ impl Catalog {
     }
 }
 
-/// The CRD a custom resource comes from.
+/// Returns the CRD of a custom resource.
 pub(crate) fn definition(resource: &Resource) -> Option<(&Key, u64, bool)> {
     match &resource.origin {
         Origin::Builtin => None,

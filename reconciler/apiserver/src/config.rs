@@ -1,37 +1,23 @@
-//! What a server is opened with.
+//! The configuration of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, SystemClock};
+use berth_store::{Storage, WriterMode};
 
-/// Where objects are kept.
-#[derive(Debug, Clone)]
-pub enum Storage {
-    /// In this directory (made 0700 if missing), on disk, surviving restarts.
-    Directory(PathBuf),
-    /// In memory, gone with the server; no thread is started.
-    Memory,
-}
+use berth_engine::{Clock, SystemClock};
 
-/// Who runs the SQLite writer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriterMode {
-    /// A thread of its own that commits what has queued up in one transaction.
-    Thread,
-    /// The task that writes. For runtimes with paused time, which a thread would make jump.
-    Inline,
-}
-
-/// How much history is kept for watches that resume, for consistent pages and for looking back.
+/// How much history is kept for resumed watches, consistent pagination and reads of past revisions.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryWindow {
-    /// Superseded revisions younger than this stay.
+    /// Superseded revisions younger than this are kept.
     pub keep_for: Duration,
-    /// At most this many revisions are looked back on.
+    /// The maximum number of past revisions kept.
     pub keep_revisions: u64,
-    /// How often the window is applied.
+    /// The maximum number of bytes of superseded revisions: writes of large objects shorten the history.
+    pub keep_bytes: u64,
+    /// How often the window is applied. Bytes are counted with every write.
     pub every: Duration,
 }
 
@@ -40,49 +26,50 @@ impl Default for HistoryWindow {
         Self {
             keep_for: Duration::from_secs(24 * 3600),
             keep_revisions: 200_000,
+            keep_bytes: 128 << 20,
             every: Duration::from_secs(300),
         }
     }
 }
 
-/// Backups a running server makes of itself.
+/// The schedule of backups that a running server makes of itself.
 #[derive(Debug, Clone)]
 pub struct BackupSchedule {
-    /// Where they go: a folder of their own, which may be another machine's.
+    /// A folder used for nothing else; it may be mounted from another machine.
     pub folder: PathBuf,
-    /// How old the newest may become before the next is made.
+    /// The age of the newest backup at which the next one is made.
     pub every: Duration,
-    /// How many stay; older ones are removed. At least 1.
+    /// The number of backups kept; older ones are removed. At least 1.
     pub keep: usize,
-    /// Whether the key of Secrets and the other credentials go with them.
+    /// Whether backups include the encryption key of Secrets and the other credentials.
     pub with_keys: bool,
 }
 
-/// Everything a [`Server`](crate::Server) is opened with.
+/// The configuration of a [`Server`](crate::Server).
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Where objects are kept.
     pub storage: Storage,
-    /// Who runs the SQLite writer.
+    /// Whether the SQLite writer runs on a thread of its own.
     pub writer: WriterMode,
-    /// The clock for timestamps, time to live and history.
+    /// The clock for timestamps, expiry and history.
     pub clock: Arc<dyn Clock>,
-    /// Seed of uids and generated names; `None` takes the operating system's randomness.
+    /// The seed of uids and generated names; `None` uses the operating system's randomness.
     pub seed: Option<u64>,
-    /// What history is kept.
+    /// The history to keep.
     pub history: HistoryWindow,
     /// How long an Event lives after its last write.
     pub event_ttl: Duration,
-    /// A line for every request that would change something goes into this file.
+    /// The audit log: a file with one line per request that would change something.
     pub audit_log: Option<PathBuf>,
-    /// Backups of a server on disk.
+    /// The backup schedule of a server on disk.
     pub backups: Option<BackupSchedule>,
     /// More names and addresses the server certificate is valid for, besides loopback and the host name.
     pub subject_alt_names: Vec<String>,
 }
 
 impl ServerConfig {
-    /// A server that keeps its state in `directory`.
+    /// Returns the configuration of a server that keeps its state in `directory`.
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self {
             storage: Storage::Directory(directory.into()),
@@ -97,7 +84,7 @@ impl ServerConfig {
         }
     }
 
-    /// A server in memory with no thread of its own, for tests and simulations.
+    /// Returns the configuration of a server in memory without a writer thread, for tests and simulations.
     pub fn in_memory() -> Self {
         Self { storage: Storage::Memory, writer: WriterMode::Inline, ..Self::in_directory("") }
     }

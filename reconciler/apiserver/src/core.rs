@@ -1,29 +1,30 @@
-//! What every verb shares: the store, the catalog, the clock, and how stored objects become served ones.
+//! The state shared by all verbs: the store, the catalog, the clock, and the conversion of stored objects to
+//! served ones.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use berth_apimachinery::error::{ApiError, Result};
+use berth_store::{Encoded, Entry, Key, Store, Write, WriteError};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Policies;
 use crate::audit::Audit;
-use crate::authorize::GrantsCache;
+use crate::authenticate::Tokens;
+use crate::authorize::Access;
 use crate::backups;
 use crate::builtin::{ADMISSION, EVENTS};
 use crate::catalog::Catalog;
-use crate::clock::{Clock, Ids};
-use crate::credentials::Credentials;
-use crate::error::{ApiError, Result};
 use crate::event;
+use crate::ids::Ids;
 use crate::resource::Resource;
-use crate::service_account::SigningKey;
-use crate::store::{Encoded, Entry, Key, Store, Write, WriteError};
+use berth_engine::Clock;
 
-/// Who the server's own controllers are.
+/// The user name of the server's own controllers.
 pub(crate) const SELF: &str = "system:apiserver";
-/// Bytes one stored object may have, as etcd's default.
+/// The maximum size of one stored object in bytes, as etcd's default.
 pub(crate) const MAX_OBJECT: usize = 1536 * 1024;
 
 #[derive(Debug)]
@@ -38,12 +39,10 @@ pub(crate) struct Core {
     pub(crate) namespaces: Arc<str>,
     pub(crate) service_accounts: Arc<str>,
     pub(crate) secrets: Arc<str>,
-    pub(crate) signing: SigningKey,
-    pub(crate) grants: GrantsCache,
-    pub(crate) backups: backups::Counters,
-    /// Of a server with a directory. Set before the server answers anybody.
-    pub(crate) credentials: Option<Credentials>,
-    /// Set before the server answers anybody.
+    pub(crate) tokens: Tokens,
+    pub(crate) access: Access,
+    pub(crate) backups: Arc<backups::Counters>,
+    /// Set before the server answers requests.
     pub(crate) audit: Option<Audit>,
     policies: Mutex<Option<(u64, u64, Arc<Policies>)>>,
     policy_storage: Arc<str>,
@@ -56,11 +55,10 @@ impl Core {
         clock: Arc<dyn Clock>,
         ids: Ids,
         event_ttl: Duration,
-        signing: SigningKey,
+        tokens: Tokens,
     ) -> Self {
         Self {
             catalog: Catalog::new(&store),
-            store,
             clock,
             ids,
             event_ttl,
@@ -68,10 +66,10 @@ impl Core {
             namespaces: "/namespaces".into(),
             service_accounts: "/serviceaccounts".into(),
             secrets: "/secrets".into(),
-            signing,
-            grants: GrantsCache::default(),
-            backups: backups::Counters::default(),
-            credentials: None,
+            tokens,
+            access: Access::new(Arc::clone(&store)),
+            store,
+            backups: Arc::default(),
             audit: None,
             policies: Mutex::default(),
             policy_storage: format!("{ADMISSION}/validatingadmissionpolicies").into(),
@@ -79,10 +77,10 @@ impl Core {
         }
     }
 
-    /// Writes, and keeps the catalog in step when a definition was written.
+    /// Writes, and updates the catalog after the write of a definition.
     pub(crate) async fn commit(&self, write: Write) -> Result<Arc<Entry>, WriteError> {
         let defines = write.key.resource == self.catalog.crds;
-        // Everybody else's writes are told of as requests.
+        // Writes of other users are audited as requests.
         let own = (write.by.user == SELF).then(|| (write.key.to_string(), write.by.verb));
         let entry = self.store.submit(write).await?;
         if let (Some(audit), Some((key, verb))) = (&self.audit, own) {
@@ -105,13 +103,13 @@ impl Core {
         self.store.get(&Key::new(&self.namespaces, "", name))
     }
 
-    /// The object as the version serves it.
+    /// Returns the object as the version serves it.
     pub(crate) fn view(entry: &Entry, resource: &Resource, version: usize) -> Value {
         let mut object = entry.value();
         if resource.group == EVENTS {
             event::to_events_group(&mut object);
         } else if !is_served_as_stored(entry, resource, version) {
-            // As in Kubernetes defaults are those of the version that is stored.
+            // As in Kubernetes, defaults are those of the storage version.
             let stored = &resource.versions[resource.storage_version].schema;
             stored.prune(&mut object);
             stored.default(&mut object);
@@ -123,7 +121,7 @@ impl Core {
         object
     }
 
-    /// The same as JSON text, which in the common case is what was stored.
+    /// Returns the same as JSON text, which in the common case is the stored text.
     pub(crate) fn text(entry: &Entry, resource: &Resource, version: usize) -> Bytes {
         if resource.group != EVENTS && is_served_as_stored(entry, resource, version) {
             return entry.bytes.clone();
@@ -132,7 +130,7 @@ impl Core {
         serde_json::to_vec(&object).expect("a JSON value always serializes into memory").into()
     }
 
-    /// The object as it is stored.
+    /// Encodes the object for storage.
     pub(crate) fn encode(resource: &Resource, object: &Value) -> Result<Encoded> {
         let mut object = object.clone();
         if resource.group == EVENTS {
@@ -152,7 +150,7 @@ impl Core {
         Ok(encoded)
     }
 
-    /// The admission policies in force, built anew only after one has changed.
+    /// Returns the admission policies in force, rebuilt only after one changed.
     pub(crate) fn policies(&self) -> Arc<Policies> {
         let mut cached = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.store.state();
@@ -172,7 +170,8 @@ impl Core {
     }
 }
 
-/// Whether the stored text is what this version serves: same version, and written under today's definition.
+/// Whether the stored text is what this version serves: the same version, and written under the current
+/// definition.
 pub(crate) fn is_served_as_stored(entry: &Entry, resource: &Resource, version: usize) -> bool {
     !resource.is_custom() || (version == resource.storage_version && entry.revision > resource.defined_at())
 }

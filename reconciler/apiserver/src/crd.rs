@@ -1,21 +1,22 @@
-//! CustomResourceDefinitions: their defaults, their rules, and the [`Resource`] one defines.
+//! CustomResourceDefinitions: their defaults, their validation, and the [`Resource`] that a definition
+//! defines.
 
 mod validate;
 
+use berth_apimachinery::meta::NameRule;
+use berth_apimachinery::schema::StructuralSchema;
+use berth_apimachinery::table::Columns;
+use berth_store::{Entry, FieldPath};
 use serde_json::{Value, json};
 
-use crate::meta::NameRule;
 use crate::resource::{Origin, Resource, Schema, Version, version_rank};
-use crate::schema::StructuralSchema;
-use crate::store::{Entry, FieldPath};
-use crate::table::Columns;
 
 pub(crate) use validate::validate;
 
-/// In the order in which Kubernetes tells them of custom resources.
+/// The verbs, in the order in which Kubernetes lists them for custom resources.
 const VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 
-/// Keeps a CRD until its objects are gone.
+/// The finalizer that keeps a CRD until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 fn text<'a>(value: &'a Value, member: &str) -> &'a str {
@@ -26,7 +27,7 @@ fn strings(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
 }
 
-/// Fills in defaults and the status the server keeps.
+/// Sets the defaults and the status that the server maintains.
 pub(crate) fn prepare(crd: &mut Value, old: Option<&Value>, now: &str) {
     let spec = &mut crd["spec"];
     if !spec.is_object() {
@@ -85,7 +86,7 @@ fn set_condition(conditions: &mut Value, kind: &str, reason: &str, message: &str
     }
 }
 
-/// The resource a stored definition defines.
+/// Builds the resource that a stored definition defines.
 pub(crate) fn resource(entry: &Entry) -> Result<Resource, String> {
     let crd = entry.value();
     let (spec, names) = (&crd["spec"], &crd["spec"]["names"]);
@@ -142,7 +143,6 @@ fn version(raw: &Value, group: &str, kind: &str) -> Result<Version, String> {
         schema: Schema::Custom(Box::new(schema)),
         schema_json: Some(schema_json),
         has_status: raw["subresources"]["status"].is_object(),
-        scale: Some(raw["subresources"]["scale"].clone()).filter(Value::is_object),
         columns: Columns::of_crd_version(raw),
         deprecation,
         name,

@@ -1,13 +1,13 @@
-//! Who may log in over a socket: the server's certificate authority and bearer tokens, kept in files only the
-//! owner can read.
+//! Credentials for logging in over a socket: the server's certificate authority and bearer tokens, kept in
+//! files that only the owner can read.
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use berth_store::{read_or_make_bytes, write_private};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -21,14 +21,14 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::identity::Identity;
 
-/// What identifies a control plane to those who know it, besides the key service account tokens are signed with.
+/// The files by which clients recognize a control plane, besides the key that signs service account tokens.
 pub(crate) const FILES: [&str; 4] = ["ca.key", "ca.crt", "admin.token", "tokens.json"];
-/// What is made anew from those.
+/// The files that are regenerated from those.
 pub(crate) const DERIVED: [&str; 3] = ["server.crt", "server.key", "server.names"];
 
-/// Bearer tokens this server knows.
+/// The maximum number of bearer tokens.
 const MAX_TOKENS: usize = 4096;
-/// Days before its end at which the server certificate is made anew.
+/// The server certificate is renewed this many days before it expires.
 const RENEW_BEFORE_DAYS: i64 = 30;
 
 /// The credentials of one state directory.
@@ -37,11 +37,11 @@ pub(crate) struct Credentials {
     ca_pem: String,
     ca_key: KeyPair,
     admin_token: String,
-    /// By SHA-256 of the token: looking one up compares nothing secret byte by byte.
+    /// By SHA-256 of the token, so that a lookup compares no secret byte by byte.
     tokens: Mutex<HashMap<[u8; 32], Identity>>,
 }
 
-/// Without the secrets.
+/// Omits the secrets.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("directory", &self.directory).finish_non_exhaustive()
@@ -52,38 +52,10 @@ fn failed(what: &str, error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }
 
-/// Writes a file only its owner can read, replacing it in one step.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.new", std::process::id()));
-    let staged = path.with_file_name(name);
-    // Left over from a crash; it may have other permissions.
-    let _ = fs::remove_file(&staged);
-    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&staged)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&staged, path)
-}
-
-/// Reads a file, or makes it.
+/// Reads a file, creating it if it is missing.
 fn read_or_make(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
     let bytes = read_or_make_bytes(path, || make().map(String::into_bytes))?;
     String::from_utf8(bytes).map_err(io::Error::other)
-}
-
-/// Reads a file, or makes it.
-pub(crate) fn read_or_make_bytes(
-    path: &Path,
-    make: impl FnOnce() -> io::Result<Vec<u8>>,
-) -> io::Result<Vec<u8>> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let content = make()?;
-            write_private(path, &content)?;
-            Ok(content)
-        }
-        other => other,
-    }
 }
 
 fn new_token() -> io::Result<String> {
@@ -93,7 +65,7 @@ fn new_token() -> io::Result<String> {
 }
 
 impl Credentials {
-    /// Reads the credentials of a state directory, making what is missing.
+    /// Opens the credentials of a state directory, creating those that are missing.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
         let key_pem = read_or_make(&directory.join("ca.key"), || {
             KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| failed("making the CA key", e))
@@ -140,7 +112,7 @@ impl Credentials {
         &self.admin_token
     }
 
-    /// Makes a token for somebody; only its hash is kept.
+    /// Issues a token for an identity; only its hash is stored.
     pub(crate) fn issue(&self, identity: &Identity) -> io::Result<String> {
         let token = new_token()?;
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,14 +133,14 @@ impl Credentials {
         Ok(token)
     }
 
-    /// Who a bearer token belongs to.
+    /// Returns the identity of a bearer token.
     pub(crate) fn of_token(&self, token: &str) -> Option<Identity> {
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
     }
 
-    /// The TLS side: a server certificate for `names` under our own CA, client certificates of the same CA
-    /// accepted but not demanded.
+    /// Returns the TLS configuration: a server certificate for `names` signed by our own CA; client
+    /// certificates of the same CA are accepted but not required.
     pub(crate) fn tls(&self, names: &[String]) -> io::Result<Arc<ServerConfig>> {
         let (certificate, key) = self.server_certificate(names)?;
         let ca = pem_to_der(&self.ca_pem)?;
@@ -190,7 +162,7 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// The stored certificate if it is for these names and lasts, else a new one.
+    /// Returns the stored certificate if it covers these names and does not expire soon, otherwise a new one.
     fn server_certificate(&self, names: &[String]) -> io::Result<(String, KeyPair)> {
         let (certificate, key) = (self.directory.join("server.crt"), self.directory.join("server.key"));
         let wanted = self.directory.join("server.names");
@@ -216,7 +188,7 @@ impl Credentials {
 }
 
 fn validity(params: &mut CertificateParams, days: i64) {
-    // Clocks of clients may be behind ours.
+    // Clients' clocks may be behind ours.
     let year = |days: i64| {
         let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
         let date = at.to_zoned(jiff::tz::TimeZone::UTC).date();
@@ -260,7 +232,8 @@ fn lasts(pem: &str) -> bool {
     left > RENEW_BEFORE_DAYS * 24 * 3600
 }
 
-/// Who a verified client certificate names: the common name is the user, organizations are groups.
+/// Returns the identity in a verified client certificate: the common name is the user, organizations are
+/// groups.
 pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();

@@ -1,4 +1,4 @@
-//! What the server says about itself: versions, groups and resources, in the legacy and the aggregated form.
+//! Discovery: versions, groups and resources, in the legacy and the aggregated form.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::openapi;
 use crate::resource::{Resource, group_version, version_rank};
 use crate::review;
 
-/// The Kubernetes version whose behaviour this server follows.
+/// The Kubernetes version that this server follows in its behaviour.
 const MINOR: &str = "33";
 const GIT_VERSION: &str = "v1.33.0+berth";
 
-/// The order of the built-in groups; others follow.
+/// The order of the built-in groups; others come after them.
 const GROUPS: [&str; 8] = [
     "",
     "events.k8s.io",
@@ -27,12 +27,12 @@ const GROUPS: [&str; 8] = [
     "coordination.k8s.io",
 ];
 
-/// A document of the server about itself.
+/// A discovery document.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) body: Bytes,
     pub(crate) content_type: String,
-    /// Whether caches may keep it: its address changes with its content.
+    /// Whether caches may keep it: its URL changes with its content.
     pub(crate) public: bool,
 }
 
@@ -48,10 +48,10 @@ impl Document {
     }
 }
 
-/// Resources of one version, each with the place of that version in it.
+/// The resources of one version, each with the index of that version in it.
 type Members = Vec<(Arc<Resource>, usize)>;
 
-/// One group with its versions, best first, and their resources.
+/// A group with its versions, best first, and their resources.
 struct Group {
     name: String,
     versions: Vec<(String, Members)>,
@@ -74,12 +74,12 @@ fn groups(core: &Core) -> Vec<Group> {
         Group { name, versions }
     };
     let mut groups: Vec<Group> = found.into_iter().map(in_order).collect();
-    // Among equals by name, in which they are already.
+    // Equal ranks stay in their existing order, by name.
     groups.sort_by_key(|group| GROUPS.iter().position(|name| *name == group.name).unwrap_or(GROUPS.len()));
     groups
 }
 
-/// The document at `path`, if it is one.
+/// Returns the document at `path`, if there is one.
 pub(crate) fn document(core: &Core, path: &str, aggregated: Option<&str>) -> Option<Document> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match (parts.as_slice(), aggregated) {
@@ -128,7 +128,6 @@ fn openapi(core: &Core, path: &str) -> Option<Document> {
             namespaced: resource.namespaced,
             verbs: resource.verbs,
             status: version.has_status,
-            scale: version.scale.is_some(),
             schema: version.schema_json.as_ref(),
             selectable: selectable(resource),
         })
@@ -143,7 +142,7 @@ fn openapi(core: &Core, path: &str) -> Option<Document> {
     }
 }
 
-/// What documents say of selecting custom resources; of built-in kinds they say nothing.
+/// The selectable fields in discovery: only those of custom resources are listed.
 fn selectable(resource: &Resource) -> Vec<&str> {
     let fields = resource.fields.iter().filter(|_| resource.is_custom());
     fields.map(|path| &*path.name).collect()
@@ -167,11 +166,11 @@ fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
     let (_, resources) = found.versions.into_iter().find(|(name, _)| name == version)?;
     let mut list: Vec<Value> = resources.iter().flat_map(|(resource, at)| legacy(resource, *at)).collect();
     for kind in review::KINDS.iter().filter(|kind| kind.group == group) {
-        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": false,
+        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": kind.namespaced,
             "kind": kind.kind, "verbs": ["create"]}));
     }
     let mut document = json!({"kind": "APIResourceList"});
-    // That of the core group is older than versions of such lists.
+    // The list of the core group predates versioning of such lists.
     if !group.is_empty() {
         document["apiVersion"] = "v1".into();
     }
@@ -180,7 +179,7 @@ fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
     Some(Document::json(&document))
 }
 
-/// A resource and its subresources as `APIResource`s.
+/// Returns a resource and its subresources as `APIResource`s.
 fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
     let version = &resource.versions[at];
     let mut main = json!({
@@ -193,7 +192,6 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
     if !resource.categories.is_empty() {
         main["categories"] = json!(resource.categories);
     }
-    main["storageVersionHash"] = storage_hash(resource).into();
     let mut list = vec![main];
     let side = |sub: &str, kind: &str| {
         json!({"name": format!("{}/{sub}", resource.plural), "singularName": "", "namespaced": resource.namespaced,
@@ -202,16 +200,10 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
     if version.has_status {
         list.push(side("status", &resource.kind));
     }
-    if version.scale.is_some() {
-        let mut scale = side("scale", "Scale");
-        scale["group"] = "autoscaling".into();
-        scale["version"] = "v1".into();
-        list.push(scale);
-    }
     if resource.is("", "namespaces") {
         let mut finalize = side("finalize", "Namespace");
         finalize["verbs"] = json!(["update"]);
-        // Those of built-in kinds are told by name.
+        // Subresources of built-in kinds are sorted by name.
         list.insert(1, finalize);
     }
     if resource.is("", "serviceaccounts") {
@@ -222,15 +214,6 @@ fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
         list.push(token);
     }
     list
-}
-
-fn storage_hash(resource: &Resource) -> String {
-    use base64::Engine as _;
-    use sha2::Digest as _;
-    // Both groups' Events are stored as one.
-    let group = resource.storage.split('/').next().unwrap_or_default();
-    let text = format!("{group}/{}/{}", resource.versions[resource.storage_version].name, resource.kind);
-    base64::engine::general_purpose::STANDARD.encode(&sha2::Sha256::digest(text.as_bytes())[..8])
 }
 
 fn aggregate(core: &Core, core_group: bool, api: &str) -> Document {
@@ -253,7 +236,8 @@ fn aggregated_group(group: &Group) -> Value {
     let version = |(name, resources): &(String, Members)| {
         let mut list: Vec<Value> = resources.iter().map(|(r, at)| aggregated(group, name, r, *at)).collect();
         for kind in review::KINDS.iter().filter(|kind| kind.group == group.name) {
-            list.push(json!({"resource": kind.plural, "scope": "Cluster", "verbs": ["create"],
+            let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
+            list.push(json!({"resource": kind.plural, "scope": scope, "verbs": ["create"],
                 "singularResource": kind.kind.to_lowercase(),
                 "responseKind": {"group": "", "version": "", "kind": kind.kind}}));
         }
@@ -267,7 +251,7 @@ fn aggregated_group(group: &Group) -> Value {
 }
 
 fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> Value {
-    // What is built in is of the group and version it is told under, which need not be said.
+    // The kind of a built-in resource has the group and version of its list, which are then omitted.
     let (group, version) = if resource.is_custom() { (group.name.as_str(), version) } else { ("", "") };
     let kind = |kind: &str| json!({"group": group, "version": version, "kind": kind});
     let definition = &resource.versions[at];
@@ -288,10 +272,6 @@ fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> V
     if definition.has_status {
         sides.push(json!({"subresource": "status", "responseKind": kind(&resource.kind),
             "verbs": ["get", "patch", "update"]}));
-    }
-    if definition.scale.is_some() {
-        sides.push(json!({"subresource": "scale", "verbs": ["get", "patch", "update"],
-            "responseKind": {"group": "autoscaling", "version": "v1", "kind": "Scale"}}));
     }
     if resource.is("", "namespaces") {
         let finalize =

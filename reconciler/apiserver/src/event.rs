@@ -1,8 +1,8 @@
-//! The two faces of an Event: the core group's, which is stored, and `events.k8s.io/v1`.
+//! The two forms of an Event: the core group's, which is stored, and `events.k8s.io/v1`.
 
 use serde_json::{Map, Value, json};
 
-/// Member names: core, then `events.k8s.io`.
+/// The field names: core, then `events.k8s.io`.
 const RENAMED: &[(&str, &str)] = &[
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -13,7 +13,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("reportingComponent", "reportingController"),
 ];
 
-/// Members of `events.k8s.io` that are left out where they are empty.
+/// Fields of `events.k8s.io` that are omitted when empty.
 const WHO_REPORTS: [&str; 2] = ["reportingController", "reportingInstance"];
 
 fn rename(object: &mut Value, api_version: &str, name: impl Fn(&str) -> Option<&'static str>) {
@@ -30,14 +30,14 @@ pub(crate) fn to_events_group(object: &mut Value) {
     rename(object, "events.k8s.io/v1", |name| {
         RENAMED.iter().find(|(core, _)| *core == name).map(|(_, new)| *new)
     });
-    // There these are left out where they are empty.
+    // In `events.k8s.io` these are omitted when empty.
     if let Some(members) = object.as_object_mut() {
         let kept = |name: &str, value: &Value| !WHO_REPORTS.contains(&name) || value != "";
         members.retain(|name, value| kept(name, value));
     }
 }
 
-/// What an Event of the core group always has, be there something in it or not.
+/// Returns the fields that an Event of the core group always has, even if empty.
 pub(crate) fn blank() -> Value {
     json!({
         "involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null, "eventTime": null,
@@ -45,7 +45,7 @@ pub(crate) fn blank() -> Value {
     })
 }
 
-/// Adds what is always there.
+/// Adds the fields that are always present.
 pub(crate) fn complete(object: &mut Value) {
     let (Some(members), Value::Object(blank)) = (object.as_object_mut(), blank()) else { return };
     for (name, nothing) in blank {

@@ -1,4 +1,4 @@
-//! `/history`: what the log still knows. No part of the Kubernetes API.
+//! `/history`: the revisions still in the log. Not part of the Kubernetes API.
 //!
 //! ```text
 //! GET /history/apis/GROUP/VERSION/namespaces/NS/PLURAL/NAME   the object's kept revisions, newest first; needs `get`
@@ -7,37 +7,38 @@
 
 use std::ops::ControlFlow;
 
+use berth_apimachinery::changes::{changes, shown};
+use berth_apimachinery::error::{ApiError, Result, Subject};
+use berth_store::Revision;
 use http::Uri;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::changes::{changes, shown};
 use crate::core::Core;
-use crate::error::{ApiError, Result, Subject};
 use crate::request::Target;
-use crate::store::Revision;
+use crate::store_error::of_read;
 
-/// Revisions one answer tells of.
+/// The maximum number of revisions in one response.
 const MAX_REVISIONS: usize = 500;
 const DEFAULT_REVISIONS: usize = 50;
-/// Bytes of objects read for one answer.
+/// The maximum number of bytes of objects read for one response.
 const MAX_BYTES: usize = 32 << 20;
 
-/// The parameter of this name, percent-decoded.
+/// Returns the percent-decoded parameter of this name.
 pub(crate) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
     crate::request::decode(found)
 }
 
-/// How many revisions a request wants.
+/// Returns the number of revisions that a request asks for.
 pub(crate) fn limit(uri: &Uri) -> Result<usize> {
     let Some(text) = parameter(uri, "limit") else { return Ok(DEFAULT_REVISIONS) };
     let limit = text.parse::<usize>().ok().filter(|limit| (1..=MAX_REVISIONS).contains(limit));
     limit.ok_or_else(|| ApiError::bad_request(format!("limit {text:?}: a number from 1 to {MAX_REVISIONS}")))
 }
 
-/// The revision that was the last one at a time (RFC 3339).
+/// Returns the revision that was current at a time (RFC 3339).
 pub(crate) async fn at(core: &Core, time: &str) -> Result<Value> {
     let at: Timestamp = time
         .parse()
@@ -45,23 +46,24 @@ pub(crate) async fn at(core: &Core, time: &str) -> Result<Value> {
     if at > core.clock.now() {
         return Err(ApiError::bad_request(format!("at {time:?} is in the future")));
     }
-    let revision = core.store.revision_at(at.as_millisecond()).await?;
+    let revision = core.store.revision_at(at.as_millisecond()).await.map_err(of_read)?;
     Ok(json!({"kind": "HistoryRevision", "revision": revision.to_string()}))
 }
 
-/// The kept revisions of an object and what each changed, newest first.
+/// Returns the kept revisions of an object and the changes of each, newest first.
 pub(crate) async fn of_object(core: &Core, target: &Target, limit: usize) -> Result<Value> {
     let key = target.resource.key(&target.namespace, &target.name);
     let secret = key.resource == core.secrets;
-    let told = core.store.revisions(key, Telling::new(secret, limit), Telling::next).await?;
-    if told.newer.is_none() {
+    let collected =
+        core.store.revisions(key, Telling::new(secret, limit), Telling::next).await.map_err(of_read)?;
+    if collected.newer.is_none() {
         let (group, kind) = (&target.resource.group, &target.resource.plural);
         return Err(ApiError::not_found(Subject { group, kind, name: &target.name }));
     }
-    Ok(told.finish())
+    Ok(collected.finish())
 }
 
-/// Tells of each revision once the one before it is known.
+/// Builds the item of each revision once the one before it is known.
 struct Telling {
     secret: bool,
     limit: usize,
@@ -76,7 +78,7 @@ impl Telling {
         Self { secret, limit, bytes: 0, newer: None, items: Vec::new(), truncated: false }
     }
 
-    /// Nothing older is there.
+    /// Finishes the list: there is no older revision.
     fn finish(mut self) -> Value {
         if let Some((last, _)) = self.newer.take().filter(|_| !self.truncated) {
             let change = if last.previous == 0 { "created" } else { "unknown" };
@@ -96,7 +98,7 @@ impl Telling {
                 (false, true, false) => {
                     item(&newer, "changed", Some(shown(changes(&value, &after, self.secret))))
                 }
-                // What came between was compacted.
+                // The revisions in between were compacted.
                 (false, false, _) => item(&newer, "unknown", None),
             });
         }

@@ -1,13 +1,16 @@
-//! The server's own controllers: garbage collection by owner, emptying of deleted namespaces and definitions,
-//! expiry of Events, compaction of history.
+//! The server's own controllers: garbage collection by owner, deletion of the contents of deleted namespaces
+//! and definitions, aggregated ClusterRoles, default accounts, expiry of Events, compaction of history.
 //!
-//! One task, woken by events, so that an idle server is idle. Level, never edge: every step looks at what is
-//! there now, and a missed event only costs a full pass.
+//! One task, woken by events, so that an idle server stays idle. Level-triggered: every step looks at the
+//! current state, and a missed event only costs a full pass.
+
+mod access;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_store::{Change, Entry, Event, Events, Keep, Key};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -16,28 +19,37 @@ use crate::core::{Core, SELF};
 use crate::identity::Identity;
 use crate::request::{Options, Propagation, Sub, Target};
 use crate::resource::Resource;
-use crate::store::{Change, Entry, Event, Events, Key};
 use crate::verbs::{Call, FOREGROUND, ORPHAN, PatchKind};
 use crate::{builtin, crd};
 
-/// How long after a failed step the whole state is looked at again.
+/// How long after a failed step the whole state is checked again.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often expired Events are looked for.
+/// How often the server looks for expired Events.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
-/// Events removed in one go, so that a flood of them does not hold everything else up.
+/// The maximum number of Events removed at once, so that a flood of them does not delay other work.
 const EXPIRE_AT_ONCE: usize = 500;
 
-/// What may need doing.
+/// A unit of pending work.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
-    /// Look at an object's owners and at its deletion.
+    /// Check an object's owners and its deletion.
     Object(Key),
-    /// An owner is gone: look at what it owned.
+    /// An owner is gone: check its dependents.
     Owned(String),
-    /// Something left a namespace that may be waiting for that.
+    /// An object left a namespace that may be waiting for it.
     Namespace(String),
-    /// Something left a resource whose definition may be waiting for that.
+    /// A namespace may lack its default account.
+    Account(String),
+    /// A ClusterRole changed: the rules of ClusterRoles that aggregate it may change.
+    ClusterRoles,
+    /// An object of a resource was removed, and the resource's definition may be waiting for that.
     Resource(Arc<str>),
+}
+
+/// Completes the objects that the server needs before it accepts requests, in addition to
+/// [`crate::bootstrap`].
+pub(crate) async fn settle(core: &Arc<Core>) -> Result<(), String> {
+    access::settle(core).await.map_err(|error| error.message)
 }
 
 /// Runs until the server stops.
@@ -57,6 +69,9 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
             while let Some(event) = events.try_recv() {
                 note(&core, &mut tasks, &event);
             }
+        }
+        if core.store.counters.history() > history.keep_bytes {
+            compact_history(&core, history).await;
         }
         tokio::select! {
             biased;
@@ -89,30 +104,41 @@ async fn at(when: Option<Instant>) {
     }
 }
 
-/// Events came faster than they could be attended to: subscribe again and look at everything.
+/// Subscribes again and checks everything, after events arrived faster than they could be processed.
 fn start_over(core: &Core) -> (Events, BTreeSet<Task>) {
     let events = core.store.subscribe_all();
     (events, everything(core))
 }
 
-/// A task for every object that has owners or is being deleted.
+/// A task for every object that has owners or is being deleted, for each namespace and for the roles.
 fn everything(core: &Core) -> BTreeSet<Task> {
     let state = core.store.state();
+    let accounts =
+        state.list(&core.namespaces, None, None).map(|entry| Task::Account(entry.key.name.to_string()));
+    let others: Vec<Task> = accounts.chain([Task::ClusterRoles]).collect();
     let resources = state.resources();
     let objects = resources.iter().flat_map(|resource| state.list(resource, None, None));
     objects
         .filter(|entry| entry.facts.deleting || !entry.facts.owners.is_empty())
         .map(|entry| Task::Object(entry.key.clone()))
+        .chain(others)
         .collect()
 }
 
 fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
     let (key, facts) = (&event.entry.key, &event.entry.facts);
-    // Owners that wait for this object to go, or to be theirs no longer.
+    // Owners that wait for the deletion of this object, or for it to drop its owner reference.
     for owner in event.previous.iter().flat_map(|previous| &previous.facts.owners) {
         if let Some(owner) = core.store.state().by_uid(owner).filter(|owner| owner.facts.deleting) {
             tasks.insert(Task::Object(owner.key.clone()));
         }
+    }
+    if access::is_cluster_role(key) {
+        tasks.insert(Task::ClusterRoles);
+    } else if key.resource == core.namespaces && event.change == Change::Added {
+        tasks.insert(Task::Account(key.name.to_string()));
+    } else if key.resource == core.service_accounts && *key.name == *access::DEFAULT_ACCOUNT {
+        tasks.insert(Task::Account(key.namespace.to_string()));
     }
     if event.change != Change::Deleted {
         if facts.deleting || !facts.owners.is_empty() {
@@ -127,7 +153,7 @@ fn note(core: &Core, tasks: &mut BTreeSet<Task>, event: &Event) {
     tasks.insert(Task::Resource(Arc::clone(&key.resource)));
 }
 
-type Step = Result<(), crate::error::ApiError>;
+type Step = Result<(), berth_apimachinery::error::ApiError>;
 
 async fn attend(core: &Arc<Core>, task: Task) -> Step {
     match task {
@@ -146,6 +172,8 @@ async fn attend(core: &Arc<Core>, task: Task) -> Step {
                 None => Ok(()),
             }
         }
+        Task::Account(namespace) => access::default_account(core, &namespace).await,
+        Task::ClusterRoles => access::aggregate(core).await.map(drop),
         Task::Resource(storage) => {
             let served = core.catalog.served();
             let definition =
@@ -185,7 +213,7 @@ async fn object(core: &Arc<Core>, key: &Key) -> Step {
     Ok(())
 }
 
-/// Deletes an object none of whose owners is there, or forgets the owners that are gone.
+/// Deletes an object if all its owners are gone, otherwise removes the owner references to missing owners.
 async fn collect(core: &Arc<Core>, key: &Key, object: &Value) -> Step {
     let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
     let live = |owner: &Value| {
@@ -225,8 +253,8 @@ async fn orphan_dependents(core: &Arc<Core>, uid: &str) -> Step {
     Ok(())
 }
 
-/// Deletes what `uid` owns; whether nothing that blocks it is left.
-async fn delete_dependents(core: &Arc<Core>, uid: &str) -> Result<bool, crate::error::ApiError> {
+/// Deletes the dependents of `uid`; returns whether no blocking dependent is left.
+async fn delete_dependents(core: &Arc<Core>, uid: &str) -> Result<bool, berth_apimachinery::error::ApiError> {
     let keys = core.store.state().dependents(uid);
     for key in &keys {
         let Some(entry) = core.store.get(key).filter(|entry| !entry.facts.deleting) else { continue };
@@ -254,7 +282,7 @@ async fn drop_finalizer(core: &Arc<Core>, key: &Key, finalizer: &str) -> Step {
     gone_is_done(call.patch(PatchKind::Merge, patch).await)
 }
 
-/// Deletes everything in a namespace, and the finalizer that is for that once nothing is left.
+/// Deletes everything in a namespace; removes its `kubernetes` finalizer once the namespace is empty.
 async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     let name = key.name.to_string();
     let contents: Vec<_> = {
@@ -262,7 +290,7 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
         let resources = state.resources();
         resources.iter().flat_map(|resource| state.list(resource, Some(&name), None)).cloned().collect()
     };
-    // Cluster-scoped objects are in the namespace without a name.
+    // Cluster-scoped objects have an empty namespace.
     let contents: Vec<_> = contents.into_iter().filter(|entry| !entry.key.namespace.is_empty()).collect();
     delete_each(core, &contents).await?;
     if contents.iter().any(|entry| core.store.get(&entry.key).is_some()) {
@@ -270,7 +298,7 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     }
     let Some(entry) = core.store.get(key) else { return Ok(()) };
     let mut namespace = entry.value();
-    // Those of others are theirs to take out.
+    // Finalizers of other owners are removed by those owners.
     let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() else { return Ok(()) };
     let before = finalizers.len();
     finalizers.retain(|one| one != builtin::FINALIZER);
@@ -282,8 +310,8 @@ async fn empty_namespace(core: &Arc<Core>, key: &Key) -> Step {
     gone_is_done(call.update(namespace).await)
 }
 
-/// Deletes each of these. One that may not go yet (an admission policy says what it waits for) keeps no other from
-/// going: it may be waiting for that one. The first refusal is returned, so that all are tried again.
+/// Deletes each of the entries. A deletion that an admission policy refuses for now does not stop the others:
+/// the refused object may be waiting for them. Returns the first refusal, so that all are retried.
 async fn delete_each(core: &Arc<Core>, entries: &[Arc<Entry>]) -> Step {
     let mut first = Ok(());
     for entry in entries.iter().filter(|entry| !entry.facts.deleting) {
@@ -293,7 +321,7 @@ async fn delete_each(core: &Arc<Core>, entries: &[Arc<Entry>]) -> Step {
     first
 }
 
-/// Deletes every object of a definition, and its finalizer once nothing is left.
+/// Deletes every object of a definition; removes its finalizer once no object is left.
 async fn empty_definition(core: &Arc<Core>, key: &Key, definition: &Value) -> Step {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let storage =
@@ -325,8 +353,9 @@ async fn expire_events(core: &Arc<Core>) {
 
 async fn compact_history(core: &Core, history: HistoryWindow) {
     let keep = i64::try_from(history.keep_for.as_millis()).unwrap_or(i64::MAX);
-    let before = core.now_ms().saturating_sub(keep);
-    if let Err(error) = core.store.compact(before, history.keep_revisions).await {
+    let written_since_ms = core.now_ms().saturating_sub(keep);
+    let (revisions, bytes) = (history.keep_revisions, history.keep_bytes);
+    if let Err(error) = core.store.compact(Keep { written_since_ms, revisions, bytes }).await {
         tracing::warn!(error = %error, "compacting history failed");
     }
 }
@@ -339,15 +368,15 @@ async fn delete(core: &Arc<Core>, key: &Key, uid: Option<&str>, propagation: Opt
     gone_is_done(call.delete().await)
 }
 
-/// What is gone, or was replaced by another of its name, needs nothing more.
-fn gone_is_done<T>(result: Result<T, crate::error::ApiError>) -> Step {
+/// An object that is gone, or was replaced by another of the same name, needs no further work.
+fn gone_is_done<T>(result: Result<T, berth_apimachinery::error::ApiError>) -> Step {
     match result {
         Err(error) if error.reason != "NotFound" => Err(error),
         _ => Ok(()),
     }
 }
 
-/// A request of the server itself on one object, in the version that is stored.
+/// Returns a request of the server itself on one object, in the storage version.
 fn call(core: &Arc<Core>, key: &Key) -> Option<Call> {
     let served = core.catalog.served();
     let resource: &Arc<Resource> = served.by_storage(&key.resource)?;

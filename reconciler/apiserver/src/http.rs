@@ -1,50 +1,52 @@
-//! HTTP: from a request with an identity to a response. Sockets and TLS are elsewhere.
+//! HTTP: from a request with an identity to a response. Sockets and TLS are handled elsewhere.
 
 mod body;
+mod document;
 mod expected;
-mod go_json;
-mod json;
+mod fair_queue;
+mod health;
 mod negotiate;
 mod protobuf;
 mod respond;
 mod shape;
-mod turns;
-mod yaml;
+mod shares;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use berth_apimachinery::error::{ApiError, Result};
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use crate::authenticate::Credential;
 use crate::builtin::decode;
 use crate::core::Core;
 use crate::discovery::Document;
-use crate::error::{ApiError, Result};
 use crate::identity::Identity;
 use crate::request::{Options, Query, ResourcePath, Sub};
 use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
 use expected::Expected;
+use fair_queue::{Admitted, FairQueue};
 use shape::Shape;
-use turns::{Turn, Turns};
+use shares::Caller;
 
-/// Watches open at once.
+/// The maximum number of open watches.
 const MAX_WATCHES: usize = 20_000;
-/// How long a request that is no watch may take.
+/// The timeout of a request that is not a watch.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a request wrote, for the audit log.
+/// The result of a write, for the audit log.
 #[derive(Debug, Clone, Default)]
-struct Written {
+struct WrittenObject {
     name: String,
     revision: Option<u64>,
 }
 
-impl Written {
+impl WrittenObject {
     fn finish(self, mut line: Value, verb: &str, status: StatusCode) -> Value {
         line["verb"] = verb.into();
         line["name"] = self.name.into();
@@ -54,12 +56,12 @@ impl Written {
     }
 }
 
-/// Answers requests; shared by every connection.
+/// The request handler, shared by all connections.
 #[derive(Debug)]
 pub(crate) struct Front {
     pub(crate) core: Arc<Core>,
-    turns: Turns,
-    bodies: body::Room,
+    queue: FairQueue,
+    bodies: body::BodyBudget,
     watches: Arc<Semaphore>,
     pub(crate) metrics: metrics::Requests,
 }
@@ -68,67 +70,78 @@ impl Front {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self {
             core,
-            turns: Turns::default(),
-            bodies: body::Room::default(),
+            queue: FairQueue::default(),
+            bodies: body::BodyBudget::default(),
             watches: Arc::new(Semaphore::new(MAX_WATCHES)),
             metrics: metrics::Requests::default(),
         }
     }
 
-    /// Answers one request. `who` is `None` for somebody who did not say who they are.
+    /// Answers one request. `who` is `None` for an unauthenticated client.
     pub(crate) async fn answer(&self, request: Request<Body>, who: Option<Identity>) -> Response<Body> {
-        let mut what = metrics::What::other(request.method());
+        let mut purpose = metrics::Purpose::other(request.method());
         let compress = request.extensions().get::<respond::MayCompress>().is_some()
             && respond::takes_gzip(request.headers());
         let audited = self.audited(&request, who.as_ref());
+        let is_head = request.method() == Method::HEAD;
         let mut response =
-            match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut what)).await {
+            match tokio::time::timeout(REQUEST_TIMEOUT, self.route(request, who, &mut purpose)).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(error)) => respond::failure(&error, &[]),
                 Err(_) => respond::failure(&ApiError::timeout("the request took too long"), &[]),
             };
         if let (Some(audit), Some(line)) = (&self.core.audit, audited) {
-            let written = response.extensions_mut().remove::<Written>().unwrap_or_default();
-            audit.tell(written.finish(line, what.verb(), response.status()));
+            let written = response.extensions_mut().remove::<WrittenObject>().unwrap_or_default();
+            audit.tell(written.finish(line, purpose.verb, response.status()));
         }
-        self.metrics.count(what, response.status());
-        if compress { respond::compressed(response).await } else { response }
+        self.metrics.count(purpose, response.status());
+        match (is_head, compress) {
+            (true, _) => respond::head_of(response),
+            (false, true) => respond::compressed(response).await,
+            (false, false) => response,
+        }
     }
 
     async fn route(
         &self,
         request: Request<Body>,
         who: Option<Identity>,
-        what: &mut metrics::What,
+        purpose: &mut metrics::Purpose,
     ) -> Result<Response<Body>> {
         let path = request.uri().path().to_owned();
-        if matches!(path.as_str(), "/healthz" | "/livez" | "/readyz") {
-            return Ok(respond::text("ok"));
+        let health = health::endpoint(&path);
+        if let Some((endpoint, "")) = health {
+            return Ok(health::all(&self.core, endpoint, &Query::of(request.uri())?));
         }
         let who = who.ok_or_else(ApiError::unauthorized)?;
-        let who = authorize::impersonated(&self.core, who, request.headers())?;
+        let who = authorize::impersonated(&self.core.access, who, request.headers())?;
         if request.uri().path().len() > 4096 {
             return Err(ApiError::bad_request("path is too long"));
         }
         if let Some(rest) = path.strip_prefix("/history")
             && (rest.is_empty() || rest.starts_with('/'))
         {
-            let _turn = self.turn(&asker(&request, &who)).await?;
+            let _admitted = self.admit(&Caller::of(&request, &who)).await?;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
         }
+        if let Some((endpoint, name)) = health {
+            authorize::path(&self.core.access, &who, &request.method().as_str().to_ascii_lowercase(), &path)?;
+            let check = health::one(&self.core, endpoint, name.trim_matches('/'));
+            return check.ok_or_else(ApiError::no_such_path);
+        }
         match ResourcePath::parse(&path) {
-            Some(resource) => self.resource(request, resource, who, what).await,
+            Some(resource) => self.resource(request, resource, who, purpose).await,
             None => self.document(&request, &path, &who),
         }
     }
 
-    /// What the server says of itself.
+    /// Answers a request for a document about the server.
     fn document(&self, request: &Request<Body>, path: &str, who: &Identity) -> Result<Response<Body>> {
         let method = request.method();
-        authorize::path(&self.core, who, &method.as_str().to_ascii_lowercase(), path)?;
+        authorize::path(&self.core.access, who, &method.as_str().to_ascii_lowercase(), path)?;
         if path == "/metrics" {
-            return Ok(respond::text(metrics::render(self)));
+            return Ok(respond::metrics(metrics::render(&self.core, &self.metrics, self.load())));
         }
         let accept = negotiate::accept(request.headers());
         if path.starts_with("/openapi/") && !accept.takes_documents() {
@@ -139,28 +152,29 @@ impl Front {
             _ => discovery::document(&self.core, path, accept.wants_aggregated_discovery()),
         };
         let document = document.ok_or_else(ApiError::no_such_path)?;
-        // As in Kubernetes the list of groups is told whatever the method.
+        // As in Kubernetes, the list of groups is returned for any method.
         if !matches!(*method, Method::GET | Method::HEAD) && path.trim_end_matches('/') != "/apis" {
             return Err(ApiError::method_not_allowed());
         }
         respond::document(request, document)
     }
 
-    /// Waits until the request is one of those that are answered.
-    async fn turn(&self, user: &str) -> Result<Turn<'_>> {
-        self.turns.take(user).await.map_err(|turns::Busy| {
+    /// Waits until the request may be processed.
+    async fn admit(&self, caller: &Caller) -> Result<Admitted<'_>> {
+        self.queue.take(caller).await.map_err(|fair_queue::QueueFull| {
             self.metrics.shed();
             ApiError::too_many_requests("too many requests are waiting")
         })
     }
 
-    /// Requests that are answered, that wait for it, and bodies that are being received.
+    /// Returns the number of requests being processed, of requests that wait, and of bodies being
+    /// received.
     pub(crate) fn load(&self) -> [usize; 3] {
-        let [answered, waiting] = self.turns.load();
+        let [answered, waiting] = self.queue.load();
         [answered, waiting, self.bodies.taken()]
     }
 
-    /// What the log still knows of an object, or of a time; `rest` is the object's path.
+    /// Answers a history request for an object or a time; `rest` is the object's path.
     async fn history(
         &self,
         method: &Method,
@@ -177,13 +191,13 @@ impl Front {
             return Ok(respond::json(StatusCode::OK, &history::at(&self.core, &time).await?));
         }
         let path = ResourcePath::parse(rest).ok_or_else(ApiError::no_such_path)?;
-        authorize::resource(&self.core, who, "get", &path, "")?;
+        authorize::resource(&self.core.access, who, "get", &path, "")?;
         let target = path.resolve(&self.core.catalog.served(), "get")?;
         if target.name.is_empty() || target.sub != Sub::None {
             return Err(ApiError::no_such_path());
         }
-        let told = history::of_object(&self.core, &target, history::limit(uri)?).await?;
-        Ok(respond::json(StatusCode::OK, &told))
+        let reported = history::of_object(&self.core, &target, history::limit(uri)?).await?;
+        Ok(respond::json(StatusCode::OK, &reported))
     }
 
     async fn resource(
@@ -191,36 +205,35 @@ impl Front {
         request: Request<Body>,
         path: ResourcePath,
         who: Identity,
-        what: &mut metrics::What,
+        purpose: &mut metrics::Purpose,
     ) -> Result<Response<Body>> {
         let query = Query::of(request.uri())?;
-        let asker = asker(&request, &who);
+        let caller = Caller::of(&request, &who);
         let verb = path.verb(request.method(), Options::is_watch(&query));
-        if let Some(review) = review::Kind::of(request.uri().path()) {
-            if verb != "create" || !review.is_open() {
-                authorize::resource(&self.core, &who, verb, &path, "")?;
-            }
+        if let Some(review) = review::Review::of(&path) {
+            authorize::resource(&self.core.access, &who, verb, &path, "")?;
             if verb != "create" {
                 return Err(ApiError::method_not_allowed());
             }
             let options = Options::parse(request.method(), &query)?;
-            return self.review(request, review, &who, &options).await;
+            return self.review(request, review, &path.namespace, &who, &options).await;
         }
         let selector = query.first("fieldSelector").unwrap_or_default();
         let target = path.resolve(&self.core.catalog.served(), verb);
         if let Ok(target) = &target {
-            *what = metrics::What::new(verb, target);
+            *purpose = metrics::Purpose::new(verb, target);
         }
-        authorize::resource(&self.core, &who, verb, &path, selector)?;
+        authorize::resource(&self.core.access, &who, verb, &path, selector)?;
         let target = target?;
         let options = Options::parse(request.method(), &query)?;
         let accept = negotiate::accept(request.headers());
-        // Nobody takes a turn by sending slowly.
-        let (request, _room) = match verb {
+        // Queued only once the body has arrived: a slow sender must not occupy capacity.
+        let (request, _body_permit) = match verb {
             "get" | "list" | "watch" => (request, None),
-            _ => self.bodies.receive(request).await?,
+            _ => self.bodies.receive(request, &caller).await?,
         };
-        let _turn = self.turn(&asker).await?;
+        let _admitted = self.admit(&caller).await?;
+        let credential = request.extensions().get::<Credential>().cloned();
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
@@ -236,7 +249,7 @@ impl Front {
                     self.metrics.shed();
                     ApiError::too_many_requests("too many watches are open")
                 })?;
-                let stream = call.watch(Box::new(shape)).await?;
+                let stream = call.watch(Box::new(shape), credential).await?;
                 return Ok(respond::stream(stream, permit, &call.warnings));
             }
             "list" => {
@@ -255,37 +268,39 @@ impl Front {
             Ok(answer) => respond::answer(&answer, &shape, &call.warnings),
             Err(error) => respond::failure(&error, &call.warnings),
         };
-        response.extensions_mut().insert(Written { name: call.target.name, revision: call.written });
+        response.extensions_mut().insert(WrittenObject { name: call.target.name, revision: call.written });
         Ok(response)
     }
 
     async fn review(
         &self,
         request: Request<Body>,
-        review: review::Kind,
+        review: review::Review,
+        namespace: &str,
         who: &Identity,
         options: &Options,
     ) -> Result<Response<Body>> {
-        let asker = asker(&request, who);
-        let (request, _room) = self.bodies.receive(request).await?;
-        let _turn = self.turn(&asker).await?;
+        let caller = Caller::of(&request, who);
+        let (request, _body_permit) = self.bodies.receive(request, &caller).await?;
+        let _admitted = self.admit(&caller).await?;
         let mut body = body::object(request, &Expected::builtin(review.group, "v1", review.kind)).await?;
         let mut warnings = Vec::new();
         let unknown = decode::accept(review.group, review.kind, &mut body.value)
-            .map_err(|why| decode::unreadable(review.kind, &why))?;
+            .map_err(|why| decode::unreadable(review.kind, "v1", &why))?;
         if let Some(strict) = options.field_validation.tell(&body.twice, &unknown, &mut warnings) {
-            return Err(decode::unreadable(review.kind, &strict));
+            return Err(decode::unreadable(review.kind, "v1", &strict));
         }
-        Ok(match review::answer(&self.core, who, review, body.value) {
+        Ok(match review::answer(&self.core, who, review, namespace, body.value) {
             Ok(answer) => respond::review(&answer, &warnings),
             Err(error) => respond::failure(&error, &warnings),
         })
     }
 
-    /// The beginning of the line that tells of a request, if it is one that is told of.
+    /// Returns the beginning of the audit line of a request, if the request is audited.
     fn audited(&self, request: &Request<Body>, who: Option<&Identity>) -> Option<Value> {
         let path = request.uri().path();
-        if self.core.audit.is_none() || request.method().is_safe() || review::Kind::of(path).is_some() {
+        let is_review = || ResourcePath::parse(path).is_some_and(|path| review::Review::of(&path).is_some());
+        if self.core.audit.is_none() || request.method().is_safe() || is_review() {
             return None;
         }
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
@@ -349,7 +364,7 @@ impl Front {
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
     application/strategic-merge-patch+json, application/apply-patch+yaml";
 
-/// The body's value; what it says twice the call tells of.
+/// Takes the value of a body; the call reports its duplicate fields.
 fn take(call: &mut Call, body: body::Decoded) -> Value {
     call.twice = body.twice;
     body.value
@@ -363,20 +378,13 @@ async fn take_delete_options(call: &mut Call, request: Request<Body>) -> Result<
     }
 }
 
-/// Whose share of the turns a request takes of. What the process itself asks is in nobody's way: the administrator, whose name it
-/// has, may ask much from outside.
-fn asker(request: &Request<Body>, who: &Identity) -> String {
-    let outside = request.extensions().get::<SocketAddr>().is_some();
-    if outside { who.user.clone() } else { String::new() }
-}
-
-/// Marks requests that came over a socket: compressing for a caller in the same process is wasted.
+/// Marks a request from a socket: compression for a caller in the same process is a waste.
 pub(crate) fn from_socket(request: &mut Request<Body>, peer: SocketAddr) {
     request.extensions_mut().insert(peer);
     request.extensions_mut().insert(respond::MayCompress);
 }
 
-/// The bearer token of a request.
+/// Returns the bearer token of a request.
 pub(crate) fn bearer(request: &Request<Body>) -> Option<&str> {
     let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Who makes a request.
+//! The identity that makes a request.
 
 use serde_json::{Value, json};
 
@@ -9,20 +9,22 @@ pub struct Identity {
     pub user: String,
     /// The groups, `system:authenticated` among them.
     pub groups: Vec<String>,
-    /// What tells users of one name apart, empty if nothing does; for a ServiceAccount its uid.
+    /// Distinguishes users of the same name, empty if there is nothing to distinguish them; for a
+    /// ServiceAccount its uid.
     pub uid: String,
-    /// The credential by which the user is known, as audit logs name it (`JTI=…` for a token); empty if it has no name.
+    /// The credential that identified the user, as audit logs name it (`JTI=…` for a token); empty if it has
+    /// no name.
     pub credential: String,
 }
 
-/// Under which a review and a policy find the credential.
+/// The key of the credential in reviews and policies.
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
-/// Members may do everything.
+/// Members of this group may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
 
 impl Identity {
-    /// A user in the given groups and in `system:authenticated`.
+    /// Returns a user in the given groups and in `system:authenticated`.
     pub fn new(user: impl Into<String>, groups: impl IntoIterator<Item = String>) -> Self {
         let mut groups: Vec<String> = groups.into_iter().collect();
         if !groups.iter().any(|group| group == "system:authenticated") {
@@ -31,12 +33,12 @@ impl Identity {
         Self { user: user.into(), groups, uid: String::new(), credential: String::new() }
     }
 
-    /// The administrator: a member of `system:masters`, to whom no access rule applies.
+    /// Returns the administrator: a member of `system:masters`, which access rules do not restrict.
     pub fn admin() -> Self {
         Self::new("admin", [MASTERS.to_owned()])
     }
 
-    /// What else is known of the user: lists of texts by name, or null.
+    /// Returns the extra information about the user: lists of strings by name, or null.
     pub(crate) fn extra(&self) -> Value {
         if self.credential.is_empty() { Value::Null } else { json!({CREDENTIAL: [self.credential]}) }
     }
@@ -44,4 +46,25 @@ impl Identity {
     pub(crate) fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)
     }
+}
+
+/// The holder of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) identity: Identity,
+    /// The requested audiences that the token is valid for: at least one.
+    pub(crate) audiences: Vec<String>,
+}
+
+/// Why a token is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("invalid bearer token")]
+    Unknown,
+    #[error("the token is for the audiences {of:?}, not for any of {wanted:?}")]
+    Audience { of: Vec<String>, wanted: Vec<String> },
+    #[error("service account token has expired")]
+    Expired,
+    #[error("service account token has been invalidated: the account or Secret it was issued for is gone")]
+    Invalidated,
 }

@@ -1,4 +1,4 @@
-//! Sockets: accepting, TLS, authentication, graceful end.
+//! Sockets: accepting, TLS, authentication, graceful shutdown.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,35 +17,38 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, interval_at};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authenticate;
-use crate::conduct::{Conduct, Verdict};
+use crate::authenticate::Credential;
+use crate::connection_policy::{ConnectionPolicy, Health};
 use crate::credentials::of_certificate;
 use crate::http::{Front, bearer, from_socket};
 use crate::identity::Identity;
-use crate::stall::Stalling;
 
-/// Connections open at once.
+/// The maximum number of open connections.
 const MAX_CONNECTIONS: usize = 10_000;
-/// How long a client may take for the TLS handshake.
+/// The timeout of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a kept connection may wait for its next request, and how long the head of one may take. Longer than
-/// clients keep one (90 s is usual): what is closed at this end may have a request under way.
+/// How long a kept-alive connection may wait for its next request, and the head of a request may take. Longer
+/// than clients keep idle connections (90 s is usual): a connection closed by the server may have a request
+/// in transit.
 const IDLE: Duration = Duration::from_secs(110);
-/// How long running requests get to end when the server stops.
+/// How long a write may wait for the client to read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long running requests may take to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// Requests one HTTP/2 connection may have open.
+/// The maximum number of open requests per HTTP/2 connection.
 const MAX_STREAMS: u32 = 250;
-/// Bytes of its requests' bodies that wait to be read, of one and of all together.
+/// The bytes of request bodies that may wait to be read, of one stream and of the whole connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 256 << 10;
-/// How often it is looked at what a client does with its connection.
+/// How often a connection is checked for being idle or stalled.
 const LOOK: Duration = Duration::from_secs(20);
 
-/// Accepts until `stop`, then waits a moment for what runs.
+/// Accepts connections until `stop`, then waits for running requests for a limited time.
 pub(crate) async fn serve(
     front: Arc<Front>,
     listener: TcpListener,
@@ -64,7 +67,8 @@ pub(crate) async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of descriptors, or the client left: neither ends the listener.
+                    // The process is out of file descriptors, or the client disconnected: neither ends the
+                    // listener.
                     tracing::warn!(error = %error, "accepting a connection failed");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -92,9 +96,8 @@ async fn connection(
     tls: Option<TlsAcceptor>,
     stop: CancellationToken,
 ) {
-    // Watch frames are small and must not wait for each other.
+    // Watch frames are small and must not be delayed to be combined.
     let _ = stream.set_nodelay(true);
-    let stream = Stalling::new(stream);
     let Some(tls) = tls else {
         return talk(front, stream, peer, None, stop).await;
     };
@@ -118,15 +121,17 @@ async fn talk<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let conduct = Conduct::new(IDLE);
-    let noted = Arc::clone(&conduct);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIMEOUT));
+    let policy = ConnectionPolicy::new(IDLE);
+    let observed = Arc::clone(&policy);
     let service = service_fn(move |request: Request<Incoming>| {
-        let answering = noted.request(request.version());
+        let open = observed.request(request.version());
         let answer = answer(Arc::clone(&front), request.map(Body::new), peer, by_certificate.clone());
         async move {
             let response = answer.await;
-            Ok::<_, Infallible>(match answering {
-                Some(answering) => answering.with(response),
+            Ok::<_, Infallible>(match open {
+                Some(open) => open.with(response),
                 None => response,
             })
         }
@@ -139,7 +144,7 @@ async fn talk<S>(
         .http2()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = pin!(connection);
     let (mut looks, mut ending) = (interval_at(Instant::now() + LOOK, LOOK), false);
     loop {
@@ -149,13 +154,13 @@ async fn talk<S>(
                 connection.as_mut().graceful_shutdown();
                 return log_end(connection.await);
             }
-            _ = looks.tick() => match conduct.verdict() {
-                Verdict::Fine => {}
-                Verdict::Idle if !ending => {
+            _ = looks.tick() => match policy.health() {
+                Health::Active => {}
+                Health::Idle if !ending => {
                     ending = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                verdict => return tracing::debug!(?verdict, "connection closed"),
+                health => return tracing::debug!(?health, "connection closed"),
             },
         }
     }
@@ -173,9 +178,13 @@ async fn answer(
     peer: SocketAddr,
     by_certificate: Option<Identity>,
 ) -> http::Response<Body> {
-    // A wrong token is not overlooked because the certificate would do.
-    let who = match bearer(&request) {
-        Some(token) => authenticate::bearer(&front.core, token),
+    // An invalid token is an error even if the client certificate is valid.
+    let who = match bearer(&request).map(Credential::new) {
+        Some(credential) => {
+            let who = credential.identity(&front.core.tokens);
+            request.extensions_mut().insert(credential);
+            who
+        }
         None => by_certificate,
     };
     from_socket(&mut request, peer);

@@ -1,27 +1,32 @@
 //! A few Prometheus metrics; no label names an object.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use http::{Method, StatusCode};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
 
-use crate::http::Front;
+use crate::core::Core;
 use crate::request::{Sub, Target};
-use crate::store::{Counters, LATENCIES};
+
+/// The media type of the metrics.
+pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
-/// What a request was for. Resources are those the server serves, so there are only so many.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct What {
-    verb: &'static str,
+/// The purpose of a request. Resources are those the server serves, which limits the number of labels.
+#[derive(Clone, Debug)]
+pub(crate) struct Purpose {
+    pub(crate) verb: &'static str,
     /// `vms`, `vms/status`.
     resource: String,
 }
 
-impl What {
+impl Purpose {
     pub(crate) fn new(verb: &'static str, target: &Target) -> Self {
         let plural = &target.resource.plural;
         let resource = match target.sub {
@@ -31,170 +36,117 @@ impl What {
         Self { verb, resource }
     }
 
-    pub(crate) fn verb(&self) -> &'static str {
-        self.verb
-    }
-
-    /// Of a request that came to no resource: documents, reviews, nonsense.
+    /// Returns the purpose of a request that reached no resource: documents, reviews, invalid paths.
     pub(crate) fn other(method: &Method) -> Self {
         Self { verb: if method.is_safe() { "get" } else { "create" }, resource: String::new() }
     }
 }
 
-/// Requests answered, by what they were for and class of status. A watch counts when it begins.
-#[derive(Debug, Default)]
-pub(crate) struct Requests {
-    counts: Mutex<BTreeMap<What, [u64; CLASSES.len()]>>,
-    /// Told to come again because too much was under way.
-    shed: AtomicU64,
-    /// Connections open.
-    connections: AtomicU64,
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    verb: &'static str,
+    resource: String,
+    /// The class of the status.
+    code: &'static str,
 }
 
-/// A connection, for as long as it is open.
-#[derive(Debug)]
-pub(crate) struct Connected<'a>(&'a AtomicU64);
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfResource {
+    resource: String,
+}
 
-impl Drop for Connected<'_> {
+/// Answered requests, by purpose and class of status. A watch counts when it begins.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    answered: Family<Answered, Counter>,
+    /// Requests refused with 429 because of overload.
+    shed: Counter,
+    connections: Gauge,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct Connected(Gauge);
+
+impl Drop for Connected {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.dec();
     }
 }
 
 impl Requests {
-    fn counts(&self) -> MutexGuard<'_, BTreeMap<What, [u64; CLASSES.len()]>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn shed(&self) {
-        self.shed.fetch_add(1, Ordering::Relaxed);
+        self.shed.inc();
     }
 
-    pub(crate) fn connected(&self) -> Connected<'_> {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        Connected(&self.connections)
+    pub(crate) fn connected(&self) -> Connected {
+        self.connections.inc();
+        Connected(self.connections.clone())
     }
 
-    pub(crate) fn count(&self, what: What, status: StatusCode) {
+    pub(crate) fn count(&self, of: Purpose, status: StatusCode) {
         let class = usize::from(status.as_u16() / 100).clamp(2, 5) - 2;
-        self.counts().entry(what).or_default()[class] += 1;
+        let Purpose { verb, resource } = of;
+        self.answered.get_or_create(&Answered { verb, resource, code: CLASSES[class] }).inc();
     }
 }
 
-pub(crate) fn render(front: &Front) -> String {
-    let store = &front.core.store;
+/// Renders the metrics. `load`: requests being processed, requests waiting for a turn, and bodies being
+/// received.
+pub(crate) fn render(core: &Core, requests: &Requests, load: [usize; 3]) -> String {
+    let mut registry = Registry::with_prefix("berth_apiserver");
+    registry.register("requests", "Requests answered", requests.answered.clone());
+    registry.register("connections", "Connections open", requests.connections.clone());
+    let shed = "Requests refused because too much was in progress";
+    registry.register("requests_shed", shed, requests.shed.clone());
+    let (store, backups) = (&core.store, &core.backups);
     let counters = &store.counters;
-    let mut out = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, u64)]| {
-        // Writing into a String cannot fail.
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in values {
-            let _ = writeln!(out, "{name}{labels} {value}");
-        }
-    };
-    let of = |counter: &AtomicU64| vec![(String::new(), counter.load(Ordering::Relaxed))];
-    let labelled = |what: &What, class: &str| {
-        format!("{{verb=\"{}\",resource=\"{}\",code=\"{class}\"}}", what.verb, what.resource)
-    };
-    let requests: Vec<_> = front
-        .metrics
-        .counts()
-        .iter()
-        .flat_map(|(what, counts)| {
-            CLASSES.iter().zip(counts).map(move |(class, count)| (what, class, *count))
-        })
-        .filter(|(_, _, count)| *count > 0)
-        .map(|(what, class, count)| (labelled(what, class), count))
-        .collect();
-    metric("berth_apiserver_requests_total", "counter", "Requests answered.", &requests);
-    let [answered, waiting, received] = front.load().map(|count| [(String::new(), count as u64)]);
-    metric("berth_apiserver_connections", "gauge", "Connections open.", &of(&front.metrics.connections));
-    metric("berth_apiserver_requests_in_flight", "gauge", "Requests being answered.", &answered);
-    metric("berth_apiserver_requests_waiting", "gauge", "Requests that wait for their turn.", &waiting);
-    metric("berth_apiserver_bodies_received", "gauge", "Bodies that are being received.", &received);
-    metric(
-        "berth_apiserver_requests_shed_total",
-        "counter",
-        "Requests told to come again because too much was under way.",
-        &of(&front.metrics.shed),
-    );
-    metric("berth_apiserver_writes_total", "counter", "Objects written.", &of(&counters.writes));
-    metric("berth_apiserver_commits_total", "counter", "Transactions committed.", &of(&counters.commits));
-    metric(
-        "berth_apiserver_failed_writes_total",
-        "counter",
-        "Writes the database refused.",
-        &of(&counters.failed),
-    );
+    let dropped = core.audit.as_ref().map_or(0, |audit| audit.dropped.load(Ordering::Relaxed));
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let last_backup = AtomicI64::load(&backups.last_success, Ordering::Relaxed).unsigned_abs();
     let state = store.state();
-    let objects: Vec<_> = state
-        .resources()
-        .iter()
-        .map(|resource| (format!("{{resource=\"{resource}\"}}"), state.count(resource) as u64))
-        .collect();
-    metric("berth_apiserver_objects", "gauge", "Objects stored.", &objects);
-    let watchers = [(String::new(), state.watcher_count() as u64)];
-    metric("berth_apiserver_watches", "gauge", "Watches open.", &watchers);
     let (events, bytes) = state.longest_queue();
-    let gauge = |value: u64| [(String::new(), value)];
-    metric(
-        "berth_apiserver_watch_queue_events",
-        "gauge",
-        "Events that wait for the slowest watcher.",
-        &gauge(events as u64),
-    );
-    metric("berth_apiserver_watch_queue_bytes", "gauge", "Bytes of them.", &gauge(bytes as u64));
-    metric(
-        "berth_apiserver_watches_cut_off_total",
-        "counter",
-        "Watchers that were too slow.",
-        &gauge(state.cut_off),
-    );
-    metric(
-        "berth_apiserver_write_queue",
-        "gauge",
-        "Writes that wait to be committed.",
-        &gauge(store.queued() as u64),
-    );
-    metric("berth_apiserver_store_bytes", "gauge", "Size of the database and its log.", &gauge(store.size()));
-    let dropped = front.core.audit.as_ref().map_or(0, |audit| audit.dropped.load(Ordering::Relaxed));
-    metric("berth_apiserver_audit_dropped_total", "counter", "Lines the audit log lost.", &gauge(dropped));
-    let backups = &front.core.backups;
-    metric("berth_apiserver_backups_total", "counter", "Backups made by schedule.", &of(&backups.made));
-    metric("berth_apiserver_failed_backups_total", "counter", "Backups that failed.", &of(&backups.failed));
-    metric(
-        "berth_apiserver_backup_failing",
-        "gauge",
-        "1 from a failed backup until the next that succeeds.",
-        &of(&backups.failing),
-    );
-    let last = backups.last_success.load(Ordering::Relaxed).unsigned_abs();
-    metric(
-        "berth_apiserver_backup_last_success_timestamp_seconds",
-        "gauge",
-        "When this process made its last backup; 0 before.",
-        &[(String::new(), last)],
-    );
-    metric("berth_apiserver_revision", "gauge", "The last revision.", &[(String::new(), state.revision)]);
-    drop(state);
-    write_durations(&mut out, counters);
-    out
-}
-
-/// A histogram, as Prometheus has it: each bucket counts what the ones before it do too.
-fn write_durations(out: &mut String, counters: &Counters) {
-    const NAME: &str = "berth_apiserver_write_duration_seconds";
-    // Writing into a String cannot fail.
-    let _ = writeln!(
-        out,
-        "# HELP {NAME} From a write's submission to its being durable.\n# TYPE {NAME} histogram"
-    );
-    let bounds = LATENCIES.iter().map(|bound| (*bound as f64 / 1e3).to_string()).chain(["+Inf".to_owned()]);
-    let mut count = 0;
-    for (bound, bucket) in bounds.zip(&counters.latency.buckets) {
-        count += bucket.load(Ordering::Relaxed);
-        let _ = writeln!(out, "{NAME}_bucket{{le=\"{bound}\"}} {count}");
+    let [in_flight, waiting, receiving] = load.map(|count| count as u64);
+    for (name, help, value) in [
+        ("writes", "Objects written", read(&counters.writes)),
+        ("commits", "Transactions committed", read(&counters.commits)),
+        ("failed_writes", "Writes the database refused", read(&counters.failed)),
+        ("watches_cut_off", "Watchers that were too slow", state.cut_off),
+        ("audit_dropped", "Lines the audit log lost", dropped),
+        ("backups", "Backups made by schedule", read(&backups.made)),
+        ("failed_backups", "Backups that failed", read(&backups.failed)),
+    ] {
+        registry.register(name, help, ConstCounter::new(value));
     }
-    let sum = counters.latency.microseconds.load(Ordering::Relaxed) as f64 / 1e6;
-    let _ = writeln!(out, "{NAME}_sum {sum}\n{NAME}_count {count}");
+    for (name, help, value) in [
+        ("requests_in_flight", "Requests being answered", in_flight),
+        ("requests_waiting", "Requests that wait for their turn", waiting),
+        ("bodies_received", "Bodies that are being received", receiving),
+        ("watches", "Watches open", state.watcher_count() as u64),
+        ("watch_queue_events", "Events that wait for the slowest watcher", events as u64),
+        ("watch_queue_bytes", "Bytes of them", bytes as u64),
+        ("write_queue", "Writes that wait to be committed", store.queued() as u64),
+        ("store_bytes", "Size of the database and its log", store.size()),
+        ("backup_failing", "1 from a failed backup until the next that succeeds", read(&backups.failing)),
+        (
+            "backup_last_success_timestamp_seconds",
+            "When this process made its last backup; 0 before",
+            last_backup,
+        ),
+        ("revision", "The last revision", state.revision),
+    ] {
+        registry.register(name, help, ConstGauge::new(value));
+    }
+    let objects = Family::<OfResource, Gauge>::default();
+    for resource in state.resources() {
+        let count = i64::try_from(state.count(&resource)).unwrap_or(i64::MAX);
+        objects.get_or_create(&OfResource { resource: resource.to_string() }).set(count);
+    }
+    drop(state);
+    registry.register("objects", "Objects stored", objects);
+    let latency = "From the submission of a write until it is durable";
+    registry.register("write_duration_seconds", latency, counters.latency.clone());
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing into a String cannot fail");
+    text
 }

@@ -1,8 +1,8 @@
-//! `/openapi/v3` and `/openapi/v2`: what `kubectl explain` prints from, and where clients look whether a
-//! PATCH takes `fieldValidation`.
+//! `/openapi/v3`: the source of `kubectl explain`, and of the clients' check whether a PATCH accepts
+//! `fieldValidation`; and the little of `/openapi/v2` that some clients still read.
 //!
-//! Documents are made from a plain list of what is served. Pure: no HTTP, no catalog, no cache; the index
-//! carries a hash of each document, so that clients may keep one as long as it stays the same.
+//! Documents are built from a plain list of the served resources. Pure: no HTTP, no catalog, no cache; the
+//! index carries a hash of each document, so that clients can cache a document until it changes.
 
 mod models;
 mod paths;
@@ -26,10 +26,10 @@ pub(crate) struct Served<'a> {
     pub(crate) namespaced: bool,
     pub(crate) verbs: &'a [&'a str],
     pub(crate) status: bool,
-    pub(crate) scale: bool,
-    /// `openAPIV3Schema` of a custom resource; `None` for a built-in kind, whose schema is known here.
+    /// `openAPIV3Schema` of a custom resource; `None` for a built-in kind, which has its schema in this
+    /// program.
     pub(crate) schema: Option<&'a Value>,
-    /// Fields that objects can be selected by, besides those all have.
+    /// Selectable fields besides those of every object.
     pub(crate) selectable: Vec<&'a str>,
 }
 
@@ -68,16 +68,16 @@ pub(crate) fn v3_document(resources: &[Served<'_>], path: &str) -> Option<Value>
     Some(document(&served))
 }
 
-/// The document at `/openapi/v2`.
+/// The document at `/openapi/v2`: the built-in kinds.
 pub(crate) fn v2_document(resources: &[Served<'_>]) -> Value {
-    let all: Vec<&Served<'_>> = resources.iter().collect();
-    v2::document(&document(&all))
+    let builtin: Vec<&Served<'_>> = resources.iter().filter(|served| served.is_builtin()).collect();
+    v2::document(&document(&builtin))
 }
 
-/// The media type Kubernetes clients ask `/openapi/v2` for.
+/// The media type in which Kubernetes clients request `/openapi/v2`.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// The document at `/openapi/v2` in protobuf: valid, and with no definitions.
+/// Returns the document at `/openapi/v2` in protobuf: valid, and without definitions.
 pub(crate) fn v2_protobuf() -> Vec<u8> {
     v2::protobuf("berth")
 }
@@ -107,7 +107,7 @@ fn document(served: &[&Served<'_>]) -> Value {
     })
 }
 
-/// Over what a document is made from, which is smaller than the document.
+/// Hashes the inputs of a document, which are smaller than the document.
 fn hash(served: &[&Served<'_>]) -> String {
     let mut hasher = Sha256::new();
     hasher.update(env!("CARGO_PKG_VERSION"));
@@ -121,7 +121,6 @@ fn hash(served: &[&Served<'_>]) -> String {
             s.namespaced,
             s.verbs,
             s.status,
-            s.scale,
             s.schema
         ]);
         hasher.update(text.to_string());

@@ -1,20 +1,20 @@
-//! What a request asks: the path, the query, the patch type. No I/O.
+//! The parts of a request: path, query, patch type. No I/O.
 
 mod path;
 mod query;
 
+use berth_apimachinery::error::{ApiError, Result, Subject};
+use berth_apimachinery::meta::{field_error, invalid};
+use berth_apimachinery::schema::{ErrorKind, FieldError, quote};
 use http::Method;
 use serde_json::Value;
 
 pub(crate) use path::{ResourcePath, Sub, Target, decode};
 pub(crate) use query::Query;
 
-use crate::error::{ApiError, Result, Subject};
-use crate::meta::{field_error, invalid};
-use crate::schema::{ErrorKind, FieldError, quote};
 use query::{flag, number};
 
-/// Bytes a field manager's name may have.
+/// The maximum length of a field manager's name in bytes.
 const MAX_MANAGER: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub(crate) enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// Tells of what a lenient reader passes over, members that stand twice and unknown ones: as warnings, or, of a strict
-    /// request, as the text that refuses it.
+    /// Reports the fields that a lenient decoder ignores, duplicate and unknown ones: as warnings, or, for a
+    /// strict request, as the text of the error.
     pub(crate) fn tell(
         self,
         twice: &[String],
@@ -34,31 +34,23 @@ impl FieldValidation {
         warnings: &mut Vec<String>,
     ) -> Option<String> {
         let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
-        let told: Vec<String> = twice.iter().cloned().chain(unknown).collect();
+        let reported: Vec<String> = twice.iter().cloned().chain(unknown).collect();
         match self {
-            _ if told.is_empty() => None,
+            _ if reported.is_empty() => None,
             Self::Ignore => None,
             Self::Warn => {
-                told.into_iter().for_each(|one| warn(one, warnings));
+                warnings.extend(reported);
                 None
             }
-            Self::Strict => Some(format!("strict decoding error: {}", told.join(", "))),
+            Self::Strict => Some(format!("strict decoding error: {}", reported.join(", "))),
         }
     }
 }
 
-/// Of what go-yaml tells in several lines, each is a warning.
-fn warn(told: String, warnings: &mut Vec<String>) {
-    match told.split_once("yaml: unmarshal errors:\n") {
-        Some((_, lines)) => warnings.extend(lines.lines().map(|line| line.trim().to_owned())),
-        None => warnings.push(told),
-    }
-}
-
-/// The query of a request, and for deletions the body's `DeleteOptions`.
+/// The query of a request, and for deletions the `DeleteOptions` in the body.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// What Kubernetes calls the options of such a request: `ListOptions` and so on.
+    /// The name of the options in Kubernetes: `ListOptions` and so on.
     kind: &'static str,
     pub(crate) label_selector: String,
     pub(crate) field_selector: String,
@@ -97,7 +89,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The refusal of a request whose options are wrong.
+    /// Returns the refusal of a request with invalid options.
     pub(crate) fn refused(&self, errors: &[FieldError]) -> ApiError {
         ApiError::invalid(Subject { group: "meta.k8s.io", kind: self.kind, name: "" }, errors)
     }
@@ -107,7 +99,7 @@ impl Options {
         match name {
             "labelSelector" => self.label_selector = text(),
             "fieldSelector" => self.field_selector = text(),
-            // A limit below nothing is none.
+            // A negative limit counts as none.
             "limit" => self.limit = usize::try_from(number(value)?).unwrap_or_default(),
             "continue" => self.continue_token = text(),
             "resourceVersion" => self.resource_version = text(),
@@ -124,16 +116,16 @@ impl Options {
             "force" => self.force = flag(value),
             "propagationPolicy" => self.set_propagation(value)?,
             "orphanDependents" if flag(value) => self.propagation = Some(Propagation::Orphan),
-            // Nothing here takes time to end; what is no number is refused all the same.
+            // Deletion here has no grace period; a value that is not a number is refused nevertheless.
             "gracePeriodSeconds" if self.kind == "DeleteOptions" => _ = number(value)?,
             "includeObject" => self.include_object = text(),
-            // Unknown parameters are ignored, as kube-apiserver does.
+            // Unknown parameters are ignored, as in kube-apiserver.
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether the query of a list asks for changes instead.
+    /// Whether the query of a list requests a watch instead.
     pub(crate) fn is_watch(query: &Query) -> bool {
         query.first("watch").is_some_and(flag)
     }
@@ -156,7 +148,7 @@ impl Options {
         Ok(())
     }
 
-    /// Takes over a `DeleteOptions` body.
+    /// Applies the `DeleteOptions` of a body.
     pub(crate) fn take_delete_options(&mut self, body: &Value) -> Result<()> {
         let kind = body["kind"].as_str().unwrap_or_default();
         if !kind.is_empty() && kind != "DeleteOptions" {
@@ -224,7 +216,7 @@ fn unsupported(field: &str, value: &str, supported: &str) -> FieldError {
     field_error(ErrorKind::NotSupported, field, message)
 }
 
-/// `resourceVersionMatch` of a list or watch.
+/// The refusal of a `resourceVersionMatch` of a list or watch.
 pub(crate) fn unsupported_match(value: &str, supported: &str) -> FieldError {
     unsupported("resourceVersionMatch", &quote(value), supported)
 }
@@ -290,7 +282,7 @@ mod tests {
 
     #[test]
     fn options_that_are_wrong_are_told_by_kind_and_field() {
-        let told = |method: Method, text: &str| {
+        let reported = |method: Method, text: &str| {
             let error = Options::parse(&method, &query(text)).unwrap_err();
             (error.code.as_u16(), error.message)
         };
@@ -311,11 +303,13 @@ mod tests {
                 "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"x\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
             ),
         ] {
-            assert_eq!(told(method, text), (422, message.to_owned()));
+            assert_eq!(reported(method, text), (422, message.to_owned()));
         }
         let long = format!("fieldManager={}", "a".repeat(129));
         assert!(
-            told(Method::PUT, &long).1.ends_with("fieldManager: Too long: may not be more than 128 bytes")
+            reported(Method::PUT, &long)
+                .1
+                .ends_with("fieldManager: Too long: may not be more than 128 bytes")
         );
         let both = serde_json::json!({"propagationPolicy": "Orphan", "orphanDependents": true});
         assert!(Options::default().take_delete_options(&both).is_err());

@@ -1,15 +1,14 @@
-//! What the server serves: one [`Resource`] per group and plural, built-in or from a CustomResourceDefinition.
+//! The served resources: one [`Resource`] per group and plural, built-in or from a CustomResourceDefinition.
 
 use std::sync::Arc;
 
+use berth_apimachinery::meta::NameRule;
+use berth_apimachinery::schema::StructuralSchema;
+use berth_apimachinery::table::Columns;
+use berth_store::{FieldPath, Key};
 use serde_json::Value;
 
-use crate::meta::NameRule;
-use crate::schema::StructuralSchema;
-use crate::store::{FieldPath, Key};
-use crate::table::Columns;
-
-/// Where a resource's definition comes from.
+/// The source of a resource's definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Builtin,
@@ -45,12 +44,10 @@ pub(crate) struct Version {
     pub(crate) name: String,
     pub(crate) served: bool,
     pub(crate) schema: Schema,
-    /// The schema as documents show it.
+    /// The schema as the OpenAPI documents contain it.
     pub(crate) schema_json: Option<Value>,
     pub(crate) has_status: bool,
-    /// `spec.versions[].subresources.scale`.
-    pub(crate) scale: Option<Value>,
-    /// What a Table of it shows.
+    /// The columns of a Table.
     pub(crate) columns: Columns,
     /// Sent as a `Warning` header with every request.
     pub(crate) deprecation: Option<String>,
@@ -74,9 +71,9 @@ pub(crate) struct Resource {
     pub(crate) storage_version: usize,
     pub(crate) fields: Arc<[FieldPath]>,
     pub(crate) origin: Origin,
-    /// Whether `metadata.generation` is kept.
+    /// Whether `metadata.generation` is maintained.
     pub(crate) counts_generation: bool,
-    /// Whether an update must say which revision it replaces.
+    /// Whether an update must name the revision that it replaces.
     pub(crate) needs_revision: bool,
     pub(crate) verbs: &'static [&'static str],
 }
@@ -101,7 +98,8 @@ impl Resource {
         matches!(self.origin, Origin::Custom { .. })
     }
 
-    /// Objects written at or before this revision may predate the definition and are read through its schema.
+    /// Returns the revision of the definition. Objects written at or before it may predate the definition and
+    /// are read through its schema.
     pub(crate) fn defined_at(&self) -> u64 {
         match &self.origin {
             Origin::Builtin => 0,
@@ -119,7 +117,8 @@ pub(crate) fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// Kubernetes' order of versions: `v2` before `v1` before `v1beta1` before `v1alpha1` before anything else.
+/// Returns the rank of a version in Kubernetes' order: `v2` before `v1` before `v1beta1` before `v1alpha1`
+/// before anything else.
 pub(crate) fn version_rank(name: &str) -> (u8, u32, u32) {
     let parse = || -> Option<(u8, u32, u32)> {
         let rest = name.strip_prefix('v')?;

@@ -1,4 +1,4 @@
-//! The server as its users hold it: open, call in process, serve on sockets, shut down.
+//! The public server handle: opens, serves in process or on sockets, and shuts down.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use base64::Engine as _;
+use berth_store::{Storage, Store, write_private};
 use bytes::Bytes;
 use http::{Request, Response};
 use serde_json::json;
@@ -21,21 +22,21 @@ use tokio_util::task::TaskTracker;
 use tower::BoxError;
 
 use crate::audit::Audit;
-use crate::clock::Ids;
-use crate::config::{ServerConfig, Storage};
+use crate::authenticate::{Credential, Tokens};
+use crate::config::ServerConfig;
 use crate::core::Core;
-use crate::credentials::{Credentials, write_private};
+use crate::credentials::Credentials;
 use crate::http::Front;
 use crate::identity::Identity;
+use crate::ids::Ids;
 use crate::listen;
-use crate::service_account::SigningKey;
-use crate::store::{OpenError, Store};
-use crate::{authenticate, backups, bootstrap, housekeeping};
+use crate::service_account::{Accounts, SigningKey};
+use crate::{backups, bootstrap, housekeeping};
 
 /// Why serving ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Plain HTTP was asked for on an address others can reach.
+    /// Plain HTTP was requested on an address that other machines can reach.
     #[error("refusing to listen on {0} without TLS: only loopback addresses may go without")]
     PlainOnPublicAddress(SocketAddr),
     /// The listener failed.
@@ -53,6 +54,20 @@ pub enum Listener {
     Tls(TcpListener),
     /// Plain HTTP; refused unless the address is loopback.
     Plain(TcpListener),
+}
+
+/// Why a server could not be opened. Guarantees: a database that is refused has not been changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The database, or a file beside it.
+    #[error(transparent)]
+    Store(#[from] berth_store::OpenError),
+    /// Keys, certificates or tokens beside the database could not be read or made.
+    #[error("credentials: {0}")]
+    Credentials(String),
+    /// A stored definition cannot be served.
+    #[error("stored objects: {0}")]
+    Content(String),
 }
 
 /// An open server. Cheap to clone; all clones are the same server.
@@ -77,10 +92,10 @@ impl Drop for Inner {
 }
 
 impl Server {
-    /// Opens the state, makes what every cluster has (the `default` namespace and so on) and starts the
-    /// background work.
+    /// Opens the state, creates the objects that every cluster has (such as the `default` namespace) and
+    /// starts the background tasks.
     ///
-    /// Assumptions: called inside a tokio runtime, which the background work then runs on.
+    /// Assumptions: called inside a tokio runtime; the background tasks run on it.
     ///
     /// # Errors
     /// See [`OpenError`]; a database that is refused has not been changed.
@@ -95,39 +110,56 @@ impl Server {
             }
         };
         let ids = Ids::new(config.seed);
-        let mut core = Core::new(store, config.clock, ids, config.event_ttl, signing);
-        core.credentials = credentials;
+        let accounts = Accounts::new(signing, Arc::clone(&store), Arc::clone(&config.clock));
+        let tokens = Tokens { given: credentials, accounts };
+        let mut core = Core::new(store, config.clock, ids, config.event_ttl, tokens);
         if let Some(path) = config.audit_log {
-            core.audit = Some(Audit::open(&path).map_err(|source| OpenError::Directory { path, source })?);
+            core.audit = Some(
+                Audit::open(&path).map_err(|source| berth_store::OpenError::Directory { path, source })?,
+            );
         }
         let core = Arc::new(core);
         bootstrap::ensure(&core).await.map_err(OpenError::Content)?;
+        // A policy or a full disk may refuse these writes. Housekeeping retries them, and the server opens
+        // regardless so that an administrator can fix the cause.
+        if let Err(why) = housekeeping::settle(&core).await {
+            tracing::warn!(why, "default accounts and gathered roles are not complete");
+        }
         let background = TaskTracker::new();
         background.spawn(housekeeping::run(Arc::clone(&core), config.history));
         if let (Some(schedule), Storage::Directory(directory)) = (config.backups, &config.storage) {
-            background.spawn(backups::run(Arc::clone(&core), directory.clone(), schedule));
+            background.spawn(backups::run(
+                Arc::clone(&core.backups),
+                core.stopping.clone(),
+                directory.clone(),
+                schedule,
+            ));
         }
         let front = Arc::new(Front::new(Arc::clone(&core)));
         let subject_alt_names = config.subject_alt_names;
         Ok(Self { inner: Arc::new(Inner { core, front, subject_alt_names, background }) })
     }
 
-    /// The API as a tower service, as the administrator: `kube::Client::new(server.service(), "default")`.
+    /// Returns the API as a tower service for the administrator:
+    /// `kube::Client::new(server.service(), "default")`.
     pub fn service(&self) -> ApiService {
         self.service_as(Identity::admin())
     }
 
-    /// The API as a tower service, as somebody.
+    /// Returns the API as a tower service for the given identity.
     pub fn service_as(&self, identity: Identity) -> ApiService {
-        ApiService { front: Arc::clone(&self.inner.front), identity, _server: self.clone() }
+        ApiService { front: Arc::clone(&self.inner.front), identity, credential: None, _server: self.clone() }
     }
 
-    /// The API as a tower service, as whoever holds a token; `None` if nobody does (any more).
+    /// Returns the API as a tower service for the holder of a token, or `None` if the token is not valid. As
+    /// over a socket, requests made after the token becomes invalid are refused, and watches end.
     pub fn service_with_token(&self, token: &str) -> Option<ApiService> {
-        authenticate::bearer(&self.inner.core, token).map(|identity| self.service_as(identity))
+        let credential = Credential::new(token);
+        let identity = credential.identity(&self.inner.core.tokens)?;
+        Some(ApiService { credential: Some(credential), ..self.service_as(identity) })
     }
 
-    /// Serves until `stop` is cancelled or the server shuts down, then lets running requests end.
+    /// Serves until `stop` is cancelled or the server shuts down, then lets running requests finish.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -161,7 +193,7 @@ impl Server {
         Arc::clone(&self.inner.front)
     }
 
-    /// What the server certificate must be valid for.
+    /// The names and addresses that the server certificate must be valid for.
     fn names(&self, address: SocketAddr) -> Vec<String> {
         let mut names: Vec<String> =
             ["localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default"].map(str::to_owned).into();
@@ -180,7 +212,7 @@ impl Server {
 
     fn credentials(&self) -> io::Result<&Credentials> {
         let none = || io::Error::other("a server in memory has no credentials");
-        self.inner.core.credentials.as_ref().ok_or_else(none)
+        self.inner.core.tokens.given.as_ref().ok_or_else(none)
     }
 
     /// The certificate of the server's own CA, in PEM.
@@ -191,10 +223,10 @@ impl Server {
         Ok(self.credentials()?.ca_pem().to_owned())
     }
 
-    /// Makes a bearer token for somebody. The server keeps its hash only.
+    /// Issues a bearer token for an identity. The server stores only its hash.
     ///
     /// # Errors
-    /// A server in memory has no credentials; or the file of hashes cannot be written.
+    /// A server in memory has no credentials; or the file of token hashes cannot be written.
     pub fn issue_token(&self, identity: &Identity) -> io::Result<String> {
         self.credentials()?.issue(identity)
     }
@@ -202,7 +234,7 @@ impl Server {
     /// A kubeconfig for the administrator at `url` (`https://host:port`).
     ///
     /// # Errors
-    /// A server in memory has no credentials, so nobody can log in to it.
+    /// A server in memory has no credentials, so clients cannot log in to it.
     pub fn kubeconfig(&self, url: &str) -> io::Result<String> {
         let token = self.credentials()?.admin_token().to_owned();
         self.kubeconfig_with(url, "admin", &token)
@@ -229,7 +261,7 @@ impl Server {
         serde_saphyr::to_string(&config).map_err(io::Error::other)
     }
 
-    /// Writes [`Self::kubeconfig`] to a file only its owner can read, replacing it in one step.
+    /// Writes [`Self::kubeconfig`] to a file that only its owner can read, replacing it atomically.
     ///
     /// # Errors
     /// See [`Self::kubeconfig`]; or the file cannot be written.
@@ -246,11 +278,12 @@ impl Server {
     }
 }
 
-/// The API in process, with a fixed identity. Keeps the server open.
+/// The API in process, with a fixed identity or a token. Keeps the server open.
 #[derive(Debug, Clone)]
 pub struct ApiService {
     front: Arc<Front>,
     identity: Identity,
+    credential: Option<Credential>,
     _server: Server,
 }
 
@@ -269,7 +302,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (front, identity) = (Arc::clone(&self.front), self.identity.clone());
-        let request = request.map(Body::new);
-        Box::pin(async move { Ok(front.answer(request, Some(identity)).await) })
+        let mut request = request.map(Body::new);
+        let Some(credential) = self.credential.clone() else {
+            return Box::pin(async move { Ok(front.answer(request, Some(identity)).await) });
+        };
+        let identity = credential.identity(&front.core.tokens);
+        request.extensions_mut().insert(credential);
+        Box::pin(async move { Ok(front.answer(request, identity).await) })
     }
 }

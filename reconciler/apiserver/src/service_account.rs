@@ -1,7 +1,7 @@
 //! ServiceAccounts as users: tokens (JSON web tokens, ES256) signed with a key of this server.
 //!
-//! A token is good while it has not run out *and* the very account it was made for is there (and the Secret it is
-//! bound to, if it is bound to one): deleting the account ends all its tokens at once.
+//! A token is valid until it expires and as long as the account it was issued for exists (compared by uid),
+//! and also the Secret it is bound to, if any: deleting the account invalidates all its tokens at once.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,31 +14,29 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_store::{Key, Store, read_or_make_bytes};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::authenticate::{Holder, Refused};
-use crate::core::Core;
-use crate::credentials::read_or_make_bytes;
-use crate::identity::Identity;
-use crate::store::Key;
+use crate::identity::{Holder, Identity, TokenError};
+use berth_engine::Clock;
 
-/// Who signs, and for whom, where a request names nobody else.
+/// The issuer, and the default audience of a token request.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// The file of the key, in the server's directory.
+/// The file of the signing key, in the state directory.
 pub(crate) const KEY_FILE: &str = "service-account.key";
-/// Tokens whose signature is remembered as good.
+/// The number of tokens in the cache of verified signatures.
 const REMEMBERED: usize = 4096;
-/// Bytes of a token that are looked at.
+/// The maximum length of a token in bytes.
 const MAX_TOKEN: usize = 8 * 1024;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claims {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// Name and uid of the Secret it lives with.
+    /// Name and uid of the Secret that the token is bound to.
     pub(crate) secret: Option<(String, String)>,
     pub(crate) audiences: Vec<String>,
     /// Seconds since 1970.
@@ -47,17 +45,17 @@ pub(crate) struct Claims {
     pub(crate) id: String,
 }
 
-/// The user a ServiceAccount is.
+/// Returns the user name of a ServiceAccount.
 pub(crate) fn user_name(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }
 
-/// The groups every ServiceAccount of a namespace is in.
+/// Returns the groups of every ServiceAccount of a namespace.
 pub(crate) fn groups(namespace: &str) -> [String; 2] {
     ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
 }
 
-/// Namespace and name of the ServiceAccount a user is.
+/// Returns the namespace and name of the ServiceAccount that a user name stands for.
 pub(crate) fn of_user(user: &str) -> Option<(&str, &str)> {
     user.strip_prefix("system:serviceaccount:")?.split_once(':')
 }
@@ -98,15 +96,15 @@ impl Claims {
     }
 }
 
-/// The key tokens are signed with, and what it has signed before.
+/// The key that signs tokens, and a cache of verified tokens.
 pub(crate) struct SigningKey {
     pair: EcdsaKeyPair,
     id: String,
-    /// By SHA-256 of the token: a signature is checked once.
+    /// By SHA-256 of the token: each signature is verified once.
     good: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl std::fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SigningKey").field("id", &self.id).finish_non_exhaustive()
@@ -114,14 +112,14 @@ impl std::fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// The key kept in the directory, made there if it is missing.
+    /// Opens the key in the directory, creating it if it is missing.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join(KEY_FILE);
         let bytes = read_or_make_bytes(&path, new_key)?;
         Self::of(&bytes).map_err(|error| io::Error::other(format!("reading {KEY_FILE}: {error}")))
     }
 
-    /// A key that ends with the server.
+    /// Creates a key that exists only in memory.
     pub(crate) fn ephemeral() -> io::Result<Self> {
         Self::of(&new_key()?)
     }
@@ -133,7 +131,7 @@ impl SigningKey {
         Ok(Self { pair, id, good: Mutex::default() })
     }
 
-    /// The claims as a token.
+    /// Signs the claims as a token.
     pub(crate) fn sign(&self, claims: &Claims) -> io::Result<String> {
         let header = json!({"alg": "ES256", "kid": self.id}).to_string();
         let body = claims.to_json().to_string();
@@ -143,7 +141,7 @@ impl SigningKey {
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
     }
 
-    /// What a token of this key says. Whether it still counts is another question.
+    /// Returns the claims of a token signed with this key. Does not check whether the token is still valid.
     fn read(&self, token: &str) -> Option<Arc<Claims>> {
         if token.len() > MAX_TOKEN {
             return None;
@@ -167,7 +165,7 @@ impl SigningKey {
         let json = |part: &str| -> Option<Value> {
             serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
         };
-        // The algorithm is ours to choose, never the token's.
+        // The algorithm is fixed by the server, never chosen by the token.
         (json(header)?["alg"] == "ES256").then_some(())?;
         let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref());
         public.verify(signed.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
@@ -180,47 +178,62 @@ fn new_key() -> io::Result<Vec<u8>> {
     Ok(made.map_err(|_| io::Error::other("making a signing key"))?.as_ref().to_vec())
 }
 
-/// Who holds this token now, for one of these audiences.
-///
-/// # Errors
-/// It is not ours, for others, has run out or was revoked.
-pub(crate) fn authenticate(core: &Core, token: &str, wanted: &[String]) -> Result<Holder, Refused> {
-    let claims = core.signing.read(token).ok_or(Refused::Unknown)?;
-    let audiences: Vec<String> =
-        wanted.iter().filter(|audience| claims.audiences.contains(audience)).cloned().collect();
-    if audiences.is_empty() {
-        return Err(Refused::Audience { of: claims.audiences.clone(), wanted: wanted.to_vec() });
-    }
-    // When it was made does not matter: only this server signs, so one of the future tells that our clock was put back.
-    if core.clock.now().as_second() >= claims.expires {
-        return Err(Refused::Expired);
-    }
-    alive(core, &claims)?;
-    let mut identity = Identity::new(user_name(&claims.namespace, &claims.name), groups(&claims.namespace));
-    identity.uid.clone_from(&claims.uid);
-    identity.credential = format!("JTI={}", claims.id);
-    Ok(Holder { identity, audiences })
+/// The existing accounts, and the key that signs their tokens.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    pub(crate) signing: SigningKey,
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    service_accounts: Arc<str>,
+    secrets: Arc<str>,
 }
 
-/// Whether the very account is there, and the Secret its token is bound to.
-fn alive(core: &Core, claims: &Claims) -> Result<(), Refused> {
-    let find = |storage: &Arc<str>, name: &str| core.store.get(&Key::new(storage, &claims.namespace, name));
-    let account = find(&core.service_accounts, &claims.name);
-    let account = account.ok_or_else(|| Refused::NoAccount(claims.name.clone()))?;
-    let there = &account.facts.uid;
-    if **there != *claims.uid {
-        return Err(Refused::OtherAccount { there: there.to_string(), claimed: claims.uid.clone() });
+impl Accounts {
+    pub(crate) fn new(signing: SigningKey, store: Arc<Store>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            signing,
+            store,
+            clock,
+            service_accounts: "/serviceaccounts".into(),
+            secrets: "/secrets".into(),
+        }
     }
-    if account.facts.deleting {
-        return Err(Refused::Invalidated);
+
+    /// Returns the holder of a valid token for one of these audiences.
+    ///
+    /// # Errors
+    /// The token is not signed by this server, is for other audiences, has expired or was revoked.
+    pub(crate) fn authenticate(&self, token: &str, wanted: &[String]) -> Result<Holder, TokenError> {
+        let claims = self.signing.read(token).ok_or(TokenError::Unknown)?;
+        let audiences: Vec<String> =
+            wanted.iter().filter(|audience| claims.audiences.contains(audience)).cloned().collect();
+        if audiences.is_empty() {
+            return Err(TokenError::Audience { of: claims.audiences.clone(), wanted: wanted.to_vec() });
+        }
+        // The time of issue does not matter: only this server signs, so a token from the future only shows
+        // that our clock was set back.
+        if self.clock.now().as_second() >= claims.expires {
+            return Err(TokenError::Expired);
+        }
+        self.alive(&claims)?;
+        let mut identity =
+            Identity::new(user_name(&claims.namespace, &claims.name), groups(&claims.namespace));
+        identity.uid.clone_from(&claims.uid);
+        identity.credential = format!("JTI={}", claims.id);
+        Ok(Holder { identity, audiences })
     }
-    let Some((name, uid)) = &claims.secret else { return Ok(()) };
-    let secret = find(&core.secrets, name).ok_or(Refused::Invalidated)?;
-    let there = &secret.facts.uid;
-    if **there != **uid {
-        return Err(Refused::OtherSecret { there: there.to_string(), claimed: uid.clone() });
+
+    /// Checks that the same account exists, and the Secret that the token is bound to.
+    fn alive(&self, claims: &Claims) -> Result<(), TokenError> {
+        let is_same = |storage: &Arc<str>, name: &str, uid: &str| {
+            let found = self.store.get(&Key::new(storage, &claims.namespace, name));
+            found.is_some_and(|entry| *entry.facts.uid == *uid && !entry.facts.deleting)
+        };
+        let secret = claims.secret.as_ref();
+        let alive = is_same(&self.service_accounts, &claims.name, &claims.uid)
+            && secret.is_none_or(|(name, uid)| is_same(&self.secrets, name, uid));
+        if alive { Ok(()) } else { Err(TokenError::Invalidated) }
     }
-    if secret.facts.deleting { Err(Refused::Invalidated) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,31 +1,32 @@
-//! Hostile input: whatever is sent, nothing panics, no answer is a 5xx, and time and memory are bounded.
+//! Hostile input: for any input there is no panic, no 5xx response, and time and memory are bounded.
 //!
-//! Here a while, the same each time: what is kept in `hostile/corpus`, then inputs made of it. `HOSTILE_SECONDS=3600` goes on for an
-//! hour for each target, `HOSTILE_SEED` begins elsewhere.
+//! By default each target runs briefly and deterministically: the files in `hostile/corpus`, then inputs
+//! mutated from them. `HOSTILE_SECONDS=3600` continues for an hour per target, `HOSTILE_SEED` sets another
+//! seed.
 
 #[path = "server/definition.rs"]
 mod definition;
+#[path = "hostile/fixture.rs"]
+mod fixture;
 #[path = "hostile/large.rs"]
 mod large;
 #[path = "hostile/mutate.rs"]
 mod mutate;
 #[path = "hostile/targets.rs"]
 mod targets;
-#[path = "hostile/world.rs"]
-mod world;
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use fixture::Fixture;
 use mutate::Inputs;
 use targets::{TARGETS, Target};
-use world::World;
 
-/// Inputs of each target beyond those that are kept.
+/// The number of inputs per target beyond those of the corpus.
 const INPUTS: usize = 400;
-/// One input takes no longer, however slow the machine; a few milliseconds are usual.
+/// The maximum time of one input, even on a slow machine; a few milliseconds are usual.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
@@ -45,16 +46,16 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Ends the process when an input takes for ever: nothing else could tell which one it was.
+/// Ends the process when an input takes too long: otherwise the input could not be identified.
 struct Watch(mpsc::Sender<Option<String>>);
 
 impl Watch {
     fn new(target: &'static str) -> Self {
-        let (inputs, told) = mpsc::channel::<Option<String>>();
+        let (inputs, reported) = mpsc::channel::<Option<String>>();
         std::thread::spawn(move || {
             let mut now = None;
             loop {
-                match (told.recv_timeout(PATIENCE), &now) {
+                match (reported.recv_timeout(PATIENCE), &now) {
                     (Ok(next), _) => now = next,
                     (Err(mpsc::RecvTimeoutError::Timeout), Some(input)) => {
                         eprintln!("{target}: no end after {PATIENCE:?}: {input}");
@@ -75,14 +76,14 @@ fn run(name: &str) {
     let seed = variable("HOSTILE_SEED").unwrap_or(1);
     let until = variable("HOSTILE_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut inputs = Inputs::new(seed, kept.iter().map(|(_, input)| input.clone()).collect());
-    let (mut world, watch) = (World::new(), Watch::new(target.0));
+    let (mut fixture, watch) = (Fixture::new(), Watch::new(target.0));
     let mut slowest = (Duration::ZERO, String::new());
-    let mut one = |told: String, input: &[u8]| {
-        let shown = format!("{told}: {}", input.escape_ascii());
-        // Whoever watches is gone only if the process is.
+    let mut one = |reported: String, input: &[u8]| {
+        let shown = format!("{reported}: {}", input.escape_ascii());
+        // The receiver is gone only if the process is.
         let _ = watch.0.send(Some(shown.clone()));
         let begun = Instant::now();
-        let fed = std::panic::catch_unwind(AssertUnwindSafe(|| targets::feed(target, &mut world, input)));
+        let fed = std::panic::catch_unwind(AssertUnwindSafe(|| targets::feed(target, &mut fixture, input)));
         if fed.is_err() {
             let kept = std::env::temp_dir().join(format!("hostile-{name}-{}", std::process::id()));
             std::fs::write(&kept, input).expect("it can be written");

@@ -1,6 +1,8 @@
-//! The whole server: as kube-rs sees it in process with paused time, as HTTP clients see it, and on disk with
-//! restarts, `kill -9`, TLS and the real `kubectl`.
+//! The whole server: with kube-rs in process and paused time, with HTTP clients, and on disk with restarts,
+//! `kill -9`, TLS and the real `kubectl`.
 
+#[path = "server/access.rs"]
+mod access;
 #[path = "server/audit.rs"]
 mod audit;
 #[path = "server/backups.rs"]

@@ -1,8 +1,8 @@
-//! Disks of a running machine: seen, plugged in, grown, taken out.
+//! Disks of a running machine: observe, plug, resize, unplug.
 //!
-//! A disk is two things in QEMU: a block node (the file, opened and locked) and a `scsi-hd` device (what the guest
-//! sees), both named by [`DiskSpec::id`]. Every function here looks first and does what is missing, so each may be
-//! repeated from the start after a crash at any point, or after a timeout.
+//! A disk consists of two QEMU objects: a block node (the file, opened and locked) and a `scsi-hd` device (seen by the
+//! guest), both named by [`DiskSpec::id`]. Every function here first reads the current state and then does the missing
+//! steps, so each can be repeated from the start after a crash at any point, or after a timeout.
 //!
 //! ```text
 //!  absent ──blockdev-add──▶ node only ──device_add──▶ plugged
@@ -23,32 +23,32 @@ use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 pub use observe::{Devices, disks, free_target};
 use observe::{device_ids, node, nodes};
 
-/// Between two looks at whether a device is gone, if its event was missed.
+/// The interval between checks for a removed device, in case its event was missed.
 const POLL: Duration = Duration::from_millis(250);
 
-/// A disk as QEMU has it. Read back, never assumed.
+/// A disk as QEMU reports it. Always queried, never assumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedDisk {
     /// The device's id, and the id of the [`DiskSpec`] it came from.
     pub id: String,
-    /// What backs it; None for a device whose node is gone.
+    /// Its block node; None for a device without one.
     pub node: Option<String>,
     pub serial: String,
     pub file: Option<PathBuf>,
-    /// What the guest sees, in bytes.
+    /// The size that the guest sees, in bytes.
     pub size: u64,
     pub read_only: bool,
     pub target: Option<u8>,
-    /// QEMU's `io-status` is not `ok`: the machine may be paused for it.
+    /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
     pub io_error: bool,
 }
 
-/// What [`unplug`] found out.
+/// The result of [`unplug`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unplugged {
-    /// QEMU holds neither the device nor the file any more.
+    /// QEMU no longer holds the device or the file.
     Released,
-    /// The guest has been asked and has not let go yet; ask again later.
+    /// The guest has been asked to release the disk but has not done so yet; retry later.
     Waiting,
 }
 
@@ -71,10 +71,10 @@ pub enum BlockError {
     Full,
 }
 
-/// Makes the machine have this disk.
+/// Ensures that the machine has this disk.
 ///
-/// *Errors*: [`BlockError::Conflict`] when the id is there with another file or serial: it is not touched.
-/// When `device_add` fails, the node it needed is removed again, so that the file is not held for nothing.
+/// *Errors*: [`BlockError::Conflict`] when the id exists with another file or serial: it is not touched. When
+/// `device_add` fails, its node is removed again, so that the file is not held needlessly.
 pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
     disk.validate()?;
     if let Some(present) = disks(qmp).await?.into_iter().find(|d| d.id == disk.id) {
@@ -92,7 +92,7 @@ pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
     }
     let Err(error) = qmp.execute("device_add", scsi_disk(disk)).await else { return Ok(()) };
     if let QmpError::Refused { .. } = error {
-        // Best effort: a later call finds the node and goes on from there.
+        // Best effort: a later call finds the node and continues from there.
         let _ = remove_node(qmp, &disk.id).await;
     }
     Err(error.into())
@@ -117,18 +117,18 @@ fn locked(id: &str, error: QmpError) -> BlockError {
     }
 }
 
-/// Makes the machine not have this disk, waiting at most `limit` for the guest.
+/// Ensures that the machine does not have this disk. Waits at most `limit` for the guest.
 ///
-/// Neither flushes nor asks the guest's file systems: callers ask the guest agent first.
+/// Neither flushes nor checks the guest's file systems: callers query the guest agent first.
 pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, BlockError> {
     let deadline = Instant::now() + limit;
-    // Subscribed before asking, so the answer cannot be missed.
+    // Subscribed before the request, so the event cannot be missed.
     let mut events = qmp.events();
     if device_ids(qmp).await?.iter().any(|d| d == id) {
         match qmp.execute("device_del", json!({"id": id})).await {
             Ok(_) => {}
             Err(error) if error.is_device_not_found() => {}
-            // Asked before, and the guest still thinks about it.
+            // Requested before, and the guest has not responded yet.
             Err(QmpError::Refused { desc, .. }) if desc.contains("in the process of unplug") => {}
             Err(error) => return Err(error.into()),
         }
@@ -136,7 +136,7 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
             return Ok(Unplugged::Waiting);
         }
     }
-    // QEMU drops the device's last reference a moment after the event.
+    // QEMU drops the last reference to the device shortly after the event.
     while !remove_node(qmp, id).await? {
         if Instant::now() >= deadline {
             return Ok(Unplugged::Waiting);
@@ -146,7 +146,7 @@ pub async fn unplug(qmp: &Qmp, id: &str, limit: Duration) -> Result<Unplugged, B
     Ok(Unplugged::Released)
 }
 
-/// Waits for the event, and looks now and then in case the event was lost. False at the deadline.
+/// Waits for the event, and polls in case the event was lost. Returns false at the deadline.
 async fn device_gone(
     qmp: &Qmp,
     id: &str,
@@ -161,7 +161,7 @@ async fn device_gone(
                 EventKind::UnplugRefused { device: Some(device) } if device == id => return Ok(false),
                 _ => continue,
             },
-            // The monitor is gone: the look below reports it.
+            // The monitor may be disconnected: the query below reports it.
             Ok(None) | Ok(Some(Notice::Missed(_))) | Err(_) => {}
         }
         if !device_ids(qmp).await?.iter().any(|d| d == id) {
@@ -173,7 +173,7 @@ async fn device_gone(
     }
 }
 
-/// False while something still uses the node.
+/// Returns false while the node is in use.
 async fn remove_node(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
     if !nodes(qmp).await?.iter().any(|n| n.name == id) {
         return Ok(true);
@@ -186,9 +186,9 @@ async fn remove_node(qmp: &Qmp, id: &str) -> Result<bool, BlockError> {
     }
 }
 
-/// Makes a disk at least `bytes` large. The guest sees it at once.
+/// Grows a disk to at least `bytes`. The guest sees the new size at once.
 ///
-/// *Errors*: [`BlockError::Shrink`] rather than cutting off data (QEMU itself would do it).
+/// *Errors*: [`BlockError::Shrink`] instead of truncating data (QEMU itself would do it).
 pub async fn resize(qmp: &Qmp, id: &str, bytes: u64) -> Result<(), BlockError> {
     let Some(current) = node(qmp, id).await? else {
         return Err(BlockError::NoSuchDisk { id: id.to_owned() });

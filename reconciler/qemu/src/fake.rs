@@ -1,24 +1,25 @@
-//! A host of fake QEMUs that speak real QMP, inside the current tokio runtime: no thread, no socket, no process, so
-//! it works with paused time and a thousand machines cost next to nothing.
+//! A host of fake QEMUs that speak real QMP inside the current tokio runtime: no threads, sockets or processes, so it
+//! works with paused time and a thousand machines cost next to nothing.
 //!
-//! Commands and their arguments are checked as strictly as QEMU checks them: unknown ones are refused with QEMU's
-//! classes and words, so a client that works here by luck does not exist. The state of a machine lives in
-//! [`FakeHypervisor`], not in a connection: dropping every handle and connecting again is what a restart of the
-//! caller looks like to QEMU.
+//! Commands and their arguments are checked as strictly as by QEMU: unknown ones are refused with QEMU's error classes
+//! and texts, so a client with an invalid command fails here as well. [`FakeHypervisor`] holds the state of a machine,
+//! not its connections: dropping every handle and connecting again looks to QEMU like a restart of the caller.
 //!
 //! ```text
-//!   Qmp ◀─duplex─▶ server ──▶ commands ──▶ machine (state, transitions) ──▶ later: what happens by itself
+//!   Qmp ◀─duplex─▶ server ──▶ commands ──▶ machine (state, transitions) ──▶ later: delayed transitions
 //!   GuestAgent ◀─▶ server ──▶ guest
 //! ```
 
 mod behaviour;
 mod blocks;
+mod command_error;
 mod commands;
 mod files;
 mod guest;
 mod host;
 mod hypervisor;
 mod machine;
+mod model;
 mod server;
 #[cfg(test)]
 mod tests;

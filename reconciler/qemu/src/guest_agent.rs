@@ -1,9 +1,9 @@
-//! qemu-guest-agent: what the guest says about itself.
+//! qemu-guest-agent: the guest's information about itself.
 //!
-//! The channel is a serial line with no connection state: nobody may listen, an answer may be one to a question of
-//! a client before us. So every exchange that failed is followed by a `guest-sync-delimited` before the next.
-//! Everything that comes back is written by the guest, which may be hostile: sizes and counts are bounded, control
-//! characters are dropped, and nothing of it may decide anything but what this guest's owner sees.
+//! The channel is a serial line without connection state: there may be no listener, and a reply may belong to a request
+//! of an earlier client. So after a failed exchange, a `guest-sync-delimited` precedes the next one. The guest, which
+//! may be hostile, writes all replies: sizes and counts are bounded, control characters are dropped, and the content
+//! may only affect the information shown to this guest's owner.
 
 mod channel;
 mod facts;
@@ -22,10 +22,10 @@ use crate::qmp::{Qmp, QmpError, shorten};
 use channel::Channel;
 pub use facts::{Filesystem, FilesystemDisk, Interface, OsInfo, mounts_of};
 
-/// How long the guest may take for one answer. An agent answers in milliseconds, or it is not there.
+/// The time limit for one reply. A present agent replies within milliseconds.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The channel to one guest's agent. One question at a time.
+/// The channel to one guest's agent. One request at a time.
 #[derive(Debug)]
 pub struct GuestAgent {
     channel: Channel,
@@ -33,9 +33,9 @@ pub struct GuestAgent {
     synced: bool,
 }
 
-/// Whether something in the guest has the agent's port open. If not, asking would only wait for the timeout.
+/// Whether a process in the guest has the agent's port open. If not, a request would only wait for the timeout.
 ///
-/// *Errors*: QEMU's. One that does not know the channel counts as open.
+/// *Errors*: QEMU's. A QEMU that does not know the channel counts as open.
 pub async fn has_listener(qmp: &Qmp) -> Result<bool, QmpError> {
     let channels = qmp.execute("query-chardev", Value::Null).await?;
     let of_agent = |channel: &&Value| channel["label"] == GUEST_AGENT_CHANNEL;
@@ -43,14 +43,14 @@ pub async fn has_listener(qmp: &Qmp) -> Result<bool, QmpError> {
     Ok(ours.is_none_or(|channel| channel["frontend-open"] != false))
 }
 
-/// What to do after the guest has shut down.
+/// The action after the guest has shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownMode {
     Powerdown,
     Reboot,
 }
 
-/// Why the guest agent gave no (usable) answer.
+/// Why the guest agent gave no (usable) reply.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestAgentError {
     #[error("cannot connect to the guest agent's socket {}", path.display())]
@@ -66,7 +66,7 @@ pub enum GuestAgentError {
 }
 
 impl GuestAgent {
-    /// Connects to the channel's unix socket. Says nothing about whether an agent listens: [`GuestAgent::ping`] does.
+    /// Connects to the channel's unix socket. Succeeds even if no agent listens: [`GuestAgent::ping`] checks that.
     pub async fn connect(path: &Path) -> Result<Self, GuestAgentError> {
         let stream = UnixStream::connect(path)
             .await
@@ -74,7 +74,7 @@ impl GuestAgent {
         Ok(Self::over(stream))
     }
 
-    /// The agent at the other end of a connected stream.
+    /// Uses the agent at the other end of a connected stream.
     pub fn over<S>(stream: S) -> Self
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -82,13 +82,13 @@ impl GuestAgent {
         Self { channel: Channel::new(stream), timeout: DEFAULT_TIMEOUT, synced: false }
     }
 
-    /// Changes how long one answer may take.
+    /// Changes the time limit for one reply.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Whether an agent is there.
+    /// Checks that an agent replies.
     pub async fn ping(&mut self) -> Result<(), GuestAgentError> {
         self.execute("guest-ping", Value::Null).await.map(|_| ())
     }
@@ -108,13 +108,13 @@ impl GuestAgent {
         facts::interfaces(&answer).ok_or_else(|| unexpected("guest-network-get-interfaces", &answer))
     }
 
-    /// What is mounted, and on which disks: see [`mounts_of`].
+    /// Lists the mounted file systems and their disks: see [`mounts_of`].
     pub async fn filesystems(&mut self) -> Result<Vec<Filesystem>, GuestAgentError> {
         let answer = self.execute("guest-get-fsinfo", Value::Null).await?;
         facts::filesystems(&answer).ok_or_else(|| unexpected("guest-get-fsinfo", &answer))
     }
 
-    /// Asks the guest to shut down. The agent does not answer when it does: silence is success.
+    /// Requests a shutdown of the guest. The agent does not reply on success, so a missing reply counts as success.
     pub async fn shutdown(&mut self, mode: ShutdownMode) -> Result<(), GuestAgentError> {
         self.ping().await?;
         let mode = match mode {

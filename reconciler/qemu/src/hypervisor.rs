@@ -1,70 +1,112 @@
-//! The seam between deciding and doing: everything a host does with QEMU processes.
+//! The interface between decisions and actions: all operations of a host on QEMU processes.
 //!
-//! Two implementations: `process::LocalHypervisor` runs real processes,
-//! `fake::FakeHypervisor` runs fakes that speak real QMP inside the current runtime.
+//! Two implementations: `process::LocalHypervisor` runs real processes, `fake::FakeHypervisor` runs fakes that speak
+//! real QMP inside the current runtime.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::machine::{MachinePaths, MachineSpec};
-use crate::process::{LaunchError, ProcessError};
+use crate::machine::{LaunchSpec, MachinePaths, SpecError};
 use crate::qmp::{Events, Qmp, QmpError};
 
-/// A QEMU process, in a way that a later process with the same number is not mistaken for it.
+/// The identity of a QEMU process, which distinguishes it from a later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     pub pid: i32,
     /// Clock ticks between the host's boot and the start of the process (`/proc/PID/stat`, field 22).
     pub start_time: u64,
-    /// `/proc/sys/kernel/random/boot_id`: a process of another boot is gone.
+    /// `/proc/sys/kernel/random/boot_id`: a process of another boot has ended.
     pub boot_id: String,
 }
 
-/// A QEMU process found on the host, ours or not.
+/// A QEMU process found on the host, foreign or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundQemu {
     pub identity: ProcessIdentity,
-    /// Who it runs as.
+    /// The user that it runs as.
     pub uid: u32,
-    /// Present when berth started it: [`MachineSpec::instance`].
+    /// Set if berth started it: [`MachineSpec::instance`](crate::machine::MachineSpec::instance).
     pub instance: Option<String>,
-    /// The guest's name from `-name`, whoever started it.
+    /// The guest's name from `-name`; also set for a foreign process.
     pub name: Option<String>,
     pub argv: Vec<String>,
 }
 
-/// What a launched machine may use of the host. Not enforced on a host without cgroups.
+/// The limits of a launched machine. Not enforced on a host without cgroups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory of the whole process in bytes, the guest's included. Page cache counts, and is reclaimed first.
+    /// Memory of the whole process in bytes, including the guest's. Page cache counts, and is reclaimed first.
     pub memory_max: Option<u64>,
-    /// Hundredths of a core: 150 is one and a half.
+    /// Hundredths of a core: 150 is one and a half cores.
     pub cpu_max_percent: Option<u32>,
 }
 
-/// What the host does with QEMU. Object safe, so that a caller can wrap it (to inject faults, say).
+/// Why a machine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("the machine cannot be described to QEMU")]
+    Spec(#[from] SpecError),
+    #[error("{} is not installed: install QEMU (Debian, Ubuntu: apt install qemu-system-x86; Fedora: dnf install qemu-kvm)", binary.display())]
+    NoBinary { binary: PathBuf },
+    #[error("cannot prepare {}", path.display())]
+    Prepare { path: PathBuf, source: std::io::Error },
+    #[error("cannot open the tap interface {name}")]
+    Tap { name: String, source: std::io::Error },
+    #[error("cannot confine QEMU to its own files")]
+    Confine(#[source] std::io::Error),
+    #[error("cannot start {}", binary.display())]
+    Spawn { binary: PathBuf, source: std::io::Error },
+    /// `stderr` contains QEMU's last output.
+    #[error("QEMU ended at start ({status}): {stderr}")]
+    Exited { status: String, stderr: String },
+    #[error("QEMU did not answer within {after:?} of its start: {stderr}")]
+    Unresponsive { after: Duration, stderr: String },
+    #[error("QEMU runs, and its monitor cannot be used")]
+    Monitor(#[source] QmpError),
+    #[error("a process of instance {instance} is already running as pid {pid}")]
+    AlreadyRunning { instance: String, pid: i32 },
+}
+
+/// Why an operation on a process failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot open process {pid}")]
+    Open { pid: i32, source: std::io::Error },
+    #[error("cannot signal process {pid}")]
+    Signal { pid: i32, source: std::io::Error },
+    #[error(
+        "process {pid} is still there {after:?} after SIGKILL: it is likely to wait for a device or a network file system"
+    )]
+    Unkillable { pid: i32, after: Duration },
+    #[error("cannot give {} to the user QEMU runs as", path.display())]
+    Grant { path: PathBuf, source: std::io::Error },
+}
+
+/// The host's operations on QEMU. Object safe, so that a caller can wrap it (to inject faults, for example).
 #[async_trait]
 pub trait Hypervisor: Send + Sync + fmt::Debug {
-    /// Starts a machine, stopped before its first instruction, and returns once its monitor answers.
+    /// Starts a machine with its CPUs stopped, and returns once its monitor replies.
     ///
-    /// *Guarantees*: on error no process is left behind. The process outlives the caller; a caller that dies (or
-    /// drops the future) in the middle may leave one, which [`Hypervisor::find`] then finds.
-    /// *Errors*: when QEMU gives up, [`LaunchError::Exited`] carries the last lines it said.
-    async fn launch(&self, spec: &MachineSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError>;
+    /// *Guarantees*: on error no process is left behind. The process outlives the caller; a caller that dies (or drops
+    /// the future) in the middle may leave one, which [`Hypervisor::find`] then finds.
+    /// *Errors*: when QEMU fails, [`LaunchError::Exited`] contains the last lines of its output.
+    async fn launch(&self, spec: &LaunchSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError>;
 
-    /// Says that the machine runs, since `just_now` or longer: where the processors are wanted by many, a start goes before
-    /// what runs, and what has just begun after it.
-    async fn has_started(&self, _instance: &str, _just_now: bool) {}
+    /// Reports that the machine is running; `just_now` is true if it has just started. When CPU time is scarce,
+    /// machines being launched come before running ones, and machines that have just started come last.
+    async fn mark_started(&self, _instance: &str, _just_now: bool) {}
 
-    /// Every QEMU on the host, foreign ones included.
+    /// Lists every QEMU on the host, including foreign ones.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError>;
 
-    /// The process of this instance, if one is alive.
+    /// Returns the process of this instance if it is alive.
     async fn find(&self, instance: &str) -> Result<Option<ProcessIdentity>, ProcessError> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|q| q.instance.as_deref() == Some(instance)).map(|q| q.identity))
@@ -72,19 +114,20 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError>;
 
-    /// Waits until the process is gone. Cancel safe.
+    /// Waits until the process has ended. Cancel safe.
     async fn exited(&self, process: &ProcessIdentity) -> Result<(), ProcessError>;
 
-    /// Ends the process: SIGTERM, then SIGKILL after `grace`. Returns when it is gone; already gone is fine.
+    /// Terminates the process: SIGTERM, then SIGKILL after `grace`. Returns when it has ended; succeeds if it had
+    /// already.
     async fn kill(&self, process: &ProcessIdentity, grace: Duration) -> Result<(), ProcessError>;
 
     /// Opens the machine's main monitor.
     async fn connect(&self, paths: &MachinePaths) -> Result<(Qmp, Events), QmpError>;
 
-    /// Opens the channel to the guest's agent. Succeeds also when nobody listens inside the guest.
+    /// Opens the channel to the guest agent. Succeeds even if no agent listens in the guest.
     async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError>;
 
-    /// Makes a file usable for the user QEMU runs as. Needed before a disk is plugged in; [`Hypervisor::launch`]
-    /// does it for what the spec names.
+    /// Makes a file accessible to the user that QEMU runs as. Required before a disk is plugged in;
+    /// [`Hypervisor::launch`] does it for the files of its spec.
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError>;
 }

@@ -1,4 +1,4 @@
-//! The QEMU that is installed: where, which version, which machine types, which firmware.
+//! The installed QEMU: its path, version, machine types and firmware.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::process::LaunchError;
+use crate::hypervisor::LaunchError;
 use crate::qmp::{Qmp, Version};
 
 const NAMES: [&str; 2] = ["qemu-system-x86_64", "qemu-kvm"];
-/// Red Hat keeps it out of PATH.
+/// Red Hat installs it outside of PATH.
 const FURTHER_DIRECTORIES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/libexec"];
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -27,14 +27,14 @@ const UEFI: [(&str, &str, bool); 8] = [
     ("/usr/share/edk2/x64/OVMF_CODE.secboot.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", true),
 ];
 
-/// What is installed. Asked once; ask again after an upgrade.
+/// The installed QEMU. Queried once; query again after an upgrade.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
     pub binary: PathBuf,
     pub version: Version,
-    /// Versioned machine types, deprecated ones left out.
+    /// Versioned machine types, without deprecated ones.
     pub machine_types: Vec<String>,
-    /// What `q35` stands for in this version.
+    /// The machine type that `q35` is an alias for in this version.
     pub q35: Option<String>,
     /// UEFI firmware, best first.
     pub uefi: Vec<UefiFirmware>,
@@ -43,12 +43,12 @@ pub struct Installation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UefiFirmware {
     pub code: PathBuf,
-    /// A template: every machine writes to a copy of its own.
+    /// A template: every machine writes to its own copy.
     pub vars_template: PathBuf,
     pub secure_boot: bool,
 }
 
-/// Where QEMU is.
+/// Finds the QEMU binary.
 pub fn find_binary() -> Result<PathBuf, LaunchError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(FURTHER_DIRECTORIES.iter().map(PathBuf::from));
@@ -60,12 +60,12 @@ pub fn find_binary() -> Result<PathBuf, LaunchError> {
 }
 
 impl Installation {
-    /// Looks for QEMU and asks it what it can.
+    /// Finds QEMU and queries its capabilities.
     pub async fn discover() -> Result<Self, LaunchError> {
         Self::ask(&find_binary()?).await
     }
 
-    /// Asks a machine-less QEMU, which answers and ends within a few dozen milliseconds.
+    /// Queries a QEMU without a machine, which replies and ends within a few dozen milliseconds.
     pub async fn ask(binary: &Path) -> Result<Self, LaunchError> {
         let spawn = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => LaunchError::NoBinary { binary: binary.to_owned() },
@@ -94,7 +94,7 @@ impl Installation {
         let (qmp, _events) = Qmp::over_within(stream, LIMIT).await.map_err(LaunchError::Monitor)?;
         let machines =
             qmp.execute_within("query-machines", Value::Null, LIMIT).await.map_err(LaunchError::Monitor)?;
-        // Killed on drop if it takes its time.
+        // If it takes longer, it is killed on drop.
         let _ = qmp.execute_within("quit", Value::Null, Duration::from_secs(1)).await;
         let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         let (machine_types, q35) = machine_types(&machines);

@@ -1,12 +1,22 @@
-//! QEMU, driven over QMP: what its command line is, what runs, what disks it holds, how fast the accelerator is.
+//! QEMU, driven over QMP: command lines, processes, disks, and the speed of the accelerator.
 //!
-//! Knows files, processes, sockets and QEMU's own words (`node-name`, `device`, `blockdev`). Must not know
-//! Kubernetes, nor any of berth's kinds: callers translate those into [`machine::MachineSpec`] and
-//! [`machine::DiskSpec`].
+//! ```text
+//!  machine      a machine as data, and its command line        qcow2         image files
+//!     ▼                                                        probe         the accelerator and its speed
+//!  hypervisor   the trait: launch, find, connect, kill         installation  the installed QEMU
+//!     ▲     ▲                                                  single_flight shares one scan between callers
+//!  process  fake
+//!     ▼
+//!  qmp ◀── block, power    disks and power of a running machine
+//!  guest_agent             the agent in the guest
+//! ```
 //!
-//! Everything that touches a process goes through the [`hypervisor::Hypervisor`] trait, so that a whole host can
-//! be run on [`fake::FakeHypervisor`] (feature `fake`) inside one runtime with paused time. Everything that talks
-//! to a machine goes through [`qmp::Qmp`], which cannot tell the two apart.
+//! Knows files, processes, sockets and QEMU's own terms (`node-name`, `device`, `blockdev`). Must not know Kubernetes,
+//! nor any of berth's kinds: callers translate those into [`machine::MachineSpec`] and [`machine::DiskSpec`].
+//!
+//! All operations on processes go through the [`hypervisor::Hypervisor`] trait, so that a whole host can run on
+//! [`fake::FakeHypervisor`] (feature `fake`) inside one runtime with paused time. All communication with a machine goes
+//! through [`qmp::Qmp`], which cannot distinguish the two.
 
 pub mod block;
 #[cfg(feature = "fake")]
@@ -15,9 +25,9 @@ pub mod guest_agent;
 pub mod hypervisor;
 pub mod installation;
 pub mod machine;
-pub mod passes;
 pub mod power;
 pub mod probe;
 pub mod process;
 pub mod qcow2;
 pub mod qmp;
+pub mod single_flight;

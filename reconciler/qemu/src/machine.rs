@@ -1,7 +1,8 @@
-//! What a machine is, as plain data, and the command line that makes QEMU be it.
+//! The description of a machine, as plain data, and the QEMU command line for it.
 //!
-//! [`MachineSpec`] leaves no choice to the launcher: whatever has to stay the same over a VM's life (machine type,
-//! CPU model, PCI slots, MACs) is decided by the caller once and handed in. Nothing here does I/O.
+//! [`MachineSpec`] is the machine as its guest sees it; [`MachineFiles`] are its files on the host. Both leave no choice to
+//! the launcher: the caller decides once on every property that has to stay the same over a VM's life (machine type, CPU
+//! model, PCI slots, MACs) and passes it in. Nothing here does I/O.
 
 mod command_line;
 mod json;
@@ -13,33 +14,41 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use command_line::GUEST_AGENT_CHANNEL;
 #[cfg(feature = "fake")]
-pub(crate) use command_line::{GUEST_AGENT_CHANNEL, seed_disk};
+pub(crate) use command_line::seed_disk;
 pub use command_line::{command_line, instance_of, name_of};
 pub(crate) use json::{blockdev, scsi_disk};
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;
 
-/// Id of the one virtio-scsi controller every disk hangs on.
+/// Id of the one virtio-scsi controller that all disks are attached to.
 pub const SCSI_CONTROLLER: &str = "scsi0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";
 /// The SCSI target of the bootstrap volume: the last one, so that no disk ever needs it.
 pub const SEED_TARGET: u8 = 255;
-/// How many NICs have a PCI slot reserved.
+/// The number of NICs with a reserved PCI slot.
 pub const MAX_NICS: u8 = 14;
-/// SCSI VPD page 0x80 as QEMU writes it holds no more.
+/// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
 pub const MAX_SERIAL: usize = 36;
 /// `sun_path` holds 108 bytes including the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// One machine, complete: equal specs give equal command lines.
+/// A complete machine: equal specs give equal command lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    pub machine: MachineSpec,
+    pub files: MachineFiles,
+}
+
+/// A machine as its guest sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSpec {
-    /// berth's own stable identity; found again in the command line of the running process.
+    /// berth's own stable identifier, part of the command line so that the running process can be found again.
     pub instance: String,
-    /// What people call it; shown by `ps` and in QEMU's own messages.
+    /// The name for people; shown by `ps` and in QEMU's own messages.
     pub name: String,
     /// SMBIOS UUID, in the usual text form.
     pub uuid: String,
@@ -53,45 +62,82 @@ pub struct MachineSpec {
     pub cpu_model: String,
     pub disks: Vec<DiskSpec>,
     pub nics: Vec<NicSpec>,
-    /// A raw image with the bootstrap data (NoCloud), shown to the guest as a read-only disk.
-    pub seed: Option<PathBuf>,
-    /// Files the firmware configuration device offers to the guest (Ignition reads `opt/com.coreos/config`).
-    pub fw_cfg: Vec<FwCfg>,
+}
+
+/// The files of a machine on its host, and the user that opens them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineFiles {
     pub paths: MachinePaths,
-    /// A VNC server on this unix socket; without it the machine has no graphics at all.
+    /// Present exactly for [`Firmware::Uefi`].
+    pub uefi: Option<UefiFiles>,
+    /// A raw image with the bootstrap data (NoCloud), presented to the guest as a read-only disk.
+    pub seed: Option<PathBuf>,
+    /// Files that the firmware configuration device passes to the guest (Ignition reads `opt/com.coreos/config`).
+    pub fw_cfg: Vec<FwCfg>,
+    /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
+    pub confinement: Option<Confinement>,
+    /// The unix socket of a VNC server; without it the machine has no graphics at all.
     pub vnc_socket: Option<PathBuf>,
 }
 
-/// What executes the guest's instructions.
+impl MachineFiles {
+    /// Sockets and logs in `paths`, and no other file.
+    pub fn new(paths: MachinePaths) -> Self {
+        Self { paths, uefi: None, seed: None, fw_cfg: Vec::new(), confinement: None, vnc_socket: None }
+    }
+}
+
+/// The user QEMU runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunAs {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// The user of one machine's QEMU, and the directories that it can access.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Used by this machine only.
+    pub user: RunAs,
+    /// Directories in which it opens files that its user owns, at start and when a disk is plugged in later.
+    pub folders: Vec<PathBuf>,
+}
+
+/// The component that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Accelerator {
     Kvm,
-    /// QEMU's own translator. Without a bound its translation cache takes up to 1 GiB per machine.
+    /// QEMU's own translator. Without a limit its translation cache takes up to 1 GiB per machine.
     Tcg {
         tb_size_mib: u32,
     },
 }
 
-/// What the machine runs first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The firmware that the machine starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Firmware {
     Bios,
-    /// `code` is shared and read-only; `vars` belongs to this machine and is written by it.
-    Uefi {
-        code: PathBuf,
-        vars: PathBuf,
-    },
+    Uefi,
 }
 
-/// An image format. Named by whoever made the file; never probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The files of UEFI firmware.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UefiFiles {
+    /// Shared and read-only.
+    pub code: PathBuf,
+    /// The machine's own variables, which it writes.
+    pub vars: PathBuf,
+}
+
+/// An image format. Declared by the creator of the file; never probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Format {
     Raw,
     Qcow2,
 }
 
 impl Format {
-    /// QEMU's block driver of this name.
+    /// The name of QEMU's block driver.
     pub fn driver(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -100,63 +146,63 @@ impl Format {
     }
 }
 
-/// A disk on the virtio-scsi controller, at boot or plugged in later: the same description does for both.
+/// A disk on the virtio-scsi controller. The same description is used at boot and for hot plug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskSpec {
-    /// Becomes the device id, and the block node's name: letters, digits, `-`, `.`, `_`, first a letter, at most 31.
+    /// The device id and the block node's name: letters, digits, `-`, `.`, `_`, first a letter, at most 31 characters.
     pub id: String,
     pub file: PathBuf,
     pub format: Format,
-    /// The file below a qcow2 overlay. None means that there is none, whatever the overlay's header says.
+    /// The backing file of a qcow2 overlay. None means that there is none, regardless of the overlay's header.
     pub backing: Option<Backing>,
-    /// What the guest sees as the disk's serial number; at most [`MAX_SERIAL`] printable ASCII characters.
+    /// The disk's serial number in the guest; at most [`MAX_SERIAL`] printable ASCII characters.
     pub serial: String,
-    /// World wide name, if the guest shall see one.
+    /// The world wide name in the guest, if any.
     pub wwn: Option<u64>,
     /// The boot disk (at most one).
     pub boot: bool,
     pub read_only: bool,
-    /// SCSI target 0–254; None lets QEMU take the lowest free one. Firmware finds boot disks up to 31.
+    /// SCSI target 0–254; None: QEMU takes the lowest free one. Firmware finds boot disks up to 31.
     pub target: Option<u8>,
     pub cache: Cache,
 }
 
-/// The read-only file below an overlay.
+/// The read-only backing file of an overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backing {
     pub file: PathBuf,
     pub format: Format,
 }
 
-/// How the host keeps a disk's data on its way to the file. A guest's flush reaches the disk in every mode.
+/// How the host caches a disk's data. A guest's flush reaches the disk in every mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cache {
-    /// Through the host's page cache: base images are shared in memory by all overlays on them.
+    /// The host's page cache: all overlays on a base image share its pages in memory.
     #[default]
     Writeback,
-    /// O_DIRECT with Linux AIO. Not every file system has it (overlayfs and old tmpfs do not).
+    /// O_DIRECT with Linux AIO. Not supported by every file system (not by overlayfs and old tmpfs).
     Direct,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicSpec {
-    /// Becomes the device id: same rule as [`DiskSpec::id`].
+    /// The device id: same rule as [`DiskSpec::id`].
     pub id: String,
     pub tap: Tap,
     /// `52:54:00:…`, lower case.
     pub mac: String,
-    /// Told to the guest as the MTU to use.
+    /// The MTU advertised to the guest.
     pub mtu: Option<u16>,
-    /// 0–13, unique in the machine, fixed for the NIC's life: it decides the interface name in the guest.
+    /// 0–13, unique in the machine, fixed for the NIC's life: it determines the interface name in the guest.
     pub slot: u8,
 }
 
 /// A tap interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tap {
-    /// Opened by the launcher and handed to QEMU, which itself may not.
+    /// Opened by the launcher and passed to QEMU, which may not open it itself.
     Name(String),
-    /// An open descriptor of this number in the QEMU process.
+    /// The number of an open descriptor in the QEMU process.
     Fd(i32),
 }
 
@@ -166,23 +212,23 @@ pub struct FwCfg {
     pub file: PathBuf,
 }
 
-/// Where a machine's sockets and logs are. The directory belongs to this one machine.
+/// The paths of a machine's sockets and logs. The directory belongs to this machine only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachinePaths {
     pub directory: PathBuf,
-    /// The monitor the owner of the machine keeps open.
+    /// The monitor for the machine's owner, which keeps it open.
     pub qmp: PathBuf,
-    /// A second monitor for people and for rescue: a second client on one monitor only waits.
+    /// A second monitor for people and for rescue: a monitor serves one client at a time, a second one would only wait.
     pub rescue: PathBuf,
     pub guest_agent: PathBuf,
     pub serial_socket: PathBuf,
     pub serial_log: PathBuf,
-    /// What QEMU itself says.
+    /// QEMU's own output.
     pub stderr_log: PathBuf,
 }
 
 impl MachinePaths {
-    /// The usual names below `directory`. Names are short: unix socket paths end at 107 bytes.
+    /// The default names in `directory`. They are short, because a unix socket path is limited to 107 bytes.
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         let directory = directory.into();
         Self {
@@ -194,6 +240,12 @@ impl MachinePaths {
             stderr_log: directory.join("qemu.log"),
             directory,
         }
+    }
+
+    /// The same with the logs in another directory, which QEMU's user does not own: QEMU can write to the logs but not
+    /// replace them.
+    pub fn with_logs_in(self, folder: &Path) -> Self {
+        Self { serial_log: folder.join("serial.log"), stderr_log: folder.join("qemu.log"), ..self }
     }
 
     fn sockets(&self) -> [&Path; 4] {

@@ -1,21 +1,21 @@
-//! Power: what state a machine is in, and the ways to change it.
+//! Power: the state of a machine, and the operations that change it.
 //!
-//! With `-action shutdown=pause` a guest that switched itself off leaves QEMU behind in state
-//! [`RunState::Shutdown`], so "it is off, and not because we killed it" is readable after a restart of the caller.
-//! The *reason* is only in the [`SHUTDOWN`](crate::qmp::EventKind::Shutdown) event.
+//! With `-action shutdown=pause` a guest that powered itself off leaves QEMU in state [`RunState::Shutdown`], so that a
+//! guest's own shutdown can be distinguished from a kill after a restart of the caller. The *reason* is only in the
+//! [`SHUTDOWN`](crate::qmp::EventKind::Shutdown) event.
 //!
 //! ```text
 //!  launch ─▶ Prelaunch ─start─▶ Running ◀─start/stop─▶ Paused
 //!                                 │ ▲
 //!            guest off, powerdown ▼ │ reset + start
-//!                              Shutdown ──quit──▶ (process gone)
+//!                              Shutdown ──quit──▶ (process ended)
 //! ```
 
 use serde_json::{Value, json};
 
 use crate::qmp::{Qmp, QmpError, shorten};
 
-/// `query-status`, by what it means to us.
+/// The states of `query-status` that berth distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// Launched, no instruction executed yet.
@@ -23,15 +23,15 @@ pub enum RunState {
     Running,
     /// Stopped on request.
     Paused,
-    /// The guest has switched itself off.
+    /// The guest has powered itself off.
     Shutdown,
-    /// The guest's kernel gave up.
+    /// The guest's kernel panicked.
     GuestPanicked,
     /// Paused by QEMU itself: the host's disk is full or broken.
     IoError,
     /// QEMU or the accelerator failed: only a reset helps.
     InternalError,
-    /// Any other, in QEMU's words.
+    /// Any other, in QEMU's terms.
     Other(String),
 }
 
@@ -50,7 +50,7 @@ impl RunState {
     }
 }
 
-/// The state right now.
+/// Queries the current state.
 pub async fn run_state(qmp: &Qmp) -> Result<RunState, QmpError> {
     let answer = qmp.execute("query-status", Value::Null).await?;
     let Some(status) = answer.get("status").and_then(Value::as_str) else {
@@ -59,17 +59,17 @@ pub async fn run_state(qmp: &Qmp) -> Result<RunState, QmpError> {
     Ok(RunState::from_qemu(status))
 }
 
-/// Lets the guest's processors run: after launch, after [`stop`], after [`reset`]. Running already is fine.
+/// Starts the guest's CPUs: after launch, after [`stop`], after [`reset`]. Succeeds if they are already running.
 pub async fn start(qmp: &Qmp) -> Result<(), QmpError> {
     plain(qmp, "cont").await
 }
 
-/// Stops the guest's processors. Stopped already is fine.
+/// Stops the guest's CPUs. Succeeds if they are already stopped.
 pub async fn stop(qmp: &Qmp) -> Result<(), QmpError> {
     plain(qmp, "stop").await
 }
 
-/// Presses the power button. Whether the guest cares is seen in [`run_state`], or as a SHUTDOWN event.
+/// Presses the power button. The guest's reaction is visible in [`run_state`], or as a SHUTDOWN event.
 pub async fn powerdown(qmp: &Qmp) -> Result<(), QmpError> {
     plain(qmp, "system_powerdown").await
 }
@@ -79,9 +79,9 @@ pub async fn reset(qmp: &Qmp) -> Result<(), QmpError> {
     plain(qmp, "system_reset").await
 }
 
-/// Ends QEMU at once, as if the plug were pulled; what the guest flushed is on disk.
+/// Ends QEMU at once, like a power failure; data that the guest has flushed is on disk.
 ///
-/// A connection that ends instead of answering is success: QEMU may be quicker than its own reply.
+/// A connection that ends without a reply counts as success: QEMU may end before it sends its reply.
 pub async fn quit(qmp: &Qmp) -> Result<(), QmpError> {
     match plain(qmp, "quit").await {
         Err(QmpError::Disconnected { .. }) => Ok(()),
@@ -89,7 +89,7 @@ pub async fn quit(qmp: &Qmp) -> Result<(), QmpError> {
     }
 }
 
-/// How much memory the guest has left for itself after ballooning, in bytes.
+/// Queries the memory that the guest has after ballooning, in bytes.
 pub async fn balloon(qmp: &Qmp) -> Result<u64, QmpError> {
     let answer = qmp.execute("query-balloon", json!({})).await?;
     answer

@@ -1,8 +1,8 @@
-//! Whether `/dev/kvm` is worth using: measured, because it may be there and be slow.
+//! Whether `/dev/kvm` is worth using: measured, because it may exist but be slow.
 //!
-//! On some (nested) hosts the device opens, answers API version 12, runs a guest, and emulates every instruction:
-//! 1.7 million a second were seen, a hundredth of what QEMU's own translator does. So a loop of known length is run
-//! in a guest of one page, and its speed decides.
+//! On some (nested) hosts the device opens, returns API version 12, runs a guest, and emulates every instruction: at
+//! 1.7 million per second in one measurement, a hundredth of the speed of QEMU's own translator. So the probe runs a
+//! loop of known length in a guest of one page and decides by its speed.
 
 #[cfg(target_arch = "x86_64")]
 mod kvm;
@@ -14,23 +14,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Below this, QEMU's translator (some 200–500 million such instructions a second) is the better choice. Hardware
-/// virtualisation, nested too, runs the loop at a thousand million and more.
+/// Below this, QEMU's translator (some 200–500 million such instructions per second) is the better choice. Hardware
+/// virtualisation, including nested, runs the loop at a thousand million per second and more.
 pub const MIN_MIPS: f64 = 100.0;
-/// The only version of the interface there ever was.
+/// The only version of the interface in existence.
 const API_VERSION: i32 = 12;
-/// For the whole measurement, which takes 60 ms where things work. A stuck one is left behind on its thread.
+/// The time limit for the whole measurement, which normally takes 60 ms. A measurement that hangs is abandoned on its
+/// thread.
 const LIMIT: Duration = Duration::from_secs(3);
 const DEVICE: &str = "/dev/kvm";
 
-/// What was found out.
+/// The result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvmProbe {
     /// Machines should run on KVM.
     pub usable: bool,
-    /// Why, or why not, for people.
+    /// Why it is usable or not, for people.
     pub reason: String,
-    /// Million guest instructions a second, where it came to that.
+    /// Million guest instructions per second, if the measurement got that far.
     pub mips: Option<f64>,
     pub api_version: Option<i32>,
 }
@@ -54,7 +55,8 @@ impl KvmProbe {
     }
 }
 
-/// Measures `/dev/kvm` of this machine. Takes about 60 ms, at most 3 s. Never fails: what fails is the reason.
+/// Measures `/dev/kvm` of this machine. Takes about 60 ms, at most 3 s. Never returns an error: a failure becomes the
+/// reason.
 pub async fn kvm() -> KvmProbe {
     if let Some(why) = not_openable(Path::new(DEVICE)) {
         return KvmProbe::unusable(why);
@@ -62,11 +64,11 @@ pub async fn kvm() -> KvmProbe {
     within(LIMIT, measure).await
 }
 
-/// On a thread of its own: KVM_RUN cannot be cancelled, and must not take one of the runtime's threads with it.
+/// Runs on its own thread: KVM_RUN cannot be cancelled, and must not block one of the runtime's threads.
 async fn within(limit: Duration, measure: fn() -> KvmProbe) -> KvmProbe {
     let (done, result) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("kvm-probe".to_owned()).spawn(move || {
-        // Nobody waits any more after the limit.
+        // After the limit there is no receiver.
         let _ = done.send(measure());
     });
     if let Err(error) = thread {

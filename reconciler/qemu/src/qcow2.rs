@@ -1,9 +1,8 @@
-//! Disk image files: what a stranger's file is ([`inspect`]), and new ones of our own ([`create`], [`create_overlay`],
-//! [`grow`]).
+//! Disk image files: inspecting foreign files ([`inspect`]), and creating and growing berth's own ([`create`],
+//! [`create_overlay`], [`grow`]).
 //!
-//! Works on headers alone: microseconds, no process, no guest data read. The format comes from whoever declared the
-//! file, never from a probe: a guest could write a qcow2 header into a raw disk and have the next boot open any file
-//! of the host.
+//! Reads and writes headers only: takes microseconds, no process, no guest data. The format is declared with the file,
+//! never probed: a guest could write a qcow2 header into a raw disk and have the next boot open any file of the host.
 //! Source: QEMU's `docs/interop/qcow2.txt`.
 
 mod create;
@@ -20,18 +19,18 @@ pub use create::{create, create_overlay};
 pub use grow::grow;
 pub use inspect::{inspect, virtual_size};
 
-/// The largest virtual size believed: more is a mistake or an attack.
+/// The maximum accepted virtual size: a larger one is a mistake or an attack.
 pub const MAX_VIRTUAL_SIZE: u64 = 64 << 40;
-/// Disks are made of sectors of this many bytes.
+/// The sector size of disks, in bytes.
 pub const SECTOR: u64 = 512;
 
-/// What a well-formed, self-contained image is.
+/// The properties of a well-formed, self-contained image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
     pub format: Format,
-    /// What a guest sees, in bytes.
+    /// The size that a guest sees, in bytes.
     pub virtual_size: u64,
-    /// Bytes in the file.
+    /// Size of the file in bytes.
     pub file_size: u64,
 }
 
@@ -68,7 +67,7 @@ pub enum InspectError {
     Truncated { what: &'static str },
 }
 
-/// Why an image could not be made or grown.
+/// Why an image could not be created or grown.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error("cannot write {}", path.display())]
@@ -85,7 +84,7 @@ pub enum ImageError {
     Shrink { path: PathBuf, from: u64, to: u64 },
     #[error("{} is open in a running QEMU: grow it there", path.display())]
     InUse { path: PathBuf },
-    /// Nothing was changed.
+    /// The file is unchanged.
     #[error("{} cannot be grown in place ({why}): use qemu-img resize", path.display())]
     NotInPlace { path: PathBuf, why: &'static str },
 }

@@ -1,7 +1,7 @@
 //! A QMP client over any byte stream.
 //!
 //! Deliberately untyped (`serde_json::Value`): QEMU adds events, fields and enum values with every release, and a
-//! client that must know them all breaks on the next one. What this crate needs of them is typed where it is used
+//! client that must know them all breaks on the next one. The parts that this crate needs are typed where they are used
 //! ([`crate::block`], [`crate::power`], [`Event::kind`]).
 //!
 //! One background task owns the stream:
@@ -12,9 +12,9 @@
 //!   Events (any) ◀──event──── └──────┘
 //! ```
 //!
-//! *Guarantees*: an event QEMU sent before a reply is in every [`Events`] before `execute` returns that reply.
-//! Events are bounded: a slow reader is told how many it missed ([`Notice::Missed`]) and must look at the state
-//! instead. The task ends when the last handle is dropped, when QEMU goes away, or at the first malformed message.
+//! *Guarantees*: an event that QEMU sent before a reply is in every [`Events`] before `execute` returns that reply.
+//! Events are bounded: a slow reader receives the number of missed events ([`Notice::Missed`]) and must query the state
+//! instead. The task ends when the last handle is dropped, when QEMU disconnects, or at the first malformed message.
 
 mod connection;
 mod event;
@@ -36,14 +36,14 @@ use connection::{Ended, Request};
 pub use event::{Event, EventKind, Events, Notice};
 pub(crate) use frame::{FrameError, Frames};
 
-/// How long a command may take unless the caller says otherwise. Generous: of 100 QEMUs started at once on two
-/// cores under TCG, the slowest takes more than 7 s to answer its first command.
+/// The default time limit for a command. Generous: of 100 QEMUs started at once on two cores under TCG, the slowest
+/// takes more than 7 s to reply to its first command.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Events kept for a reader that does not read.
+/// The number of events buffered for a reader that does not read.
 const EVENT_CAPACITY: usize = 64;
-/// Requests waiting to be written; more callers than that wait their turn.
+/// The number of queued requests; further callers wait.
 const REQUEST_CAPACITY: usize = 32;
-/// The longest message taken from QEMU. `query-qmp-schema`, the longest known answer, has about 250 KiB.
+/// The maximum length of a message from QEMU. `query-qmp-schema`, the longest known reply, has about 250 KiB.
 const MAX_MESSAGE: usize = 8 << 20;
 
 /// A monitor connection. Clones share it.
@@ -67,7 +67,7 @@ impl Drop for Shared {
     }
 }
 
-/// What QEMU says it is.
+/// The version that QEMU reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     pub major: u32,
@@ -77,7 +77,7 @@ pub struct Version {
     pub package: String,
 }
 
-/// Why a command has no result.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
     #[error("cannot connect to the monitor socket {}", path.display())]
@@ -90,7 +90,7 @@ pub enum QmpError {
     Timeout { command: String, after: Duration },
     #[error("the connection to QEMU ended ({detail}) before {command} was answered")]
     Disconnected { command: String, detail: String },
-    /// QEMU's own refusal.
+    /// QEMU refused the command.
     #[error("{command}: {desc} ({class})")]
     Refused { command: String, class: String, desc: String },
     #[error("{command}: QEMU answered with something else than expected: {detail}")]
@@ -98,12 +98,12 @@ pub enum QmpError {
 }
 
 impl QmpError {
-    /// QEMU knows no device of that name.
+    /// Whether QEMU knows no device of that name.
     pub fn is_device_not_found(&self) -> bool {
         matches!(self, Self::Refused { class, .. } if class == "DeviceNotFound")
     }
 
-    /// The machine can no longer be asked over this connection.
+    /// Whether this connection to the machine is unusable.
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Disconnected { .. } | Self::Connect { .. })
     }
@@ -118,8 +118,8 @@ impl Qmp {
         Self::over(stream).await
     }
 
-    /// Greets and negotiates over a connected stream, then hands back the handle and the events from the very
-    /// first one on.
+    /// Reads the greeting and negotiates over a connected stream, then returns the handle and all events from the first
+    /// one on.
     pub async fn over<S>(stream: S) -> Result<(Self, Events), QmpError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -127,7 +127,7 @@ impl Qmp {
         Self::over_within(stream, DEFAULT_TIMEOUT).await
     }
 
-    /// [`Qmp::over`] with a limit on how long the greeting and the negotiation may take (each).
+    /// Does the same as [`Qmp::over`], with a time limit for the greeting and for the negotiation (each).
     pub async fn over_within<S>(stream: S, limit: Duration) -> Result<(Self, Events), QmpError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -157,8 +157,8 @@ impl Qmp {
 
     /// Runs one command with its own time limit.
     ///
-    /// After a timeout the command may still take effect: look at the state before repeating it. Dropping the
-    /// future has the same meaning.
+    /// After a timeout the command may still take effect: query the state before repeating it. The same applies if the
+    /// future is dropped.
     pub async fn execute_within(
         &self,
         command: &str,
@@ -183,7 +183,7 @@ impl Qmp {
         }
     }
 
-    /// A new reader of events from now on. After the connection ended it yields nothing.
+    /// Returns a new reader of future events. After the connection has ended it yields nothing.
     pub fn events(&self) -> Events {
         match self.shared.events.upgrade() {
             Some(sender) => Events::new(sender.subscribe()),
@@ -202,7 +202,7 @@ impl Qmp {
     /// Waits until the connection has ended.
     pub async fn closed(&self) {
         let mut ended = self.shared.ended.clone();
-        // An error means that the task is gone, which is an end too.
+        // An error means that the task has ended, and with it the connection.
         let _ = ended.wait_for(Option::is_some).await;
     }
 
@@ -226,7 +226,7 @@ fn version_of(greeting: &Value) -> Option<Version> {
     })
 }
 
-/// Untrusted JSON for an error message.
+/// Shortens untrusted JSON for an error message.
 pub(crate) fn shorten(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(200) {

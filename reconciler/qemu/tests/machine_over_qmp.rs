@@ -1,4 +1,4 @@
-//! The same stories told to a fake QEMU and, where it is installed, to the real one.
+//! The same scenarios with a fake QEMU and, if it is installed, the real one.
 //!
 //! The real one runs under TCG with no operating system: a BIOS that finds nothing to boot.
 
@@ -10,7 +10,8 @@ use berth_qemu::block::{self, BlockError, Unplugged};
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits};
 use berth_qemu::machine::{
-    Accelerator, Backing, Cache, DiskSpec, Firmware, Format, MachinePaths, MachineSpec,
+    Accelerator, Backing, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachineFiles, MachinePaths,
+    MachineSpec,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::{LaunchError, LocalHypervisor};
@@ -23,7 +24,7 @@ const MIB: u64 = 1 << 20;
 /// A host with one machine description and its files.
 struct Bench {
     host: Arc<dyn Hypervisor>,
-    spec: MachineSpec,
+    spec: LaunchSpec,
     directory: tempfile::TempDir,
     real: bool,
 }
@@ -44,33 +45,33 @@ impl Bench {
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))
             .expect("ours");
         qcow2::create(&directory.path().join("boot.qcow2"), 64 * MIB).expect("a new disk");
-        let spec = MachineSpec {
-            instance: format!("{}", directory.path().file_name().expect("named").display()).replace('.', "t"),
-            name: "web, the first".to_owned(),
-            uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
-            cpus: 1,
-            memory_bytes: 64 * MIB,
-            accelerator: Accelerator::Tcg { tb_size_mib: 32 },
-            firmware: Firmware::Bios,
-            machine_type: "pc-q35-7.2".to_owned(),
-            cpu_model: "qemu64".to_owned(),
-            disks: vec![disk(directory.path(), "boot", true)],
-            nics: vec![],
-            seed: None,
-            fw_cfg: vec![],
-            paths: MachinePaths::in_directory(directory.path().join("run")),
-            vnc_socket: None,
+        let spec = LaunchSpec {
+            machine: MachineSpec {
+                instance: format!("{}", directory.path().file_name().expect("named").display())
+                    .replace('.', "t"),
+                name: "web, the first".to_owned(),
+                uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
+                cpus: 1,
+                memory_bytes: 64 * MIB,
+                accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+                firmware: Firmware::Bios,
+                machine_type: "pc-q35-7.2".to_owned(),
+                cpu_model: "qemu64".to_owned(),
+                disks: vec![disk(directory.path(), "boot", true)],
+                nics: vec![],
+            },
+            files: MachineFiles::new(MachinePaths::in_directory(directory.path().join("run"))),
         };
         Self { host, spec, directory, real }
     }
 
     async fn launch(&self) -> (Qmp, Events) {
         self.host.launch(&self.spec, Limits::default()).await.expect("launched");
-        self.host.connect(&self.spec.paths).await.expect("connected")
+        self.host.connect(&self.spec.files.paths).await.expect("connected")
     }
 
     async fn end(&self) {
-        let process = self.host.find(&self.spec.instance).await.expect("listed");
+        let process = self.host.find(&self.spec.machine.instance).await.expect("listed");
         if let Some(process) = process {
             self.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
         }
@@ -120,15 +121,15 @@ async fn a_launched_machine_waits_for_its_start_then_runs_pauses_and_ends() {
         let (qmp, mut events) = bench.launch().await;
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Prelaunch);
         power::start(&qmp).await.expect("started");
-        // What QEMU said before its answer is there when the answer is.
+        // Events that QEMU sent before its reply are available together with the reply.
         let Some(Notice::Event(first)) = events.try_next() else { panic!("no event before the answer") };
         assert_eq!(first.kind(), EventKind::Resume);
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Running);
         power::start(&qmp).await.expect("starting twice is fine");
         power::stop(&qmp).await.expect("stopped");
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Paused);
-        assert_eq!(power::balloon(&qmp).await.expect("size"), bench.spec.memory_bytes);
-        let process = bench.host.find(&bench.spec.instance).await.expect("listed").expect("runs");
+        assert_eq!(power::balloon(&qmp).await.expect("size"), bench.spec.machine.memory_bytes);
+        let process = bench.host.find(&bench.spec.machine.instance).await.expect("listed").expect("runs");
         power::quit(&qmp).await.expect("ended");
         tokio::time::timeout(Duration::from_secs(10), bench.host.exited(&process))
             .await
@@ -145,11 +146,11 @@ async fn a_restarted_caller_finds_the_same_process_and_state() {
     for bench in Bench::all() {
         let (qmp, events) = bench.launch().await;
         power::start(&qmp).await.expect("started");
-        let before = bench.host.find(&bench.spec.instance).await.expect("listed");
+        let before = bench.host.find(&bench.spec.machine.instance).await.expect("listed");
         drop((qmp, events));
-        let after = bench.host.find(&bench.spec.instance).await.expect("listed");
+        let after = bench.host.find(&bench.spec.machine.instance).await.expect("listed");
         assert_eq!(before, after);
-        let (qmp, _events) = bench.host.connect(&bench.spec.paths).await.expect("connected again");
+        let (qmp, _events) = bench.host.connect(&bench.spec.files.paths).await.expect("connected again");
         assert_eq!(power::run_state(&qmp).await.expect("state"), RunState::Running);
         bench.end().await;
     }
@@ -185,7 +186,7 @@ async fn a_disk_is_plugged_grown_and_unplugged_and_every_step_may_be_repeated() 
         assert_eq!(block::disks(&qmp).await.expect("disks").len(), 1);
         let mut file = std::fs::File::open(&data.file).expect("still there");
         assert_eq!(qcow2::virtual_size(&mut file).expect("readable"), 32 * MIB);
-        // Released means that another may have it.
+        // After the release another device can use the file.
         bench.plug(&qmp, &DiskSpec { id: "again".to_owned(), ..data }).await.expect("plugged");
         bench.end().await;
     }
@@ -197,13 +198,13 @@ async fn what_a_crash_left_half_done_is_finished() {
         let (qmp, _events) = bench.launch().await;
         let data = bench.new_disk("data");
         bench.plug(&qmp, &data).await.expect("plugged");
-        // Crashed between device_del and blockdev-del.
+        // A crash between device_del and blockdev-del.
         qmp.execute("device_del", json!({"id": "data"})).await.expect("asked");
         assert_eq!(
             block::unplug(&qmp, "data", Duration::from_secs(10)).await.expect("done"),
             Unplugged::Released
         );
-        // Crashed between blockdev-add and device_add.
+        // A crash between blockdev-add and device_add.
         let node = json!({"driver": "qcow2", "node-name": "data", "file": {"driver": "file", "filename": data.file}});
         qmp.execute("blockdev-add", node).await.expect("added");
         bench.plug(&qmp, &data).await.expect("plugged");
@@ -250,7 +251,7 @@ async fn an_overlay_reads_through_to_its_base_and_grows_beyond_it() {
         let file = bench.directory.path().join("top.qcow2");
         let backing = Backing { file: base.file, format: Format::Qcow2 };
         qcow2::create_overlay(&file, 20 * MIB, &backing).expect("an overlay");
-        // The same base under a name that the overlay does not know: QEMU then describes the disk in JSON.
+        // The same base by a name that differs from the one in the overlay: QEMU then describes the disk in JSON.
         let moved = bench.directory.path().join("moved.qcow2");
         std::fs::hard_link(&backing.file, &moved).expect("linked");
         let backing = Backing { file: moved, ..backing };
@@ -273,15 +274,15 @@ async fn an_overlay_reads_through_to_its_base_and_grows_beyond_it() {
 #[tokio::test]
 async fn a_machine_that_cannot_start_says_why_and_leaves_no_process() {
     for mut bench in Bench::all() {
-        bench.spec.disks.push(disk(bench.directory.path(), "missing", false));
+        bench.spec.machine.disks.push(disk(bench.directory.path(), "missing", false));
         let outcome = bench.host.launch(&bench.spec, Limits::default()).await;
         match outcome {
             Err(LaunchError::Exited { stderr, .. }) => assert!(stderr.contains("No such file"), "{stderr}"),
-            // Files are handed over before the launch.
+            // File ownership changes before the launch.
             Err(LaunchError::Prepare { path, .. }) => assert!(path.ends_with("missing.qcow2")),
             other => panic!("{other:?}"),
         }
-        assert_eq!(bench.host.find(&bench.spec.instance).await.expect("listed"), None);
+        assert_eq!(bench.host.find(&bench.spec.machine.instance).await.expect("listed"), None);
     }
 }
 
@@ -290,8 +291,8 @@ async fn two_machines_never_have_one_disk() {
     for bench in Bench::all() {
         let (_qmp, _events) = bench.launch().await;
         let mut second = bench.spec.clone();
-        second.instance.push('b');
-        second.paths = MachinePaths::in_directory(bench.directory.path().join("second"));
+        second.machine.instance.push('b');
+        second.files.paths = MachinePaths::in_directory(bench.directory.path().join("second"));
         match bench.host.launch(&second, Limits::default()).await {
             Err(LaunchError::Exited { stderr, .. }) => assert!(stderr.contains("lock"), "{stderr}"),
             other => panic!("{other:?}"),
@@ -307,11 +308,12 @@ async fn a_second_client_of_one_monitor_waits_and_the_error_says_so() {
     for bench in Bench::all() {
         let (qmp, _events) = bench.launch().await;
         if bench.real {
-            let stream = tokio::net::UnixStream::connect(&bench.spec.paths.qmp).await.expect("accepted");
+            let stream =
+                tokio::net::UnixStream::connect(&bench.spec.files.paths.qmp).await.expect("accepted");
             let outcome = Qmp::over_within(stream, Duration::from_millis(300)).await;
             assert!(matches!(outcome, Err(QmpError::NoGreeting { .. })), "{outcome:?}");
             let (rescue, _) =
-                Qmp::connect(&bench.spec.paths.rescue).await.expect("the second monitor is free");
+                Qmp::connect(&bench.spec.files.paths.rescue).await.expect("the second monitor is free");
             assert_eq!(power::run_state(&rescue).await.expect("state"), RunState::Prelaunch);
         }
         assert_eq!(power::run_state(&qmp).await.expect("the first is served"), RunState::Prelaunch);
@@ -332,7 +334,7 @@ async fn a_reset_machine_starts_over() {
     }
 }
 
-/// What QEMU refuses, the fake refuses in the same words: class and text are compared between the two.
+/// The fake refuses invalid requests like QEMU: class and text are compared between the two.
 #[tokio::test]
 async fn refusals_read_the_same_from_both() {
     let commands = [

@@ -1,4 +1,4 @@
-//! What only a real process can show. Where QEMU is not installed these tests say so and end.
+//! Behaviour that only a real process has. If QEMU is not installed, these tests print that and end.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use berth_qemu::hypervisor::{Hypervisor, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
-use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, MachinePaths, MachineSpec};
+use berth_qemu::machine::{
+    Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, LaunchSpec, MachineFiles, MachinePaths,
+    MachineSpec, UefiFiles,
+};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
 use berth_qemu::qmp::{EventKind, Events, Notice};
@@ -23,7 +26,7 @@ impl Bench {
         let installation = match Installation::discover().await {
             Ok(installation) => installation,
             Err(error) => {
-                eprintln!("nothing to test: {error}");
+                eprintln!("skipped: {error}");
                 return None;
             }
         };
@@ -33,24 +36,23 @@ impl Bench {
         Some(Self { host, installation, directory })
     }
 
-    fn spec(&self, name: &str) -> MachineSpec {
+    fn spec(&self, name: &str) -> LaunchSpec {
         let machine_type = self.installation.q35.clone().expect("every x86 QEMU has q35");
-        MachineSpec {
-            instance: format!("{name}-{}", std::process::id()),
-            name: name.to_owned(),
-            uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
-            cpus: 2,
-            memory_bytes: 64 << 20,
-            accelerator: Accelerator::Tcg { tb_size_mib: 32 },
-            firmware: Firmware::Bios,
-            machine_type,
-            cpu_model: "max".to_owned(),
-            disks: vec![],
-            nics: vec![],
-            seed: None,
-            fw_cfg: vec![],
-            paths: MachinePaths::in_directory(self.directory.path().join(name)),
-            vnc_socket: None,
+        LaunchSpec {
+            machine: MachineSpec {
+                instance: format!("{name}-{}", std::process::id()),
+                name: name.to_owned(),
+                uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
+                cpus: 2,
+                memory_bytes: 64 << 20,
+                accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+                firmware: Firmware::Bios,
+                machine_type,
+                cpu_model: "max".to_owned(),
+                disks: vec![],
+                nics: vec![],
+            },
+            files: MachineFiles::new(MachinePaths::in_directory(self.directory.path().join(name))),
         }
     }
 
@@ -80,22 +82,24 @@ async fn the_installation_names_version_machine_types_and_firmware() {
 async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     let Some(bench) = Bench::new().await else { return };
     let mut spec = bench.spec("every, thing");
-    spec.instance = format!("everything-{}", std::process::id());
+    spec.machine.instance = format!("everything-{}", std::process::id());
     if let Some(uefi) = bench.installation.uefi.iter().find(|f| !f.secure_boot) {
         std::fs::copy(&uefi.vars_template, bench.file("vars.fd")).expect("copied");
-        spec.firmware = Firmware::Uefi { code: uefi.code.clone(), vars: bench.file("vars.fd") };
+        spec.machine.firmware = Firmware::Uefi;
+        spec.files.uefi = Some(UefiFiles { code: uefi.code.clone(), vars: bench.file("vars.fd") });
     }
     for name in ["seed.img", "raw.img"] {
         std::fs::write(bench.file(name), vec![0; 1 << 20]).expect("written");
     }
     std::fs::write(bench.file("config.ign"), "{}").expect("written");
-    spec.seed = Some(bench.file("seed.img"));
-    spec.fw_cfg = vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: bench.file("config.ign") }];
-    spec.vnc_socket = Some(spec.paths.directory.join("vnc.sock"));
+    spec.files.seed = Some(bench.file("seed.img"));
+    spec.files.fw_cfg =
+        vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: bench.file("config.ign") }];
+    spec.files.vnc_socket = Some(spec.files.paths.directory.join("vnc.sock"));
     for n in 0..20 {
         let file = bench.file(&format!("disk{n}.qcow2"));
         qcow2::create(&file, 1 << 30).expect("created");
-        spec.disks.push(DiskSpec {
+        spec.machine.disks.push(DiskSpec {
             id: format!("disk{n}"),
             file,
             format: Format::Qcow2,
@@ -112,7 +116,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(200) };
     let process = bench.host.launch(&spec, limits).await.expect("launched");
     eprintln!("launched in {:?}", start.elapsed());
-    let (qmp, _events) = bench.host.connect(&spec.paths).await.expect("connected");
+    let (qmp, _events) = bench.host.connect(&spec.files.paths).await.expect("connected");
     assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Prelaunch);
     let disks = block::disks(&qmp).await.expect("disks");
     assert_eq!(disks.len(), 21);
@@ -131,7 +135,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     }
     let session = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(process.pid))).expect("it runs");
     assert_eq!(session.as_raw(), process.pid);
-    // Nothing of ours is open in there.
+    // No descriptor of the test process is open in QEMU.
     let own = format!("/proc/{}/fd", process.pid);
     for entry in std::fs::read_dir(own).expect("it runs").flatten() {
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
@@ -150,7 +154,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     let found = listed.iter().find(|q| q.identity == process).expect("it is listed");
     assert_eq!(
         (found.instance.as_deref(), found.name.as_deref()),
-        (Some(spec.instance.as_str()), Some("every, thing"))
+        (Some(spec.machine.instance.as_str()), Some("every, thing"))
     );
     let cgroups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).expect("it runs");
     eprintln!("{cgroups}");
@@ -170,11 +174,12 @@ async fn a_guest_that_reads_nothing_to_boot_shows_its_firmware_on_the_serial_lin
     let Some(bench) = Bench::new().await else { return };
     let spec = bench.spec("serial");
     let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
-    let (qmp, _events) = bench.host.connect(&spec.paths).await.expect("connected");
+    let (qmp, _events) = bench.host.connect(&spec.files.paths).await.expect("connected");
     power::start(&qmp).await.expect("started");
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let text = berth_qemu::process::last_lines(&spec.paths.serial_log, 100, 1 << 16).expect("readable");
+        let text =
+            berth_qemu::process::last_lines(&spec.files.paths.serial_log, 100, 1 << 16).expect("readable");
         if text.contains("SeaBIOS") {
             break;
         }
@@ -184,7 +189,7 @@ async fn a_guest_that_reads_nothing_to_boot_shows_its_firmware_on_the_serial_lin
     bench.host.kill(&process, Duration::from_secs(5)).await.expect("killed");
 }
 
-/// Switches the machine off by the chipset's power register, as ACPI would.
+/// Powers the machine off by the chipset's power register, as ACPI would.
 const POWER_OFF: [u8; 9] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xeb, 0xfe];
 
 async fn shut_down(events: &mut Events) -> EventKind {
@@ -208,13 +213,13 @@ async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_a
     sector[510..512].copy_from_slice(&[0x55, 0xaa]);
     std::fs::write(bench.file("boot.raw"), sector).expect("written");
     let mut spec = bench.spec("off");
-    // Booted by its mark, not by its place.
+    // Selected as the boot disk by its flag, not by its position.
     for (id, boot) in [("first", false), ("second", true)] {
         let file = bench.file(if boot { "boot.raw" } else { "blank.raw" });
         if !boot {
             std::fs::write(&file, vec![0; 1 << 20]).expect("written");
         }
-        spec.disks.push(DiskSpec {
+        spec.machine.disks.push(DiskSpec {
             id: id.to_owned(),
             file,
             format: Format::Raw,
@@ -228,13 +233,13 @@ async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_a
         });
     }
     let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");
-    let (qmp, mut events) = bench.host.connect(&spec.paths).await.expect("connected");
+    let (qmp, mut events) = bench.host.connect(&spec.files.paths).await.expect("connected");
     power::start(&qmp).await.expect("started");
     let end = shut_down(&mut events).await;
     assert_eq!(end, EventKind::Shutdown { by_guest: true, reason: "guest-shutdown".to_owned() });
     drop((qmp, events));
-    // Whoever comes later can still see it.
-    let (qmp, mut events) = bench.host.connect(&spec.paths).await.expect("connected");
+    // A later caller can still observe it.
+    let (qmp, mut events) = bench.host.connect(&spec.files.paths).await.expect("connected");
     assert!(bench.host.is_alive(&process).await.expect("asked"));
     assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Shutdown);
     power::reset(&qmp).await.expect("reset");
@@ -253,7 +258,9 @@ fn a_machine_outlives_who_launched_it() {
         runtime.block_on(async {
             let bench = Bench::new().await.expect("seen before");
             let paths = MachinePaths::in_directory(Path::new(&directory).join("run"));
-            let spec = MachineSpec { instance: "outlives".to_owned(), paths, ..bench.spec("outlives") };
+            let mut spec = bench.spec("outlives");
+            spec.machine.instance = "outlives".to_owned();
+            spec.files.paths = paths;
             bench.host.launch(&spec, Limits::default()).await.expect("launched");
         });
         return;

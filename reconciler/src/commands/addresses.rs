@@ -7,7 +7,7 @@ use nix::ifaddrs::getifaddrs;
 
 use crate::cli::AgentOptions;
 
-/// Every address of this machine but loopback and link-local ones, in a fixed order.
+/// Returns every address of this machine except loopback and link-local ones, in a fixed order.
 pub(super) fn own() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
     let address = |interface: nix::ifaddrs::InterfaceAddress| {
@@ -25,15 +25,16 @@ pub(super) fn own() -> Vec<IpAddr> {
     own
 }
 
-/// The address other machines most likely reach this one at: that of the default route, else the first there is.
+/// Returns the address at which other machines most likely reach this one: that of the default route, else the
+/// first one.
 pub(super) fn outward() -> Option<IpAddr> {
     leaves_from(ANYWHERE).map(IpAddr::V4).or_else(|| own().into_iter().next())
 }
 
-/// An address for documentation: nobody's, so only a default route leads there.
+/// An address for documentation, which no machine has, so that only a default route leads there.
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 
-/// The address packets to there leave from. Nothing is sent, only the routing table is asked.
+/// Returns the source address of packets to `to`. Nothing is sent; this only queries the routing table.
 fn leaves_from(to: SocketAddr) -> Option<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect(to).ok()?;
@@ -43,9 +44,9 @@ fn leaves_from(to: SocketAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// The address other hosts reach this one at; None where the default route tells.
+/// Returns the address at which other hosts reach this one; None if the default route determines it.
 ///
-/// *Errors:* the one that was given is not this machine's.
+/// *Errors:* the given address is not this machine's.
 pub(super) fn of_this_machine(
     options: &AgentOptions,
     control_plane: Option<SocketAddr>,
@@ -65,6 +66,8 @@ pub(super) fn of_this_machine(
 
 #[cfg(test)]
 mod tests {
+    use berth_host::linux::UidRange;
+
     use super::*;
 
     #[test]
@@ -79,6 +82,10 @@ mod tests {
             cpu_overcommit: 4,
             address,
             public_interface: None,
+            image_dirs: Vec::new(),
+            image_allow: Vec::new(),
+            guest_allow: Vec::new(),
+            qemu_uid_range: UidRange::default(),
         }
     }
 

@@ -1,29 +1,27 @@
-//! This machine's agent, under whichever control plane is in charge: it goes on to the next one by itself.
+//! This machine's agent, under whichever control plane is in charge: it follows its site to the next one by itself.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use berth_agent::{
-    AgentConfig, AgentError,
-    system::linux::{LinuxSystem, record},
-};
-use berth_api::site::{Standing, judge};
+use berth_agent::{AgentConfig, AgentError};
+use berth_api::site::{Authority, authority};
+use berth_host::linux::{LinuxSystem, record};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{credential::Credential, graduate, one_connection::client_of, site};
 
-/// How soon what did not work is tried again.
+/// The delay before a failed attempt is repeated.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// Where an agent's control plane is.
+/// The control plane of an agent.
 pub(super) enum Where {
-    /// This process serves it.
+    /// Served by this process.
     Here(Client),
-    /// A kubeconfig that was named leads to it.
+    /// Reached with the kubeconfig that the options name.
     Named(Client),
-    /// This host has joined it.
+    /// Joined by this host.
     Joined(Box<Credential>),
 }
 
@@ -45,9 +43,9 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Runs the agent where it belongs, and goes with its site.
+    /// Runs the agent under its control plane, and follows its site.
     ///
-    /// *Errors:* what ends an agent.
+    /// *Errors:* those that end an agent.
     pub(super) async fn run(&self, mut at: Where, cancel: &CancellationToken) -> anyhow::Result<()> {
         while !cancel.is_cancelled() {
             let client = client(&at).await?;
@@ -64,15 +62,16 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs the agent of `berth up`: under its own control plane while that is in charge, else where this host joined.
+    /// Runs the agent of `berth up`: under its own control plane while that is in charge, else under the one this
+    /// host joined.
     ///
-    /// *Errors:* what ends an agent.
+    /// *Errors:* those that end an agent.
     pub(super) async fn run_beside(&self, own: &Client, cancel: &CancellationToken) -> anyhow::Result<()> {
         while !cancel.is_cancelled() {
             let at = match self.standing(own).await {
-                Some(Standing::Commands(_)) => Where::Here(own.clone()),
-                // Notes which term it is before anything else, ends at once, and follows.
-                Some(Standing::Moved(_)) if self.leads_elsewhere(own).await => Where::Here(own.clone()),
+                Some(Authority::InCharge(_)) => Where::Here(own.clone()),
+                // The agent records the term before anything else, ends at once, and follows.
+                Some(Authority::Moved(_)) if self.leads_elsewhere(own).await => Where::Here(own.clone()),
                 _ => match self.credential() {
                     Some(credential) => Where::Joined(Box::new(credential)),
                     None => {
@@ -106,7 +105,9 @@ impl Machine {
 
     async fn agent(&self, at: &Where, client: &Client, cancel: &CancellationToken) -> Result<(), AgentError> {
         let system = Arc::clone(&self.system);
-        let running = berth_agent::run(self.config.clone(), client.clone(), system, cancel.clone());
+        let config =
+            AgentConfig { beside_control_plane: matches!(at, Where::Here(_)), ..self.config.clone() };
+        let running = berth_agent::run(config, client.clone(), system, cancel.clone());
         match at {
             Where::Joined(credential) => tokio::select! {
                 ended = running => ended,
@@ -116,7 +117,8 @@ impl Machine {
         }
     }
 
-    /// Goes where the ticket leads that lies where this host was; tried until it works, because what runs goes on.
+    /// Joins the control plane of the ticket that the host's former control plane holds; retried until it works,
+    /// because guests keep running.
     async fn follow(&self, was: Where, client: &Client, cancel: &CancellationToken) -> Where {
         let host = &self.config.host_name;
         loop {
@@ -146,8 +148,8 @@ impl Machine {
         })
     }
 
-    /// Whether the control plane of this process leads this host where it has not joined: what it has may be from an
-    /// earlier move.
+    /// Whether this process's control plane has a ticket to a control plane that this host has not joined: the
+    /// host's credential may be from an earlier move.
     async fn leads_elsewhere(&self, own: &Client) -> bool {
         let Some(credential) = self.credential() else { return true };
         match graduate::ticket(own, &self.config.host_name).await {
@@ -156,18 +158,18 @@ impl Machine {
         }
     }
 
-    /// What the control plane of this process is to this host.
-    async fn standing(&self, own: &Client) -> Option<Standing> {
+    /// Returns the standing of this process's control plane towards this host.
+    async fn standing(&self, own: &Client) -> Option<Authority> {
         let kept = record::read(&self.state_dir).ok()?;
         match site::read(own).await.ok()? {
-            None => Some(judge(None, kept.as_ref())),
-            Some(Ok(site)) => Some(judge(Some(&site), kept.as_ref())),
+            None => Some(authority(None, kept.as_ref())),
+            Some(Ok(site)) => Some(authority(Some(&site), kept.as_ref())),
             Some(Err(_)) => None,
         }
     }
 
     async fn own_takes_charge(&self, own: &Client) {
-        while !matches!(self.standing(own).await, Some(Standing::Commands(_))) {
+        while !matches!(self.standing(own).await, Some(Authority::InCharge(_))) {
             tokio::time::sleep(site::LOOK_EVERY).await;
         }
     }

@@ -1,4 +1,4 @@
-//! `berth backup`, `berth restore`, `berth secrets`: what is done with the database of this machine's `berth up`.
+//! `berth backup`, `berth restore`, `berth secrets`: operations on the database of this machine's `berth up`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 
 use crate::cli::{BackupOptions, BackupSchedule, RestoreOptions, SecretsAction, SecretsOptions, StateDir};
 
-use super::up::CONTROL_PLANE;
+use super::state_dir::{self, CONTROL_PLANE};
 
-/// More often, and a slow folder would be written to all the time.
+/// The shortest interval: with a shorter one, a slow folder would be written to all the time.
 const LEAST: Duration = Duration::from_secs(60);
 
 fn control_plane(state: &StateDir) -> PathBuf {
@@ -24,7 +24,9 @@ pub(super) fn run(options: &BackupOptions) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{}", made.file.display()).context("printing")?;
     eprintln!("revision {}, {} rows, {} bytes, verified", made.revision, made.rows, made.bytes);
     if made.with_keys {
-        eprintln!("it holds the key of Secrets, the CA and the tokens: whoever can read it is administrator");
+        eprintln!(
+            "it holds the key of Secrets, the CA and the tokens: read access to it is administrator access"
+        );
     } else {
         eprintln!(
             "Secrets in it are encrypted, and the key is not in it: keep a copy of {} elsewhere, or back up with \
@@ -36,11 +38,20 @@ pub(super) fn run(options: &BackupOptions) -> anyhow::Result<()> {
 }
 
 pub(super) fn restore(options: &RestoreOptions) -> anyhow::Result<()> {
-    let state_dir = super::host::prepare(&options.state.state_dir)?;
+    let state_dir = state_dir::prepare(&options.state.state_dir)?;
     let directory = state_dir.join(CONTROL_PLANE);
+    // The mark comes first: whatever interrupts the restore, hosts report their inventories before anything is
+    // placed again.
+    let fresh = !crate::recovery::is_marked(&directory);
+    crate::recovery::mark(&directory)?;
     let how = berth_apiserver::RestoreOptions { replace: options.replace, key: options.key.clone() };
-    let done = berth_apiserver::restore(&options.file, &directory, &how)
-        .with_context(|| format!("restoring {} to {}", options.file.display(), directory.display()))?;
+    let done = berth_apiserver::restore(&options.file, &directory, &how);
+    // A rejected restore changed nothing; an interrupted one must be repeated before a start, and marks again.
+    if done.is_err() && fresh {
+        crate::recovery::unmark(&directory)?;
+    }
+    let done =
+        done.with_context(|| format!("restoring {} to {}", options.file.display(), directory.display()))?;
     eprintln!("restored revision {}; revisions go on from {}", done.revision, done.goes_on_from);
     if let Some(aside) = done.aside {
         eprintln!("the database that was there is {}", aside.display());
@@ -50,7 +61,10 @@ pub(super) fn restore(options: &RestoreOptions) -> anyhow::Result<()> {
             "CA and tokens are those of this machine: if it had none, kubeconfigs and hosts need new ones"
         );
     }
-    eprintln!("start it with `berth up`");
+    eprintln!(
+        "start it with `berth up`: each host in it reports its VMs before anything is placed; one that is gone for good keeps \
+         its VMs from being placed until `berth host forget NAME --lost`"
+    );
     Ok(())
 }
 
@@ -67,9 +81,9 @@ pub(super) fn secrets(options: &SecretsOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The schedule of `berth up`, if there is to be one.
+/// Returns the schedule of `berth up`, if the options ask for one.
 ///
-/// *Errors:* a folder that is none.
+/// *Errors:* the path is not a folder.
 pub(super) fn schedule(options: &BackupSchedule) -> anyhow::Result<Option<berth_apiserver::BackupSchedule>> {
     let Some(folder) = options.backup_to.clone() else { return Ok(None) };
     let every = options.backup_every.0;

@@ -1,4 +1,4 @@
-//! A client of a control plane.
+//! Clients of a control plane.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -10,22 +10,23 @@ use kube::{
 
 use crate::{cli::Connection, one_connection::client_of};
 
-/// The client the options name.
+/// Returns the client the options name.
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn client(connection: &Connection) -> anyhow::Result<Client> {
     client_of(config(connection).await?)
 }
 
-/// Where the control plane of a configuration is, if its name can be looked up.
-pub(super) async fn address(config: &Config) -> Option<SocketAddr> {
+/// Returns the addresses of a configuration's control plane; none if its name cannot be resolved.
+pub(super) async fn addresses(config: &Config) -> Vec<SocketAddr> {
     let url = &config.cluster_url;
-    let host = url.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let mut found = tokio::net::lookup_host((host, url.port_u16().unwrap_or(443))).await.ok()?;
-    found.find(SocketAddr::is_ipv4)
+    let Some(host) = url.host() else { return Vec::new() };
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let found = tokio::net::lookup_host((host, url.port_u16().unwrap_or(443))).await;
+    found.map(Iterator::collect).unwrap_or_default()
 }
 
-/// The configuration the options name.
+/// Returns the configuration the options name.
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
@@ -43,18 +44,18 @@ pub(super) async fn config(connection: &Connection) -> anyhow::Result<Config> {
     }
 }
 
-/// The configuration of an administrator: the one the options name, else that of this machine's `berth up`.
+/// Returns an administrator's configuration: the one the options name, else that of this machine's `berth up`.
 ///
 /// *Errors:* no usable kubeconfig.
 pub(super) async fn admin(connection: &Connection, state_dir: &Path) -> anyhow::Result<Config> {
-    let local = state_dir.join(super::up::KUBECONFIG);
+    let local = state_dir.join(super::state_dir::KUBECONFIG);
     if !is_named(connection) && local.exists() {
         return config(&Connection { kubeconfig: Some(local), context: None }).await;
     }
     config(connection).await
 }
 
-/// Whether the options say which control plane, rather than leave it to be found.
+/// Whether the options name a control plane, rather than leave it to the defaults.
 pub(super) fn is_named(connection: &Connection) -> bool {
     connection.kubeconfig.is_some() || connection.context.is_some()
 }

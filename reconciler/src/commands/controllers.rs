@@ -1,16 +1,20 @@
 //! `berth controllers`: the controllers on a Kubernetes control plane, one leader at a time.
 
-use crate::{cli::ControllersOptions, controllers, install, leader, site};
+use berth_controllers as controllers;
+
+use crate::{cli::ControllersOptions, install, leader, site};
 
 use super::{connect, signals};
 
 pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     let cancel = signals::cancel_on_signal()?;
+    let tenants = options.tenants.networks()?;
     let client = connect::client(&options.connection).await?;
-    if let (Some(private), Some(public)) = (options.private_cidr, options.public_cidr) {
-        install::defaults(&client, &private.to_string(), &public.to_string()).await?;
+    if let Some(public) = options.public_cidr {
+        install::defaults(&client, &public.to_string()).await?;
     }
-    let config = controllers::Config { filling: options.placement.placement, ..controllers::Config::new() };
+    let config =
+        controllers::Config { placement: options.placement.placement, tenants, ..controllers::Config::new() };
     let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
     let clock = config.clock.clone();
     leader::run(client.clone(), &identity, clock, cancel, |leading| {

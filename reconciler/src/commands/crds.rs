@@ -1,4 +1,4 @@
-//! `berth crds`: prints what a Kubernetes control plane needs to serve berth's kinds.
+//! `berth crds`: prints the objects that a Kubernetes control plane needs to serve berth's kinds.
 
 use std::io::Write;
 
@@ -9,8 +9,8 @@ use crate::cli::CrdsOptions;
 
 pub(super) fn run(options: &CrdsOptions) -> anyhow::Result<()> {
     let mut objects = manifests::all();
-    if let Some([private, public]) = options.defaults.as_deref() {
-        objects.extend(manifests::defaults(&private.to_string(), &public.to_string()));
+    if let Some(public) = options.defaults {
+        objects.extend(manifests::defaults(&public.to_string()));
     }
     let mut out = std::io::stdout().lock();
     for object in objects {

@@ -1,4 +1,4 @@
-//! `berth diff`: what has changed since a time or a revision.
+//! `berth diff`: prints the changes since a time or a revision.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::{cli::DiffOptions, one_connection::client_of};
 
 use super::{connect, resources};
 
-/// Changes with every write, and says nothing of its own.
+/// Changes with every write, and carries no information of its own.
 const GENERATION: &str = ".metadata.generation";
 
 pub(super) async fn run(options: DiffOptions) -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub(super) async fn run(options: DiffOptions) -> anyhow::Result<()> {
         let only = |list: Vec<Value>| -> Vec<Value> {
             list.into_iter().filter(|one| name.is_none_or(|name| one["metadata"]["name"] == name)).collect()
         };
-        out.push_str(&told(&resource.plural, &only(then), &only(now), options.status));
+        out.push_str(&lines(&resource.plural, &only(then), &only(now), options.status));
     }
     if out.is_empty() {
         eprintln!("nothing has changed since revision {revision}");
@@ -54,12 +54,12 @@ pub(super) async fn run(options: DiffOptions) -> anyhow::Result<()> {
     std::io::stdout().write_all(out.as_bytes()).context("printing")
 }
 
-/// The revision meant: one that is given, or the last one at a time.
+/// Returns the revision: a given one, or the last one at a time.
 async fn revision(client: &Client, at: &str) -> anyhow::Result<String> {
     if !at.is_empty() && at.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(at.to_owned());
     }
-    let time = match super::time(at) {
+    let time = match crate::cli::time(at) {
         Ok(ago) => {
             let then =
                 SystemTime::now().checked_sub(ago.0).context("--at: that long ago there was no time")?;
@@ -80,8 +80,8 @@ async fn revision(client: &Client, at: &str) -> anyhow::Result<String> {
     Ok(found["revision"].as_str().unwrap_or_default().to_owned())
 }
 
-/// What became of a kind's objects, as text.
-fn told(plural: &str, then: &[Value], now: &[Value], with_status: bool) -> String {
+/// Formats the changes to a kind's objects.
+fn lines(plural: &str, then: &[Value], now: &[Value], with_status: bool) -> String {
     let name = |object: &Value| {
         let part = |member: &str| object["metadata"][member].as_str().unwrap_or_default().to_owned();
         (part("namespace"), part("name"))
@@ -140,15 +140,15 @@ mod tests {
         let then = [object("a", "1", 1, "x"), object("b", "2", 1, "x"), object("c", "3", 1, "x")];
         let now = [object("b", "2", 2, "y"), object("c", "3", 1, "y"), object("d", "4", 1, "x")];
         let wanted = "- vms/a -n ns\n~ vms/b -n ns\n    .spec.cpus: 1 -> 2\n+ vms/d -n ns\n";
-        assert_eq!(super::told("vms", &then, &now, false), wanted);
-        assert!(super::told("vms", &then, &now, true).contains(".status.phase: \"x\" -> \"y\""));
-        assert_eq!(super::told("vms", &then, &then, true), "");
+        assert_eq!(super::lines("vms", &then, &now, false), wanted);
+        assert!(super::lines("vms", &then, &now, true).contains(".status.phase: \"x\" -> \"y\""));
+        assert_eq!(super::lines("vms", &then, &then, true), "");
     }
 
     #[test]
     fn of_secrets_no_value_is_told() {
         let secret = |value: &str| json!({"metadata": {"name": "s"}, "data": {"a": value}});
-        let text = super::told("secrets", &[secret("b25l")], &[secret("dHdv")], false);
+        let text = super::lines("secrets", &[secret("b25l")], &[secret("dHdv")], false);
         assert!(text.contains(".data.a") && !text.contains("b25l") && !text.contains("dHdv"), "{text}");
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use berth_engine::{Identities, SystemClock};
 use kube::Config;
 
 use crate::{
     cli::{Connection, GraduateOptions},
-    clock::{Identities, SystemClock},
     graduate::{self, Destination, Graduation},
     one_connection::client_of,
 };
@@ -20,9 +20,7 @@ pub(super) async fn run(options: GraduateOptions) -> anyhow::Result<()> {
         if options.abort && !options.back {
             graduate::abort_source(&client_of(here)?).await?;
             eprintln!("The move is given up: this control plane is in charge, and takes writes again.");
-            eprintln!(
-                "What was copied is still on the other one, where nobody acts on it: with --to it is removed."
-            );
+            eprintln!("The copied objects are still on the other one, inactive: --to removes them.");
             return Ok(());
         }
         bail!("--to KUBECONFIG: the cluster's administrator's kubeconfig");
@@ -79,7 +77,7 @@ fn report(
     }
 }
 
-/// The same, as a member of `system:masters`: a cluster's administrator may act as one.
+/// The same configuration as a member of `system:masters`: a cluster's administrator may impersonate one.
 fn as_master(config: &Config) -> Config {
     let mut config = config.clone();
     config.auth_info.impersonate = Some("berth-graduate".to_owned());

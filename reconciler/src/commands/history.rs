@@ -1,4 +1,4 @@
-//! `berth history`: what became of an object, as far as the control plane's log still knows.
+//! `berth history`: prints the history of an object, as far back as the control plane's log reaches.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -25,11 +25,11 @@ pub(super) async fn run(options: HistoryOptions) -> anyhow::Result<()> {
         ),
         other => other.with_context(|| format!("asking for the history of {kind}/{name}"))?,
     };
-    std::io::stdout().write_all(told(&history).as_bytes()).context("printing")
+    std::io::stdout().write_all(table(&history).as_bytes()).context("printing")
 }
 
 /// The history as text, newest first.
-fn told(history: &Value) -> String {
+fn table(history: &Value) -> String {
     let mut out = String::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for item in history["items"].as_array().into_iter().flatten() {
@@ -72,6 +72,6 @@ mod tests {
         let wanted = "9  2026-01-02T03:04:05.000Z  apply by admin (kubectl): changed\n\
             \x20   .spec.cpus: 1 -> 2\n    .spec.x: (none) -> \"y\"\n    and 2 more fields\n\
             3  2026-01-01T03:04:05.000Z  (not recorded): created\n… there is more: --limit\n";
-        assert_eq!(super::told(&history), wanted);
+        assert_eq!(super::table(&history), wanted);
     }
 }

@@ -1,4 +1,6 @@
-//! `berth host list|cordon|uncordon|drain|forget`: what an administrator does with hosts.
+//! `berth host list|cordon|uncordon|drain|recover|forget|adopt|release`: an administrator's operations on hosts.
+
+mod orphans;
 
 use std::{
     collections::BTreeSet,
@@ -29,36 +31,70 @@ use crate::cli::{HostAction, HostOptions};
 
 use super::{connect, token};
 
-/// How often a drain looks.
+/// The polling interval of a drain.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long it may take until a Host that nothing is bound to any more says so.
+/// How long a Host with no bound objects may take to report that it has no users.
 const SAID_WITHIN: Duration = Duration::from_secs(15);
-/// The same once its agent has no access any more: the controllers say so, when it has been silent for long enough.
-const SAID_FOR_IT_WITHIN: Duration = Duration::from_secs(90);
-/// A Lease renewed within this time is a living agent's.
+/// How long the controllers may take to remove a deleted Host with no bound objects.
+const GONE_WITHIN: Duration = Duration::from_secs(90);
+/// The agent of a Lease renewed within this time is alive.
 const ALIVE: SignedDuration = SignedDuration::from_secs(40);
 
 pub(super) async fn run(options: &HostOptions, action: &HostAction) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
-    let client = Client::try_from(config).context("making a client")?;
+    act(&Client::try_from(config).context("making a client")?, action).await
+}
+
+/// Performs the action with an administrator's client.
+///
+/// *Errors:* the control plane does not respond, or rejects a request; the action is refused, with the reason and
+/// the remedy.
+pub async fn act(client: &Client, action: &HostAction) -> anyhow::Result<()> {
     match action {
-        HostAction::List => list(&client).await,
+        HostAction::List => list(client).await,
         HostAction::Cordon { host } => {
-            declare(&client, host, &json!({"cordoned": true})).await?;
+            declare(client, host, &json!({"cordoned": true})).await?;
             eprintln!("Host {host} takes no new VMs. `berth host uncordon {host}` ends that.");
             Ok(())
         }
         HostAction::Uncordon { host } => {
-            declare(&client, host, &json!({"cordoned": false, "draining": false})).await?;
+            declare(client, host, &json!({"cordoned": false, "draining": false})).await?;
             eprintln!("Host {host} takes VMs again, and starts those that were stopped to empty it.");
             Ok(())
         }
         HostAction::Drain { host, timeout, no_wait } => {
-            declare(&client, host, &json!({"cordoned": true, "draining": true})).await?;
-            if *no_wait { Ok(()) } else { until_empty(&client, host, timeout.0).await }
+            declare(client, host, &json!({"cordoned": true, "draining": true})).await?;
+            if *no_wait { Ok(()) } else { until_empty(client, host, timeout.0).await }
         }
-        HostAction::Forget { host, lost } => forget(&client, host, *lost).await,
+        HostAction::Recover { hosts, all, end } => {
+            let hosts = if *all { names(client).await? } else { hosts.clone() };
+            recover(client, &hosts, *end).await
+        }
+        HostAction::Forget { host, lost } => forget(client, host, *lost).await,
+        HostAction::Adopt { host, orphans } => orphans::adopt(client, host, orphans).await,
+        HostAction::Release { host, orphans } => orphans::release(client, host, orphans).await,
     }
+}
+
+async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
+    Ok(hosts.iter().map(ResourceExt::name_any).collect())
+}
+
+async fn recover(client: &Client, hosts: &[String], end: bool) -> anyhow::Result<()> {
+    for host in hosts {
+        declare(client, host, &crate::recovery::spec((!end).then(Timestamp::now))).await?;
+        if end {
+            eprintln!("Host {host} is not in a recovery: its report of VMs and disks is not accepted.");
+        } else {
+            eprintln!(
+                "Host {host} is in a recovery: the guests and disks that it reports are returned to their objects. It takes new VMs \
+                 once that is done; `kubectl get host {host} -o yaml` shows status.orphans."
+            );
+        }
+    }
+    Ok(())
 }
 
 async fn declare(client: &Client, host: &str, spec: &serde_json::Value) -> anyhow::Result<()> {
@@ -93,7 +129,7 @@ async fn list(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One or two words.
+/// Returns the host's state in one or two words.
 fn state(host: &Host) -> String {
     let conditions = host.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
     let ready = match condition::find(conditions, ConditionType::Ready.as_str()).map(|c| c.status.as_str()) {
@@ -104,13 +140,14 @@ fn state(host: &Host) -> String {
     let spec = &host.spec;
     match (spec.fenced, spec.draining, spec.cordoned) {
         (true, ..) => "Fenced".into(),
+        _ if spec.recovery.is_some() => format!("{ready},Recovering"),
         (_, true, _) => format!("{ready},Draining"),
         (_, _, true) => format!("{ready},Cordoned"),
         _ => ready.into(),
     }
 }
 
-/// What is bound to a host, as `kind namespace/name`.
+/// Returns the objects of a kind that are bound to a host.
 async fn bound<K>(client: &Client, host: &str) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -127,10 +164,10 @@ fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = S
     })
 }
 
-/// Waits until no VM of the host runs, and says how it goes.
+/// Waits until no VM of the host runs, and prints the progress.
 async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let mut told = None;
+    let mut reported = None;
     loop {
         let vms: Vec<VM> = bound(client, host).await?;
         let runs = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.process.is_some());
@@ -143,16 +180,16 @@ async fn until_empty(client: &Client, host: &str, limit: Duration) -> anyhow::Re
             );
             return Ok(());
         }
-        if told.as_ref() != Some(&running) {
+        if reported.as_ref() != Some(&running) {
             let names: Vec<&str> = running.iter().take(8).map(String::as_str).collect();
             let more = if running.len() > 8 { ", …" } else { "" };
             eprintln!("{} of {} still run: {}{more}", running.len(), vms.len(), names.join(", "));
-            told = Some(running.clone());
+            reported = Some(running.clone());
         }
         let api: Api<Host> = Api::all(client.clone());
         let state = api.get(host).await.with_context(|| format!("reading Host {host}"))?;
         if !state.spec.draining {
-            bail!("host {host} is no longer to be drained: somebody uncordoned it");
+            bail!("host {host} is not drained any more: it was uncordoned");
         }
         if begun.elapsed() >= limit {
             let silent =
@@ -195,7 +232,7 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
     if known.is_some() && left.is_empty() {
         said_unused(&hosts, host).await?;
     }
-    // First its access: what is forgotten must not come back by itself.
+    // Access is revoked first: a forgotten host must not register itself again.
     token::end_access(client, host).await?;
     remove_roles(client, host).await?;
     if known.is_some() && !left.is_empty() {
@@ -209,14 +246,16 @@ async fn forget(client: &Client, host: &str, lost: bool) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    delete_unused(&hosts, host).await?;
+    gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Host")?;
+    until_gone(&hosts, host).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
     gone(leases.delete(host, &DeleteParams::default()).await.map(|_| ())).context("deleting the Lease")?;
     eprintln!("Host {host} is forgotten.");
     Ok(())
 }
 
-/// Waits a moment for the Host's agent to say that nothing uses it: without its access it no longer can.
+/// Waits a moment for the Host's agent to report that the host has no users: without its access the agent no longer
+/// can.
 async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
@@ -229,17 +268,19 @@ async fn said_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Deletes the Host. What was bound to it is gone; it may take its agent, or the controllers, a moment to say so.
-async fn delete_unused(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
+/// Waits until the controllers have removed the Host. Its bound objects are gone; the controllers may take a moment
+/// to see that.
+async fn until_gone(hosts: &Api<Host>, host: &str) -> anyhow::Result<()> {
     let begun = Instant::now();
-    loop {
-        match gone(hosts.delete(host, &DeleteParams::default()).await.map(|_| ())) {
-            Err(kube::Error::Api(refused)) if refused.code == 403 && begun.elapsed() < SAID_FOR_IT_WITHIN => {
-            }
-            result => return result.context("deleting the Host"),
+    while hosts.get_opt(host).await.with_context(|| format!("reading Host {host}"))?.is_some() {
+        if begun.elapsed() > GONE_WITHIN {
+            bail!(
+                "Host {host} is deleted and goes once the controllers see that nothing is bound to it: do they run?"
+            );
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+    Ok(())
 }
 
 fn some(names: &[String]) -> String {
@@ -261,7 +302,7 @@ async fn is_alive(client: &Client, host: &str) -> anyhow::Result<bool> {
     Ok(renewed.is_some_and(|at| Timestamp::now().duration_since(at.0) < ALIVE))
 }
 
-/// Every role of the host, in every namespace.
+/// Removes every role of the host, in every namespace.
 async fn remove_roles(client: &Client, host: &str) -> anyhow::Result<()> {
     let params = ListParams::default().labels(&format!("{}={host}", access::HOST_LABEL));
     let bindings: Api<RoleBinding> = Api::all(client.clone());

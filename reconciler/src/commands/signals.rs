@@ -1,11 +1,11 @@
-//! SIGTERM and SIGINT as a cancellation; a second one ends the process at once.
+//! Cancellation by SIGTERM or SIGINT; a second signal ends the process at once.
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT.
+/// Returns a token that the first SIGTERM or SIGINT cancels.
 ///
 /// *Errors:* the handlers cannot be installed.
 pub(super) fn cancel_on_signal() -> anyhow::Result<CancellationToken> {

@@ -1,14 +1,16 @@
-//! `berth host --simulate N`: the agents of N hosts that do not exist, to measure a control plane with.
+//! `berth host --simulate N`: the agents of N hosts that do not exist, to load-test a control plane.
 //!
-//! The agents are the real ones, one connection each as real hosts have; what they do, they do to a host in memory:
-//! machines that speak QMP and run nothing. Nobody may take such a host for a real one: they are labelled, say so in
-//! their status, and are refused a control plane that has real hosts, whose VMs would be bound to them.
+//! The agents are the real ones, with one connection each as real hosts have; they act on a host in memory, with
+//! machines that speak QMP and run nothing. A simulated host must not be mistaken for a real one: it has a label
+//! and a note in its status, and is refused on a control plane with real hosts, because users' VMs would be bound
+//! to it.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use berth_agent::{AgentConfig, fake::FakeSystem, system::KvmFacts};
+use berth_agent::AgentConfig;
 use berth_api::Host;
+use berth_host::{KvmFacts, fake::FakeSystem};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -20,11 +22,11 @@ use super::{connect, descriptors};
 
 /// Label of a Host that does not exist.
 const SIMULATED: &str = "berth.dev/simulated";
-/// Hosts of a data centre do not renew their leases all in the same moment.
+/// Spreads the starts, as hosts of a data centre do not all renew their leases in the same moment.
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
-/// At most this long between one and the next.
+/// The maximum interval between two starts.
 const APART: Duration = Duration::from_millis(20);
-/// The virtual size of every image they download.
+/// The virtual size in bytes of every image they download.
 const IMAGE_SIZE: u64 = 2 << 30;
 
 pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationToken) -> anyhow::Result<()> {
@@ -53,7 +55,9 @@ pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationT
     Ok(())
 }
 
-/// *Errors:* the control plane has a host that is not simulated: its users' VMs would be bound to nothing.
+/// Checks that the control plane has no real hosts.
+///
+/// *Errors:* the control plane has a host that is not simulated: its users' VMs would be bound to simulated hosts.
 async fn refuse_real_hosts(client: &Client) -> anyhow::Result<()> {
     let hosts: Api<Host> = Api::all(client.clone());
     let real = ListParams::default().labels(&format!("!{SIMULATED}")).limit(1);
@@ -76,7 +80,7 @@ fn agent(options: &HostOptions, number: u16) -> AgentConfig {
     agent
 }
 
-/// A host that has every image there is, with an address of the range that is kept for benchmarks (RFC 2544).
+/// A host that can download every image, with an address of the range reserved for benchmarks (RFC 2544).
 fn system(agent: &AgentConfig, number: u16) -> FakeSystem {
     let system = FakeSystem::new(agent.clock.clone());
     system.serve_any_image(IMAGE_SIZE);

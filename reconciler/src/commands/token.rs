@@ -5,10 +5,7 @@ use std::{io::Write, net::IpAddr, time::Duration};
 use anyhow::{Context, bail};
 use base64::{Engine, engine::general_purpose};
 use berth_api::{Host, ResourceName, SYSTEM_NAMESPACE, manifests::access};
-use k8s_openapi::{
-    api::{core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding},
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::{core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding};
 use kube::{
     Api, Client, Config, ResourceExt,
     api::{DeleteParams, ListParams},
@@ -22,7 +19,7 @@ use crate::{
 
 use super::connect;
 
-/// How long is waited for an address to answer before it goes into a join string.
+/// How long to wait for an address to respond before it goes into a join string.
 const PROBE: Duration = Duration::from_secs(3);
 
 pub(super) async fn run(options: TokenOptions) -> anyhow::Result<()> {
@@ -59,7 +56,7 @@ fn check_name(host: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The certificates the control plane is known by, in PEM.
+/// Returns the control plane's CA certificates, in PEM.
 pub(super) fn ca(config: &Config) -> Option<String> {
     let certificates = config.root_cert.as_ref()?;
     let pem = |der: &Vec<u8>| {
@@ -74,7 +71,7 @@ pub(super) fn ca(config: &Config) -> Option<String> {
     Some(certificates.iter().map(pem).collect())
 }
 
-/// The address hosts reach the control plane at.
+/// Returns the address at which hosts reach the control plane.
 pub(super) async fn server(config: &Config, given: Option<&str>) -> anyhow::Result<String> {
     if let Some(given) = given {
         let url: http::Uri = given.parse().context("--server is no URL")?;
@@ -129,11 +126,11 @@ async fn revoke(client: &Client, host: &str) -> anyhow::Result<()> {
     if !end_access(client, host).await? {
         bail!("host {host} has no token: see `berth token list`");
     }
-    eprintln!("All tokens of host {host} have ended. What runs there goes on until its VMs are deleted.");
+    eprintln!("All tokens of host {host} have ended. Its guests continue until their VMs are deleted.");
     Ok(())
 }
 
-/// Ends all tokens of a host; whether it had any.
+/// Revokes all tokens of a host; returns whether it had any.
 ///
 /// *Errors:* the control plane's.
 pub(super) async fn end_access(client: &Client, host: &str) -> anyhow::Result<bool> {
@@ -152,45 +149,9 @@ pub(super) async fn end_access(client: &Client, host: &str) -> anyhow::Result<bo
     Ok(had)
 }
 
-/// `90m`, `24h`, `7d`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no time: 90m, 24h, 7d"))?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 24 * 3600,
-        _ => return Err(format!("{text:?} is no time: 90m, 24h, 7d")),
-    };
-    Ok(Duration::from_secs(number.saturating_mul(seconds)))
-}
-
-/// A token's life: Kubernetes gives none shorter than ten minutes.
-pub(super) fn life(text: &str) -> Result<Duration, String> {
-    let life = duration(text)?;
-    let shortest = Duration::from_secs(600);
-    let longest = Duration::from_secs(365 * 24 * 3600);
-    if life < shortest || life > longest {
-        return Err("must be at least 10m and at most 365d".into());
-    }
-    // Whether the clock can say it at all is checked here, not when somebody waits for the answer.
-    let end = SignedDuration::try_from(life).ok().and_then(|life| Timestamp::now().checked_add(life).ok());
-    end.map(|_| life).ok_or_else(|| "is too long".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_a_unit_and_a_token_a_least_life() {
-        assert_eq!(duration("90m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(life("7d"), Ok(Duration::from_secs(7 * 24 * 3600)));
-        for wrong in ["", "5", "m", "1w", "-1h", "9m", "366d"] {
-            assert!(life(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn a_host_name_is_dns_labels_joined_by_dots() {

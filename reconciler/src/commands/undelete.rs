@@ -1,4 +1,4 @@
-//! `berth undelete`: makes a Disk again whose file is still in a host's trash.
+//! `berth undelete`: creates a deleted Disk again from its file in a host's trash.
 
 use anyhow::{Context, bail};
 use berth_api::{Disk, DiskSpec, Host, Quantity, RESTORE_ANNOTATION, host::TrashedVolume};
@@ -16,13 +16,7 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     let config = connect::admin(&options.connection, &options.state.state_dir).await?;
     let client = Client::try_from(config).context("making a client")?;
     let (host, volume) = find(&client, namespace, name, options.volume.as_deref()).await?;
-    let spec = DiskSpec {
-        size: Some(Quantity(volume.size.clone())),
-        image: volume.image.as_deref().map(Into::into),
-        ..DiskSpec::default()
-    };
-    let mut disk = Disk::new(name, spec);
-    disk.annotations_mut().insert(RESTORE_ANNOTATION.into(), format!("{host}/{}", volume.volume_id));
+    let disk = disk(&host, name, &volume);
     let disks: Api<Disk> = Api::namespaced(client, namespace);
     disks
         .create(&PostParams::default(), &disk)
@@ -35,7 +29,20 @@ pub(super) async fn run(options: UndeleteOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The newest file of a disk of that name in any host's trash, or the one asked for.
+/// Returns the Disk to create again for this file, in the file's pool.
+fn disk(host: &str, name: &str, volume: &TrashedVolume) -> Disk {
+    let spec = DiskSpec {
+        size: Some(Quantity(volume.size.clone())),
+        image: volume.image.as_deref().map(Into::into),
+        pool: volume.pool.as_str().into(),
+        ..DiskSpec::default()
+    };
+    let mut disk = Disk::new(name, spec);
+    disk.annotations_mut().insert(RESTORE_ANNOTATION.into(), format!("{host}/{}", volume.volume_id));
+    disk
+}
+
+/// Finds the newest file of a disk of that name in any host's trash, or the requested one.
 async fn find(
     client: &Client,
     namespace: &str,
@@ -62,5 +69,26 @@ async fn find(
     match found.pop() {
         Some(newest) => Ok(newest),
         None => bail!("no host has a deleted disk {namespace}/{name} in its trash"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_comes_back_in_the_pool_its_file_lies_in() {
+        let volume = |pool: serde_json::Value| -> TrashedVolume {
+            let mut volume = serde_json::json!({"volumeID": "v-1", "namespace": "ns", "name": "data", "size": "1Gi",
+                "deletedAt": "2026-01-01T00:00:00Z"});
+            if pool.is_string() {
+                volume["pool"] = pool;
+            }
+            serde_json::from_value(volume).expect("a file")
+        };
+        let fast = disk("h1", "data", &volume("fast".into()));
+        assert_eq!(fast.spec.pool.as_str(), "fast");
+        assert_eq!(fast.annotations()[RESTORE_ANNOTATION], "h1/v-1");
+        assert_eq!(disk("h1", "data", &volume(serde_json::Value::Null)).spec.pool.as_str(), "default");
     }
 }

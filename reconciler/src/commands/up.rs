@@ -8,36 +8,33 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use berth_agent::{
-    AgentConfig,
-    system::{
-        System,
-        linux::{LinuxSystem, record},
-    },
-};
-use berth_api::site::{Standing, judge};
+use berth_agent::AgentConfig;
+use berth_api::site::{Authority, authority};
 use berth_apiserver::{Listener, Server, ServerConfig};
+use berth_host::{
+    HostInfo as _,
+    linux::{LinuxSystem, record},
+};
 use kube::Client;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{cli::UpOptions, controllers, install, site};
+use berth_controllers as controllers;
 
-use super::{addresses, agent::Machine, backup, descriptors, host, signals};
+use crate::{cli::UpOptions, install, recovery, site};
 
-/// The administrator's kubeconfig, in the state directory.
-pub(super) const KUBECONFIG: &str = "admin.kubeconfig";
-/// Where the control plane keeps what is its own, in the state directory.
-pub(super) const CONTROL_PLANE: &str = "control-plane";
+use super::{addresses, agent::Machine, backup, descriptors, signals, state_dir, this_machine};
+
 /// How long the parts may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let begun = Instant::now();
+    let tenants = options.tenants.networks()?;
     let cancel = signals::cancel_on_signal()?;
     descriptors::raise_limit();
-    let state_dir = host::prepare(&options.state.state_dir)?;
+    let state_dir = state_dir::prepare(&options.state.state_dir)?;
     let server = open(&options, &state_dir).await?;
     let listener = TcpListener::bind(options.listen).await.with_context(|| {
         format!("listening on {} (is another program using it? choose another with --listen)", options.listen)
@@ -47,18 +44,21 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let agent = agent(&options, &state_dir).await?;
     install::manifests(&client).await?;
     if site::in_charge(&client, record::read(&state_dir)?.as_ref()).await?.is_ok() {
-        install::defaults(&client, &options.private_cidr.to_string(), &options.public_cidr.to_string())
-            .await?;
+        install::defaults(&client, &options.public_cidr.to_string()).await?;
+        recovery::open_if_restored(&client, &state_dir.join(state_dir::CONTROL_PLANE)).await?;
     }
     let kubeconfig = write_kubeconfig(&server, &state_dir, address, options.kubeconfig_owner.as_deref())?;
 
-    // Controllers and agent stop first, so that their last writes still find a control plane.
+    // Controllers and agent stop first, so that the control plane still accepts their last writes.
     let serving = CancellationToken::new();
     let mut parts = JoinSet::new();
     {
         let (client, cancel) = (client.clone(), cancel.clone());
-        let config =
-            controllers::Config { filling: options.placement.placement, ..controllers::Config::new() };
+        let config = controllers::Config {
+            placement: options.placement.placement,
+            tenants,
+            ..controllers::Config::new()
+        };
         let kept = state_dir.clone();
         parts.spawn(async move {
             let record = || record::read(&kept).unwrap_or_default();
@@ -92,11 +92,11 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     result
 }
 
-/// Keeps beside the database that its site has moved, so that a backup of before does not take charge when it comes back.
+/// Records beside the database that its site has moved, so that a restored older backup does not take charge.
 async fn keep_whereabouts(client: &Client, state_dir: &Path, cancel: &CancellationToken) {
     while !cancel.is_cancelled() {
         if let (Ok(Some(Ok(site))), Ok(kept)) = (site::read(client).await, record::read(state_dir))
-            && let Standing::Moved(note) = judge(Some(&site), kept.as_ref())
+            && let Authority::Moved(note) = authority(Some(&site), kept.as_ref())
             && kept.as_ref() != Some(&note)
             && let Err(error) = record::write(state_dir, &note)
         {
@@ -109,7 +109,7 @@ async fn keep_whereabouts(client: &Client, state_dir: &Path, cancel: &Cancellati
     }
 }
 
-/// What the agent of this machine needs, if it is to have one.
+/// Returns the agent's configuration and system, if this machine runs an agent.
 async fn agent(
     options: &UpOptions,
     state_dir: &Path,
@@ -117,17 +117,19 @@ async fn agent(
     if options.no_agent {
         return Ok(None);
     }
-    let system = Arc::new(host::system(state_dir, &options.agent, Some(options.listen)).await?);
+    let system = Arc::new(
+        this_machine::system(state_dir, &options.agent, Some(options.listen), &[options.listen]).await?,
+    );
     let asked = Arc::clone(&system);
     tokio::spawn(async move {
-        // QEMU and KVM take a while to answer: they do so while the control plane is made ready, and the system keeps
-        // what they say. What fails here is asked, and told, again.
+        // QEMU and KVM take a while to respond: they are queried while the control plane starts, and the system
+        // caches the results. A failure is ignored here: the query is repeated, and reported, later.
         let _ = asked.facts().await;
     });
-    Ok(Some((host::agent_config(&options.agent, state_dir)?, system)))
+    Ok(Some((this_machine::agent_config(&options.agent, state_dir, Some(options.listen))?, system)))
 }
 
-/// Waits until told to stop; a part that ends before is an error.
+/// Waits for the cancellation; a part that ends before is an error.
 async fn wait(
     parts: &mut JoinSet<anyhow::Result<()>>,
     http: tokio::task::JoinHandle<Result<(), berth_apiserver::ServeError>>,
@@ -146,11 +148,12 @@ async fn wait(
 }
 
 async fn open(options: &UpOptions, state_dir: &Path) -> anyhow::Result<Server> {
-    let mut config = ServerConfig::in_directory(state_dir.join(CONTROL_PLANE));
+    let mut config = ServerConfig::in_directory(state_dir.join(state_dir::CONTROL_PLANE));
     config.backups = backup::schedule(&options.backups)?;
     config.audit_log.clone_from(&options.audit_log);
     config.history.keep_for = options.history_for.0;
     config.history.keep_revisions = options.history_revisions;
+    config.history.keep_bytes = options.history_size.bytes().context("--history-size")?.max(1 << 20);
     config.subject_alt_names.clone_from(&options.tls_san);
     if options.listen.ip().is_unspecified() {
         config.subject_alt_names.extend(addresses::own().iter().map(ToString::to_string));
@@ -178,7 +181,7 @@ fn write_kubeconfig(
     address: SocketAddr,
     owner: Option<&str>,
 ) -> anyhow::Result<PathBuf> {
-    let path = state_dir.join(KUBECONFIG);
+    let path = state_dir.join(state_dir::KUBECONFIG);
     server.write_kubeconfig(&path, &url(address)).with_context(|| format!("writing {}", path.display()))?;
     if let Some(owner) = owner {
         let user = nix::unistd::User::from_name(owner).context("looking up --kubeconfig-owner")?;

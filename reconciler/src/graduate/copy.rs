@@ -1,5 +1,5 @@
-//! Copies objects from one control plane to another, and can be begun again at any point: each write is made only where
-//! what is there differs from what is to be there.
+//! Copies objects from one control plane to another. A copy can be restarted at any point: an object is written
+//! only if it differs from the wanted one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,43 +15,41 @@ use serde_json::{Value, json};
 
 use super::{
     freeze,
-    kinds::{Kind, NAMESPACE, OURS, Object, SECRET, VM},
+    kinds::{MovedKind, NAMESPACE, OURS, Object, SECRET, SecretNames, VM},
     translate::{self, Uids},
 };
 use crate::requests::{self, has_code};
 
-/// The field manager of what is written, until the copy has its own.
+/// The field manager of the writes, until the copy gets its own.
 const MANAGER: &str = "berth-graduate";
 /// Namespaces that every control plane has.
 const EVERYWHERE: [&str; 4] =
     ["default", "kube-system", berth_api::SYSTEM_NAMESPACE, berth_api::SHARED_NAMESPACE];
-/// How often an object that others write at the same moment is tried.
+/// The number of attempts for an object that is written concurrently.
 const ATTEMPTS: usize = 5;
-/// Secrets that are read at the same time: each is asked for by name, and there may be one for each VM.
+/// Concurrent reads of Secrets: each is read by name, and there may be one per VM.
 const AT_ONCE: usize = 16;
-/// How long a control plane may take until it serves what it has the definitions of.
+/// How long a control plane may take to serve kinds after their definitions are created.
 const SERVED: Duration = Duration::from_secs(60);
 
 type Key = (&'static str, String, String);
-/// Secrets, by namespace and name.
-pub(super) type Named = BTreeSet<(String, String)>;
 
-/// All of a site that one control plane has, in the order in which it is copied.
+/// All of a site's objects on one control plane, in the order in which they are copied.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contents(pub(super) Vec<Object>);
 
 impl Contents {
-    /// Reads them.
+    /// Reads the contents of a control plane.
     ///
     /// *Errors:* the control plane's; a VM names a Secret that cannot be read.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
-        Self::read_with(client, &Named::new()).await
+        Self::read_with(client, &SecretNames::new()).await
     }
 
-    /// Reads them, and these Secrets too, whether a VM names them here or not.
+    /// Reads the contents and the Secrets in `also`, whether a VM names them there or not.
     ///
     /// *Errors:* see [`Contents::read`].
-    pub(super) async fn read_with(client: &Client, also: &Named) -> anyhow::Result<Self> {
+    pub(super) async fn read_with(client: &Client, also: &SecretNames) -> anyhow::Result<Self> {
         let mut all = namespaces(client).await?;
         let mut ours = Self::default();
         for kind in OURS {
@@ -63,30 +61,30 @@ impl Contents {
         Ok(Self(all))
     }
 
-    /// The Secrets that VMs name, whether they are there or not.
-    pub(super) fn secrets_named(&self) -> Named {
+    /// Returns the Secrets that VMs name, whether they exist or not.
+    pub(super) fn secrets_named(&self) -> SecretNames {
         self.of(VM).filter_map(secret_named).collect()
     }
 
-    /// Those of a kind.
-    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+    /// Returns the objects of a kind.
+    pub(super) fn of(&self, kind: MovedKind) -> impl Iterator<Item = &Object> {
         self.0.iter().filter(move |object| object.kind == kind)
     }
 
-    /// Which objects there are, in which versions.
+    /// Returns the objects' keys and versions.
     fn versions(&self) -> BTreeSet<(Key, String)> {
         self.0.iter().map(|object| (object.key(), object.version().to_owned())).collect()
     }
 }
 
-async fn list(client: &Client, kind: Kind) -> anyhow::Result<Vec<Object>> {
+async fn list(client: &Client, kind: MovedKind) -> anyhow::Result<Vec<Object>> {
     let path = kind.collection(None);
     let listed = match requests::list(client, &path, None).await {
         Err(error) if is_missing(&error) => Vec::new(),
         other => other.with_context(|| format!("listing each {}", kind.name))?,
     };
     let mut objects: Vec<Object> = listed.into_iter().map(|value| Object::new(kind, value)).collect();
-    // Who came first stays first: that decides between two that want the same.
+    // Preserves the order of creation, which decides between two objects that want the same resource.
     objects.sort_by_key(|object| {
         (object.value["metadata"]["creationTimestamp"].as_str().map(str::to_owned), object.key())
     });
@@ -104,7 +102,7 @@ async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
     Ok(all.into_iter().filter(own).collect())
 }
 
-/// The Secret that a VM names, if there can be one of that name.
+/// Returns the Secret that a VM names, if a Secret can have that name.
 fn secret_named(vm: &Object) -> Option<(String, String)> {
     let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
@@ -112,7 +110,7 @@ fn secret_named(vm: &Object) -> Option<(String, String)> {
     plain.then(|| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
 }
 
-async fn secrets(client: &Client, named: &Named) -> anyhow::Result<Vec<Object>> {
+async fn secrets(client: &Client, named: &SecretNames) -> anyhow::Result<Vec<Object>> {
     let each = named.iter().map(|(namespace, name)| secret(client, namespace, name));
     let found: Vec<Option<Object>> = futures::stream::iter(each).buffered(AT_ONCE).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
@@ -127,7 +125,7 @@ async fn secret(client: &Client, namespace: &str, name: &str) -> anyhow::Result<
     }
 }
 
-/// Waits until the control plane serves every kind: it may take a moment from a definition to that.
+/// Waits until the control plane serves every kind, which may take a moment after a definition is created.
 pub(super) async fn until_served(client: &Client) -> anyhow::Result<()> {
     let begun = tokio::time::Instant::now();
     for kind in OURS {
@@ -145,23 +143,25 @@ pub(super) async fn until_served(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where what was copied came from, and where it goes.
+/// The source and the target of a copy.
 #[derive(Clone)]
 pub(super) struct Copying<'a> {
     pub(super) from: &'a Client,
     pub(super) to: &'a Client,
-    /// As an administrator of the highest kind, for what the target takes from nobody else.
+    /// The target accessed as a member of `system:masters`, for operations that it permits to this group only.
     pub(super) masters: &'a Client,
-    /// Objects that the target has and the source has not are taken away: it is an older state of the same site.
+    /// Objects that the target has and the source has not are removed: the target is an older state of the same
+    /// site.
     pub(super) replace: bool,
-    /// The target, for who is refused a write meanwhile.
+    /// The target's address, for the message of a write that is rejected during the copy.
     pub(super) address: &'a str,
 }
 
 impl Copying<'_> {
-    /// Makes the target hold what the source holds.
+    /// Makes the target's objects equal to the source's.
     ///
-    /// *Assumptions:* nobody acts on the target's objects, and the source's do not change for long.
+    /// *Assumptions:* no controller or agent acts on the target's objects, and the source's objects stop changing
+    /// soon.
     ///
     /// *Errors:* a control plane's; an object of another origin has a name that is needed.
     pub(super) async fn run(&self) -> anyhow::Result<()> {
@@ -192,7 +192,7 @@ impl Copying<'_> {
         self.prune(&target, &made).await
     }
 
-    /// The object with what was declared; its status and owners come when all have their uids.
+    /// Creates or corrects the object's declaration; its status and owners follow when all objects have their uids.
     async fn ensure(&self, object: &Object) -> anyhow::Result<Object> {
         let mut wanted = translate::created(object);
         for _ in 0..ATTEMPTS {
@@ -219,14 +219,14 @@ impl Copying<'_> {
                 written => return Ok(Object::new(object.kind, written?)),
             }
         }
-        bail!("somebody else keeps writing it")
+        bail!("another client keeps writing it")
     }
 
     async fn create(&self, object: &Object, wanted: &Value) -> kube::Result<Value> {
         self.privileged(Method::POST, &object.collection(), "application/json", wanted).await
     }
 
-    /// A write; if it is refused, once more as an administrator of the highest kind.
+    /// Sends a write; if it is rejected, repeats it as a member of `system:masters`.
     async fn privileged(&self, method: Method, path: &str, kind: &str, body: &Value) -> kube::Result<Value> {
         let path = format!("{path}?fieldManager={MANAGER}");
         match requests::send(self.to, method.clone(), &path, kind, body).await {
@@ -237,11 +237,11 @@ impl Copying<'_> {
         }
     }
 
-    /// Deletion under way, status, owners, and who owns which field: in this order.
+    /// Copies a pending deletion, the status, owners, and field ownership: in this order.
     async fn finish(&self, object: &Object, there: &Object, uids: &Uids) -> anyhow::Result<()> {
         let path = object.path();
         if object.is_terminating() && !there.is_terminating() {
-            // Before its status says who uses it: that it may be deleted was decided where it came from.
+            // Before the status with its users is written: the source has already allowed the deletion.
             delete(self.to, &path, there.uid()).await?;
         }
         if object.kind.ours {
@@ -276,7 +276,7 @@ impl Copying<'_> {
                 written => return written.map(drop).context("writing its status"),
             }
         }
-        bail!("somebody else keeps writing its status")
+        bail!("another client keeps writing its status")
     }
 
     async fn merge(&self, path: &str, uid: &str, metadata: &Value) -> kube::Result<()> {
@@ -286,7 +286,7 @@ impl Copying<'_> {
         self.privileged(Method::PATCH, path, "application/merge-patch+json", &patch).await.map(drop)
     }
 
-    /// Takes away what the source no longer has: what an earlier attempt copied, or what is older.
+    /// Removes the objects that the source no longer has: copies of an earlier attempt, or part of an older state.
     async fn prune(&self, target: &Contents, made: &BTreeMap<Key, Object>) -> anyhow::Result<()> {
         for object in
             target.0.iter().rev().filter(|object| object.kind.ours && !made.contains_key(&object.key()))
@@ -303,13 +303,13 @@ impl Copying<'_> {
     }
 }
 
-/// Whether one of two objects is a copy of the other, or both are of a third.
+/// Whether one of two objects is a copy of the other, or both are copies of a third.
 pub(super) fn is_moved(object: &Object, found: &Object) -> bool {
     found.was(object.uid()) || object.was(found.uid()) || object.before().any(|uid| found.was(uid))
 }
 
-/// Whether what the target has is the object, and not another of that name: a copy, what an installation makes by itself,
-/// or what is the same to the last letter.
+/// Whether the target's object is this object and not another of that name: a copy, one that every installation
+/// creates, or one that is identical byte for byte.
 pub(super) fn is_same(object: &Object, found: &Object) -> bool {
     let equal = match object.kind.name {
         "Namespace" => true,
@@ -320,7 +320,7 @@ pub(super) fn is_same(object: &Object, found: &Object) -> bool {
     equal || is_moved(object, found)
 }
 
-/// Takes off an object what a copy has.
+/// Removes a copy's annotation from an object.
 pub(super) async fn unmark(client: &Client, object: &Object) -> anyhow::Result<()> {
     let patch = json!({"metadata": {"uid": object.uid(), "annotations": {MOVED_FROM_ANNOTATION: null}}});
     let merge = "application/merge-patch+json";
@@ -333,7 +333,7 @@ pub(super) async fn unmark(client: &Client, object: &Object) -> anyhow::Result<(
     }
 }
 
-/// Takes an object away that nobody acts on, whatever holds it.
+/// Removes an object on which no controller acts, whatever finalizers and protection it has.
 pub(super) async fn remove(client: &Client, object: &Object) -> anyhow::Result<()> {
     let path = object.path();
     let gone = |result: kube::Result<Value>| match result {
@@ -341,12 +341,7 @@ pub(super) async fn remove(client: &Client, object: &Object) -> anyhow::Result<(
         other => other.map(drop),
     };
     let merge = "application/merge-patch+json";
-    if object.kind.ours {
-        // Who uses it goes too.
-        let unused = json!({"status": {"usedBy": null}});
-        gone(requests::send(client, Method::PATCH, &format!("{path}/status"), merge, &unused).await)?;
-    }
-    gone(requests::send(client, Method::PATCH, &path, merge, &translate::released()).await)?;
+    gone(requests::send(client, Method::PATCH, &path, merge, &translate::released(object)).await)?;
     delete(client, &path, object.uid()).await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A control plane that takes no more writes of berth's kinds, nor of the Secrets that its VMs name: two admission policies,
-//! the same on both.
+//! Freezes a control plane: it rejects writes of berth's kinds, and of the Secrets that its VMs name. This takes
+//! two admission policies, the same on both control planes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::copy::Named;
+use super::kinds::SecretNames;
 use crate::{
     install,
     requests::{has_code, send},
@@ -18,19 +18,19 @@ use crate::{
 
 /// The policy of berth's kinds, and its binding.
 const KINDS: &str = "berth-moving";
-/// That of Secrets.
+/// The policy of Secrets, and its binding.
 const SECRETS: &str = "berth-moving-secrets";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
-/// Held with the others, and never there: asking for it tells whether Secrets are held.
+/// A Secret that is frozen with the others and never exists: a write of it shows whether Secrets are frozen.
 const PROBE: &str = "berth-moving";
-/// Bytes of one expression, which may have 32 KiB here and 100,000 characters in Kubernetes.
+/// Bytes of one expression; the limit is 32 KiB here and 100,000 characters in Kubernetes.
 const MAX_EXPRESSION: usize = 16 * 1024;
-/// How long a control plane may take until it goes by a new policy.
+/// How long a control plane may take to enforce a new policy.
 const IN_FORCE: Duration = Duration::from_secs(60);
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// A policy that refuses what does not fulfil all of `demands`, and its binding.
+/// Returns a policy that rejects objects that do not fulfil all of `demands`, and its binding.
 fn policy(name: &str, group: &str, resources: &str, demands: &[String], other: &str) -> [Value; 2] {
     let api_version = "admissionregistration.k8s.io/v1";
     let text = format!(
@@ -53,8 +53,9 @@ fn policy(name: &str, group: &str, resources: &str, demands: &[String], other: &
     ]
 }
 
-/// What is true of every Secret but these. A text is searched: ten thousand names are parsed as one.
-fn is_none_of(named: &Named) -> Vec<String> {
+/// Returns expressions that hold for every Secret except these. A text is searched, so that ten thousand names are
+/// parsed as one.
+fn excluding(named: &SecretNames) -> Vec<String> {
     let mut texts = vec![format!(" {SYSTEM_NAMESPACE}/{PROBE} ")];
     for (namespace, name) in named {
         let entry = format!("{namespace}/{name} ");
@@ -68,23 +69,24 @@ fn is_none_of(named: &Named) -> Vec<String> {
     texts.into_iter().map(demand).collect()
 }
 
-/// Makes the control plane refuse every write of berth's kinds, and waits until it does.
+/// Makes the control plane reject every write of berth's kinds, and waits until it does.
 ///
-/// *Errors:* it does not take the policy, or does not go by it in time.
+/// *Errors:* it rejects the policy, or does not enforce it in time.
 pub(super) async fn freeze(client: &Client, other: &str) -> anyhow::Result<()> {
     install::apply(client, &policy(KINDS, GROUP, "*/*", &["false".to_owned()], other)).await?;
     until(client, KINDS, true).await
 }
 
-/// Makes it refuse to create, change or delete these Secrets, and waits until it does. What is frozen names no others.
+/// Makes it reject the creation, change or deletion of these Secrets, and waits until it does. Frozen objects name
+/// no others.
 ///
 /// *Errors:* see [`freeze`].
-pub(super) async fn hold(client: &Client, named: &Named, other: &str) -> anyhow::Result<()> {
-    install::apply(client, &policy(SECRETS, "", "secrets", &is_none_of(named), other)).await?;
+pub(super) async fn hold(client: &Client, named: &SecretNames, other: &str) -> anyhow::Result<()> {
+    install::apply(client, &policy(SECRETS, "", "secrets", &excluding(named), other)).await?;
     until(client, SECRETS, true).await
 }
 
-/// Waits until the control plane takes writes again.
+/// Waits until the control plane accepts writes again.
 ///
 /// *Errors:* it does not in time.
 pub(super) async fn until_thawed(client: &Client) -> anyhow::Result<()> {
@@ -107,7 +109,7 @@ async fn until(client: &Client, name: &str, in_force: bool) -> anyhow::Result<()
     Ok(())
 }
 
-/// Whether a write that would change nothing is refused by the policy.
+/// Whether the policy rejects a write that would change nothing.
 async fn refuses(client: &Client, name: &str) -> anyhow::Result<bool> {
     let (path, probe) = if name == SECRETS {
         let probe = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": PROBE}});
@@ -124,7 +126,7 @@ async fn refuses(client: &Client, name: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Takes all of that back.
+/// Removes the policies.
 ///
 /// *Errors:* the control plane's.
 pub(super) async fn thaw(client: &Client) -> anyhow::Result<()> {
@@ -152,7 +154,7 @@ mod tests {
         let server = berth_apiserver::Server::open(config).await.expect("an in-memory server opens");
         let client = Client::new(server.service(), "default");
         install::manifests(&client).await.expect("the manifests apply");
-        let named: Named = (0..10_000)
+        let named: SecretNames = (0..10_000)
             .map(|n| ("default".to_owned(), format!("vm-{n}-with-a-long-name-bootstrap")))
             .collect();
         hold(&client, &named, "https://other:6443").await.expect("they are held");
@@ -166,15 +168,15 @@ mod tests {
             assert!(refused.contains("moves to https://other:6443"), "{refused}");
         }
         for name in ["other", "vm-1", "vm-10-with-a-long-name-bootstrap2", "bootstrap"] {
-            make(name).await.expect("nobody named it");
+            make(name).await.expect("it is not named");
         }
     }
 
     #[test]
     fn every_secret_is_named_once_and_no_expression_is_too_long() {
-        let named: Named =
+        let named: SecretNames =
             (0..10_000).map(|n| (format!("ns-{}", n % 7), format!("vm-{n}-bootstrap"))).collect();
-        let demands = is_none_of(&named);
+        let demands = excluding(&named);
         let texts: Vec<&str> = demands.iter().filter_map(|demand| demand.split('\'').nth(1)).collect();
         assert!(texts.len() > 1 && texts.len() == demands.len());
         assert!(demands.iter().all(|demand| demand.len() < 32 * 1024));

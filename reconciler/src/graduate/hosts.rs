@@ -1,9 +1,10 @@
-//! How hosts go from one control plane to another: each finds a ticket of its own where it was, and goes by it.
+//! Moves hosts from one control plane to another: each finds its own ticket on the source and follows it.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
-use berth_api::{Host, SYSTEM_NAMESPACE, manifests::access, site::Record};
+use berth_api::{Host, SYSTEM_NAMESPACE, manifests::access, site::TermRecord};
+use berth_engine::Clock;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
@@ -20,37 +21,36 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    clock::Clock,
     credential, install,
     join::{Join, TokenTimes},
 };
 
-/// A Lease renewed within this time is a living agent's.
+/// The agent of a Lease renewed within this time is alive.
 const ALIVE: SignedDuration = SignedDuration::from_secs(40);
-/// How long the first token of a host counts on the control plane it goes to: one that is off is expected back by then.
+/// Lifetime of a host's first token on the target: a host that is off is expected back by then.
 const LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often is looked whether hosts have come.
+/// The interval between checks for arrived hosts.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// On a host's Lease: the term of the control plane that is in charge from then on.
+/// On a host's Lease: the term of the control plane that takes charge.
 const MOVED_TO: &str = "berth.dev/moved-to-term";
 
-/// The control plane hosts go to, as they reach it.
+/// The control plane hosts move to, as they reach it.
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// `https://host:port`
     pub server: String,
-    /// The certificates that vouch for it, in PEM; none if the public ones do.
+    /// The CA certificates, in PEM; none if the public ones suffice.
     pub ca: Option<String>,
 }
 
-/// The hosts that can go anywhere: those that were not given up.
+/// Returns the hosts that can move: those that are not fenced.
 pub(super) async fn all(client: &Client) -> anyhow::Result<BTreeSet<String>> {
     let hosts: Api<Host> = Api::all(client.clone());
     let hosts = hosts.list(&ListParams::default()).await.context("listing hosts")?;
     Ok(hosts.iter().filter(|host| !host.spec.fenced).map(ResourceExt::name_any).collect())
 }
 
-/// Those of them whose agent has said something lately.
+/// Returns the hosts with a recently renewed Lease.
 pub(super) async fn alive(client: &Client, now: Timestamp) -> anyhow::Result<BTreeSet<String>> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
     let leases = leases.list(&ListParams::default()).await.context("listing the hosts' Leases")?;
@@ -61,14 +61,14 @@ pub(super) async fn alive(client: &Client, now: Timestamp) -> anyhow::Result<BTr
     Ok(leases.iter().filter(lives).map(ResourceExt::name_any).collect())
 }
 
-/// Lets each host into the control plane it goes to, and leaves it what it needs for that where it is.
+/// Gives each host an account on the target, and leaves a ticket for it on the source.
 ///
 /// *Errors:* a control plane's.
 pub(super) async fn invite(
     from: &Client,
     to: &Client,
     destination: &Destination,
-    next: &Record,
+    next: &TermRecord,
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let secrets: Api<Secret> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
@@ -93,10 +93,10 @@ pub(super) async fn invite(
     Ok(())
 }
 
-/// Has each host ask at once who is in charge: its Lease is not as it wrote it.
+/// Makes each host check at once which control plane is in charge: its Lease is not as it wrote it.
 ///
 /// *Errors:* a control plane's.
-pub(super) async fn nudge(from: &Client, next: &Record) -> anyhow::Result<()> {
+pub(super) async fn nudge(from: &Client, next: &TermRecord) -> anyhow::Result<()> {
     let leases: Api<Lease> = Api::namespaced(from.clone(), SYSTEM_NAMESPACE);
     let hosts = all(from).await?;
     let term = next.term.to_string();
@@ -119,15 +119,15 @@ fn text(secret: &Secret, field: &str) -> Option<String> {
     String::from_utf8(value.0.clone()).ok()
 }
 
-/// Whether a ticket is for this move, and does not end too soon.
-fn leads_to(ticket: &Secret, destination: &Destination, next: &Record, now: Timestamp) -> bool {
+/// Whether a ticket is for this move, and does not expire too soon.
+fn leads_to(ticket: &Secret, destination: &Destination, next: &TermRecord, now: Timestamp) -> bool {
     let Some(join) = text(ticket, "join").and_then(|join| Join::decode(&join).ok()) else { return false };
     let of_this_move = text(ticket, "term") == Some(next.term.to_string());
     let soon = TokenTimes::of(&join.token).is_some_and(|times| times.renew_at() < now);
     of_this_move && join.server == destination.server && join.ca == destination.ca && !soon
 }
 
-/// The ticket of a host, read with its own rights.
+/// Reads a host's ticket with the host's own rights.
 ///
 /// *Errors:* there is none for it; the control plane's.
 pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
@@ -146,7 +146,7 @@ pub async fn ticket(client: &Client, host: &str) -> anyhow::Result<Join> {
     Ok(join)
 }
 
-/// Takes the tickets away.
+/// Removes the tickets.
 ///
 /// *Errors:* the control plane's.
 pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
@@ -171,7 +171,7 @@ pub(super) async fn revoke(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes from each host what [`invite`] gave it.
+/// Removes from each host what [`invite`] gave it.
 ///
 /// *Errors:* a control plane's.
 pub(super) async fn shut_out(from: &Client, to: &Client) -> anyhow::Result<()> {
@@ -185,7 +185,7 @@ pub(super) async fn shut_out(from: &Client, to: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until these hosts have said something on this control plane; returns those that have not.
+/// Waits until these hosts have renewed their Leases on this control plane; returns those that have not.
 ///
 /// *Errors:* the control plane's.
 pub(super) async fn arrived(

@@ -1,11 +1,14 @@
-//! What is copied, in which order: what is named comes before what names it.
+//! The kinds to copy, in order: a named object comes before the objects that name it.
 
 use berth_api::MOVED_FROM_ANNOTATION;
 use serde_json::Value;
 
+/// Secrets, by namespace and name.
+pub(super) type SecretNames = std::collections::BTreeSet<(String, String)>;
+
 /// A kind that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct MovedKind {
     pub(super) name: &'static str,
     pub(super) plural: &'static str,
     pub(super) namespaced: bool,
@@ -13,18 +16,19 @@ pub(super) struct Kind {
     pub(super) ours: bool,
 }
 
-const fn ours(name: &'static str, plural: &'static str, namespaced: bool) -> Kind {
-    Kind { name, plural, namespaced, ours: true }
+const fn ours(name: &'static str, plural: &'static str, namespaced: bool) -> MovedKind {
+    MovedKind { name, plural, namespaced, ours: true }
 }
 
-pub(super) const NAMESPACE: Kind =
-    Kind { name: "Namespace", plural: "namespaces", namespaced: false, ours: false };
-pub(super) const SECRET: Kind = Kind { name: "Secret", plural: "secrets", namespaced: true, ours: false };
-pub(super) const HOST: Kind = ours("Host", "hosts", false);
-pub(super) const VM: Kind = ours("VM", "vms", true);
+pub(super) const NAMESPACE: MovedKind =
+    MovedKind { name: "Namespace", plural: "namespaces", namespaced: false, ours: false };
+pub(super) const SECRET: MovedKind =
+    MovedKind { name: "Secret", plural: "secrets", namespaced: true, ours: false };
+pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
+pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
-/// berth's kinds. Hosts come before all that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [Kind; 11] = [
+/// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
+pub(super) const OURS: [MovedKind; 11] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
@@ -38,7 +42,7 @@ pub(super) const OURS: [Kind; 11] = [
     ours("HotswapDiskAttachment", "hotswapdiskattachments", true),
 ];
 
-impl Kind {
+impl MovedKind {
     pub(super) fn api_version(&self) -> String {
         if self.ours { format!("{}/{}", berth_api::GROUP, berth_api::VERSION) } else { "v1".to_owned() }
     }
@@ -56,13 +60,13 @@ impl Kind {
 /// An object and its kind.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
-    pub(super) kind: Kind,
+    pub(super) kind: MovedKind,
     pub(super) value: Value,
 }
 
 impl Object {
-    /// As a list or a GET answers: an item of a list may not say its kind.
-    pub(super) fn new(kind: Kind, mut value: Value) -> Self {
+    /// From an item of a list or the response to a GET: an item of a list may lack its kind.
+    pub(super) fn new(kind: MovedKind, mut value: Value) -> Self {
         value["apiVersion"] = kind.api_version().into();
         value["kind"] = kind.name.into();
         Self { kind, value }
@@ -92,8 +96,8 @@ impl Object {
         self.value["metadata"]["annotations"][name].as_str()
     }
 
-    /// The uids of what it is a copy of, or a copy of a copy. Its own is one if it was there before anything was copied, and
-    /// was found to be the same.
+    /// Returns the uids of the objects it is a copy of, directly or through other copies. Its own uid is among them
+    /// if it existed before the copy and was found to be the same.
     pub(super) fn before(&self) -> impl Iterator<Item = &str> {
         let before = self.annotation(MOVED_FROM_ANNOTATION).unwrap_or_default();
         before.split(',').filter(|uid| !uid.is_empty())
@@ -116,12 +120,12 @@ impl Object {
         format!("{}/{}", self.collection(), self.name())
     }
 
-    /// Which object it is, on whichever control plane.
+    /// The object's key, the same on each control plane.
     pub(super) fn key(&self) -> (&'static str, String, String) {
         (self.kind.name, self.meta("namespace").to_owned(), self.name().to_owned())
     }
 
-    /// For people: `Disk ns/name`.
+    /// Message form: `Disk ns/name`.
     pub(super) fn title(&self) -> String {
         match self.namespace() {
             Some(namespace) => format!("{} {namespace}/{}", self.kind.name, self.name()),

@@ -1,4 +1,4 @@
-//! How far a move is, read from both ends. Pure.
+//! The progress of a move, read from both ends. Pure.
 
 use anyhow::{Context, bail};
 use berth_api::site::{Site, SiteState};
@@ -6,38 +6,38 @@ use berth_api::site::{Site, SiteState};
 /// A control plane at one end, as its site's other end names it.
 #[derive(Clone, Debug)]
 pub(super) struct End<'a> {
-    /// `https://host:port`, for people.
+    /// `https://host:port`, for messages.
     pub(super) address: &'a str,
     /// See [`Site::cluster`].
     pub(super) cluster: &'a str,
 }
 
-/// How far a move is.
+/// The progress of a move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Up to the point of no return.
+    /// Before the point of no return.
     Before(Begun),
-    /// The source has moved, the target may be not in charge yet.
+    /// The source has moved; the target may not be in charge yet.
     HandedOver(Site),
 }
 
-/// A move up to the point of no return.
+/// A move before the point of no return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Begun {
-    /// The site's name, if it has one: one that never moved has none.
+    /// The site's name, if it has one: a site that never moved has none.
     pub(super) id: Option<String>,
     /// The source's term.
     pub(super) term: u64,
-    /// The target takes objects in: what is there is of this move, or was looked at when it began.
+    /// The target receives objects: those it has are of this move, or were checked when it began.
     pub(super) receiving: bool,
-    /// What the target has is an older state of the same site, to be brought up to date.
+    /// The target holds an older state of the same site, to be brought up to date.
     pub(super) older: bool,
 }
 
-/// How far the move is from a control plane that says this to one that says that. `back`: the target was in charge before,
-/// even if it does not know any more.
+/// Returns the progress of the move from the site states of source and target. `back`: the target was in charge
+/// before, even if it no longer records that.
 ///
-/// *Errors:* it is no such move, in words for people.
+/// *Errors:* there is no such move; the message is for the user.
 pub(super) fn stage(
     source: Option<&Site>,
     target: Option<&Site>,
@@ -73,7 +73,7 @@ pub(super) fn stage(
             return Ok(Stage::HandedOver(source.cloned().context("a site that moved has a name")?));
         }
         let (state, term) = (target.state.as_str(), target.term);
-        bail!("the site has moved to {}, which says that it is {state} with term {term}", to.address);
+        bail!("the site has moved to {}, which reports state {state} with term {term}", to.address);
     }
     match target.state {
         SiteState::Receiving if is_next => {
@@ -82,7 +82,8 @@ pub(super) fn stage(
         SiteState::Returning if is_next => {
             Ok(Stage::Before(Begun { id, term, receiving: true, older: true }))
         }
-        // It was in charge before: it says so, or came back from a backup. Or a move there was given up here only.
+        // The target was in charge before: it records that, or was restored from a backup. Or a move there was
+        // aborted on the source only.
         state if same && target.term <= term && (back || state != SiteState::InCharge) => {
             let older = state != SiteState::Receiving;
             Ok(Stage::Before(Begun { id, term, receiving: false, older }))
@@ -98,9 +99,9 @@ fn is_coming(site: &Site) -> bool {
     matches!(site.state, SiteState::Receiving | SiteState::Returning)
 }
 
-/// Whether a move away can be given up.
+/// Checks that a move away can be aborted.
 ///
-/// *Errors:* it cannot, in words for people.
+/// *Errors:* it cannot; the message is for the user.
 pub(super) fn abortable(source: Option<&Site>) -> anyhow::Result<()> {
     match source.map(|source| source.state) {
         Some(SiteState::Moved) => bail!(

@@ -1,7 +1,7 @@
-//! An object as it is to be on the other control plane. Pure.
+//! Translates an object for the other control plane. Pure.
 //!
-//! What the other control plane decides is left out (uid, revision, times, generation); what refers to that is said in its
-//! words: uids in statuses and owners, the generation that conditions were computed from.
+//! Fields that the other control plane sets are left out (uid, revision, times, generation); references to them are
+//! translated: uids in statuses and owners, the generation that conditions were computed from.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use serde_json::{Map, Value, json};
 
 use super::kinds::Object;
 
-/// On an object that a host has made something for: the uid under which the host knows it.
+/// On an object that a host has realized: the uid under which the host knows it.
 const FORMER_UID: &str = berth_api::FORMER_UID_ANNOTATION;
 
-/// How many uids of before an object keeps.
+/// The number of former uids an object keeps.
 const MAX_MOVES: usize = 8;
 
-/// Old uids and what is there under which uid now.
+/// Former uids and the current uid of each.
 pub(super) type Uids = BTreeMap<String, String>;
 
-/// What a host has made something for: its files and guests are known by the old uid.
+/// Whether a host has realized the object: the host knows its files and guests by the former uid.
 fn is_real(object: &Object) -> bool {
     let status = &object.value["status"];
     let made = match object.kind.name {
@@ -30,7 +30,7 @@ fn is_real(object: &Object) -> bool {
     made && status["binding"].is_object()
 }
 
-/// The object to create: everything but what is decided by the control plane, status and owners.
+/// Returns the object to create: everything except status, owners and the fields that the control plane sets.
 pub(super) fn created(object: &Object) -> Value {
     let meta = &object.value["metadata"];
     let mut annotations = meta["annotations"].as_object().cloned().unwrap_or_default();
@@ -53,7 +53,8 @@ pub(super) fn created(object: &Object) -> Value {
     Value::Object(copy)
 }
 
-/// Of one that the target had before, and is the same: it says that too, so that it stays when the copies are removed.
+/// Marks an object that the target had before and that is the same with its own uid too, so that it stays when the
+/// copies are removed.
 pub(super) fn take_over(wanted: &mut Value, uid: &str) {
     let annotation = &mut wanted["metadata"]["annotations"][MOVED_FROM_ANNOTATION];
     let before = annotation.as_str().unwrap_or_default();
@@ -62,7 +63,7 @@ pub(super) fn take_over(wanted: &mut Value, uid: &str) {
     }
 }
 
-/// What is there, made what [`created`] would be; `None` if it is so already.
+/// Returns the existing object corrected to what [`created`] returns; `None` if it is so already.
 pub(super) fn corrected(wanted: &Value, found: &Value) -> Option<Value> {
     let mut corrected = found.clone();
     for (field, value) in wanted.as_object().into_iter().flatten().filter(|(field, _)| *field != "metadata") {
@@ -78,17 +79,17 @@ pub(super) fn corrected(wanted: &Value, found: &Value) -> Option<Value> {
             }
         }
     }
-    // What the other control plane's own defaults added to what was declared here is no difference.
+    // Values that the other control plane defaulted are not a difference.
     (corrected != *found).then_some(corrected)
 }
 
-/// The status to write: with the uids and the generation of the other control plane.
+/// Returns the status to write: with the uids and the generation of the other control plane.
 pub(super) fn status(object: &Object, uids: &Uids, generation: i64) -> Option<Value> {
     let mut status = object.value.get("status").filter(|status| !status.is_null())?.clone();
     if object.kind.name == "Host"
         && let Some(status) = status.as_object_mut()
     {
-        // That it has looked is for its agent to say again, there: until then nothing is placed.
+        // Only the host's agent may report its inventory there: until then nothing is placed.
         status.remove("inventory");
         status.remove("orphans");
     }
@@ -120,7 +121,7 @@ fn rewrite(value: &mut Value, uids: &Uids, generation: &dyn Fn(i64) -> i64) {
     }
 }
 
-/// Those of its owners that were copied too.
+/// Returns the owners that were copied too.
 pub(super) fn owners(object: &Object, uids: &Uids) -> Value {
     let owners = object.value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let known = owners.filter_map(|owner| {
@@ -131,7 +132,7 @@ pub(super) fn owners(object: &Object, uids: &Uids) -> Value {
     known.collect()
 }
 
-/// Who owns which field. Owners are keyed by uid there, in text.
+/// Returns the field ownership. It names owners by uid, in text.
 pub(super) fn ownership(object: &Object, uids: &Uids) -> Option<Value> {
     let entries = object.value["metadata"].get("managedFields").filter(|entries| !entries.is_null())?;
     let mut text = entries.to_string();
@@ -143,9 +144,13 @@ pub(super) fn ownership(object: &Object, uids: &Uids) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// What takes away what holds an object, so that it can be deleted: nobody acts on it.
-pub(super) fn released() -> Value {
-    json!({"metadata": {"finalizers": null}})
+/// The patch that removes finalizers and protection from an object, so that it can be deleted and no controller
+/// acts on it.
+pub(super) fn released(object: &Object) -> Value {
+    match object.value["spec"]["deletionProtection"].as_bool() {
+        Some(true) => json!({"metadata": {"finalizers": null}, "spec": {"deletionProtection": false}}),
+        _ => json!({"metadata": {"finalizers": null}}),
+    }
 }
 
 #[cfg(test)]
@@ -233,7 +238,7 @@ mod tests {
     #[test]
     fn owners_that_were_copied_stay_owners_and_their_fields_too() {
         assert_eq!(owners(&vm(), &uids()), json!([{"kind": "X", "uid": "new-owner"}]));
-        let fields = ownership(&vm(), &uids()).expect("it says who owns what");
+        let fields = ownership(&vm(), &uids()).expect("it has the field owners");
         assert_eq!(
             fields[0]["fieldsV1"]["f:metadata"]["f:ownerReferences"],
             json!({"k:{\"uid\":\"new-owner\"}": {}})

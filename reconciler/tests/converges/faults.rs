@@ -11,8 +11,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use berth_agent::fake::{FaultAction, Faults, When};
 use berth_apiserver::ApiService;
+use berth_host::fake::{FaultAction, Faults, When};
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{Request, Response, StatusCode};
@@ -24,32 +24,31 @@ use tower::{BoxError, Service};
 /// How long a partition, a full disk or a lag lasts.
 const LASTS: Duration = Duration::from_secs(50);
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The call fails before it has an effect.
     Error,
-    /// The call has its effect, but its caller is told it failed.
+    /// The call has its effect, but its caller gets an error.
     LostAnswer,
-    /// The process ends before the call has an effect, and is started again.
-    CrashBefore,
-    /// The process ends after the call had its effect, and is started again.
+    /// The process ends after the call had its effect, and is started again. A crash just before the next effect leaves
+    /// the same state behind, so it is not injected separately.
     CrashAfter,
     /// From here on the control plane cannot be reached for a while.
     Partition,
-    /// From here on watches tell nothing for a while, then everything: decisions are made on old knowledge.
+    /// From here on watches deliver no events for a while, then all of them: decisions are made on a stale cache.
     StaleWatches,
     /// From here on the host's disk is full for a while.
     FullDisk,
 }
 
 impl Fault {
-    /// Whether there is a point in this fault at this call, the one after `before` others: a call without effect has
-    /// none that could be lost, and what lasts a while need not begin at every call.
+    /// Whether this fault is worth injecting at this call, the one after `before` others: a call without an effect
+    /// has none that could be lost, and a fault that lasts need not begin at every call.
     pub(crate) fn strikes(self, before: usize, call: &str) -> bool {
         match self {
             Fault::Error => true,
-            Fault::LostAnswer | Fault::CrashBefore | Fault::CrashAfter => has_effect(call),
+            Fault::LostAnswer | Fault::CrashAfter => has_effect(call),
             Fault::Partition | Fault::StaleWatches | Fault::FullDisk => before.is_multiple_of(32),
         }
     }
@@ -62,9 +61,9 @@ fn has_effect(call: &str) -> bool {
         "process",
         "instances",
         "read_journal",
-        "last_words",
+        "stderr_tail",
         "facts",
-        "strangers",
+        "foreign",
         "connect",
         "guest_agent",
         "exited",
@@ -77,6 +76,10 @@ fn has_effect(call: &str) -> bool {
 struct State {
     calls: Vec<String>,
     counting: bool,
+    /// The scenario determines from where on calls count, and has not done so yet.
+    awaited: bool,
+    /// The scenario has determined it.
+    has_start: bool,
     /// The call that was struck: its effect happens, and then the fault.
     armed: Option<String>,
     struck: Option<String>,
@@ -92,7 +95,7 @@ pub(crate) struct Injector {
     crashed: Notify,
 }
 
-/// What becomes of a call, before or after its effect.
+/// The injector's decision on a call, before or after its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Go,
@@ -102,9 +105,19 @@ enum Verdict {
 }
 
 impl Injector {
-    /// Strikes the `at`-th counted call; `None` only counts.
-    pub(crate) fn new(at: u64, fault: Option<Fault>) -> Arc<Self> {
-        let state = Mutex::new(State { counting: true, ..State::default() });
+    /// Counts calls and strikes none.
+    pub(crate) fn counting() -> Arc<Self> {
+        Self::new(0, None, false)
+    }
+
+    /// Strikes the `at`-th counted call. With `awaited` calls count only from
+    /// [`count_from_here`](Self::count_from_here) on.
+    pub(crate) fn striking(at: u64, fault: Fault, awaited: bool) -> Arc<Self> {
+        Self::new(at, Some(fault), awaited)
+    }
+
+    fn new(at: u64, fault: Option<Fault>, awaited: bool) -> Arc<Self> {
+        let state = Mutex::new(State { counting: true, awaited, ..State::default() });
         Arc::new(Self { at, fault, state, crashed: Notify::new() })
     }
 
@@ -112,25 +125,31 @@ impl Injector {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the calls so far: the first one after this is the first.
+    /// Resets the count: the next call is the first.
     pub(crate) fn count_from_here(&self) {
         let mut state = self.state();
-        if state.struck.is_none() {
-            state.calls.clear();
-        }
+        assert!(state.struck.is_none(), "no call is struck before the first that counts");
+        state.calls.clear();
+        state.awaited = false;
+        state.has_start = true;
     }
 
-    /// No call is struck before this is turned on again.
+    /// Whether the scenario has determined from where on calls count.
+    pub(crate) fn has_start(&self) -> bool {
+        self.state().has_start
+    }
+
+    /// Turns counting on or off: no call is struck while it is off.
     pub(crate) fn set_counting(&self, counting: bool) {
         self.state().counting = counting;
     }
 
-    /// The calls that were counted, in their order.
+    /// Returns the counted calls, in order.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.state().calls.clone()
     }
 
-    /// The call that was struck, for messages.
+    /// Returns the call that was struck, for messages.
     pub(crate) fn struck(&self) -> Option<String> {
         self.state().struck.clone()
     }
@@ -147,11 +166,11 @@ impl Injector {
     fn before(&self, call: &str, to_host: bool) -> Verdict {
         let is_struck = {
             let mut state = self.state();
-            if state.counting && state.struck.is_none() {
+            let counts = state.counting && !state.awaited && state.struck.is_none();
+            if counts {
                 state.calls.push(call.to_owned());
             }
-            let is_at = state.calls.len() as u64 == self.at;
-            let is_struck = state.counting && state.struck.is_none() && is_at && self.fault.is_some();
+            let is_struck = counts && state.calls.len() as u64 == self.at && self.fault.is_some();
             if is_struck {
                 state.struck = Some(call.to_owned());
                 state.since = Some(Instant::now());
@@ -161,7 +180,6 @@ impl Injector {
         };
         match self.fault {
             Some(Fault::Error) if is_struck => Verdict::Fail,
-            Some(Fault::CrashBefore) if is_struck => Verdict::Crash,
             Some(Fault::Partition) if !to_host && self.lasts(Fault::Partition) => Verdict::Fail,
             Some(Fault::FullDisk) if to_host && self.lasts(Fault::FullDisk) && needs_space(call) => {
                 Verdict::NoSpace
@@ -219,7 +237,7 @@ impl Faults for Injector {
     }
 }
 
-/// The control plane, through the faults.
+/// The control plane, with faults injected.
 #[derive(Clone)]
 pub(crate) struct FaultyApi {
     inner: ApiService,

@@ -1,4 +1,4 @@
-//! A whole berth in one runtime: control plane, controllers, agent, and a host that outlives them.
+//! A complete berth in one runtime: control plane, controllers, agent, and a host that outlives them.
 
 use std::{
     collections::BTreeMap,
@@ -7,13 +7,12 @@ use std::{
     time::Duration,
 };
 
-use berth::{clock::Identities, controllers};
-use berth_agent::{
-    AgentConfig,
-    fake::{FakeSource, FakeSystem},
-};
+use berth_agent::AgentConfig;
 use berth_api::{ConditionType, VM, VMState, condition};
 use berth_apiserver::Server;
+use berth_controllers as controllers;
+use berth_engine::Identities;
+use berth_host::fake::{FakeSource, FakeSystem};
 use berth_qemu::machine::Format;
 use kube::{
     Api, Client, ResourceExt,
@@ -30,13 +29,13 @@ use crate::serve::serve;
 
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-/// The kinds that users make.
+/// The kinds that users create.
 const NAMESPACED: [&str; 7] =
     ["Disk", "HotswapDiskAttachment", "Image", "PlacementGroup", "PublicIP", "VM", "VMClass"];
-/// How long anything may take, in simulated time, whatever goes wrong: longer than the longest back-off.
+/// The maximum duration of any step, in simulated time, with any fault: longer than the longest back-off.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// See the module.
+/// The rig that the module describes.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) system: Arc<FakeSystem>,
@@ -55,23 +54,42 @@ impl Debug for PrintableClient {
     }
 }
 
+/// How often a run whose fault was not injected is repeated: the number of calls varies a little between runs, because
+/// the store works in its own thread.
+const ATTEMPTS: usize = 3;
+
 /// Runs the scenario clean, then with each fault at each of its calls.
+///
+/// # Panics
+///
+/// If the declared state is not reached, or if more than one run in twenty ends before the call at which its fault
+/// should have been injected.
 pub(crate) fn converges(faults: &[Fault], scenario: impl AsyncFn(&Rig)) {
-    let calls = run(Injector::new(0, None), &scenario);
+    let clean = Injector::counting();
+    let calls = run(clean.clone(), &scenario);
     assert!(calls.len() > 10, "the scenario makes external calls");
     let mut runs = 0;
+    let mut missed = Vec::new();
     for fault in faults {
         for (before, call) in calls.iter().enumerate() {
             if fault.strikes(before, call) {
-                run(Injector::new(before as u64 + 1, Some(*fault)), &scenario);
+                let is_injected = (0..ATTEMPTS).any(|_| {
+                    let injector = Injector::striking(before as u64 + 1, *fault, clean.has_start());
+                    run(injector.clone(), &scenario);
+                    injector.struck().is_some()
+                });
                 runs += 1;
+                if !is_injected {
+                    missed.push((*fault, before));
+                }
             }
         }
     }
-    eprintln!("{} external calls, {runs} runs with a fault", calls.len());
+    eprintln!("{} external calls, {runs} runs with a fault, never reached: {missed:?}", calls.len());
+    assert!(missed.len() * 20 <= runs, "of {} calls these were not made again: {missed:?}", calls.len());
 }
 
-/// One run; returns the calls it made. A panic in it names the fault.
+/// Runs the scenario once; returns the calls it made. A panic in it names the fault.
 fn run(injector: Arc<Injector>, scenario: &impl AsyncFn(&Rig)) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -82,7 +100,7 @@ fn run(injector: Arc<Injector>, scenario: &impl AsyncFn(&Rig)) -> Vec<String> {
     runtime.block_on(async {
         let rig = Rig::new(injector.clone()).await;
         scenario(&rig).await;
-        rig.is_quiet().await;
+        rig.must_settle().await;
         let violations = rig.system.violations();
         assert!(violations.is_empty(), "asked of the host what never should be: {violations:?}");
         rig.supervisor.abort();
@@ -91,7 +109,7 @@ fn run(injector: Arc<Injector>, scenario: &impl AsyncFn(&Rig)) -> Vec<String> {
     injector.calls()
 }
 
-/// Prints which fault was at work when a run panics.
+/// Prints the injected fault when a run panics.
 struct Named(Arc<Injector>);
 
 impl Drop for Named {
@@ -118,7 +136,7 @@ impl Rig {
         system.set_faults(injector.clone());
         let no_trash = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "default"},
             "spec": {"trashRetentionSeconds": 0}});
-        // Nothing may be left at the end, so nothing rests in the trash.
+        // Nothing may be left at the end, so the trash is disabled.
         Api::<DynamicObject>::all_with(admin.clone(), &resource("StoragePool"))
             .patch("default", &PatchParams::default(), &Patch::Merge(&no_trash))
             .await
@@ -141,17 +159,26 @@ impl Rig {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 
-    /// Ends controllers and agent, takes every status away as a restore may, and starts them again.
+    /// Ends controllers and agent, removes every status as a restore may, opens a recovery, and starts them again.
     pub(crate) async fn lose_every_status(&self) {
+        self.restart.notify_one();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.take_every_status().await;
+        self.open_recovery().await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+
+    /// The same, without a recovery.
+    pub(crate) async fn lose_every_status_unnoticed(&self) {
         self.restart.notify_one();
         tokio::time::sleep(Duration::from_millis(500)).await;
         self.take_every_status().await;
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 
-    /// Ends controllers and agent, makes every object anew under another uid as in another control plane, and starts
-    /// them again. With `told` each VM and Disk says which it was.
-    pub(crate) async fn make_everything_anew(&self, told: bool) {
+    /// Ends controllers and agent, creates every object again under another uid as in another control plane, and
+    /// starts them again. With `with_former_uids` each VM and Disk is annotated with its former uid.
+    pub(crate) async fn make_everything_anew(&self, with_former_uids: bool) {
         self.restart.notify_one();
         tokio::time::sleep(Duration::from_millis(500)).await;
         self.take_every_status().await;
@@ -168,7 +195,7 @@ impl Rig {
                 freed.unwrap_or_else(|error| panic!("freeing {kind} {name}: {error}"));
                 let deleted = api.delete(&name, &DeleteParams::default()).await;
                 deleted.unwrap_or_else(|error| panic!("deleting {kind} {name}: {error}"));
-                let annotations = match told && ["VM", "Disk"].contains(&kind.as_str()) {
+                let annotations = match with_former_uids && ["VM", "Disk"].contains(&kind.as_str()) {
                     true => json!({berth_api::FORMER_UID_ANNOTATION: object.uid()}),
                     false => json!({}),
                 };
@@ -179,10 +206,30 @@ impl Rig {
                 made.unwrap_or_else(|error| panic!("making {kind} {name} anew: {error}"));
             }
         }
+        if with_former_uids {
+            self.open_recovery().await;
+        }
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 
-    /// Takes what was said of former uids off every object.
+    /// Opens a recovery for every host, as an administrator does.
+    pub(crate) async fn open_recovery(&self) {
+        let hosts: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource("Host"));
+        let open = json!({"spec": {"recovery": {"since": "2027-01-01T00:00:00Z"}}});
+        for host in hosts.list(&ListParams::default()).await.expect("the control plane answers") {
+            let params = PatchParams::default();
+            hosts.patch(&host.name_any(), &params, &Patch::Merge(&open)).await.expect("it is opened");
+        }
+    }
+
+    /// Whether a host is in a recovery.
+    pub(crate) async fn is_recovering(&self) -> bool {
+        let hosts: Api<DynamicObject> = Api::all_with(self.admin.0.clone(), &resource("Host"));
+        let hosts = hosts.list(&ListParams::default()).await.expect("the control plane answers");
+        hosts.iter().any(|host| !host.data["spec"]["recovery"].is_null())
+    }
+
+    /// Removes the annotation of the former uid from every object.
     pub(crate) async fn forget_former_uids(&self) {
         for kind in ["VM", "Disk"] {
             for object in
@@ -226,7 +273,7 @@ impl Rig {
         applied.unwrap_or_else(|error| panic!("applying {kind} {name}: {error}"));
     }
 
-    /// Deletes an object, trying again while it is refused because it is in use; one that is not there is no error.
+    /// Deletes an object, retrying while that is rejected; a missing object is no error.
     pub(crate) async fn delete(&self, kind: &str, name: &str) {
         let begun = Instant::now();
         loop {
@@ -272,7 +319,8 @@ impl Rig {
         }
     }
 
-    /// What was decided once and for all of the VM: its host, what it is there, its addresses, the public one included.
+    /// Returns the VM's permanent allocations: its host, its identity there, its addresses, the public one
+    /// included.
     pub(crate) async fn identity(&self, vm: &str) -> Vec<Option<String>> {
         let api: Api<VM> = Api::default_namespaced(self.admin.0.clone());
         let status = api.get(vm).await.expect("the VM is there").status.unwrap_or_default();
@@ -281,26 +329,26 @@ impl Rig {
         own.into_iter().chain(interfaces).collect()
     }
 
-    /// The VM's QEMU.
+    /// Returns the pid of the VM's QEMU.
     pub(crate) async fn pid(&self, vm: &str) -> Option<i64> {
         let api: Api<VM> = Api::default_namespaced(self.admin.0.clone());
         let vm = api.get(vm).await.expect("the VM is there");
         vm.status.and_then(|s| s.process).map(|p| p.pid)
     }
 
-    /// Waits until the host has nothing of ours any more.
+    /// Waits until nothing of ours is left on the host.
     pub(crate) async fn until_nothing_is_left(&self) {
         let begun = Instant::now();
         while !(self.system.leftovers().is_empty() && self.system.trash_now().is_empty()) {
             let left = self.system.leftovers();
-            // What waits longest is the clean-up of the image cache.
+            // The clean-up of the image cache takes longest.
             assert!(begun.elapsed() < LIMIT * 2, "leaked: {left:#?}");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
-    /// Waits for the faults to pass, then asserts that what is converged stays untouched.
-    pub(crate) async fn is_quiet(&self) {
+    /// Waits for the faults to pass, then asserts that the converged state stays untouched.
+    pub(crate) async fn must_settle(&self) {
         self.injector.set_counting(false);
         let mut before = self.versions().await;
         let begun = Instant::now();
@@ -317,7 +365,7 @@ impl Rig {
         self.injector.set_counting(true);
     }
 
-    /// Kind, name and version of every object of ours.
+    /// Returns kind, name and version of every object of ours.
     async fn versions(&self) -> Vec<(String, String, Option<String>)> {
         let mut versions = Vec::new();
         for kind in plurals().keys() {
@@ -333,7 +381,7 @@ impl Rig {
     }
 }
 
-/// Kind and plural of every kind of ours; made once, because deriving the schemas takes longer than a scenario.
+/// Kind and plural of every kind of ours; computed once, because deriving the schemas takes longer than a scenario.
 fn plurals() -> &'static BTreeMap<String, String> {
     static PLURALS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
     PLURALS.get_or_init(|| {
@@ -351,13 +399,13 @@ fn resource(kind: &str) -> ApiResource {
     }
 }
 
-/// Starts controllers and agent, and starts them again whenever they crash.
+/// Starts controllers and agent, and restarts them whenever they crash.
 async fn supervise(
     server: Server,
     system: Arc<FakeSystem>,
     injector: Arc<Injector>,
     restart: Arc<tokio::sync::Notify>,
-    clock: Arc<berth_agent::RuntimeClock>,
+    clock: Arc<berth_engine::RuntimeClock>,
 ) {
     for seed in 0.. {
         let client = Client::new(FaultyApi::new(server.service(), injector.clone()), "default");

@@ -1,5 +1,5 @@
-//! Two control planes in one runtime, two hosts that go from one to the other, and a `berth graduate` that can be made to
-//! crash after any of its writes.
+//! Two control planes in one runtime, two hosts that move from one to the other, and a `berth graduate` that can be
+//! made to crash after any of its writes.
 
 use std::{
     collections::BTreeMap,
@@ -11,18 +11,20 @@ use std::{
 };
 
 use berth::{
-    clock::Identities,
-    controllers, credential,
+    credential,
     graduate::{self, Destination, Graduation, Outcome},
     install, site,
 };
-use berth_agent::{AgentConfig, AgentError, fake::FakeSystem, system::System};
+use berth_agent::{AgentConfig, AgentError};
 use berth_api::{
     ConditionType, VM, VMState, condition,
     manifests::access,
-    site::{Standing, judge},
+    site::{Authority, TermRecord, authority},
 };
 use berth_apiserver::{ApiService, Server, ServerConfig};
+use berth_controllers as controllers;
+use berth_engine::Identities;
+use berth_host::{HostInfo as _, fake::FakeSystem};
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use kube::{
@@ -44,7 +46,7 @@ use crate::image;
 const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) const HOSTS: [&str; 2] = ["h1", "h2"];
 
-/// A control plane, and the address tickets know it by.
+/// A control plane, and its address in tickets.
 #[derive(Clone)]
 pub(crate) struct Plane {
     pub(crate) server: Server,
@@ -56,7 +58,7 @@ impl Plane {
     async fn new(url: &'static str, seed: u64) -> Self {
         let base = "2026-01-01T00:00:00Z".parse().expect("a time");
         let config = ServerConfig {
-            clock: Arc::new(berth_apiserver::RuntimeClock::starting_at(base)),
+            clock: Arc::new(berth_engine::RuntimeClock::starting_at(base)),
             seed: Some(seed),
             ..ServerConfig::in_memory()
         };
@@ -65,8 +67,8 @@ impl Plane {
         Self { server, admin, url }
     }
 
-    /// Has controllers, as `berth controllers` runs them.
-    pub(crate) fn decides(&self, seed: u64, clock: &Arc<berth_agent::RuntimeClock>) {
+    /// Runs controllers on it, as `berth controllers` does.
+    pub(crate) fn decides(&self, seed: u64, clock: &Arc<berth_engine::RuntimeClock>) {
         let config = controllers::Config {
             clock: clock.clone(),
             identities: Identities::seeded(seed),
@@ -88,7 +90,7 @@ impl Plane {
         Api::default_namespaced(self.admin.clone())
     }
 
-    /// Every object of a kind; none if it is not defined.
+    /// Returns every object of a kind; none if the kind is not defined.
     pub(crate) async fn objects(&self, kind: &str, plural: &str) -> BTreeMap<String, Value> {
         let gvk = GroupVersionKind::gvk(berth_api::GROUP, berth_api::VERSION, kind);
         let resource = ApiResource { plural: plural.into(), ..ApiResource::from_gvk(&gvk) };
@@ -154,7 +156,7 @@ pub(crate) fn runs(vm: &VM) -> bool {
         && condition::is_true(&status.conditions, ConditionType::Ready)
 }
 
-/// What a host has that a guest would notice the loss of: its machines' processes, and their files.
+/// A host's processes and files of its machines: a guest would notice their loss.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Real {
     launches: u64,
@@ -164,28 +166,28 @@ pub(crate) struct Real {
     firewall: String,
 }
 
-/// Everything there is.
+/// The control planes and hosts of a test.
 pub(crate) struct Site {
     pub(crate) old: Plane,
     pub(crate) new: Plane,
-    /// One more, without controllers until it is given some.
+    /// A further control plane, without controllers until they are started.
     pub(crate) third: Plane,
     pub(crate) systems: [Arc<FakeSystem>; 2],
-    pub(crate) clock: Arc<berth_agent::RuntimeClock>,
+    pub(crate) clock: Arc<berth_engine::RuntimeClock>,
 }
 
 impl Site {
     /// Two hosts of the old control plane, each with a VM that has a Secret, a public address and a second disk.
     pub(crate) async fn new() -> Self {
         let base = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let clock = Arc::new(berth_agent::RuntimeClock::starting_at(base));
+        let clock = Arc::new(berth_engine::RuntimeClock::starting_at(base));
         let old = Plane::new("https://old:7443", 1).await;
         let new = Plane::new("https://new:6443", 2).await;
         let third = Plane::new("https://third:6443", 3).await;
         old.decides(1, &clock);
         new.decides(2, &clock);
         install::manifests(&old.admin).await.expect("the manifests apply");
-        install::defaults(&old.admin, "10.77.0.0/16", "198.18.100.0/24").await.expect("the defaults apply");
+        install::defaults(&old.admin, "198.18.100.0/24").await.expect("the defaults apply");
         let systems = HOSTS.map(|_| image::host(&clock));
         let site = Self { old, new, third, systems, clock };
         for (index, host) in HOSTS.iter().enumerate() {
@@ -231,14 +233,14 @@ impl Site {
         }
         old.declare("Disk", "more", json!({"size": "1Gi"})).await;
         old.declare("HotswapDiskAttachment", "more", json!({"vm": "one", "disk": "more"})).await;
-        // One that fits nowhere: it waits, here as there.
+        // One that fits nowhere: it waits on both control planes.
         old.declare("VMClass", "huge", json!({"cpus": 128, "memory": "1Ti", "firmware": "BIOS"})).await;
         old.declare("Disk", "huge", json!({"image": "debian", "size": "2Gi"})).await;
         old.declare("VM", "huge", json!({"class": "huge", "disks": [{"name": "huge", "boot": true}]})).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
 
-    /// From one control plane to another; `back`: to the one that was the first.
+    /// A move from one control plane to another; `back`: to the original one.
     pub(crate) fn graduation(&self, from: &Plane, to: &Plane) -> Graduation {
         Graduation {
             source: from.admin.clone(),
@@ -253,12 +255,12 @@ impl Site {
         }
     }
 
-    /// `berth graduate`, to its end.
+    /// Runs `berth graduate` to its end.
     pub(crate) async fn moves(&self, from: &Plane, to: &Plane) -> anyhow::Result<Outcome> {
         Box::pin(self.graduation(from, to).run(&mut |_| {})).await
     }
 
-    /// `berth graduate` that ends as `kill -9` would after so many writes; `None`: it was ended.
+    /// Runs `berth graduate` and ends it as `kill -9` would after so many writes; `None`: it was ended.
     pub(crate) async fn killed_after(
         &self,
         writes: i64,
@@ -270,7 +272,7 @@ impl Site {
         budget.spend(Box::pin(graduation.run(&mut |_| {}))).await
     }
 
-    /// The same of `berth graduate --abort`.
+    /// The same with `berth graduate --abort`.
     pub(crate) async fn abort_killed_after(
         &self,
         writes: i64,
@@ -308,7 +310,7 @@ impl Site {
         })
     }
 
-    /// Of the control planes one at most commands each host, whatever the host has kept.
+    /// Asserts that at most one control plane is in charge of each host, whatever record the host keeps.
     pub(crate) async fn one_commands_at_most(&self) {
         let mut sites = Vec::new();
         for plane in self.planes() {
@@ -317,10 +319,11 @@ impl Site {
         }
         for system in &self.systems {
             let kept = system.read_site().await.expect("it is read");
-            // A control plane that knows of no move has no host of ours, but for the one they began with.
+            let kept: Option<TermRecord> = kept.map(|kept| serde_json::from_value(kept).expect("a record"));
+            // A control plane without a site state has no host of ours, except the one they began with.
             let commands = |index: usize, known: Option<&berth_api::site::Site>| {
                 (index == 0 || known.is_some())
-                    && matches!(judge(known, kept.as_ref()), Standing::Commands(_))
+                    && matches!(authority(known, kept.as_ref()), Authority::InCharge(_))
             };
             let count =
                 sites.iter().enumerate().filter(|(index, known)| commands(*index, known.as_ref())).count();
@@ -338,13 +341,13 @@ pub(crate) async fn joined(plane: &Plane, host: &str) -> Client {
     Client::new(plane.server.service_with_token(&token).expect("it opens"), "default")
 }
 
-/// A host that goes with its site, with the rights its tickets give it.
+/// A host that follows its site, with the rights its tickets give it.
 async fn live(
     host: &'static str,
     mut client: Client,
     planes: [Plane; 3],
     system: Arc<FakeSystem>,
-    clock: Arc<berth_agent::RuntimeClock>,
+    clock: Arc<berth_engine::RuntimeClock>,
 ) {
     loop {
         let config = AgentConfig {
@@ -366,7 +369,7 @@ async fn live(
     }
 }
 
-/// The version an object is in, if it is there.
+/// Returns the version of an object, if it exists.
 async fn version(api: &mut ApiService, path: &str) -> Option<String> {
     let request = Request::get(path).body(Body::empty()).expect("a request");
     let Ok(response) = api.call(request).await;
@@ -375,7 +378,7 @@ async fn version(api: &mut ApiService, path: &str) -> Option<String> {
     object["metadata"]["resourceVersion"].as_str().map(str::to_owned)
 }
 
-/// How many writes are left until the program is killed.
+/// The number of writes left until the program is killed.
 #[derive(Debug)]
 struct Budget {
     left: Mutex<i64>,
@@ -387,7 +390,7 @@ impl Budget {
         Arc::new(Self { left: Mutex::new(writes), spent: Notify::new() })
     }
 
-    /// Lets a program run that writes by this budget; `None`: it was ended for that.
+    /// Runs a program that spends this budget with its writes; `None`: it was ended for that.
     async fn spend<T>(&self, program: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -397,7 +400,7 @@ impl Budget {
     }
 }
 
-/// A control plane as a program sees it that is killed after some writes.
+/// A control plane as seen by a program that is killed after some writes.
 #[derive(Clone)]
 struct Counted {
     inner: ApiService,
@@ -416,7 +419,7 @@ impl Service<Request<Body>> for Counted {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let mut inner = self.inner.clone();
         let budget = self.budget.clone();
-        // A token is signed and a review answered, and neither is kept.
+        // Tokens are signed and reviews answered without being stored.
         let path = request.uri().path();
         let reads = request.method() == Method::GET
             || path.ends_with("/token")
@@ -437,7 +440,7 @@ impl Service<Request<Body>> for Counted {
             let before = if is_update { version(&mut inner, &path).await } else { None };
             let Ok(response) = inner.call(request).await;
             let changed = before.is_none() || version(&mut inner, &path).await != before;
-            // Who sets out to change something looks first whether it is so already.
+            // A program reads an object before it writes it, so that it never writes without a change.
             assert!(changed || method != Method::PUT, "{method} {path} changes nothing");
             if changed && response.status().is_success() {
                 *left -= 1;

@@ -1,11 +1,9 @@
-//! The image that VMs are made from, and hosts in memory that can download it.
+//! The image that VMs use, and hosts in memory that can download it.
 
 use std::sync::Arc;
 
-use berth_agent::{
-    RuntimeClock,
-    fake::{FakeSource, FakeSystem},
-};
+use berth_engine::RuntimeClock;
+use berth_host::fake::{FakeSource, FakeSystem};
 use berth_qemu::machine::Format;
 use serde_json::{Value, json};
 
@@ -15,7 +13,7 @@ fn sha256() -> String {
     "a".repeat(64)
 }
 
-/// What the Image declares.
+/// The spec of the Image.
 pub(crate) fn spec() -> Value {
     json!({"source": {"url": URL, "sha256": sha256()}})
 }

@@ -1,6 +1,6 @@
-//! cty's JSON: what a stored state holds, and the other form a `DynamicValue` may take.
+//! cty's JSON: the encoding of stored states, and the alternative encoding of a `DynamicValue`.
 //!
-//! Numbers are read from their digits: a JSON library's own number is a float as soon as there is a point.
+//! Numbers are read from their digits: a JSON library's own number type is a float as soon as there is a decimal point.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,28 @@ use crate::{
     value::Value,
 };
 
-/// Reads a value of a type. Attributes the type does not have are an error, absent ones are null.
+/// Decodes a value of a type. Attributes the type does not have are an error, absent ones are null.
 pub(crate) fn decode(json: &[u8], ty: &Type) -> Result<Value, ValueError> {
     read(parse(json)?, ty, Rules { extra: UnknownAttributes::Refused, typed: false })
 }
 
-/// Reads a stored state: attributes the type does not have, as an older schema may have had, are ignored.
+/// Decodes a stored state. Attributes the type does not have, for example of an older schema, are ignored.
 pub(crate) fn decode_state(json: &[u8], ty: &Type) -> Result<Value, ValueError> {
     read(parse(json)?, ty, Rules { extra: UnknownAttributes::Ignored, typed: false })
 }
 
-/// Writes a value of a type. Unknown values cannot be written.
+/// Encodes a value of a type. Unknown values cannot be encoded.
 pub(crate) fn encode(value: &Value, ty: &Type) -> Result<String, ValueError> {
     let mut out = String::new();
     write(&mut out, value, ty)?;
     Ok(out)
 }
 
-/// How to read.
+/// Decoding rules.
 #[derive(Clone, Copy)]
 struct Rules {
     extra: UnknownAttributes,
-    /// Within a value that brought its own type: types do not nest, see the MessagePack reader.
+    /// Whether the reader is within a value that carries its own type: such types do not nest, see the MessagePack reader.
     typed: bool,
 }
 
@@ -59,7 +59,7 @@ fn read(raw: &RawValue, ty: &Type, rules: Rules) -> Result<Value, ValueError> {
         Type::Bool => serde_json::from_str(text).map(Value::Bool).map_err(|_| mismatch()),
         Type::String => serde_json::from_str(text).map(Value::String).map_err(|_| mismatch()),
         Type::Number => {
-            // cty accepts a number in quotes, and old states have some.
+            // cty accepts a number in quotes, and old states contain some.
             let digits = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
             digits.parse().map(Value::Number).map_err(|_| mismatch())
         }
@@ -117,7 +117,7 @@ fn read_dynamic(text: &str, rules: Rules) -> Result<Value, ValueError> {
         r#type: &'a RawValue,
     }
     if rules.typed {
-        return Err(ValueProblem::malformed("a value whose type was not told"));
+        return Err(ValueProblem::malformed("a value without its type"));
     }
     let typed: Typed<'_> = serde_json::from_str(text).map_err(ValueProblem::malformed)?;
     let ty = typed.r#type.get().parse::<Type>().map_err(ValueProblem::malformed)?;

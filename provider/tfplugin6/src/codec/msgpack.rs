@@ -1,4 +1,4 @@
-//! cty's MessagePack: what `DynamicValue.msgpack` holds.
+//! cty's MessagePack: the content of `DynamicValue.msgpack`.
 
 mod decode;
 mod encode;
@@ -6,7 +6,7 @@ mod encode;
 pub(crate) use decode::decode;
 pub(crate) use encode::{encode, kind};
 
-/// Extension type of an unknown value about which nothing is known.
+/// Extension type of an unknown value without constraints.
 const EXT_UNKNOWN: i8 = 0;
 /// Extension type of a refined unknown value: its payload is a map of the keys below.
 const EXT_REFINED: i8 = 12;

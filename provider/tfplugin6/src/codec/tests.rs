@@ -1,4 +1,4 @@
-//! Both codecs, against cty's bytes and against one another.
+//! Tests of both codecs, against cty's bytes and against each other.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn number(text: &str) -> Value {
     Value::Number(text.parse().unwrap())
 }
 
-/// Bytes as cty writes them.
+/// The bytes that cty writes.
 #[test]
 fn the_bytes_are_cty_s() {
     let dynamic = Value::Dynamic(Box::new((Type::String, "a".into())));
@@ -39,7 +39,7 @@ fn the_bytes_are_cty_s() {
 fn a_refined_unknown_says_what_is_known() {
     let refined = |known| Value::Unknown(Some(Box::new(known)));
     let not_null = refined(Refinement { not_null: true, ..Refinement::default() });
-    // Extension 12, of three bytes: {1: false}.
+    // Extension type 12, three bytes: {1: false}.
     let bytes = b"\xc7\x03\x0c\x81\x01\xc2";
     assert_eq!(msgpack::encode(&not_null, &Type::String).unwrap(), bytes);
     assert_eq!(msgpack::decode(bytes, &Type::String).unwrap(), not_null);
@@ -65,7 +65,7 @@ fn a_refined_unknown_says_what_is_known() {
 #[test]
 fn an_extension_of_a_later_terraform_is_unknown() {
     assert_eq!(msgpack::decode(b"\xd5\x2a\x01\x02", &Type::Bool).unwrap(), Value::UNKNOWN);
-    // A refinement with a key nobody knows yet keeps what comes before it.
+    // For a refinement with an unknown key, the constraints before that key are kept.
     let known = msgpack::decode(b"\xc7\x05\x0c\x82\x01\xc2\x63\xc0", &Type::Bool).unwrap();
     assert_eq!(known, Value::Unknown(Some(Box::new(Refinement { not_null: true, ..Refinement::default() }))));
 }
@@ -173,7 +173,7 @@ fn types() -> impl Strategy<Value = Type> {
     })
 }
 
-/// A value of a type; `unknowns` may be anywhere in it.
+/// Values of a type; with `unknowns`, unknown values may be anywhere inside.
 fn values(ty: &Type, unknowns: bool) -> BoxedStrategy<Value> {
     let known = match ty {
         Type::Bool => any::<bool>().prop_map(Value::Bool).boxed(),

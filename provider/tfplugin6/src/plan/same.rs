@@ -1,10 +1,10 @@
-//! Equality as Terraform sees it.
+//! Equality by Terraform's rules.
 
 use crate::{ty::Type, value::Value};
 
 /// Whether two values of a type are equal: sets in any order, absent attributes as null.
 ///
-/// Two unknown values count as equal here; what they turn out to be may differ.
+/// Two unknown values count as equal here; their later values may differ.
 #[must_use]
 pub fn same(ty: &Type, a: &Value, b: &Value) -> bool {
     match (ty, a, b) {
@@ -33,7 +33,7 @@ fn same_set(element: &Type, a: &[Value], b: &[Value]) -> bool {
     if a.len() != b.len() {
         return false;
     }
-    // Terraform sends a set in an order of its own that only depends on the elements: this is the usual case.
+    // Terraform sends a set in an order that depends only on the elements: this is the usual case.
     if a.iter().zip(b).all(|(a, b)| same(element, a, b)) {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Each rule on its own. What Terraform's core thinks of them is seen in the tests that drive it.
+//! Tests of each rule in isolation. The tests that drive Terraform check the rules against its core.
 
 use super::*;
 use crate::{path::AttributePath, ty::Type};
@@ -43,7 +43,7 @@ fn disk(name: &str, serial: &str) -> Value {
     ])
 }
 
-/// A state after the create of `config`, with some more in it.
+/// The state after the create of `config`, with additional attributes.
 fn state<const N: usize>(more: [(&str, Value); N]) -> Value {
     let mut state = object([
         ("id", "uid-1".into()),
@@ -58,7 +58,7 @@ fn state<const N: usize>(more: [(&str, Value); N]) -> Value {
     state
 }
 
-/// As Terraform proposes: the configuration, completed from the state for what is computed and not configured.
+/// Terraform's proposal: the configuration, with attributes that are computed and not configured taken from the state.
 fn proposed(state: &Value, config: &Value) -> Value {
     let mut proposed = config.clone();
     for name in ["id", "status", "region", "power"] {
@@ -135,7 +135,7 @@ fn a_keyed_element_keeps_its_values_wherever_it_moves() {
     let mut config = named("web");
     config.set("disks", Value::List(vec![named("data"), named("new"), named("root")]));
     let mut proposed = proposed(&state, &config);
-    // By place, as Terraform does.
+    // Matched by index, as in Terraform.
     let moved = |name: &str, from: &Value| {
         let mut element = from.clone();
         element.set("name", name);

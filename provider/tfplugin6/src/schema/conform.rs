@@ -1,12 +1,12 @@
-//! What Terraform insists on in every plan and state, whatever a provider returned: write-only values are null, and
-//! blocks that repeat are empty rather than null.
+//! The form Terraform requires of every plan and state that a provider returns: write-only values are null, and repeated
+//! blocks are empty rather than null.
 
 use std::collections::BTreeMap;
 
 use super::{Attribute, AttributeKind, Block, BlockNesting};
 use crate::value::Value;
 
-/// Makes a plan or state of a block conform.
+/// Brings a plan or state of a block into the required form.
 pub(crate) fn conform(block: &Block, value: Value) -> Value {
     let Value::Map(mut entries) = value else { return value };
     attributes(&block.attributes, &mut entries);
@@ -47,14 +47,14 @@ fn attributes(attributes: &[Attribute], entries: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// The same collection with every element changed.
+/// Changes every element of a collection.
 fn each(value: Value, change: &mut dyn FnMut(Value) -> Value) -> Value {
     match value {
         Value::List(elements) => Value::List(elements.into_iter().map(change).collect()),
         Value::Map(entries) => {
             Value::Map(entries.into_iter().map(|(key, value)| (key, change(value))).collect())
         }
-        // A list block whose body holds an `any` travels as `any` itself.
+        // A list block with an `any` in its body travels as `any` itself.
         Value::Dynamic(inner) => {
             let (ty, value) = *inner;
             Value::Dynamic(Box::new((ty, each(value, change))))
@@ -63,7 +63,7 @@ fn each(value: Value, change: &mut dyn FnMut(Value) -> Value) -> Value {
     }
 }
 
-/// The first write-only attribute of a configuration that is set, by its dotted name.
+/// The dotted name of the first write-only attribute that is set in a configuration.
 pub(crate) fn write_only_set(block: &Block, config: &Value) -> Option<String> {
     let own = write_only_attribute(&block.attributes, config);
     own.or_else(|| {
@@ -89,7 +89,7 @@ fn write_only_attribute(attributes: &[Attribute], config: &Value) -> Option<Stri
     })
 }
 
-/// Looks in a value, and in what it holds: whether it is one object or many is all the same here.
+/// Searches a value and its elements: one object and many are handled alike.
 fn inside(value: &Value, find: &dyn Fn(&Value) -> Option<String>) -> Option<String> {
     match value {
         Value::List(elements) => elements.iter().find_map(find),

@@ -1,11 +1,9 @@
-//! What Terraform says through the environment, and the one line it is answered with.
+//! The handshake: the environment that Terraform sets, and the one line of the response.
 
 use std::{ops::RangeInclusive, path::PathBuf};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use rustls::pki_types::CertificateDer;
-
-use super::listen::Listener;
 
 /// The only protocol version served.
 pub(super) const PROTOCOL: u32 = 6;
@@ -13,23 +11,23 @@ pub(super) const PROTOCOL: u32 = 6;
 const CORE_PROTOCOL: u32 = 1;
 
 const COOKIE_NAME: &str = "TF_PLUGIN_MAGIC_COOKIE";
-/// Not a secret: how a plugin knows that it was not started by hand.
+/// Not a secret: it shows a plugin that it was not started by hand.
 const COOKIE_VALUE: &str = "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2";
 
-/// What was asked for.
+/// The parameters from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Handshake {
-    /// PEM. With it, only the holder of its key is served.
+    /// PEM. If present, only the holder of its key is served.
     pub(super) client_certificate: Option<String>,
-    /// Where to put the socket.
+    /// The directory for the socket.
     pub(super) socket_directory: Option<PathBuf>,
-    /// Where sockets cannot be.
+    /// The ports for systems without unix sockets.
     pub(super) ports: RangeInclusive<u16>,
 }
 
-/// Why a process was not started the way a plugin is.
+/// The reason a process was not started as a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum HandshakeError {
     #[error(
         "This is a Terraform provider: a plugin that Terraform and OpenTofu start, not a program to run by hand.\n\
          Name it in the required_providers of a configuration and run `terraform init` there."
@@ -44,21 +42,21 @@ pub(super) enum Refusal {
 
 impl Handshake {
     /// Reads the environment of a plugin.
-    pub(super) fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, Refusal> {
+    pub(super) fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, HandshakeError> {
         if get(COOKIE_NAME).as_deref() != Some(COOKIE_VALUE) {
-            return Err(Refusal::NotAPlugin);
+            return Err(HandshakeError::NotAPlugin);
         }
-        // A host that does not say is one that cannot choose.
+        // A host that sends no versions cannot choose one.
         if let Some(offered) = get("PLUGIN_PROTOCOL_VERSIONS").filter(|offered| !offered.is_empty())
             && !offered.split(',').any(|version| version.trim().parse() == Ok(PROTOCOL))
         {
-            return Err(Refusal::NoCommonVersion(offered));
+            return Err(HandshakeError::NoCommonVersion(offered));
         }
         let client_certificate = get("PLUGIN_CLIENT_CERT").filter(|pem| !pem.is_empty());
         Ok(Self { client_certificate, ..Self::for_debugging(get) })
     }
 
-    /// For a process that Terraform did not start: no certificate to pin.
+    /// For a process that Terraform did not start: there is no certificate to pin.
     pub(super) fn for_debugging(get: impl Fn(&str) -> Option<String>) -> Self {
         let port = |name| get(name).and_then(|port| port.parse::<u16>().ok());
         let directory = get("PLUGIN_UNIX_SOCKET_DIR").filter(|directory| !directory.is_empty());
@@ -67,7 +65,7 @@ impl Handshake {
             socket_directory: directory.map(PathBuf::from),
             ports: match (port("PLUGIN_MIN_PORT"), port("PLUGIN_MAX_PORT")) {
                 (Some(min), Some(max)) if min <= max => min..=max,
-                // Any free one.
+                // Any free port.
                 _ => 0..=0,
             },
         }
@@ -75,9 +73,9 @@ impl Handshake {
 }
 
 /// `1|6|unix|PATH|grpc|CERTIFICATE`
-pub(super) fn line(listener: &Listener, certificate: Option<&CertificateDer<'_>>) -> String {
+pub(super) fn line(network: &str, address: &str, certificate: Option<&CertificateDer<'_>>) -> String {
     let certificate = certificate.map(|der| STANDARD_NO_PAD.encode(der)).unwrap_or_default();
-    format!("{CORE_PROTOCOL}|{PROTOCOL}|{}|{}|grpc|{certificate}", listener.network(), listener.address())
+    format!("{CORE_PROTOCOL}|{PROTOCOL}|{network}|{address}|grpc|{certificate}")
 }
 
 #[cfg(test)]
@@ -89,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn without_the_cookie_a_person_is_told_what_this_is() {
+    fn without_the_cookie_the_error_explains_the_program() {
         let refusal = Handshake::from_environment(environment(&[])).unwrap_err();
         assert!(refusal.to_string().contains("not a program to run by hand"));
         assert_eq!(
             Handshake::from_environment(environment(&[(COOKIE_NAME, "guess")])),
-            Err(Refusal::NotAPlugin)
+            Err(HandshakeError::NotAPlugin)
         );
     }
 
@@ -106,13 +104,13 @@ mod tests {
                 ("PLUGIN_PROTOCOL_VERSIONS", versions),
             ]))
         };
-        assert_eq!(offered("5"), Err(Refusal::NoCommonVersion("5".to_owned())));
+        assert_eq!(offered("5"), Err(HandshakeError::NoCommonVersion("5".to_owned())));
         assert!(offered("5,6").is_ok());
         assert!(offered("").is_ok());
     }
 
     #[test]
-    fn the_environment_says_where_to_listen_and_whom_to_serve() {
+    fn the_environment_sets_the_socket_and_the_client() {
         let handshake = Handshake::from_environment(environment(&[
             (COOKIE_NAME, COOKIE_VALUE),
             ("PLUGIN_CLIENT_CERT", "PEM"),

@@ -1,4 +1,4 @@
-//! The log, as Terraform reads it: one JSON object a line on stderr.
+//! The log in the format that Terraform reads: one JSON object per line on stderr.
 
 use std::{
     fmt,
@@ -18,24 +18,24 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Parts below this crate that talk about every frame. Their warnings are worth having.
+/// Dependencies that log every frame. Only their warnings are kept.
 const NOISY: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower"];
 
 /// Installs the log and the panic hook of this process.
 pub(super) fn install(module: &str, environment: impl Fn(&str) -> Option<String>) {
     let level = level(module, environment);
-    // Without anybody to read it, not even a subscriber: every event is one comparison.
+    // Without a reader there is no subscriber either: every event costs one comparison.
     if level != LevelFilter::OFF {
         let noisy = NOISY.map(|target| (target, LevelFilter::WARN.min(level)));
         let filter = Targets::new().with_default(level).with_targets(noisy);
         let layer = Hclog { module: format!("provider.{module}"), out: || io::stderr().lock() };
-        // A subscriber the program set before this one stays.
+        // A subscriber that the program has set before stays.
         let _ = tracing::subscriber::set_global_default(
             tracing_subscriber::registry().with(layer.with_filter(filter)),
         );
     }
     std::panic::set_hook(Box::new(|panic| {
-        // Where a panic ends the process, Terraform looks for this very word to show the user what happened.
+        // When a panic ends the process, Terraform looks for exactly this word to show the user the panic.
         if cfg!(panic = "abort") {
             let _ = writeln!(io::stderr(), "panic: {panic}");
         }
@@ -43,7 +43,7 @@ pub(super) fn install(module: &str, environment: impl Fn(&str) -> Option<String>
     }));
 }
 
-/// The level asked for: for this provider, for all providers, for everything.
+/// The configured level: of this provider, else of all providers, else of everything.
 fn level(module: &str, environment: impl Fn(&str) -> Option<String>) -> LevelFilter {
     let name = module.rsplit('-').next().unwrap_or_default().to_uppercase();
     let asked = [format!("TF_LOG_PROVIDER_{name}"), "TF_LOG_PROVIDER".to_owned(), "TF_LOG".to_owned()]
@@ -55,12 +55,12 @@ fn level(module: &str, environment: impl Fn(&str) -> Option<String>) -> LevelFil
         "INFO" => LevelFilter::INFO,
         "DEBUG" => LevelFilter::DEBUG,
         "" | "OFF" => LevelFilter::OFF,
-        // `JSON` is everything as JSON; an unknown word is everything, to Terraform.
+        // `JSON` means everything as JSON; Terraform treats an unknown word as everything.
         _ => LevelFilter::TRACE,
     }
 }
 
-/// Writes events, with the fields of the spans they are in.
+/// Writes events with the fields of their spans.
 struct Hclog<M> {
     module: String,
     out: M,
@@ -104,7 +104,7 @@ where
         line.extend(fields.0);
         let mut line = Json::Object(line).to_string();
         line.push('\n');
-        // Where stderr is gone there is nobody to tell.
+        // If stderr is closed, there is nowhere to report the error.
         let _ = (self.out)().write_all(line.as_bytes());
     }
 }

@@ -20,14 +20,14 @@ use tonic::transport::server::Connected;
 
 use super::listen::{Accepted, Listener};
 
-/// How long a client may take to prove who it is.
+/// The time limit of a client's TLS handshake.
 const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
-/// Clients proving who they are at the same time. Terraform is one.
+/// The number of concurrent TLS handshakes. Terraform needs one.
 const TLS_HANDSHAKES: usize = 16;
-/// After an error of accept (too many open files, mostly).
+/// The delay after an accept error (usually too many open files).
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Accepts until `shutdown`; what does not pass the TLS handshake is never seen by a service.
+/// Accepts connections until `shutdown`; a connection that fails the TLS handshake never reaches a service.
 pub(super) fn connections(
     listener: Listener,
     acceptor: Option<TlsAcceptor>,
@@ -63,7 +63,7 @@ async fn accept(
         tokio::spawn(async move {
             let _slot = slot;
             match tokio::time::timeout(TLS_HANDSHAKE, Connection::establish(accepted, acceptor)).await {
-                // Nobody receives any more: the server is going down.
+                // The receiver is gone when the server shuts down.
                 Ok(Ok(connection)) => drop(ready.send(Ok(connection)).await),
                 Ok(Err(error)) => tracing::warn!(%error, "refused a client"),
                 Err(_) => tracing::warn!("refused a client that did not complete the TLS handshake"),

@@ -1,4 +1,5 @@
-//! Where Terraform connects to: a unix socket, or where there can be none, a port of the loopback interface.
+//! The listener that Terraform connects to: a unix socket, or a port of the loopback interface where unix sockets are
+//! unavailable.
 
 use std::{io, ops::RangeInclusive};
 
@@ -8,14 +9,14 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::handshake::Handshake;
 
-/// A bound listener. A socket it made is removed with it.
+/// A bound listener. It removes the socket that it created when it is dropped.
 #[derive(Debug)]
 pub(super) enum Listener {
     #[cfg(unix)]
     Unix {
         listener: UnixListener,
         path: String,
-        /// Holds the directory for as long as the socket is in it; none where Terraform owns the directory.
+        /// Keeps the directory while the socket is in it; none where Terraform owns the directory.
         _directory: Option<tempfile::TempDir>,
     },
     Tcp {
@@ -37,7 +38,7 @@ impl Listener {
         #[cfg(unix)]
         match unix(handshake) {
             Ok(listener) => return Ok(listener),
-            // A file system without sockets, or a path longer than a socket's may be.
+            // The file system has no sockets, or the path is too long for a socket.
             Err(error) => tracing::debug!(%error, "no unix socket, falling back to tcp"),
         }
         tcp(handshake.ports.clone()).await
@@ -65,7 +66,7 @@ impl Listener {
             Self::Unix { listener, .. } => Ok(Accepted::Unix(listener.accept().await?.0)),
             Self::Tcp { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
-                // Requests are small and each is waited for: Nagle's algorithm costs 40 ms every now and then.
+                // Requests are small, and the client waits for each: Nagle's algorithm would cost 40 ms now and then.
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream))
             }
@@ -77,7 +78,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         #[cfg(unix)]
         if let Self::Unix { path, .. } = self {
-            // Terraform removes its directory with all that is in it: that it is gone is no error.
+            // Terraform removes its directory with everything in it: a missing socket is not an error.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -88,7 +89,7 @@ fn unix(handshake: &Handshake) -> io::Result<Listener> {
     let (directory, path) = match &handshake.socket_directory {
         Some(directory) => (None, directory.join(format!("plugin-{}", std::process::id()))),
         None => {
-            // Only the owner may enter it: without a client certificate to pin, that is all there is.
+            // Only the owner may enter the directory: without a client certificate to pin, that is the only protection.
             let directory = tempfile::Builder::new().prefix("plugin").tempdir()?;
             let path = directory.path().join("socket");
             (Some(directory), path)
@@ -96,7 +97,7 @@ fn unix(handshake: &Handshake) -> io::Result<Listener> {
     };
     let path =
         path.into_os_string().into_string().map_err(|_| io::Error::other("a path that is not UTF-8"))?;
-    // The line on stdout is split at these.
+    // Terraform splits the line on stdout at these characters.
     if path.contains(['|', '\n']) {
         return Err(io::Error::other("a path with a separator in it"));
     }

@@ -1,4 +1,4 @@
-//! What go-plugin wants of every plugin beside its own service.
+//! The services that go-plugin requires of every plugin beside its own service.
 
 use std::pin::Pin;
 
@@ -16,12 +16,12 @@ use crate::proto::{
 
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// A stream that says nothing until the end: an open stream would hold the shutdown up.
+/// A stream without messages that ends with the server: an open stream would delay the shutdown.
 fn silent<T: Send + 'static>(end: &CancellationToken) -> Messages<T> {
     stream::pending().take_until(end.clone().cancelled_owned()).boxed()
 }
 
-/// How Terraform ends the plugin.
+/// Ends the plugin on Terraform's request.
 #[derive(Debug)]
 pub(super) struct Controller {
     shutdown: CancellationToken,
@@ -41,7 +41,7 @@ impl GrpcController for Controller {
     }
 }
 
-/// What the plugin printed. Nothing: it logs to stderr.
+/// The plugin's standard output. Always empty: the plugin logs to stderr.
 #[derive(Debug)]
 pub(super) struct Stdio {
     shutdown: CancellationToken,
@@ -60,7 +60,7 @@ impl GrpcStdio for Stdio {
     }
 }
 
-/// Further connections between the two, which Terraform never asks for.
+/// Additional connections between host and plugin, which Terraform never requests.
 #[derive(Debug)]
 pub(super) struct Broker {
     shutdown: CancellationToken,
@@ -82,13 +82,13 @@ impl GrpcBroker for Broker {
     }
 }
 
-/// Whether the plugin still serves.
+/// The health check.
 #[derive(Debug)]
 pub(super) struct Health;
 
 impl Health {
     fn status(request: &HealthCheckRequest) -> Option<HealthCheckResponse> {
-        // go-plugin asks for `plugin`, the standard's tools for the empty name.
+        // go-plugin sends `plugin`, the standard's tools send the empty name.
         let known = matches!(request.service.as_str(), "" | "plugin");
         known.then(|| HealthCheckResponse { status: ServingStatus::Serving.into() })
     }

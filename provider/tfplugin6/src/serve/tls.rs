@@ -1,4 +1,4 @@
-//! Mutual TLS without an authority: each side pins the other's one certificate.
+//! Mutual TLS without an authority: each side pins the single certificate of the other.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// The name Terraform expects a plugin's certificate to be for.
+/// The host name that Terraform expects in a plugin's certificate.
 const HOST: &str = "localhost";
 
-/// Why there is no certificate to serve with.
+/// The reason there is no certificate to serve with.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CertificateError {
     #[error("PLUGIN_CLIENT_CERT is not a certificate")]
@@ -37,11 +37,11 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// A new certificate, to serve exactly the client whose certificate this is.
+    /// Creates a certificate to serve exactly the client with `client_pem`.
     pub(super) fn for_client(client_pem: &str) -> Result<Self, CertificateError> {
         let client =
             CertificateDer::from_pem_slice(client_pem.as_bytes()).map_err(CertificateError::Client)?;
-        // P-256: made in microseconds, where P-521 or RSA would take most of the start.
+        // P-256: generated in microseconds, where P-521 or RSA would take most of the start-up time.
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let certificate = parameters()?.self_signed(&key)?.der().clone();
         let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -63,7 +63,7 @@ impl Identity {
     }
 }
 
-/// As go-plugin makes its own: Go takes a certificate it was told to trust only if it could have signed itself.
+/// The same parameters as go-plugin's certificate: Go accepts a pinned certificate only if it could have signed itself.
 fn parameters() -> Result<CertificateParams, rcgen::Error> {
     let mut parameters = CertificateParams::new(vec![HOST.to_owned()])?;
     parameters.distinguished_name.push(DnType::CommonName, HOST);
@@ -79,8 +79,8 @@ fn parameters() -> Result<CertificateParams, rcgen::Error> {
     Ok(parameters)
 }
 
-/// Accepts one certificate, byte for byte. What else it says (it calls itself an authority) does not matter: it came
-/// through the environment of this process, and the handshake proves that the peer holds its key.
+/// Accepts one certificate, byte for byte. Its other fields (it claims to be an authority) do not matter: it came through the
+/// environment of this process, and the handshake proves that the peer holds its key.
 #[derive(Debug)]
 struct Pinned {
     client: CertificateDer<'static>,

@@ -1,23 +1,23 @@
-//! Between our types and the wire's.
+//! Conversions between the crate's types and the wire's.
 
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
 use crate::{
+    client::{ClientCapabilities, Deferred},
     codec::{ValueError, json, msgpack},
     diagnostic::{Diagnostic, Severity},
     function,
     identity::IdentitySchema,
     path::{AttributePath, Step},
     proto::tfplugin6 as wire,
-    provider::{ClientCapabilities, Deferred},
     schema::{Attribute, AttributeKind, Block, BlockNesting, NestedAttribute, NestedBlock, Nesting, Schema},
     ty::Type,
     value::Value,
 };
 
-/// A value that Terraform sent; absent is null.
+/// Decodes a value from Terraform; absent is null.
 pub(super) fn value_from(sent: Option<&wire::DynamicValue>, ty: &Type) -> Result<Value, Vec<Diagnostic>> {
     let decoded = match sent {
         None => Ok(Value::Null),
@@ -28,7 +28,7 @@ pub(super) fn value_from(sent: Option<&wire::DynamicValue>, ty: &Type) -> Result
     decoded.map_err(|error| vec![not_decodable(&error)])
 }
 
-/// A state as Terraform stored it.
+/// The JSON of a stored state.
 pub(super) fn state_from(sent: Option<&wire::RawState>) -> Result<String, Vec<Diagnostic>> {
     let json = sent.map(|state| state.json.clone()).unwrap_or_default();
     if json.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn state_from(sent: Option<&wire::RawState>) -> Result<String, Vec<Di
         .map_err(|error| vec![Diagnostic::error("Unable to read the stored state", error.to_string())])
 }
 
-/// Terraform and the provider disagree about the schema.
+/// The error when Terraform and the provider disagree about the schema.
 pub(super) fn not_decodable(error: &ValueError) -> Diagnostic {
     Diagnostic::error(
         "Unable to read a value from Terraform",
@@ -48,7 +48,7 @@ pub(super) fn not_decodable(error: &ValueError) -> Diagnostic {
     .at(error.path.clone())
 }
 
-/// A value for Terraform.
+/// Encodes a value for Terraform.
 pub(super) fn value_to(value: &Value, ty: &Type) -> Result<Option<wire::DynamicValue>, Vec<Diagnostic>> {
     match msgpack::encode(value, ty) {
         Ok(msgpack) => Ok(Some(wire::DynamicValue { msgpack: msgpack.into(), json: Bytes::new() })),
@@ -91,7 +91,7 @@ pub(super) fn attribute_path(path: &AttributePath) -> wire::AttributePath {
     wire::AttributePath { steps: steps.collect() }
 }
 
-/// The path as far as Terraform can follow it in a value of this type: it has no name for an element of a set.
+/// The path as far as Terraform can follow it in a value of this type: Terraform has no name for an element of a set.
 pub(super) fn up_to_set(path: &AttributePath, ty: &Type) -> AttributePath {
     let mut ty = Some(ty);
     let mut steps = Vec::new();
@@ -130,7 +130,7 @@ pub(super) fn deferred(deferred: Deferred) -> wire::Deferred {
 }
 
 pub(super) fn timestamp(time: SystemTime) -> prost_types::Timestamp {
-    // Before 1970 is as long ago as 1970 is: it is due.
+    // A time before 1970 becomes 1970: it is due either way.
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     prost_types::Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
@@ -158,7 +158,7 @@ fn block(block: &Block) -> wire::schema::Block {
 fn attribute(attribute: &Attribute) -> wire::schema::Attribute {
     let (ty, nested_type) = match &attribute.kind {
         AttributeKind::Type(ty) => (type_json(ty), None),
-        // Never both: Terraform refuses a schema that says a type and a nested type.
+        // Never both: Terraform refuses a schema that has a type and a nested type.
         AttributeKind::Nested(nested) => (Bytes::new(), Some(nested_attribute(nested))),
     };
     wire::schema::Attribute {

@@ -1,5 +1,5 @@
-//! What the provider offers, by name, each schema asked for once and only when it is needed: Terraform starts a
-//! provider many times in one command, mostly for a few of its resources.
+//! The provider's types by name. Each schema is computed once and only when it is needed: Terraform starts a provider many
+//! times in one command, mostly for a few of its resources.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::{
 
 use super::Outcome;
 
-/// Everything one provider offers.
+/// Everything that one provider offers.
 pub(super) struct Offered {
     pub(super) provider: Lazy,
     pub(super) meta: OnceLock<Option<Compiled>>,

@@ -3,12 +3,13 @@
 use super::{Outcome, ProviderServer, convert, guarded};
 use crate::{
     CancellationToken,
+    client::ClientCapabilities,
     data_source::ReadDataRequest,
     diagnostic::Diagnostic,
     ephemeral::{HeldRequest, OpenRequest},
     function::FunctionError,
     proto::tfplugin6 as wire,
-    provider::{ClientCapabilities, ConfigureRequest},
+    provider::ConfigureRequest,
     resource::ValidateRequest,
     ty::Type,
     value::Value,
@@ -127,7 +128,7 @@ impl ProviderServer {
         sent: wire::close_ephemeral_resource::Request,
     ) -> Outcome<Vec<Diagnostic>> {
         let resource = self.offered.ephemeral_resource(&sent.type_name)?;
-        // Terraform closes what is open after it was told to stop: that is not to be cancelled by the same stop.
+        // Terraform closes ephemeral resources after StopProvider: the stop must not cancel the close.
         let cancel = CancellationToken::new();
         let request = HeldRequest { private: sent.private.unwrap_or_default().to_vec(), cancel };
         guarded("close", resource.it.type_name(), resource.it.close(request)).await

@@ -276,7 +276,7 @@ impl ProviderServer {
     }
 }
 
-/// A plan or state: write-only values are null in it, whoever wrote it.
+/// Decodes a plan or state. Write-only values in it are set to null, also if Terraform sent them.
 fn state_from(resource: &Offered, sent: Option<&wire::DynamicValue>) -> Outcome<Value> {
     let Compiled { schema, ty } = resource.schema();
     Ok(conform(&schema.block, convert::value_from(sent, ty)?))
@@ -288,7 +288,7 @@ fn identity_from(resource: &Offered, sent: Option<&wire::ResourceIdentityData>) 
     Ok(Some(value).filter(|value| !value.is_null()))
 }
 
-/// The identity the provider returned, else the one there was before.
+/// The identity that the provider returned, else the prior one.
 fn identity_to(resource: &Offered, returned: Option<Value>, before: Identity) -> Outcome<Identity> {
     let (Some(identity), Some(returned)) = (resource.identity(), returned) else { return Ok(before) };
     Ok(Some(wire::ResourceIdentityData { identity_data: convert::value_to(&returned, &identity.ty)? }))

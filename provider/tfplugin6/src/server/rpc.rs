@@ -1,5 +1,5 @@
-//! The generated service trait. What is not here answers `Unimplemented`: list resources, state stores, actions,
-//! generated configuration.
+//! The generated service trait. RPCs that are not implemented here return `Unimplemented`: list resources, state stores,
+//! actions, generated configuration.
 
 use tonic::{Request, Response, Status};
 
@@ -9,8 +9,8 @@ use crate::{
     proto::tfplugin6::{self as wire, provider_server::Provider},
 };
 
-/// A response that is nothing but diagnostics, or one whose diagnostics say why there is nothing else in it.
-fn told(outcome: Outcome<Vec<Diagnostic>>) -> Vec<wire::Diagnostic> {
+/// The diagnostics of a response that holds nothing else, or of one that failed.
+fn diagnostics_of(outcome: Outcome<Vec<Diagnostic>>) -> Vec<wire::Diagnostic> {
     convert::diagnostics(outcome.unwrap_or_else(|diagnostics| diagnostics))
 }
 
@@ -58,7 +58,7 @@ impl Provider for ProviderServer {
         &self,
         request: Request<wire::validate_provider_config::Request>,
     ) -> Result<Response<wire::validate_provider_config::Response>, Status> {
-        let diagnostics = told(self.validate_provider(request.into_inner()).await);
+        let diagnostics = diagnostics_of(self.validate_provider(request.into_inner()).await);
         Ok(Response::new(wire::validate_provider_config::Response { diagnostics }))
     }
 
@@ -66,7 +66,7 @@ impl Provider for ProviderServer {
         &self,
         request: Request<wire::configure_provider::Request>,
     ) -> Result<Response<wire::configure_provider::Response>, Status> {
-        let diagnostics = told(self.configure(request.into_inner()).await);
+        let diagnostics = diagnostics_of(self.configure(request.into_inner()).await);
         Ok(Response::new(wire::configure_provider::Response { diagnostics }))
     }
 
@@ -74,7 +74,7 @@ impl Provider for ProviderServer {
         &self,
         request: Request<wire::validate_resource_config::Request>,
     ) -> Result<Response<wire::validate_resource_config::Response>, Status> {
-        let diagnostics = told(self.validate_resource(request.into_inner()).await);
+        let diagnostics = diagnostics_of(self.validate_resource(request.into_inner()).await);
         Ok(Response::new(wire::validate_resource_config::Response { diagnostics }))
     }
 
@@ -90,7 +90,7 @@ impl Provider for ProviderServer {
         request: Request<wire::apply_resource_change::Request>,
     ) -> Result<Response<wire::apply_resource_change::Response>, Status> {
         let request = request.into_inner();
-        // Whatever fails before the provider answered: nothing is known to have changed.
+        // For failures before the provider has returned: nothing is known to have changed.
         let (prior, private) = (request.prior_state.clone(), request.planned_private.clone());
         let identity = request.planned_identity.clone();
         let response =
@@ -151,7 +151,7 @@ impl Provider for ProviderServer {
         &self,
         request: Request<wire::validate_data_resource_config::Request>,
     ) -> Result<Response<wire::validate_data_resource_config::Response>, Status> {
-        let diagnostics = told(self.validate_data(request.into_inner()).await);
+        let diagnostics = diagnostics_of(self.validate_data(request.into_inner()).await);
         Ok(Response::new(wire::validate_data_resource_config::Response { diagnostics }))
     }
 
@@ -166,7 +166,7 @@ impl Provider for ProviderServer {
         &self,
         request: Request<wire::validate_ephemeral_resource_config::Request>,
     ) -> Result<Response<wire::validate_ephemeral_resource_config::Response>, Status> {
-        let diagnostics = told(self.validate_ephemeral(request.into_inner()).await);
+        let diagnostics = diagnostics_of(self.validate_ephemeral(request.into_inner()).await);
         Ok(Response::new(wire::validate_ephemeral_resource_config::Response { diagnostics }))
     }
 
@@ -188,7 +188,7 @@ impl Provider for ProviderServer {
         &self,
         request: Request<wire::close_ephemeral_resource::Request>,
     ) -> Result<Response<wire::close_ephemeral_resource::Response>, Status> {
-        let diagnostics = told(self.close(request.into_inner()).await);
+        let diagnostics = diagnostics_of(self.close(request.into_inner()).await);
         Ok(Response::new(wire::close_ephemeral_resource::Response { diagnostics }))
     }
 

@@ -1,4 +1,4 @@
-//! What the provider offers and what each looks like.
+//! The provider's types and their schemas.
 
 use super::{
     ProviderServer, convert,
@@ -82,9 +82,9 @@ impl ProviderServer {
 
     fn capabilities(&self) -> wire::ServerCapabilities {
         wire::ServerCapabilities {
-            // Without it Terraform does not ask for a plan of a destroy at all, which saves a call each.
+            // Without it Terraform does not request a plan of a destroy at all, which saves a call each.
             plan_destroy: self.offered.resources.values().any(|resource| resource.it.plans_destroy()),
-            // Schemas are compiled when they are first needed, so a Terraform that has them cached need not ask.
+            // Schemas are compiled when they are first needed, so a Terraform that has cached them need not request them.
             get_provider_schema_optional: true,
             move_resource_state: true,
             generate_resource_config: false,

@@ -1,4 +1,4 @@
-//! A real Terraform drives the example provider: every rule its core enforces is enforced here.
+//! A real Terraform drives the example provider: every rule that its core enforces is enforced here.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,7 +9,6 @@ mod workspace;
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use workspace::Workspace;
@@ -50,7 +49,7 @@ resource "toy_thing" "web" {
 "#;
 
 #[test]
-fn an_update_says_only_what_changes() {
+fn an_update_plans_only_the_changes() {
     let Some(workspace) = Workspace::new() else { return };
     let with = |size: &str, disks: &str| {
         workspace.write(&format!(
@@ -115,7 +114,7 @@ fn a_failed_create_leaves_a_tainted_partial_state() {
     }"#,
     );
     let output = workspace.fails(&["apply", "-auto-approve", "-no-color"]);
-    assert!(output.contains("Told to fail") && output.contains("fault = \"create\""), "{output}");
+    assert!(output.contains("Failed on request") && output.contains("fault = \"create\""), "{output}");
     let resource = &workspace.state()["values"]["root_module"]["resources"][0];
     assert_eq!(resource["tainted"], true);
     assert_eq!(resource["values"]["id"], "thing-web");
@@ -135,12 +134,12 @@ fn a_panic_in_a_resource_is_an_error_of_that_resource() {
         "#,
     );
     let output = workspace.fails(&["plan", "-no-color"]);
-    assert!(output.contains("panicked in plan") && output.contains("told to"), "{output}");
+    assert!(output.contains("panicked in plan") && output.contains("requested"), "{output}");
     assert!(output.contains("toy_thing.good will be created"), "{output}");
 }
 
 #[test]
-fn interrupt_cancels_a_create_at_once() {
+fn an_interrupt_cancels_a_create() {
     let Some(workspace) = Workspace::new() else { return };
     workspace.write(
         r#"resource "toy_thing" "slow" { 
@@ -150,11 +149,9 @@ fn interrupt_cancels_a_create_at_once() {
     );
     let apply = workspace.start(&["apply", "-auto-approve", "-no-color"]);
     apply.wait_for("Still creating...", "toy_thing.slow: Creating...");
-    let interrupted = Instant::now();
     apply.interrupt();
     let output = apply.output();
-    let took = interrupted.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}: {output}");
+    // Only a create that is cancelled before its delay is over reports this.
     assert!(output.contains("half made"), "{output}");
     assert_eq!(workspace.state()["values"]["root_module"]["resources"][0]["tainted"], true);
 }
@@ -165,7 +162,7 @@ fn functions_data_sources_ephemeral_resources_and_imports_work() {
     workspace.write(
         r#"
         ephemeral "toy_token" "t" { length = 7 }
-        data "toy_echo" "e" { say = provider::toy::join("-", "a", "b") }
+        data "toy_echo" "e" { text = provider::toy::join("-", "a", "b") }
         resource "toy_thing" "web" {
           name     = "web"
           password = ephemeral.toy_token.t.token
@@ -233,11 +230,10 @@ fn a_provider_in_a_debugger_serves_one_terraform_after_another() {
     let Some(workspace) = Workspace::new() else { return };
     workspace.write(r#"resource "toy_thing" "web" { name = "web" }"#);
     let mut provider = Command::new(binary::toy()).arg("--debug").stdout(Stdio::piped()).spawn().unwrap();
-    let told = BufReader::new(provider.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let told = told
-        .into_iter()
-        .find_map(|line| line.trim().strip_prefix("TF_REATTACH_PROVIDERS=").map(str::to_owned));
-    let providers = told.expect("it says what to set").trim_matches('\'').to_owned();
+    let mut lines = BufReader::new(provider.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let providers =
+        lines.find_map(|line| line.trim().strip_prefix("TF_REATTACH_PROVIDERS=").map(str::to_owned));
+    let providers = providers.expect("the variable is printed").trim_matches('\'').to_owned();
 
     for arguments in
         [&["apply", "-auto-approve"][..], &["plan", "-detailed-exitcode"], &["destroy", "-auto-approve"]]

@@ -1,4 +1,4 @@
-//! A directory with a configuration, and Terraform in it.
+//! A directory with a configuration, and Terraform run in it.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// None, with the reason printed, where there is no Terraform.
+    /// None, with the reason printed, if Terraform is not installed.
     pub(crate) fn new() -> Option<Self> {
         if Command::new("terraform")
             .arg("version")
@@ -79,7 +79,7 @@ impl Workspace {
         text
     }
 
-    /// False also says what the plan would do.
+    /// Whether the plan is empty; prints it if not.
     pub(crate) fn plan_is_empty(&self) -> bool {
         let output = self.run(&["plan", "-no-color", "-detailed-exitcode"]);
         if output.status.code() != Some(0) {
@@ -100,12 +100,12 @@ impl Workspace {
         fs::write(self.path("terraform.tfstate"), state).unwrap();
     }
 
-    /// Runs with providers that are already there.
+    /// Runs with providers that are already running.
     pub(crate) fn run_reattached(&self, providers: &str, arguments: &[&str]) -> Output {
         self.command(arguments).env("TF_REATTACH_PROVIDERS", providers).output().unwrap()
     }
 
-    /// What Terraform logs of its providers.
+    /// Terraform's log of its providers.
     pub(crate) fn log_of(&self, arguments: &[&str]) -> String {
         let log = self.path("log");
         let status = self
@@ -124,20 +124,20 @@ impl Workspace {
         let file = fs::File::create(&out).unwrap();
         let mut command = self.command(arguments);
         command.stdout(file.try_clone().unwrap()).stderr(file);
-        // A group of its own, as a shell gives it: Ctrl-C reaches Terraform and its providers alike.
+        // A process group of its own, as a shell creates it: Ctrl-C reaches Terraform and its providers alike.
         command.process_group(0);
         Running { child: command.spawn().unwrap(), out }
     }
 }
 
-/// A Terraform that is still at it.
+/// A running Terraform.
 pub(crate) struct Running {
     child: Child,
     out: PathBuf,
 }
 
 impl Running {
-    /// Waits until either text was printed.
+    /// Waits until either text is printed.
     pub(crate) fn wait_for(&self, one: &str, other: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {

@@ -1,8 +1,8 @@
-//! The example provider's binary, which tests start.
+//! The example provider's binary, which the tests start.
 
 use std::{env, path::PathBuf, process::Command, sync::OnceLock};
 
-/// `cargo test` builds examples beside the tests, unless it was asked for one test alone: then it is built here.
+/// `cargo test` builds examples beside the tests, unless only one test is selected: then it is built here.
 pub(crate) fn toy() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let toy = BUILT.get_or_init(|| {

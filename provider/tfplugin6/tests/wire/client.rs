@@ -1,4 +1,4 @@
-//! Terraform's part of the protocol.
+//! The client side of the protocol, in place of Terraform.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -29,7 +29,7 @@ use crate::binary::toy;
 
 pub(crate) const COOKIE: &str = "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2";
 
-/// The certificate of a client, made as go-plugin makes one: P-521, and an authority.
+/// A client certificate with the properties of go-plugin's: P-521, and an authority.
 pub(crate) struct ClientIdentity {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
@@ -45,7 +45,7 @@ impl ClientIdentity {
         Self { pem: certificate.pem(), certificate: certificate.der().clone(), key: key.serialize_der() }
     }
 
-    /// As it is handed to a plugin.
+    /// The PEM text that is passed to a plugin.
     pub(crate) fn pem(&self) -> &str {
         &self.pem
     }
@@ -55,21 +55,19 @@ impl ClientIdentity {
 pub(crate) struct Plugin {
     child: Child,
     pub(crate) line: String,
-    pub(crate) started: Duration,
 }
 
 impl Plugin {
-    /// Starts one for a client.
+    /// Starts a plugin for a client.
     pub(crate) fn start(client: &ClientIdentity) -> Self {
         Self::start_with(&[("PLUGIN_CLIENT_CERT", client.pem())])
     }
 
     pub(crate) fn start_with(environment: &[(&str, &str)]) -> Self {
-        let begun = Instant::now();
         let mut child = command(environment).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, line: line.trim_end().to_owned(), started: begun.elapsed() }
+        Self { child, line: line.trim_end().to_owned() }
     }
 
     pub(crate) fn part(&self, index: usize) -> &str {
@@ -80,7 +78,7 @@ impl Plugin {
         PathBuf::from(self.part(3))
     }
 
-    /// Connects with this identity, or without one, over TLS.
+    /// Connects over TLS with this identity, or without one.
     pub(crate) async fn connect(
         &self,
         client: Option<&ClientIdentity>,
@@ -114,7 +112,7 @@ impl Plugin {
         Endpoint::from_static("http://localhost").connect_with_connector(connector).await
     }
 
-    /// Whether it ended, waiting for a while.
+    /// Waits up to `limit` for the process to end.
     pub(crate) async fn ends_within(&mut self, limit: Duration) -> Option<std::process::ExitStatus> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
@@ -135,7 +133,7 @@ impl Drop for Plugin {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Killed, it could not do this itself.
+        // A killed plugin cannot remove its socket itself.
         let mut parts = self.line.split('|').skip(2);
         if let (Some("unix"), Some(socket)) = (parts.next(), parts.next()) {
             let _ = std::fs::remove_file(socket);
@@ -154,7 +152,7 @@ fn command(environment: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Runs one that is expected to end by itself.
+/// Runs a plugin that is expected to end by itself.
 pub(crate) fn run_to_end(environment: &[(&str, &str)]) -> Output {
     command(environment).output().unwrap()
 }
@@ -234,7 +232,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// A provider to call, with the process around it.
+/// A provider client with its plugin process.
 pub(crate) struct Session {
     pub(crate) plugin: Plugin,
     pub(crate) channel: Channel,
@@ -253,17 +251,17 @@ impl Session {
     }
 }
 
-/// A value as Terraform may also send it, readable here.
+/// A value in JSON, the readable one of Terraform's encodings.
 pub(crate) fn json(value: serde_json::Value) -> Option<DynamicValue> {
     Some(DynamicValue { json: value.to_string().into(), ..DynamicValue::default() })
 }
 
-/// A response's value.
+/// The value of a response.
 pub(crate) fn value(sent: Option<DynamicValue>, ty: &Type) -> Value {
     Value::from_msgpack(&sent.expect("a value in the response").msgpack, ty).unwrap()
 }
 
-/// The type of a schema that came over the wire, without nested attributes of nested attributes: enough for `toy_thing`.
+/// The type of a schema from the wire, without nested attributes of nested attributes: enough for `toy_thing`.
 pub(crate) fn implied_type(block: &wire::schema::Block) -> Type {
     use wire::schema::object::NestingMode;
     let attribute = |attribute: &wire::schema::Attribute| match &attribute.nested_type {

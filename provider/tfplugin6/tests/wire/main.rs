@@ -1,5 +1,5 @@
-//! The example provider's process, spoken to as Terraform speaks to one: what a Terraform of today does not ask for,
-//! and what no honest one does.
+//! Tests of the example provider's process over the protocol: requests that current Terraform versions do not send, and
+//! requests that no honest client sends.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,6 +1,6 @@
 //! The provider service.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json as js;
 use tfplugin6::{
@@ -38,14 +38,14 @@ fn create(configuration: serde_json::Value) -> plan_resource_change::Request {
 #[tokio::test]
 async fn names_are_told_without_schemas() {
     let mut session = Session::new().await;
-    let told = session.provider.get_metadata(get_metadata::Request {}).await.unwrap().into_inner();
-    assert_eq!(told.resources[0].type_name, THING);
-    assert_eq!(told.data_sources[0].type_name, "toy_echo");
-    assert_eq!(told.ephemeral_resources[0].type_name, "toy_token");
-    assert_eq!(told.functions[0].name, "join");
-    let can = told.server_capabilities.unwrap();
-    assert!(can.get_provider_schema_optional && can.move_resource_state);
-    assert!(!can.plan_destroy, "no resource of it wants to plan a destroy");
+    let metadata = session.provider.get_metadata(get_metadata::Request {}).await.unwrap().into_inner();
+    assert_eq!(metadata.resources[0].type_name, THING);
+    assert_eq!(metadata.data_sources[0].type_name, "toy_echo");
+    assert_eq!(metadata.ephemeral_resources[0].type_name, "toy_token");
+    assert_eq!(metadata.functions[0].name, "join");
+    let capabilities = metadata.server_capabilities.unwrap();
+    assert!(capabilities.get_provider_schema_optional && capabilities.move_resource_state);
+    assert!(!capabilities.plan_destroy, "no resource of it wants to plan a destroy");
 }
 
 #[tokio::test]
@@ -98,7 +98,9 @@ async fn unknown_elements_of_a_set_keep_their_count_and_what_is_known_of_them() 
 async fn stop_cancels_what_is_in_progress_and_the_next_run_starts_fresh() {
     let mut session = Session::new().await;
     let ty = thing(&mut session).await;
-    let configuration = js!({ "name": "slow", "delay_ms": 60_000 });
+    let directory = tempfile::tempdir().unwrap();
+    let started_file = directory.path().join("started");
+    let configuration = js!({ "name": "slow", "delay_ms": 60_000, "started_file": started_file });
     let planned =
         session.provider.plan_resource_change(create(configuration.clone())).await.unwrap().into_inner();
     let apply = apply_resource_change::Request {
@@ -111,13 +113,12 @@ async fn stop_cancels_what_is_in_progress_and_the_next_run_starts_fresh() {
     let mut applying = session.provider.clone();
     let applied =
         tokio::spawn(async move { applying.apply_resource_change(apply).await.unwrap().into_inner() });
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!applied.is_finished());
-
-    let stopped = Instant::now();
+    while !started_file.exists() {
+        assert!(!applied.is_finished(), "the apply ended before it began its delay");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     session.provider.stop_provider(stop_provider::Request {}).await.unwrap();
     let applied = applied.await.unwrap();
-    assert!(stopped.elapsed() < Duration::from_secs(1));
     assert_eq!(applied.diagnostics[0].summary, "Stopped");
     let partial = value(applied.new_state, &ty);
     assert_eq!(partial.get("id").as_str(), Some("thing-slow"));

@@ -1,8 +1,8 @@
-//! What the guest says of itself, asked now and then: often until its agent was seen, seldom afterwards, and at once
-//! when QEMU tells that the agent's port was opened.
+//! Guest facts, polled from the guest agent: frequently until the agent has answered, rarely afterwards, and at once
+//! when QEMU reports that the agent's port was opened.
 //!
-//! All of it comes from the guest, which may be hostile: it is shown to the VM's owner and decides nothing but
-//! whether a disk of this very VM may be pulled.
+//! All of it comes from the guest, which may be hostile: it is shown to the VM's owner and decides only whether a disk
+//! of this same VM may be unplugged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,28 +12,27 @@ use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, ShutdownM
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::queue::{Key, Queue};
-use crate::system::System;
 
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// The guest may write longer lists than anybody reads.
+const FIRST_POLL: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(30);
+/// Limit on the addresses kept: a guest may send lists of any length.
 const MAX_ADDRESSES: usize = 16;
 
-/// The newest a guest said.
+/// The latest facts reported by a guest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GuestFacts {
-    /// Its agent answers.
+    /// Whether its agent answers.
     pub(crate) agent: bool,
     pub(crate) hostname: Option<String>,
     pub(crate) os: Option<String>,
     pub(crate) addresses: Vec<String>,
-    /// Serial number of a disk → the name of its device in the guest, for those with something mounted.
+    /// Serial number of a disk → name of its device in the guest, for disks with a mounted file system.
     pub(crate) devices: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
-pub(super) enum Question {
-    /// What is mounted of the disk with this serial at this SCSI target; None: no agent to ask.
+pub(super) enum GuestRequest {
+    /// Mount points of the disk with this serial at this SCSI target; replies None if there is no agent.
     Mounts {
         serial: String,
         target: Option<u8>,
@@ -42,35 +41,35 @@ pub(super) enum Question {
     Shutdown(oneshot::Sender<bool>),
 }
 
-pub(super) struct Talk {
-    pub(super) system: Arc<dyn System>,
+pub(super) struct GuestTask {
+    pub(super) system: Arc<dyn berth_host::Machines>,
     pub(super) instance: String,
-    pub(super) questions: mpsc::Receiver<Question>,
-    pub(super) poke: Arc<Notify>,
+    pub(super) requests: mpsc::Receiver<GuestRequest>,
+    pub(super) poll_now: Arc<Notify>,
     pub(super) facts: watch::Sender<GuestFacts>,
     pub(super) queue: Arc<Queue>,
     pub(super) wake: Option<Key>,
 }
 
-impl Talk {
+impl GuestTask {
     pub(super) async fn run(mut self) {
         let mut agent = None;
-        let mut wait = FIRST_LOOK;
+        let mut wait = FIRST_POLL;
         loop {
             tokio::select! {
                 biased;
-                question = self.questions.recv() => match question {
-                    Some(question) => {
-                        self.answer(&mut agent, question).await;
+                request = self.requests.recv() => match request {
+                    Some(request) => {
+                        self.answer(&mut agent, request).await;
                         continue;
                     }
                     None => return,
                 },
-                () = self.poke.notified() => wait = FIRST_LOOK,
+                () = self.poll_now.notified() => wait = FIRST_POLL,
                 () = tokio::time::sleep(wait) => {}
             }
             let facts = self.look(&mut agent).await;
-            wait = if facts.agent { LOOK_EVERY } else { (wait * 2).min(LOOK_EVERY) };
+            wait = if facts.agent { POLL_EVERY } else { (wait * 2).min(POLL_EVERY) };
             let news = self.facts.send_if_modified(|old| {
                 let differs = *old != facts;
                 *old = facts;
@@ -103,10 +102,10 @@ impl Talk {
         }
     }
 
-    async fn answer(&self, agent: &mut Option<GuestAgent>, question: Question) {
+    async fn answer(&self, agent: &mut Option<GuestAgent>, request: GuestRequest) {
         let connected = self.connected(agent).await;
-        match question {
-            Question::Mounts { serial, target, reply } => {
+        match request {
+            GuestRequest::Mounts { serial, target, reply } => {
                 let mounts = match connected {
                     Some(agent) => agent.filesystems().await.ok(),
                     None => None,
@@ -116,7 +115,7 @@ impl Talk {
                 };
                 let _ = reply.send(mounts.map(points));
             }
-            Question::Shutdown(reply) => {
+            GuestRequest::Shutdown(reply) => {
                 let heard = match connected {
                     Some(agent) => agent.shutdown(ShutdownMode::Powerdown).await.is_ok(),
                     None => false,
@@ -129,7 +128,7 @@ impl Talk {
 
 async fn facts(agent: &mut GuestAgent) -> Result<GuestFacts, GuestAgentError> {
     agent.ping().await?;
-    // An agent need not know every command (and an administrator may forbid some): what it tells is taken.
+    // An agent may not support every command, and an administrator may forbid some: missing answers are tolerated.
     let hostname = agent.host_name().await.ok();
     let os = agent.os_info().await.ok().map(|os| os.pretty_name).filter(|name| !name.is_empty());
     let interfaces = agent.interfaces().await.unwrap_or_default();

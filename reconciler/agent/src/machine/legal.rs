@@ -1,52 +1,53 @@
-//! What may be asked of a machine in which state. Synchronous and total.
+//! Which requests are legal in which state of a machine. Synchronous and total.
 
 use berth_qemu::power::RunState;
 
-/// What can be asked of a machine, without the details.
+/// The kind of a request to a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// Only looks.
-    Look,
+pub(crate) enum Action {
+    /// Reads state only.
+    ReadState,
     /// Lets the guest run.
     Start,
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs a disk in, out, or grows it.
+    /// Plugs, unplugs or grows a disk.
     ChangeDisks,
 }
 
-impl Act {
+impl Action {
     #[cfg(test)]
     pub(super) const ALL: [Self; 5] =
-        [Self::Look, Self::Start, Self::PressPowerButton, Self::Quit, Self::ChangeDisks];
+        [Self::ReadState, Self::Start, Self::PressPowerButton, Self::Quit, Self::ChangeDisks];
 }
 
-/// The machine's state does not allow it.
+/// The machine's state does not allow the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{act:?} is not possible while the machine is {state:?}")]
-pub(crate) struct Refusal {
-    pub(crate) act: Act,
+#[error("{action:?} is not possible while the machine is {state:?}")]
+pub(crate) struct IllegalAction {
+    pub(crate) action: Action,
     pub(crate) state: RunState,
 }
 
-/// Whether a guest in this state has come to its end: it runs again only in a new QEMU, so that what ended is seen
-/// as ended by everybody, also after a restart of the agent.
+/// Whether a guest in this state has ended. It runs again only in a new QEMU, so that every observer sees that it
+/// ended, also after a restart of the agent.
 pub(crate) fn has_ended(state: &RunState) -> bool {
     matches!(state, RunState::Shutdown | RunState::GuestPanicked | RunState::InternalError)
 }
 
-/// The one place that says what is legal.
-pub(crate) fn legal(state: &RunState, act: Act) -> Result<(), Refusal> {
+/// Checks whether a request is legal; the only place that decides it.
+pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), IllegalAction> {
     let ended = has_ended(state);
-    let allowed = match act {
-        Act::Look | Act::Quit => true,
-        Act::Start => !ended,
-        // A guest that does not run cannot hear the button; what it would do later is not what is wanted now.
-        Act::PressPowerButton => *state == RunState::Running,
-        Act::ChangeDisks => !ended && !matches!(state, RunState::Other(_)),
+    let allowed = match action {
+        Action::ReadState | Action::Quit => true,
+        Action::Start => !ended,
+        // A guest that does not run cannot receive the button; acting on it after a later resume is not what the caller
+        // wants.
+        Action::PressPowerButton => *state == RunState::Running,
+        Action::ChangeDisks => !ended && !matches!(state, RunState::Other(_)),
     };
-    if allowed { Ok(()) } else { Err(Refusal { act, state: state.clone() }) }
+    if allowed { Ok(()) } else { Err(IllegalAction { action, state: state.clone() }) }
 }
 
 #[cfg(test)]
@@ -68,12 +69,12 @@ mod tests {
         ]
     }
 
-    /// What the machine is in afterwards; None: QEMU is gone.
-    fn after(state: RunState, act: Act) -> Option<RunState> {
-        match act {
-            Act::Look | Act::ChangeDisks | Act::PressPowerButton => Some(state),
-            Act::Start => Some(RunState::Running),
-            Act::Quit => None,
+    /// The machine's state afterwards; None if QEMU is gone.
+    fn after(state: RunState, action: Action) -> Option<RunState> {
+        match action {
+            Action::ReadState | Action::ChangeDisks | Action::PressPowerButton => Some(state),
+            Action::Start => Some(RunState::Running),
+            Action::Quit => None,
         }
     }
 
@@ -81,18 +82,18 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            wishes in prop::collection::vec((0usize..5, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..5, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);
-            for (wish, guest_ends) in wishes {
+            for (request, guest_ends) in requests {
                 if guest_ends && state == RunState::Running {
                     state = RunState::Shutdown;
                 }
                 ended |= has_ended(&state);
-                let act = Act::ALL[wish];
-                if legal(&state, act).is_ok() {
-                    match after(state.clone(), act) {
+                let action = Action::ALL[request];
+                if check_legal(&state, action).is_ok() {
+                    match after(state.clone(), action) {
                         Some(next) => state = next,
                         None => break,
                     }
@@ -103,15 +104,15 @@ mod tests {
 
         #[test]
         fn looking_and_pulling_the_plug_are_always_possible(state in any_state()) {
-            prop_assert!(legal(&state, Act::Look).is_ok());
-            prop_assert!(legal(&state, Act::Quit).is_ok());
+            prop_assert!(check_legal(&state, Action::ReadState).is_ok());
+            prop_assert!(check_legal(&state, Action::Quit).is_ok());
         }
 
         #[test]
         fn nothing_is_plugged_into_a_machine_that_ended(state in any_state()) {
             prop_assume!(has_ended(&state));
-            prop_assert!(legal(&state, Act::ChangeDisks).is_err());
-            prop_assert!(legal(&state, Act::PressPowerButton).is_err());
+            prop_assert!(check_legal(&state, Action::ChangeDisks).is_err());
+            prop_assert!(check_legal(&state, Action::PressPowerButton).is_err());
         }
     }
 }

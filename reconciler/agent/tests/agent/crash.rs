@@ -1,21 +1,21 @@
-//! The agent fails, or is cut off, at any call of its host: what is declared is reached all the same.
+//! The agent fails, or is interrupted, at any call of its host: the declared state is still reached.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use berth_agent::fake::{FaultAction, Faults, When};
 use berth_api::{Disk, HotswapDiskAttachment, VM};
+use berth_host::fake::{FaultAction, Faults, When};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::world::{DATA, INSTANCE, World, is_ready};
+use crate::fixture::{DATA, Fixture, INSTANCE, is_ready};
 
-/// How many calls lie between two that are struck: striking every one takes minutes (`BERTH_SWEEP_STRIDE=1`).
+/// Distance between two faulted calls: faulting every call takes minutes (`BERTH_SWEEP_STRIDE=1`).
 const STRIDE: usize = 29;
 
-/// Strikes the n-th side of a call, once.
+/// Injects a fault once, at the n-th side of a call.
 #[derive(Debug)]
 struct Strike {
     at: u64,
@@ -27,7 +27,7 @@ struct Strike {
 #[async_trait]
 impl Faults for Strike {
     async fn fault(&self, call: &'static str, _: When) -> FaultAction {
-        // Ends of processes are waited for all the time and have no effect.
+        // Ends of processes are awaited all the time and have no effect.
         if call == "exited" || self.count.fetch_add(1, Ordering::Relaxed) + 1 != self.at {
             return FaultAction::Continue;
         }
@@ -36,27 +36,27 @@ impl Faults for Strike {
     }
 }
 
-/// The whole life of a VM. True when the strike hit.
+/// Runs the whole life of a VM. Returns true if the fault was injected.
 async fn live(strike: Arc<Strike>) -> bool {
-    let world = World::without_agent().await;
-    world.system.set_faults(strike.clone());
-    world.start_agent();
+    let fixture = Fixture::without_agent().await;
+    fixture.system.set_faults(strike.clone());
+    fixture.start_agent();
     let hit = Cell::new(false);
     let supervise = async {
         strike.struck.notified().await;
         hit.set(true);
         if strike.with == FaultAction::Hang {
-            world.crash_agent().await;
-            world.start_agent();
+            fixture.crash_agent().await;
+            fixture.start_agent();
         }
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = story(&world) => {}
+        () = story(&fixture) => {}
         () = supervise => {}
     }
-    world.assert_quiet().await;
-    let left = world.system.leftovers();
+    fixture.assert_quiet().await;
+    let left = fixture.system.leftovers();
     assert!(left.processes.is_empty() && left.instances.is_empty() && left.taps.is_empty(), "{left:?}");
     assert!(
         left.bridges.is_empty() && left.firewall.forwards.is_empty() && left.volumes.is_empty(),
@@ -65,30 +65,30 @@ async fn live(strike: Arc<Strike>) -> bool {
     hit.get()
 }
 
-async fn story(world: &World) {
-    world.furnish().await;
-    let vm = world.make_vm(json!({"networkInterfaces": [{"name": "nic0", "publicIP": "web"}]})).await;
-    world.make_public_ip(&vm).await;
-    world.make_attachment().await;
+async fn story(fixture: &Fixture) {
+    fixture.furnish().await;
+    let vm = fixture.make_vm(json!({"networkInterfaces": [{"name": "nic0", "publicIP": "web"}]})).await;
+    fixture.make_public_ip(&vm).await;
+    fixture.make_attachment().await;
     let attached = |a: &HotswapDiskAttachment| a.status.as_ref().is_some_and(|s| s.device.is_some());
-    world.until::<HotswapDiskAttachment>("data", attached).await;
-    assert!(world.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
-    world.change::<Disk>("data", json!({"size": "2Gi"})).await;
+    fixture.until::<HotswapDiskAttachment>("data", attached).await;
+    assert!(fixture.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
+    fixture.change::<Disk>("data", json!({"size": "2Gi"})).await;
     let grown = |d: &Disk| d.status.as_ref().is_some_and(|s| s.size.as_deref() == Some("2Gi"));
-    world.until::<Disk>("data", grown).await;
-    world.delete::<HotswapDiskAttachment>("data").await;
-    world.until_gone::<HotswapDiskAttachment>("data").await;
-    world.change::<VM>("web", json!({"power": "Stopped"})).await;
-    world.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
-    world.change::<VM>("web", json!({"power": "Running"})).await;
-    world.until::<VM>("web", |vm| is_ready(vm, "Running")).await;
-    assert_eq!(world.system.hypervisor().instances().len(), 1);
-    world.delete::<VM>("web").await;
-    world.until_gone::<VM>("web").await;
+    fixture.until::<Disk>("data", grown).await;
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Running")).await;
+    assert_eq!(fixture.system.hypervisor().instances().len(), 1);
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
     for disk in ["root", "data"] {
-        world.until::<Disk>(disk, |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
-        world.delete::<Disk>(disk).await;
-        world.until_gone::<Disk>(disk).await;
+        fixture.until::<Disk>(disk, |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+        fixture.delete::<Disk>(disk).await;
+        fixture.until_gone::<Disk>(disk).await;
     }
 }
 
@@ -98,7 +98,7 @@ fn sweep(with: FaultAction, offset: usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         let strike = Strike { at: at as u64, with, count: AtomicU64::new(0), struck: Notify::new() };
         let strike = Arc::new(strike);
-        // Shown when it fails: which call it was.
+        // Shown on failure: the call that was faulted.
         eprintln!("{with:?} at side {at}");
         let hit = runtime.expect("a runtime").block_on(live(strike));
         if !hit {

@@ -1,14 +1,14 @@
-//! Disks: made, grown, lost, shared out, plugged in and out, deleted and brought back.
+//! Disks: created, grown, lost, shared, plugged, unplugged, deleted and restored.
 
 use std::time::Duration;
 
-use berth_api::{Disk, HotswapDiskAttachment, Image, RESTORE_ANNOTATION, VM};
+use berth_api::{Disk, HotswapDiskAttachment, Image, RESTORE_ANNOTATION, VM, condition};
 use berth_qemu::machine::Format;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::world::{
-    DATA, HOST, IMAGE_URL, INSTANCE, ROOT, SHA256, World, disk_bound, reason_of, vm_bound, vm_reason,
+use crate::fixture::{
+    DATA, Fixture, HOST, IMAGE_URL, INSTANCE, ROOT, SHA256, disk_bound, reason_of, vm_bound, vm_reason,
 };
 
 fn disk_reason(disk: &Disk) -> String {
@@ -23,77 +23,77 @@ fn size(wanted: &'static str) -> impl Fn(&Disk) -> bool {
     move |disk| disk.status.as_ref().is_some_and(|s| s.size.as_deref() == Some(wanted))
 }
 
-async fn attached(world: &World) {
-    world.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Attached").await;
+async fn attached(fixture: &Fixture) {
+    fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Attached").await;
 }
 
-async fn running() -> World {
-    let world = World::start().await;
-    world.furnish().await;
-    world.make_vm(json!({})).await;
-    world.running_vm().await;
+async fn running() -> Fixture {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
     let up =
         |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
-    world.until::<VM>("web", up).await;
-    world
+    fixture.until::<VM>("web", up).await;
+    fixture
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_grows_while_nobody_uses_it_and_while_it_is_plugged_in() {
-    let world = running().await;
-    world.change::<Disk>("data", json!({"size": "2Gi"})).await;
-    world.until::<Disk>("data", size("2Gi")).await;
-    world.make_attachment().await;
-    attached(&world).await;
-    world.change::<Disk>("data", json!({"size": "3Gi"})).await;
-    world.until::<Disk>("data", size("3Gi")).await;
-    let view = world.system.hypervisor().view(INSTANCE).expect("it runs");
+    let fixture = running().await;
+    fixture.change::<Disk>("data", json!({"size": "2Gi"})).await;
+    fixture.until::<Disk>("data", size("2Gi")).await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.change::<Disk>("data", json!({"size": "3Gi"})).await;
+    fixture.until::<Disk>("data", size("3Gi")).await;
+    let view = fixture.system.hypervisor().view(INSTANCE).expect("it runs");
     assert_eq!(view.disks[DATA].1, 3 << 30);
-    world.assert_quiet().await;
+    fixture.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_whose_file_is_gone_is_lost_and_never_made_anew() {
-    let world = World::start().await;
-    world.furnish().await;
-    world.until::<Disk>("data", size("1Gi")).await;
-    world.system.lose_volume(DATA);
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.until::<Disk>("data", size("1Gi")).await;
+    fixture.system.lose_volume(DATA);
     let patch = Patch::Merge(json!({"metadata": {"labels": {"look": "again"}}}));
-    world.api::<Disk>().patch("data", &PatchParams::default(), &patch).await.expect("patched");
-    world.until::<Disk>("data", |d| disk_reason(d) == "DiskLost").await;
-    world.assert_quiet().await;
-    assert!(!world.system.volumes_now().contains_key(DATA));
+    fixture.api::<Disk>().patch("data", &PatchParams::default(), &patch).await.expect("patched");
+    fixture.until::<Disk>("data", |d| disk_reason(d) == "DiskLost").await;
+    fixture.assert_quiet().await;
+    assert!(!fixture.system.volumes_now().contains_key(DATA));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_smaller_than_its_image_says_so() {
-    let world = World::start().await;
-    world.furnish().await;
-    world
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture
         .make::<Disk>(
             "tiny",
             json!({"image": "debian", "size": "1Gi"}),
             Some(disk_bound("v-00000000000000b1")),
         )
         .await;
-    world.until::<Disk>("tiny", |d| disk_reason(d) == "DiskSmallerThanImage").await;
-    world.change::<Disk>("tiny", json!({"size": "3Gi"})).await;
-    world.until::<Disk>("tiny", size("3Gi")).await;
+    fixture.until::<Disk>("tiny", |d| disk_reason(d) == "DiskSmallerThanImage").await;
+    fixture.change::<Disk>("tiny", json!({"size": "3Gi"})).await;
+    fixture.until::<Disk>("tiny", size("3Gi")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_checksum_stalls_the_image_and_is_downloaded_once() {
-    let world = World::start().await;
-    let source = berth_agent::fake::FakeSource {
+    let fixture = Fixture::start().await;
+    let source = berth_host::fake::FakeSource {
         sha256: "bb".into(),
         format: Format::Qcow2,
         virtual_size: 1 << 30,
         bytes: 1 << 20,
         refused: None,
     };
-    world.system.add_source(IMAGE_URL, source);
+    fixture.system.add_source(IMAGE_URL, source);
     let spec = json!({"source": {"url": IMAGE_URL, "sha256": SHA256}});
-    world
+    fixture
         .make::<Image>(
             "debian",
             spec,
@@ -103,27 +103,53 @@ async fn a_wrong_checksum_stalls_the_image_and_is_downloaded_once() {
     let reason = |wanted: &'static str| {
         move |i: &Image| i.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "Ready") == wanted)
     };
-    world.until::<Image>("debian", reason("ChecksumMismatch")).await;
-    world.assert_quiet().await;
-    assert_eq!(world.system.pulls(), 1);
+    fixture.until::<Image>("debian", reason("ChecksumMismatch")).await;
+    fixture.assert_quiet().await;
+    assert_eq!(fixture.system.pulls(), 1);
     // A mirror that has the right bytes.
-    let source = berth_agent::fake::FakeSource {
+    let source = berth_host::fake::FakeSource {
         sha256: SHA256.into(),
         format: Format::Qcow2,
         virtual_size: 1 << 30,
         bytes: 1 << 20,
         refused: None,
     };
-    world.system.add_source("http://mirror.example/d", source);
-    world.change::<Image>("debian", json!({"source": {"url": "http://mirror.example/d"}})).await;
-    world.until::<Image>("debian", reason("Verified")).await;
+    fixture.system.add_source("http://mirror.example/d", source);
+    fixture.change::<Image>("debian", json!({"source": {"url": "http://mirror.example/d"}})).await;
+    fixture.until::<Image>("debian", reason("Verified")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checksum_is_read_from_a_file_once_and_kept() {
+    const SUMS: &str = "http://images.example/SHA256SUMS";
+    let fixture = Fixture::start().await;
+    fixture.furnish_source();
+    let spec = json!({"source": {"url": IMAGE_URL, "checksumUrl": SUMS}});
+    let bound = json!({"observedGeneration": 0, "binding": {"host": HOST, "epoch": 1}});
+    fixture.make::<Image>("debian", spec, Some(bound)).await;
+    let reason = |wanted: &'static str| {
+        move |i: &Image| i.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "Ready") == wanted)
+    };
+    fixture.until::<Image>("debian", reason("ImageNotFound")).await;
+    fixture.system.add_checksum(SUMS, SHA256);
+    let image = fixture.until::<Image>("debian", reason("Verified")).await;
+    assert_eq!(image.digest(), Some(SHA256));
+    // Another version is published: disks are still created from this one.
+    fixture.system.add_checksum(SUMS, &"b".repeat(64));
+    fixture.make::<Disk>("later", json!({"image": "debian"}), Some(disk_bound("v-00000000000000b1"))).await;
+    let later = fixture.until::<Disk>("later", |d| !disk_reason(d).is_empty() && d.status.is_some()).await;
+    assert_ne!(disk_reason(&later), "ChecksumMismatch");
+    fixture.assert_quiet().await;
+    let image = fixture.until::<Image>("debian", reason("Verified")).await;
+    assert_eq!(image.status.and_then(|s| s.checksum).as_deref(), Some(SHA256));
+    assert_eq!(fixture.system.pulls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_image_that_is_not_there_yet_is_tried_again() {
-    let world = World::start().await;
+    let fixture = Fixture::start().await;
     let spec = json!({"source": {"url": IMAGE_URL, "sha256": SHA256}});
-    world
+    fixture
         .make::<Image>(
             "debian",
             spec,
@@ -133,166 +159,330 @@ async fn an_image_that_is_not_there_yet_is_tried_again() {
     let reason = |wanted: &'static str| {
         move |i: &Image| i.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "Ready") == wanted)
     };
-    world.until::<Image>("debian", reason("ImageNotFound")).await;
-    world.furnish_source();
-    world.until::<Image>("debian", reason("Verified")).await;
+    fixture.until::<Image>("debian", reason("ImageNotFound")).await;
+    fixture.furnish_source();
+    fixture.until::<Image>("debian", reason("Verified")).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_two_vms_on_one_disk_one_boots_and_the_other_waits_for_it() {
-    let world = running().await;
+    let fixture = running().await;
     let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}]});
-    world.make::<VM>("rival", spec, Some(vm_bound("i-ba9876543210", 3))).await;
-    let rival = world.until::<VM>("rival", |vm| vm_reason(vm) == "DiskInUse").await;
+    fixture.make::<VM>("rival", spec, Some(vm_bound("i-ba9876543210", 3))).await;
+    let rival = fixture.until::<VM>("rival", |vm| vm_reason(vm) == "DiskInUse").await;
     assert!(rival.status.is_some_and(|s| s.process.is_none()));
-    world.delete::<VM>("web").await;
-    world.until_gone::<VM>("web").await;
-    world.until::<VM>("rival", |vm| vm_reason(vm) == "Running").await;
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
+    fixture.until::<VM>("rival", |vm| vm_reason(vm) == "Running").await;
     let users =
-        world.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.len() == 1)).await;
+        fixture.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.len() == 1)).await;
     assert_eq!(users.status.expect("reported").used_by[0].vm, "rival");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_mounted_disk_is_not_pulled_unless_forced() {
-    let world = running().await;
-    world.make_attachment().await;
-    attached(&world).await;
+    let fixture = running().await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
     let serial = DATA.replace('-', "");
-    world.system.hypervisor().set_behaviour(INSTANCE, |b| {
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| {
         b.guest.mounts.insert(serial, "/srv/data".into());
     });
-    world.delete::<HotswapDiskAttachment>("data").await;
-    let busy = world.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "GuestBusy").await;
-    let message = berth_api::condition::find(&busy.status.expect("reported").conditions, "Stalled")
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    let busy = fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "GuestBusy").await;
+    let message = condition::find(&busy.status.expect("reported").conditions, "Stalled")
         .expect("stalled")
         .message
         .clone();
     assert!(message.contains("/srv/data"), "{message}");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(world.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
-    world.change::<HotswapDiskAttachment>("data", json!({"force": true})).await;
-    world.until_gone::<HotswapDiskAttachment>("data").await;
-    assert!(world.system.hypervisor().view(INSTANCE).is_some_and(|v| !v.disks.contains_key(DATA)));
+    assert!(fixture.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
+    fixture.change::<HotswapDiskAttachment>("data", json!({"force": true})).await;
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    assert!(fixture.system.hypervisor().view(INSTANCE).is_some_and(|v| !v.disks.contains_key(DATA)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guest_without_an_agent_loses_its_disk_without_a_wait_for_one() {
-    let world = running().await;
-    world.make_attachment().await;
-    attached(&world).await;
-    world.system.hypervisor().set_behaviour(INSTANCE, |b| b.guest_agent = false);
-    // What is asked of the guest now and then, and then waits for an answer, is over.
+async fn a_guest_without_an_agent_keeps_its_disk_until_that_is_forced_or_the_vm_is_off() {
+    let fixture = running().await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.guest_agent = false);
+    // Periodic queries of the guest, and their timeouts, are over.
     tokio::time::sleep(Duration::from_secs(40)).await;
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    let unknown = |a: &HotswapDiskAttachment| attachment_reason(a) == "MountsUnknown";
+    fixture.until::<HotswapDiskAttachment>("data", unknown).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(fixture.system.hypervisor().view(INSTANCE).is_some_and(|v| v.disks.contains_key(DATA)));
     let asked = tokio::time::Instant::now();
-    world.delete::<HotswapDiskAttachment>("data").await;
-    world.until_gone::<HotswapDiskAttachment>("data").await;
-    // Time here is not the machine's: it passes only while all wait.
+    fixture.change::<HotswapDiskAttachment>("data", json!({"force": true})).await;
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    // Paused time advances only while all tasks wait.
     assert!(asked.elapsed() < berth_qemu::guest_agent::DEFAULT_TIMEOUT, "{:?}", asked.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_that_a_guest_without_an_agent_kept_is_released_with_its_vm() {
+    let fixture = running().await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.guest_agent = false);
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    let unknown = |a: &HotswapDiskAttachment| attachment_reason(a) == "MountsUnknown";
+    fixture.until::<HotswapDiskAttachment>("data", unknown).await;
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    fixture.until_gone::<VM>("web").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_that_keeps_a_disk_is_asked_until_it_lets_go_and_the_disk_can_come_right_back() {
-    let world = running().await;
-    world.make_attachment().await;
-    attached(&world).await;
-    world.system.hypervisor().set_behaviour(INSTANCE, |b| b.keeps.push(DATA.into()));
-    world.delete::<HotswapDiskAttachment>("data").await;
-    world.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Detaching").await;
+    let fixture = running().await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.keeps.push(DATA.into()));
+    fixture.delete::<HotswapDiskAttachment>("data").await;
+    fixture.until::<HotswapDiskAttachment>("data", |a| attachment_reason(a) == "Detaching").await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let disk = world.api::<Disk>().get("data").await.expect("there");
+    let disk = fixture.api::<Disk>().get("data").await.expect("there");
     assert_eq!(disk.status.expect("reported").used_by.len(), 1, "still in use");
-    world.system.hypervisor().guest_releases(INSTANCE, DATA);
-    world.until_gone::<HotswapDiskAttachment>("data").await;
-    world.make_attachment().await;
-    attached(&world).await;
-    world.assert_quiet().await;
+    fixture.system.hypervisor().guest_releases(INSTANCE, DATA);
+    fixture.until_gone::<HotswapDiskAttachment>("data").await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
+    fixture.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_second_disk_does_not_disturb_the_first_and_a_restart_brings_both_back() {
-    let world = running().await;
+    let fixture = running().await;
     let more = "v-00000000000000e1";
-    world.make::<Disk>("more", json!({"size": "1Gi"}), Some(disk_bound(more))).await;
-    world.make_attachment().await;
-    attached(&world).await;
+    fixture.make::<Disk>("more", json!({"size": "1Gi"}), Some(disk_bound(more))).await;
+    fixture.make_attachment().await;
+    attached(&fixture).await;
     let target =
-        |world: &World| world.system.hypervisor().view(INSTANCE).expect("it runs").disks[DATA].clone();
-    let before = target(&world);
-    world.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}, {"name": "more"}]})).await;
-    let both = |world: &World| {
-        let view = world.system.hypervisor().view(INSTANCE);
+        |fixture: &Fixture| fixture.system.hypervisor().view(INSTANCE).expect("it runs").disks[DATA].clone();
+    let before = target(&fixture);
+    fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}, {"name": "more"}]})).await;
+    let both = |fixture: &Fixture| {
+        let view = fixture.system.hypervisor().view(INSTANCE);
         view.is_some_and(|v| v.disks.contains_key(more) && v.disks.contains_key(DATA))
     };
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(both(&world));
-    assert_eq!(target(&world), before);
-    world.change::<VM>("web", json!({"restartToken": "1"})).await;
+    assert!(both(&fixture));
+    assert_eq!(target(&fixture), before);
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
     let acted =
         |vm: &VM| vm_reason(vm) == "Running" && vm.status.as_ref().is_some_and(|s| s.restart_token.is_some());
-    world.until::<VM>("web", acted).await;
-    attached(&world).await;
+    fixture.until::<VM>("web", acted).await;
+    attached(&fixture).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(both(&world));
-    world.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}]})).await;
+    assert!(both(&fixture));
+    fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}]})).await;
     let free = |d: &Disk| d.status.as_ref().is_some_and(|s| s.used_by.is_empty());
-    world.until::<Disk>("more", free).await;
-    assert!(!both(&world));
-    world.assert_quiet().await;
+    fixture.until::<Disk>("more", free).await;
+    assert!(!both(&fixture));
+    fixture.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_disk_comes_back_from_the_trash_and_a_retained_one_stays_where_it_is() {
-    let world = World::start().await;
-    world.furnish().await;
-    world.until::<Disk>("data", size("1Gi")).await;
-    world.delete::<Disk>("data").await;
-    world.until_gone::<Disk>("data").await;
-    assert_eq!(world.system.trash_now(), [DATA]);
-    let trash = |world: &World| {
-        let client = world.client.clone();
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.until::<Disk>("data", size("1Gi")).await;
+    fixture.delete::<Disk>("data").await;
+    fixture.until_gone::<Disk>("data").await;
+    assert_eq!(fixture.system.trash_now(), [DATA]);
+    let trash = |fixture: &Fixture| {
+        let client = fixture.client.clone();
         async move {
             let hosts: kube::Api<berth_api::Host> = kube::Api::all(client);
             hosts.get(HOST).await.expect("there").status.expect("reported").trash
         }
     };
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(trash(&world).await[0].name, "data");
+    assert_eq!(trash(&fixture).await[0].name, "data");
     let mut disk = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "spec": {"size": "1Gi"}});
     disk["metadata"] = json!({"name": "back", "namespace": "ns", "finalizers": [berth_api::HOST_FINALIZER],
         "annotations": {RESTORE_ANNOTATION: format!("{HOST}/{DATA}")}});
     let disk: Disk = serde_json::from_value(disk).expect("a Disk");
-    world.api::<Disk>().create(&Default::default(), &disk).await.expect("created");
+    fixture.api::<Disk>().create(&Default::default(), &disk).await.expect("created");
     let status = Patch::Merge(json!({"status": disk_bound(DATA)}));
-    world.api::<Disk>().patch_status("back", &PatchParams::default(), &status).await.expect("bound");
-    world.until::<Disk>("back", size("1Gi")).await;
-    assert!(world.system.trash_now().is_empty());
-    world.change::<Disk>("back", json!({"deletionPolicy": "Retain"})).await;
-    world.delete::<Disk>("back").await;
-    world.until_gone::<Disk>("back").await;
-    assert!(world.system.volumes_now().contains_key(DATA) && world.system.trash_now().is_empty());
-    assert!(world.system.volumes_now().contains_key(ROOT));
+    fixture.api::<Disk>().patch_status("back", &PatchParams::default(), &status).await.expect("bound");
+    fixture.until::<Disk>("back", size("1Gi")).await;
+    assert!(fixture.system.trash_now().is_empty());
+    fixture.change::<Disk>("back", json!({"deletionPolicy": "Retain"})).await;
+    fixture.delete::<Disk>("back").await;
+    fixture.until_gone::<Disk>("back").await;
+    assert!(fixture.system.volumes_now().contains_key(DATA) && fixture.system.trash_now().is_empty());
+    assert!(fixture.system.volumes_now().contains_key(ROOT));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_owns_is_reported_and_left_alone() {
-    let world = running().await;
-    world.system.hypervisor().add_foreign("somebody-elses");
-    world.crash_agent().await;
-    // Its VM goes without this host being asked: somebody took the finalizer off.
+    let fixture = running().await;
+    fixture.system.hypervisor().add_foreign("somebody-elses");
+    fixture.crash_agent().await;
+    // The VM is deleted without this host being involved: its finalizer was removed.
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    world.api::<VM>().patch("web", &PatchParams::default(), &patch).await.expect("patched");
-    world.delete::<VM>("web").await;
-    world.until_gone::<VM>("web").await;
-    world.start_agent();
+    fixture.api::<VM>().patch("web", &PatchParams::default(), &patch).await.expect("patched");
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
+    fixture.start_agent();
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(world.system.hypervisor().instances(), [INSTANCE]);
-    let orphans = world.host().await.status.expect("reported").orphans;
+    assert_eq!(fixture.system.hypervisor().instances(), [INSTANCE]);
+    let orphans = fixture.host().await.status.expect("reported").orphans;
     let kinds: Vec<&str> = orphans.iter().map(|o| o.kind.as_str()).collect();
     assert_eq!(kinds, ["Instance", "Process"], "{orphans:?}");
-    let root = world.api::<Disk>().get("root").await.expect("there");
+    let root = fixture.api::<Disk>().get("root").await.expect("there");
     assert_eq!(root.status.expect("reported").used_by.len(), 1, "its machine still has it open");
-    assert_eq!(world.system.violations(), Vec::<String>::new());
+    let said = |host: &berth_api::Host| {
+        let conditions = &host.status.as_ref().expect("reported").conditions;
+        condition::find(conditions, "Orphans").map(|c| c.message.clone()).unwrap_or_default()
+    };
+    let expected = format!("no object owns Instance {INSTANCE} of VM ns/web");
+    assert!(said(&fixture.host().await).starts_with(&expected), "{}", said(&fixture.host().await));
+
+    // An administrator releases it.
+    let hosts: kube::Api<berth_api::Host> = kube::Api::all(fixture.client.clone());
+    let released = Patch::Merge(json!({"spec": {"releasedOrphans": [INSTANCE]}}));
+    hosts.patch(HOST, &PatchParams::default(), &released).await.expect("patched");
+    fixture.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+    assert!(fixture.system.hypervisor().instances().is_empty());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!said(&fixture.host().await).contains(INSTANCE), "{}", said(&fixture.host().await));
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_deleted_without_its_finalizer_is_stopped_and_its_disks_are_free() {
+    let fixture = running().await;
+    let dropped = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    fixture.api::<VM>().patch("web", &PatchParams::default(), &dropped).await.expect("patched");
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
+    fixture.until::<Disk>("root", |d| d.status.as_ref().is_some_and(|s| s.used_by.is_empty())).await;
+    assert!(fixture.system.hypervisor().instances().is_empty());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let status = fixture.host().await.status.expect("reported");
+    assert!(status.orphans.is_empty(), "{:?}", status.orphans);
+    assert!(condition::find(&status.conditions, "Orphans").is_none());
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_vm_is_deleted_without_its_finalizer_ends_at_once_whatever_its_grace_period() {
+    let fixture = running().await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.ignores_powerdown = true);
+    fixture.change::<VM>("web", json!({"stop": {"gracePeriodSeconds": 600}})).await;
+    fixture.running_vm().await;
+    let start = tokio::time::Instant::now();
+    lose(&fixture).await;
+    while !fixture.system.leftovers().taps.is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(fixture.system.hypervisor().instances().is_empty());
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+}
+
+/// Deletes the VM without its host being involved, by removing its finalizer.
+async fn lose(fixture: &Fixture) {
+    let dropped = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    fixture.api::<VM>().patch("web", &PatchParams::default(), &dropped).await.expect("patched");
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
+}
+
+/// A guest that runs without a VM, on a disk that does not list it as a user (any more), and a VM that claims that
+/// disk.
+async fn orphaned(fixture: &Fixture) {
+    fixture.crash_agent().await;
+    let uid = fixture.api::<VM>().get("web").await.expect("there").metadata.uid;
+    lose(fixture).await;
+    let unused = Patch::Merge(json!({"status": {"usedBy": []}}));
+    fixture.api::<Disk>().patch_status("root", &PatchParams::default(), &unused).await.expect("patched");
+    let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}]});
+    fixture.make::<VM>("rival", spec, Some(vm_bound("i-ba9876543210", 3))).await;
+    fixture.start_agent();
+    let used = |d: &Disk| d.status.as_ref().is_some_and(|s| !s.used_by.is_empty());
+    let users = fixture.until::<Disk>("root", used).await.status.expect("reported").used_by;
+    assert_eq!((users.len(), Some(&users[0].vm_uid)), (1, uid.as_ref()), "{users:?}");
+    fixture.until::<VM>("rival", |vm| vm_reason(vm) == "DiskInUse").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_an_orphan_has_open_is_neither_given_away_nor_deleted_until_the_orphan_ends() {
+    let fixture = running().await;
+    orphaned(&fixture).await;
+    fixture.change::<Disk>("root", json!({"size": "5Gi"})).await;
+    fixture.until::<Disk>("root", size("5Gi")).await;
+    fixture.delete::<Disk>("root").await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let root = fixture.api::<Disk>().get("root").await.expect("there");
+    assert_eq!(disk_reason(&root), "InUse");
+    assert_eq!(fixture.system.hypervisor().instances(), [INSTANCE]);
+    // Its guest powers off; there is no VM to record it.
+    fixture.system.hypervisor().crash(INSTANCE);
+    fixture.until_gone::<Disk>("root").await;
+    assert_eq!(fixture.system.trash_now(), [ROOT]);
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_passes_on_once_the_orphan_that_had_it_open_has_ended() {
+    let fixture = running().await;
+    orphaned(&fixture).await;
+    fixture.system.hypervisor().crash(INSTANCE);
+    fixture.until::<VM>("rival", |vm| vm_reason(vm) == "Running").await;
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_whose_monitor_does_not_answer_counts_as_having_the_disks_of_its_namespace_open() {
+    let fixture = running().await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.hangs = true);
+    orphaned(&fixture).await;
+    fixture.change::<Disk>("root", json!({"size": "5Gi"})).await;
+    fixture.until::<Disk>("root", |d| disk_reason(d) == "Growing").await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let root = fixture.api::<Disk>().get("root").await.expect("there");
+    assert_eq!(root.status.expect("reported").size.as_deref(), Some("4Gi"));
+    assert_eq!(fixture.system.hypervisor().instances(), [INSTANCE]);
+    // The orphan cannot have a newly created disk open.
+    fixture.make::<Disk>("more", json!({"size": "1Gi"}), Some(disk_bound("v-00000000000000e1"))).await;
+    fixture.until::<Disk>("more", size("1Gi")).await;
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.hangs = false);
+    fixture.until::<Disk>("root", size("5Gi")).await;
+    assert_eq!(fixture.system.hypervisor().view(INSTANCE).expect("it runs").disks[ROOT].1, 5 << 30);
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_deleted_without_its_finalizer_goes_to_the_trash() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.until::<Disk>("data", size("1Gi")).await;
+    let dropped = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    fixture.api::<Disk>().patch("data", &PatchParams::default(), &dropped).await.expect("patched");
+    fixture.delete::<Disk>("data").await;
+    fixture.until_gone::<Disk>("data").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(fixture.system.trash_now(), [DATA]);
+}
+
+/// A watch of the objects bound to a host reports an object that leaves the host as deleted.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_no_longer_bound_here_but_is_not_deleted_goes_on() {
+    let fixture = running().await;
+    let elsewhere = Patch::Merge(json!({"status": {"binding": {"host": "h2", "epoch": 2}}}));
+    fixture.api::<VM>().patch_status("web", &PatchParams::default(), &elsewhere).await.expect("patched");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(fixture.system.hypervisor().instances(), [INSTANCE]);
 }

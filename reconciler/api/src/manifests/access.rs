@@ -1,4 +1,4 @@
-//! What a host may do: its account, and the roles that say so. The same objects on both control planes.
+//! Access of a host: its account and its roles. The same objects on both control planes.
 //!
 //! A host is the ServiceAccount `host-<name>` in `berth-system`. It reads every kind of ours, and writes only what
 //! [`host_policies`] leave it: the status of what is bound to it, and its own Host, Lease and token. It reads a Secret
@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{GROUP, SYSTEM_NAMESPACE, site::SITE};
+use crate::{GROUP, SYSTEM_NAMESPACE, host_addresses::HOST_ADDRESSES, site::SITE};
 
 /// On everything that belongs to one host's access: the host's name.
 pub const HOST_LABEL: &str = "berth.dev/host";
@@ -68,7 +68,7 @@ pub fn ticket_name(host: &str) -> String {
     format!("berth-move-{host}")
 }
 
-/// What a host needs to go on to another control plane: a join string, for its eyes only. The Secret comes last: where it is,
+/// The ticket by which a host moves to another control plane: a join string, for its eyes only. The Secret comes last: where it is,
 /// all is.
 pub fn ticket(host: &str, join: &str, term: u64) -> Vec<Value> {
     let name = ticket_name(host);
@@ -105,7 +105,7 @@ fn role(host: &str, name: &str, namespace: &str, rules: &Value) -> [Value; 2] {
     [role, binding]
 }
 
-/// What every host may do, whatever is bound to it. Whose object it writes is for [`host_policies`] to judge.
+/// The rights of every host, whatever is bound to it. [`host_policies`] restrict which objects it may write.
 pub(super) fn cluster_role() -> Value {
     let read = ["get", "list", "watch"];
     let write = ["patch", "update"];
@@ -122,6 +122,8 @@ pub(super) fn cluster_role() -> Value {
                 "resourceNames": [format!("hosts.{GROUP}")], "verbs": ["get"]},
             // To see whether this control plane is the one in charge.
             {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [SITE], "verbs": ["get"]},
+            // To keep guests from all hosts of the site.
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [HOST_ADDRESSES], "verbs": read},
             {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         ],

@@ -1,16 +1,16 @@
-//! Who may say which uid an object had: with it one is given the guest and the files that were made for another.
+//! Restricts the annotation with an object's former uid: it gives the object the guest and the files of another one.
 
 use serde_json::{Value, json};
 
 use super::policy;
 use crate::{FORMER_UID_ANNOTATION, GROUP};
 
-/// The group whose members may. It is the administrators' on every control plane; who may impersonate may be one.
+/// The group that may set it. It is the administrators' on every control plane; a user with the right to impersonate may be one.
 const MASTERS: &str = "system:masters";
 
-/// The policy and its binding. Anybody who may edit the object may take the annotation off, or leave it as it is.
+/// The policy and its binding. Every editor of the object may remove the annotation or leave it as it is.
 pub(super) fn all() -> [Value; 2] {
-    let said = |object: &str| {
+    let annotated = |object: &str| {
         let annotations = format!("{object}.metadata.annotations");
         format!(
             "has({annotations}) && '{FORMER_UID_ANNOTATION}' in {annotations} ? {annotations}['{FORMER_UID_ANNOTATION}'] : ''"
@@ -22,15 +22,15 @@ pub(super) fn all() -> [Value; 2] {
             "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["vms", "disks"],
         }]},
         "variables": [
-            {"name": "before", "expression": format!("request.operation == 'UPDATE' ? ({}) : ''", said("oldObject"))},
-            {"name": "after", "expression": said("object")},
+            {"name": "before", "expression": format!("request.operation == 'UPDATE' ? ({}) : ''", annotated("oldObject"))},
+            {"name": "after", "expression": annotated("object")},
         ],
         "validations": [{
             "expression": format!(
                 "variables.after == '' || variables.after == variables.before || \
                  (has(request.userInfo.groups) && '{MASTERS}' in request.userInfo.groups)"
             ),
-            "message": format!("only a member of {MASTERS} says with {FORMER_UID_ANNOTATION} which uid an object had"),
+            "message": format!("only a member of {MASTERS} sets the annotation {FORMER_UID_ANNOTATION}"),
             "reason": "Forbidden",
         }],
     });

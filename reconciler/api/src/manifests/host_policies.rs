@@ -1,12 +1,11 @@
-//! Admission policies that limit what a host may write. Roles say which kinds; these say whose objects, and what of
-//! them.
+//! Admission policies that limit the writes of a host. Roles grant kinds; these policies grant objects and their fields.
 
 use serde_json::{Value, json};
 
 use super::policy;
 use crate::{GROUP, HOST_FINALIZER, SYSTEM_NAMESPACE};
 
-/// What the user of every host begins with; its name follows.
+/// The prefix of the user name of every host; the host's name follows.
 fn prefix() -> String {
     format!("system:serviceaccount:{SYSTEM_NAMESPACE}:host-")
 }
@@ -36,7 +35,7 @@ fn validation(expression: &str, message: &str) -> Value {
     json!({"expression": expression, "message": message, "reason": "Forbidden"})
 }
 
-/// Objects that are bound to hosts: their status, and our finalizer when it has let go.
+/// Objects that are bound to hosts: their status, and the host's finalizer once the host has released the object.
 fn bound() -> [Value; 2] {
     let resources = ["vms", "disks", "images", "hotswapdiskattachments"];
     let with_status: Vec<String> = resources.iter().map(|r| format!("{r}/status")).collect();
@@ -83,6 +82,12 @@ fn bound() -> [Value; 2] {
                 "a host does not change identities",
             ),
             validation(
+                "!variables.bound || !has(object.status) || !has(object.status.interfaces) || object.status.interfaces.all(n, \
+                 has(oldObject.status.interfaces) && oldObject.status.interfaces.exists(o, o.name == n.name && \
+                 o.network == n.network && o.macAddress == n.macAddress && o.address == n.address))",
+                "a host gives out no addresses",
+            ),
+            validation(
                 "!variables.bound || object.spec == oldObject.spec",
                 "a host does not change what is declared"
             ),
@@ -120,6 +125,10 @@ fn own_host() -> [Value; 2] {
             validation(
                 "request.operation != 'UPDATE' || object.spec == oldObject.spec",
                 "a host does not change what is declared of it",
+            ),
+            validation(
+                "request.operation != 'CREATE' || !has(object.spec) || !has(object.spec.recovery)",
+                "only an administrator opens a recovery",
             ),
         ]),
     )

@@ -1,4 +1,4 @@
-//! Which requests a policy is about: `matchConstraints` and a binding's `matchResources`.
+//! Matching of requests by a policy's `matchConstraints` and a binding's `matchResources`.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ pub(super) struct Constraints {
     excluded: Vec<Rule>,
     namespace_selector: Selector,
     object_selector: Selector,
-    /// `matchPolicy: Exact`; otherwise another version of the same resource is the same resource.
+    /// `matchPolicy: Exact`; otherwise all versions of a resource match.
     exact: bool,
 }
 
@@ -36,7 +36,7 @@ impl Constraints {
     }
 
     /// # Errors
-    /// The namespace is needed and not known.
+    /// The namespace is required and unknown.
     pub(super) fn matches(&self, request: &Request<'_>) -> Result<bool, String> {
         let namespace = self.matches_namespace(request);
         if namespace == Ok(false) || !self.matches_object(request) {
@@ -56,7 +56,7 @@ impl Constraints {
             return Ok(true);
         }
         if is_namespace(request) {
-            // A namespace is in itself.
+            // A namespace counts as inside itself.
             let own = request.object.or(request.old_object);
             return Ok(own.is_none_or(|object| self.namespace_selector.matches(labels(object))));
         }
@@ -65,7 +65,9 @@ impl Constraints {
         }
         match request.namespace_object {
             Some(namespace) => Ok(self.namespace_selector.matches(labels(namespace))),
-            None => Err(format!("namespaces {} not found", crate::schema::quote(request.namespace))),
+            None => {
+                Err(format!("namespaces {} not found", berth_apimachinery::schema::quote(request.namespace)))
+            }
         }
     }
 
@@ -129,7 +131,7 @@ impl Rule {
     }
 }
 
-/// `pods`, `pods/status`, `*/scale`, `*` (no subresource) and `*/*`.
+/// `pods`, `pods/status`, `*/status`, `*` (no subresource) and `*/*`.
 fn resource_matches(pattern: &str, request: &Request<'_>) -> bool {
     let (resource, subresource) = pattern.split_once('/').unwrap_or((pattern, ""));
     (resource == "*" || resource == request.resource)
@@ -138,7 +140,7 @@ fn resource_matches(pattern: &str, request: &Request<'_>) -> bool {
 
 /// A label selector.
 #[derive(Debug, Default)]
-struct Selector {
+pub(crate) struct Selector {
     terms: Vec<Term>,
 }
 
@@ -151,7 +153,7 @@ enum Term {
 }
 
 impl Selector {
-    fn parse(value: Option<&Value>) -> Result<Self, String> {
+    pub(crate) fn parse(value: Option<&Value>) -> Result<Self, String> {
         let mut terms = Vec::new();
         let Some(value) = value else { return Ok(Self { terms }) };
         for (key, wanted) in value.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
@@ -168,7 +170,7 @@ impl Selector {
                 other => {
                     return Err(format!(
                         "{} is not a valid label selector operator",
-                        crate::schema::quote(other)
+                        berth_apimachinery::schema::quote(other)
                     ));
                 }
             });
@@ -180,7 +182,7 @@ impl Selector {
         self.terms.is_empty()
     }
 
-    fn matches(&self, labels: Option<&Value>) -> bool {
+    pub(crate) fn matches(&self, labels: Option<&Value>) -> bool {
         let label = |key: &str| labels.and_then(|l| l.get(key)).and_then(Value::as_str);
         self.terms.iter().all(|term| match term {
             Term::In(key, values) => label(key).is_some_and(|v| values.iter().any(|wanted| wanted == v)),

@@ -1,19 +1,19 @@
-//! One policy, compiled, and its judgement of a request.
+//! A compiled policy, and its evaluation for a request.
 
 use std::collections::BTreeMap;
 
+use berth_apimachinery::schema::expression::{self, Expression, Scope, native, object, with_budget};
 use kube_cel::cel;
 use serde_json::{Value, json};
 
 use super::matching::Constraints;
 use super::{Denied, Request};
-use crate::schema::expression::{self, Expression, Scope, native, object, with_budget};
 
-/// Variables every expression of a policy may use.
+/// The variables that every expression of a policy may use.
 pub(super) const ROOTS: [&str; 7] =
     ["object", "oldObject", "request", "params", "namespaceObject", "variables", "authorizer"];
 
-/// Loop turns one policy may take for one request.
+/// The maximum number of loop iterations one policy may take for one request.
 const POLICY_BUDGET: i64 = 200_000;
 const MAX_MESSAGE: usize = 5 * 1024;
 const OUT_OF_BUDGET: &str =
@@ -31,7 +31,7 @@ pub(super) struct Policy {
     validations: Vec<Validation>,
 }
 
-/// An expression, or why it is none.
+/// An expression, or the error of compiling it.
 type Compiled = Result<Expression, String>;
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) enum Action {
     Audit,
 }
 
-/// One validation that did not hold, or could not be decided.
+/// A validation that failed, or could not be evaluated.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) message: String,
@@ -120,7 +120,7 @@ impl Policy {
         }
     }
 
-    /// What becomes of a request that the policy could not judge.
+    /// Decides about a request that the policy could not evaluate.
     pub(super) fn on_error(&self, denied: Denied) -> Result<bool, Denied> {
         if self.ignore_errors { Ok(false) } else { Err(denied) }
     }
@@ -129,11 +129,11 @@ impl Policy {
         if self.ignore_errors { Vec::new() } else { vec![Failure { message, reason: "Invalid".to_owned() }] }
     }
 
-    /// The validations that fail, in order; none if a match condition says the policy is not about this
-    /// request.
+    /// Returns the failed validations, in order; empty if a match condition excludes the request.
     pub(super) fn evaluate(&self, facts: &mut Facts<'_>) -> Vec<Failure> {
         with_budget(POLICY_BUDGET, || {
-            // Most policies are about somebody else's requests: nothing is made that only their validations look at.
+            // The match conditions of most policies exclude a given request: values that only the validations
+            // use are not computed before the conditions hold.
             let conditions_alone = !self.uses("variables", Part::Conditions);
             if conditions_alone {
                 let scope = facts.scope(|name| self.uses(name, Part::Conditions)).inner();
@@ -173,7 +173,8 @@ impl Policy {
                     || self.validations.iter().any(validation))
     }
 
-    /// What the policy says without its validations being looked at; `None` if the conditions hold.
+    /// Returns the result of a policy that its match conditions already determine; `None` if the conditions
+    /// hold.
     fn settled_by_conditions(&self, scope: &Scope<'_>, variables: &Variables) -> Option<Vec<Failure>> {
         match self.conditions_hold(scope, variables) {
             Ok(true) => None,
@@ -182,7 +183,7 @@ impl Policy {
         }
     }
 
-    /// One that is false settles it, even if another cannot be decided.
+    /// A false condition determines the result even if another condition cannot be evaluated.
     fn conditions_hold(&self, scope: &Scope<'_>, variables: &Variables) -> Result<bool, String> {
         let mut undecided = None;
         for condition in &self.conditions {
@@ -231,7 +232,7 @@ fn validations(spec: &Value) -> Vec<Validation> {
         Validation {
             check: compile(&source),
             message: text(item, "message").map(|m| m.trim().to_owned()),
-            // One that does not compile is as if there were none: the policy still says no.
+            // An expression that does not compile counts as absent: the policy still denies the request.
             message_expression: text(item, "messageExpression").and_then(|m| compile(m).ok()),
             reason: text(item, "reason").unwrap_or("Invalid").to_owned(),
             source,
@@ -253,14 +254,14 @@ impl Validation {
     }
 }
 
-/// What of a policy is evaluated.
+/// The part of a policy that is evaluated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Conditions,
     All,
 }
 
-/// `variables`, evaluated in order. One that fails is an error only where it is used.
+/// `variables`, evaluated in order. A variable that fails is an error only where it is used.
 #[derive(Default)]
 struct Variables {
     failed: BTreeMap<String, String>,
@@ -316,7 +317,7 @@ impl Variables {
     }
 }
 
-/// What expressions know of a request; each value is made once a policy looks at it.
+/// The variables of a request that expressions can use; each value is computed on first use.
 pub(super) struct Facts<'a> {
     request: &'a Request<'a>,
     scope: Scope<'static>,
@@ -325,10 +326,10 @@ pub(super) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     pub(super) fn new(request: &'a Request<'a>) -> Self {
-        Self { request, scope: Scope::new(), made: Vec::new() }
+        Self { request, scope: Scope::default(), made: Vec::new() }
     }
 
-    /// The variables that are wanted, and those made before.
+    /// Returns a scope with the wanted variables and those computed before.
     fn scope(&mut self, wanted: impl Fn(&str) -> bool) -> &Scope<'static> {
         for name in ROOTS {
             if !self.made.contains(&name)
@@ -343,13 +344,13 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What a variable is for a request; none of what a policy brings itself.
+/// Returns the value of a variable for a request; `None` for the variables that the policy itself defines.
 fn value_of(name: &str, request: &Request<'_>) -> Option<cel::Value> {
     let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, native);
     match name {
         "object" => Some(or_null(request.object)),
         "oldObject" => Some(or_null(request.old_object)),
-        // A Namespace is not in a namespace, whatever the request says.
+        // A Namespace is not in a namespace, even if the request names one.
         "namespaceObject" => {
             let in_namespace = !(request.group.is_empty() && request.resource == "namespaces");
             Some(or_null(request.namespace_object.filter(|_| in_namespace)))

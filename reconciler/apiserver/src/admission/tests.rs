@@ -286,8 +286,9 @@ fn constraints_are_filled_in_as_kubernetes_does() {
 
 #[test]
 fn policies_and_bindings_are_checked_when_written() {
-    let shown =
-        |errors: Vec<crate::schema::FieldError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let shown = |errors: Vec<berth_apimachinery::schema::FieldError>| {
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
     assert_eq!(shown(validate_policy(&rule("object.spec.size > 1"))), Vec::<String>::new());
     let errors = shown(validate_policy(
         &json!({"spec": {"failurePolicy": "Maybe", "variables": [{"expression": "1 +"}]}}),

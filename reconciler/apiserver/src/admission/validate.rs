@@ -1,16 +1,16 @@
-//! What Kubernetes refuses in a policy or binding when it is written.
+//! Validation of policies and bindings when they are written, as in Kubernetes.
 
+use berth_apimachinery::schema::expression::Expression;
+use berth_apimachinery::schema::message::{child, index, invalid, required, unsupported};
+use berth_apimachinery::schema::{FieldError, expression};
 use serde_json::{Value, json};
 
 use super::Operation;
 use super::policy::compile;
-use crate::schema::expression::Expression;
-use crate::schema::message::{child, index, invalid, required, unsupported};
-use crate::schema::{FieldError, expression};
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
-/// Field errors of a ValidatingAdmissionPolicy; empty if it may be stored.
+/// Returns the field errors of a ValidatingAdmissionPolicy; empty if it may be stored.
 pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
     expression::on_big_stack(|| {
         let mut errors = Vec::new();
@@ -53,8 +53,8 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
     })
 }
 
-/// What Kubernetes fills in when a policy or binding is written. `constraints` is `spec.matchConstraints` of
-/// the one or `spec.matchResources` of the other.
+/// Sets Kubernetes' defaults of a policy or binding when it is written. `constraints` is
+/// `spec.matchConstraints` of a policy or `spec.matchResources` of a binding.
 pub(crate) fn default_constraints(constraints: &mut Value) {
     let Some(members) = constraints.as_object_mut() else { return };
     for (name, value) in [
@@ -78,7 +78,7 @@ pub(crate) fn default_constraints(constraints: &mut Value) {
     }
 }
 
-/// Field errors of a ValidatingAdmissionPolicyBinding.
+/// Returns the field errors of a ValidatingAdmissionPolicyBinding.
 pub(crate) fn validate_binding(binding: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let empty = json!({});
@@ -115,7 +115,7 @@ fn choice(value: &Value, path: &str, name: &str, allowed: &[&str], errors: &mut 
     }
 }
 
-/// What an expression has for a value.
+/// The required type of an expression's value.
 #[derive(Clone, Copy)]
 enum Wanted {
     Bool,
@@ -127,13 +127,14 @@ fn expression_at(item: &Value, name: &str, path: &str, wanted: Option<Wanted>, e
     let source = item.get(name).and_then(Value::as_str).unwrap_or_default();
     if source.trim().is_empty() {
         errors.push(required(&here, &format!("{name} is not specified")));
-    } else if let Err(detail) = compile(source).and_then(|expression| has_value(&expression, wanted)) {
+    } else if let Err(detail) = compile(source).and_then(|expression| check_type(&expression, wanted)) {
         errors.push(invalid(&here, &json!(source), &detail));
     }
 }
 
-/// What requests bring has no types; what an expression makes of it may have one.
-fn has_value(expression: &Expression, wanted: Option<Wanted>) -> Result<(), String> {
+/// Checks the type of an expression. Values from requests are untyped; an expression computed from them may
+/// have a type.
+fn check_type(expression: &Expression, wanted: Option<Wanted>) -> Result<(), String> {
     let ty = expression.type_of(&[])?;
     match wanted {
         Some(Wanted::Bool) if !ty.may_be_bool() => {

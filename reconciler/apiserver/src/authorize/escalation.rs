@@ -1,28 +1,23 @@
-//! Nobody grants what he does not have: writing a role needs all its permissions, binding one as well.
+//! Prevention of privilege escalation: writing or binding a role requires all permissions of that role.
 //!
-//! As in Kubernetes the verbs `escalate` (on roles) and `bind` (on what is bound) allow it all the same, and members
-//! of `system:masters` may do everything.
+//! As in Kubernetes, the verbs `escalate` (on roles) and `bind` (on the bound role) permit it nevertheless,
+//! and members of `system:masters` may do everything.
 
-use std::collections::BTreeMap;
+use berth_apimachinery::error::{ApiError, Result, Subject};
+use berth_store::Key;
+use serde_json::{Value, json};
 
-use serde_json::Value;
-
-use super::{Attributes, allows, grants, rule_allows};
+use super::{Access, Attributes, allows, grants, rule_allows};
 use crate::builtin::RBAC;
-use crate::core::Core;
-use crate::error::{ApiError, Result, Subject};
 use crate::identity::Identity;
 use crate::resource::Resource;
-use crate::store::Key;
 
-/// Single permissions one role may be taken apart into.
+/// The maximum number of single permissions into which one role is expanded.
 const MAX_PERMISSIONS: usize = 100_000;
-/// Missing permissions one refusal names.
-const MAX_TOLD: usize = 64;
 
-/// Refuses a role or binding that grants more than its writer has.
+/// Refuses a role or binding that grants more than the writing user has.
 pub(crate) fn check(
-    core: &Core,
+    access: &Access,
     who: &Identity,
     resource: &Resource,
     object: &Value,
@@ -35,17 +30,18 @@ pub(crate) fn check(
         return Ok(());
     }
     match resource.plural.as_str() {
-        "roles" | "clusterroles" => role(core, who, resource, object),
-        "rolebindings" | "clusterrolebindings" => binding(core, who, resource, object),
+        "roles" | "clusterroles" => role(access, who, resource, object, old),
+        "rolebindings" | "clusterrolebindings" => binding(access, who, resource, object),
         _ => Ok(()),
     }
 }
 
-/// Whether a write changes nothing but what garbage collection writes. Anything else affirms all that is granted.
+/// Whether a write changes only what garbage collection changes. Any other write reaffirms everything that is
+/// granted.
 fn only_collected(old: &Value, new: &Value) -> bool {
     let rest = |object: &Value| {
         let mut object = object.clone();
-        let metadata = crate::meta::of(&mut object);
+        let metadata = berth_apimachinery::meta::of(&mut object);
         for member in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
             metadata.shift_remove(member);
         }
@@ -58,7 +54,21 @@ fn place(object: &Value) -> &str {
     object["metadata"]["namespace"].as_str().unwrap_or_default()
 }
 
-fn role(core: &Core, who: &Identity, resource: &Resource, object: &Value) -> Result<()> {
+/// Returns the rules of `cluster-admin`.
+fn everything() -> Value {
+    json!([
+        {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+        {"verbs": ["*"], "nonResourceURLs": ["*"]},
+    ])
+}
+
+fn role(
+    access: &Access,
+    who: &Identity,
+    resource: &Resource,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<()> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let escalate = Attributes {
         verb: "escalate",
@@ -68,14 +78,20 @@ fn role(core: &Core, who: &Identity, resource: &Resource, object: &Value) -> Res
         name,
         ..Attributes::default()
     };
-    if allows(core, who, &escalate) {
+    if allows(access, who, &escalate) {
         return Ok(());
     }
-    holds_all(core, who, &object["rules"], place(object))
-        .map_err(|why| ApiError::forbidden(Subject { group: RBAC, kind: &resource.plural, name }, &why))
+    let gathers = |role: Option<&Value>| role.is_some_and(|role| !role["aggregationRule"].is_null());
+    let held = holds_all(access, who, &object["rules"], place(object));
+    // The rules that a role aggregates are unknown when it is written.
+    let held = match gathers(Some(object)) || gathers(old) {
+        true => held.and_then(|()| holds_all(access, who, &everything(), place(object))),
+        false => held,
+    };
+    held.map_err(|why| ApiError::forbidden(Subject { group: RBAC, kind: &resource.plural, name }, &why))
 }
 
-fn binding(core: &Core, who: &Identity, resource: &Resource, object: &Value) -> Result<()> {
+fn binding(access: &Access, who: &Identity, resource: &Resource, object: &Value) -> Result<()> {
     let (kind, plural) = match object["roleRef"]["kind"].as_str() {
         Some("Role") => ("roles", "roles"),
         _ => ("clusterroles", "clusterroles"),
@@ -90,73 +106,49 @@ fn binding(core: &Core, who: &Identity, resource: &Resource, object: &Value) -> 
         name,
         ..Attributes::default()
     };
-    if allows(core, who, &bind) {
+    if allows(access, who, &bind) {
         return Ok(());
     }
     let key = Key::new(&format!("{RBAC}/{kind}").into(), namespace, name);
-    let role = core.store.get(&key);
-    // What was asked for is the binding: as in Kubernetes it is that which is said not to be found.
+    let role = access.store.get(&key);
+    // The request is for the binding: as in Kubernetes, the binding is reported as not found.
     let missing = || ApiError::not_found(Subject { group: RBAC, kind: &resource.plural, name });
     let role = role.ok_or_else(missing)?;
-    holds_all(core, who, &role.value()["rules"], place(object)).map_err(|why| {
+    holds_all(access, who, &role.value()["rules"], place(object)).map_err(|why| {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         ApiError::forbidden(Subject { group: RBAC, kind: &resource.plural, name }, &why)
     })
 }
 
-/// Whether somebody has every permission of these rules, there.
-fn holds_all(core: &Core, who: &Identity, rules: &Value, namespace: &str) -> Result<(), String> {
-    let grants = grants(core);
+/// Checks that a user has every permission of these rules in this namespace.
+fn holds_all(access: &Access, who: &Identity, rules: &Value, namespace: &str) -> Result<(), String> {
+    let grants = grants(access);
     let held: Vec<&Value> = grants.rules(who, namespace).collect();
     let mut left = MAX_PERMISSIONS;
-    // Verbs by what they are on, in the words of kube-apiserver.
-    let mut missing: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for rule in rules.as_array().into_iter().flatten() {
         for wanted in permissions(rule, &mut left)? {
             if !held.iter().any(|rule| rule_allows(rule, &wanted)) {
-                let verbs = missing.entry(told(&wanted)).or_default();
-                if !verbs.contains(&wanted.verb) {
-                    verbs.push(wanted.verb);
-                }
+                return Err(not_held(who, &wanted));
             }
         }
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let groups: Vec<String> = who.groups.iter().map(|group| format!("{group:?}")).collect();
-    let missing = missing.iter().take(MAX_TOLD);
-    let missing: String =
-        missing.map(|(what, verbs)| format!("\n{{{what}, Verbs:{}}}", list(verbs))).collect();
-    Err(format!(
-        "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:{missing}",
-        who.user,
-        groups.join(" ")
-    ))
+    Ok(())
 }
 
-fn list(texts: &[&str]) -> String {
-    let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
-    format!("[{}]", texts.join(", "))
-}
-
-/// What a permission is on.
-fn told(wanted: &Attributes<'_>) -> String {
-    if !wanted.path.is_empty() {
-        return format!("NonResourceURLs:{}", list(&[wanted.path]));
-    }
-    let resource = match wanted.subresource {
-        "" => wanted.resource.to_owned(),
-        subresource => format!("{}/{subresource}", wanted.resource),
+/// Names the first permission that is missing.
+fn not_held(who: &Identity, wanted: &Attributes<'_>) -> String {
+    let Attributes { verb, group, resource, subresource, name, path, .. } = *wanted;
+    let what = match (path, subresource) {
+        ("", "") => format!("resource {resource:?} in API group {group:?}"),
+        ("", _) => format!("resource \"{resource}/{subresource}\" in API group {group:?}"),
+        (path, _) => format!("path {path:?}"),
     };
-    let names = match wanted.name {
-        "" => String::new(),
-        name => format!(", ResourceNames:{}", list(&[name])),
-    };
-    format!("APIGroups:{}, Resources:{}{names}", list(&[wanted.group]), list(&[&resource]))
+    let name = if name.is_empty() { String::new() } else { format!(" with the name {name:?}") };
+    let user = &who.user;
+    format!("user {user:?} is attempting to grant RBAC permissions not currently held: {verb} {what}{name}")
 }
 
-/// A rule as single permissions. A `*` stays one: only who has `*` holds it.
+/// Expands a rule into single permissions. A `*` stays a single permission, which only a `*` grants.
 fn permissions<'a>(rule: &'a Value, left: &mut usize) -> Result<Vec<Attributes<'a>>, String> {
     let texts = |member: &str| -> Vec<&'a str> {
         rule[member].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
@@ -190,8 +182,6 @@ fn permissions<'a>(rule: &'a Value, left: &mut usize) -> Result<Vec<Attributes<'
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn covers(held: &Value, wanted: &Value) -> bool {

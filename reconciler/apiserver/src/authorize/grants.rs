@@ -1,15 +1,15 @@
-//! Roles and bindings, turned around: what each user and group is granted, so that judging a request costs what
-//! its sender's grants cost and not what everybody's do.
+//! Roles and bindings, indexed by user and group, so that the cost of authorizing a request depends only on
+//! the grants of its user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use berth_store::State;
 use serde_json::Value;
 
 use crate::builtin::RBAC;
 use crate::identity::Identity;
 use crate::service_account::user_name;
-use crate::store::State;
 
 const KINDS: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
@@ -21,8 +21,6 @@ struct Grant {
     /// Empty: everywhere.
     namespace: Arc<str>,
     rules: Arc<Vec<Value>>,
-    /// `ClusterRoleBinding "b" of ClusterRole "r" to User "u"`.
-    source: Arc<str>,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +29,7 @@ pub(crate) struct Grants {
     groups: HashMap<Box<str>, Vec<Grant>>,
 }
 
-/// The grants of the roles and bindings stored now; made anew only after one of them has changed.
+/// A cache of the grants of the stored roles and bindings; rebuilt only after one of them changed.
 #[derive(Debug, Default)]
 pub(crate) struct GrantsCache {
     built: Mutex<Option<([u64; 4], Arc<Grants>)>>,
@@ -82,27 +80,18 @@ impl Grants {
 
     fn bind(&mut self, binding: &Value, namespace: &str, rules: &Arc<Vec<Value>>) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let of_role =
-            format!("{} {:?}", text(&binding["roleRef"]["kind"]), text(&binding["roleRef"]["name"]));
-        let binding_name = text(&binding["metadata"]["name"]);
-        let source = match namespace {
-            "" => format!("ClusterRoleBinding {binding_name:?} of {of_role}"),
-            namespace => format!("RoleBinding {:?} of {of_role}", format!("{binding_name}/{namespace}")),
-        };
         for subject in binding["subjects"].as_array().into_iter().flatten() {
             let name = text(&subject["name"]);
-            let (of, who, told) = match subject["kind"].as_str() {
-                Some("User") => (&mut self.users, name.clone(), name),
-                Some("Group") => (&mut self.groups, name.clone(), name),
+            let (of, who) = match subject["kind"].as_str() {
+                Some("User") => (&mut self.users, name),
+                Some("Group") => (&mut self.groups, name),
                 Some("ServiceAccount") => {
                     let place = subject["namespace"].as_str().unwrap_or(namespace);
-                    (&mut self.users, user_name(place, &name), format!("{name}/{place}"))
+                    (&mut self.users, user_name(place, &name))
                 }
                 _ => continue,
             };
-            let source = format!("{source} to {} {told:?}", text(&subject["kind"]));
-            let grant =
-                Grant { namespace: namespace.into(), rules: Arc::clone(rules), source: source.into() };
+            let grant = Grant { namespace: namespace.into(), rules: Arc::clone(rules) };
             of.entry(who.into()).or_default().push(grant);
         }
     }
@@ -113,23 +102,12 @@ impl Grants {
         grants.filter(move |grant| grant.namespace.is_empty() || *grant.namespace == *namespace)
     }
 
-    /// The rules that apply to somebody in a namespace, or with an empty one cluster-wide.
+    /// Returns the rules that apply to a user in a namespace, or cluster-wide if it is empty.
     pub(crate) fn rules<'a>(
         &'a self,
         who: &'a Identity,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a Value> {
         self.grants(who, namespace).flat_map(|grant| grant.rules.iter())
-    }
-
-    /// By which binding somebody may do what a rule that fits allows: `RoleBinding "b/ns" of Role "r" to User "u"`.
-    pub(crate) fn source(
-        &self,
-        who: &Identity,
-        namespace: &str,
-        fits: impl Fn(&Value) -> bool,
-    ) -> Option<Arc<str>> {
-        let mut grants = self.grants(who, namespace);
-        grants.find(|grant| grant.rules.iter().any(&fits)).map(|grant| Arc::clone(&grant.source))
     }
 }

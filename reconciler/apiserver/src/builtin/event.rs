@@ -1,133 +1,55 @@
-//! What makes an Event unfit to be stored. Those that say when they happened (`eventTime`) must say more; who writes through
-//! `events.k8s.io` must say when.
+//! Validation of Events. Writes through `events.k8s.io` must say when, by what and why.
 
+use berth_apimachinery::meta::{invalid, required};
+use berth_apimachinery::schema::FieldError;
 use serde_json::Value;
 
-use crate::meta::names::{dns_subdomain, qualified_name};
-use crate::meta::{field_error, invalid, required};
-use crate::schema::{ErrorKind, FieldError};
-
-/// Letters of the members that are no free text.
+/// The maximum length of fields that are not free text.
 const MAX_WORD: usize = 128;
 const MAX_NOTE: usize = 1024;
-
-/// `object` has the names of members of the core group. `strict`: the request came through `events.k8s.io`, with what was
-/// stored before.
-pub(super) fn validate(object: &Value, strict: Option<Option<&Value>>, errors: &mut Vec<FieldError>) {
-    legacy(object, strict.is_some(), errors);
-    match strict {
-        None => {}
-        Some(None) => created(object, errors),
-        Some(Some(old)) => changed(object, old, errors),
-    }
-}
 
 fn text<'a>(object: &'a Value, member: &str) -> &'a str {
     object[member].as_str().unwrap_or_default()
 }
 
-fn without_value(field: &str, why: &str) -> FieldError {
-    invalid(field, &"".into(), why)
-}
-
-fn legacy(object: &Value, strict: bool, errors: &mut Vec<FieldError>) {
+/// Validates an Event with the field names of the core group. `strict`: the request came through
+/// `events.k8s.io`.
+pub(super) fn validate(object: &Value, strict: bool, errors: &mut Vec<FieldError>) {
     let involved = text(&object["involvedObject"], "namespace");
     let namespace = text(&object["metadata"], "namespace");
-    let timed = !object["eventTime"].is_null();
-    let misplaced = match (timed, involved) {
-        // Events about cluster-scoped objects live in `default`.
-        (false, "") => namespace != "default",
-        (false, involved) => namespace != involved,
-        (true, involved) => involved.is_empty() && !matches!(namespace, "default" | "kube-system"),
+    // Events about cluster-scoped objects belong in `default`, those of the server itself in `kube-system`.
+    let is_there = match involved {
+        "" => matches!(namespace, "default" | "kube-system"),
+        involved => namespace == involved,
     };
-    if misplaced {
+    if !is_there {
         let why = "does not match event.namespace";
         errors.push(invalid("involvedObject.namespace", &involved.into(), why));
     }
-    if timed {
-        words(object, strict, errors);
-    }
-    let problems = dns_subdomain(namespace);
-    errors.extend(problems.iter().map(|why| invalid("namespace", &namespace.into(), why)));
-}
-
-fn words(object: &Value, strict: bool, errors: &mut Vec<FieldError>) {
-    let controller = text(object, "reportingComponent");
-    let field = if strict { "reportingController" } else { "reportingComponent" };
-    if controller.is_empty() {
-        errors.push(required(field, ""));
-    }
-    let problems = qualified_name(controller);
-    errors.extend(problems.iter().map(|why| invalid(field, &controller.into(), why)));
-    for member in ["reportingInstance", "action", "reason"] {
-        match text(object, member).len() {
-            0 => errors.push(required(member, "")),
-            1..=MAX_WORD => {}
-            _ => errors.push(without_value(member, &format!("can have at most {MAX_WORD} characters"))),
-        }
-    }
     if text(object, "message").len() > MAX_NOTE {
-        errors.push(without_value("message", &format!("can have at most {MAX_NOTE} characters")));
+        errors.push(invalid("message", &"".into(), &format!("can have at most {MAX_NOTE} characters")));
     }
-}
-
-fn series(object: &Value, errors: &mut Vec<FieldError>) {
-    let series = &object["series"];
-    if series.is_null() {
+    if !strict {
         return;
     }
-    if series["count"].as_i64().unwrap_or_default() < 2 {
-        errors.push(without_value("series.count", "should be at least 2"));
-    }
-    if series["lastObservedTime"].is_null() {
-        errors.push(required("series.lastObservedTime", ""));
-    }
-}
-
-fn created(object: &Value, errors: &mut Vec<FieldError>) {
-    series(object, errors);
     if object["eventTime"].is_null() {
         errors.push(required("eventTime", ""));
     }
-    let kind = text(object, "type");
-    if !matches!(kind, "Normal" | "Warning") {
-        errors.push(without_value("type", &format!("has invalid value: {kind}")));
+    if !matches!(text(object, "type"), "Normal" | "Warning") {
+        errors.push(invalid("type", &object["type"], "must be Normal or Warning"));
     }
-    let source = &object["source"];
-    let unset = [
-        ("firstTimestamp", object["firstTimestamp"].is_null()),
-        ("lastTimestamp", object["lastTimestamp"].is_null()),
-        ("count", object["count"].as_i64().unwrap_or_default() == 0),
-        ("source", text(source, "component").is_empty() && text(source, "host").is_empty()),
-    ];
-    let set = unset.into_iter().filter(|(_, unset)| !unset);
-    errors.extend(set.map(|(field, _)| without_value(field, "needs to be unset")));
-}
-
-/// Only the series of an Event goes on.
-fn changed(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
-    if object["series"] != old["series"] {
-        series(object, errors);
-    }
-    let kept = [
-        ("involvedObject", "involvedObject"),
-        ("reason", "reason"),
-        ("message", "message"),
-        ("source", "source"),
-        ("firstTimestamp", "firstTimestamp"),
-        ("lastTimestamp", "lastTimestamp"),
-        ("count", "count"),
-        ("type", "type"),
-        ("eventTime", "eventTime"),
-        ("action", "action"),
-        ("related", "related"),
+    for (field, member) in [
         ("reportingController", "reportingComponent"),
         ("reportingInstance", "reportingInstance"),
-    ];
-    for (field, member) in kept {
-        if object[member] != old[member] {
-            let message = format!("Invalid value: {}: field is immutable", object[member]);
-            errors.push(field_error(ErrorKind::Invalid, field, message));
+        ("action", "action"),
+        ("reason", "reason"),
+    ] {
+        match text(object, member).len() {
+            0 => errors.push(required(field, "")),
+            1..=MAX_WORD => {}
+            _ => {
+                errors.push(invalid(field, &"".into(), &format!("can have at most {MAX_WORD} characters")));
+            }
         }
     }
 }
@@ -138,17 +60,17 @@ mod tests {
 
     use super::*;
 
-    fn told(object: &Value, strict: Option<Option<&Value>>) -> Vec<String> {
+    fn reported(object: &Value, strict: bool) -> Vec<String> {
         let mut errors = Vec::new();
         validate(object, strict, &mut errors);
         errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
     }
 
     #[test]
-    fn an_event_is_where_the_object_it_is_about_is() {
+    fn an_event_is_in_the_namespace_of_its_object() {
         let event = |namespace: &str, of: &str| {
             let object = json!({"metadata": {"namespace": namespace}, "involvedObject": {"namespace": of}});
-            told(&object, None)
+            reported(&object, false)
         };
         assert!(event("a", "a").is_empty() && event("default", "").is_empty());
         assert_eq!(
@@ -158,45 +80,16 @@ mod tests {
         assert_eq!(event("a", "").len(), 1);
     }
 
-    fn good() -> Value {
-        json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "eventTime": "2026-01-01T00:00:00.000000Z",
-            "reportingComponent": "x.y/z", "reportingInstance": "i", "action": "Act", "reason": "Why", "type": "Normal"})
-    }
-
     #[test]
-    fn who_writes_through_the_new_group_says_everything() {
-        assert!(told(&good(), Some(None)).is_empty());
-        let bare = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "count": 1});
-        assert_eq!(
-            told(&bare, Some(None)),
-            [
-                "eventTime: Required value",
-                "type: Invalid value: \"\": has invalid value: ",
-                "count: Invalid value: \"\": needs to be unset",
-            ]
-        );
-        assert!(told(&bare, None).is_empty(), "through the core group it need not");
-        let timed =
-            json!({"metadata": {"namespace": "a"}, "eventTime": "t", "involvedObject": {"namespace": "a"}});
-        let fields: Vec<String> =
-            told(&timed, None).iter().filter_map(|one| one.split(':').next().map(str::to_owned)).collect();
-        let part = "reportingComponent";
-        assert_eq!(fields, [part, part, part, "reportingInstance", "action", "reason"]);
-    }
-
-    #[test]
-    fn only_the_series_goes_on() {
-        let mut more = good();
-        more["series"] = json!({"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"});
-        assert!(told(&more, Some(Some(&good()))).is_empty());
-        more["reason"] = "Other".into();
-        more["series"]["count"] = 1.into();
-        assert_eq!(
-            told(&more, Some(Some(&good()))),
-            [
-                "series.count: Invalid value: \"\": should be at least 2",
-                "reason: Invalid value: \"Other\": field is immutable"
-            ]
-        );
+    fn an_event_of_the_new_group_says_when_by_what_and_why() {
+        let bare = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}});
+        assert!(reported(&bare, false).is_empty(), "through the core group it need not");
+        assert_eq!(reported(&bare, true).len(), 6);
+        let mut whole = json!({"eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "x.y/z",
+            "reportingInstance": "i", "action": "Act", "reason": "Why", "type": "Normal"});
+        whole.as_object_mut().unwrap().extend(bare.as_object().unwrap().clone());
+        assert!(reported(&whole, true).is_empty());
+        whole["reason"] = "x".repeat(MAX_WORD + 1).into();
+        assert_eq!(reported(&whole, true).len(), 1);
     }
 }

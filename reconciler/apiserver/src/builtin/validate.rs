@@ -1,33 +1,29 @@
-//! What makes built-in objects unfit to be stored, in the words of kube-apiserver.
+//! Validation of built-in objects: what this server or its clients could not work with.
 
 use base64::Engine as _;
-use serde_json::{Value, json};
+use berth_apimachinery::meta::names::{data_key, dns_subdomain, qualified_name};
+use berth_apimachinery::meta::{NameRule, field_error, invalid, required};
+use berth_apimachinery::schema::{ErrorKind, FieldError};
+use serde_json::Value;
 
 use super::{ADMISSION, APIEXTENSIONS, EVENTS, RBAC};
-use crate::meta::names::{data_key, dns_subdomain, qualified_name};
-use crate::meta::{NameRule, field_error, invalid, required};
 use crate::resource::Resource;
-use crate::schema::{ErrorKind, FieldError};
 
-/// Bytes of all values of a Secret or ConfigMap.
+/// The maximum size of all values of a Secret or ConfigMap in bytes.
 const MAX_DATA: usize = 1024 * 1024;
 
-/// What makes a built-in object unfit to be stored.
+/// Returns the errors of a built-in object.
 pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => validate_namespace(object, &mut errors),
         ("", "secrets") => validate_secret(object, old, &mut errors),
         ("", "configmaps") => validate_config_map(object, old, &mut errors),
-        ("", "events") => super::event::validate(object, None, &mut errors),
+        ("", "events") => super::event::validate(object, false, &mut errors),
         (EVENTS, "events") => {
-            let core = |event: &Value| {
-                let mut event = event.clone();
-                crate::event::to_core_group(&mut event);
-                event
-            };
-            let old = old.map(core);
-            super::event::validate(&core(object), Some(old.as_ref()), &mut errors);
+            let mut event = object.clone();
+            crate::event::to_core_group(&mut event);
+            super::event::validate(&event, true, &mut errors);
         }
         ("coordination.k8s.io", "leases") => validate_lease(object, &mut errors),
         (RBAC, "roles" | "clusterroles") => validate_rules(resource.namespaced, object, &mut errors),
@@ -60,12 +56,10 @@ fn validate_namespace(object: &Value, errors: &mut Vec<FieldError>) {
 
 fn immutable(object: &Value, old: Option<&Value>, members: &[&str], errors: &mut Vec<FieldError>) {
     let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
-    if object["immutable"] != true {
-        errors.push(crate::meta::forbidden("immutable", "field is immutable when `immutable` is set"));
-    }
-    for member in members {
+    for member in members.iter().chain(&["immutable"]) {
         if object[*member] != old[*member] {
-            errors.push(crate::meta::forbidden(member, "field is immutable when `immutable` is set"));
+            let why = "field is immutable when `immutable` is set";
+            errors.push(berth_apimachinery::meta::forbidden(member, why));
         }
     }
 }
@@ -88,28 +82,8 @@ fn data_keys(object: &Value, member: &str, errors: &mut Vec<FieldError>) -> usiz
     total
 }
 
-/// What Secrets of Kubernetes' own types must have: all of these, or for the last any.
-const SECRET_TYPES: &[(&str, &[&str])] = &[
-    ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
-    ("kubernetes.io/ssh-auth", &["ssh-privatekey"]),
-    ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
-    ("kubernetes.io/dockercfg", &[".dockercfg"]),
-];
-const BASIC_AUTH: (&str, [&str; 2]) = ("kubernetes.io/basic-auth", ["username", "password"]);
-
-fn type_of_secret(object: &Value, errors: &mut Vec<FieldError>) {
-    let kind = object["type"].as_str().unwrap_or_default();
-    let lacks = |key: &&&str| object["data"].get(**key).is_none();
-    let keys = SECRET_TYPES.iter().find(|(name, _)| *name == kind).map_or(&[] as &[&str], |(_, keys)| keys);
-    errors.extend(keys.iter().filter(lacks).map(|key| required(&format!("data[{key}]"), "")));
-    if kind == BASIC_AUTH.0 && BASIC_AUTH.1.iter().all(|key| lacks(&key)) {
-        errors.extend(BASIC_AUTH.1.iter().map(|key| required(&format!("data[{key}]"), "")));
-    }
-}
-
 fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let total = data_keys(object, "data", errors);
-    type_of_secret(object, errors);
     for (key, value) in object["data"].as_object().into_iter().flatten() {
         let decoded = value.as_str().map(|text| base64::engine::general_purpose::STANDARD.decode(text));
         if matches!(decoded, Some(Err(_))) {
@@ -131,8 +105,7 @@ fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<Fie
             errors.push(invalid(&format!("data[{key}]"), &key.as_str().into(), why));
         }
     }
-    // It is the object as a whole, which Go calls by no name in brackets.
-    too_much("[]", total, errors);
+    too_much("data", total, errors);
     immutable(object, old, &["data", "binaryData"], errors);
 }
 
@@ -212,9 +185,7 @@ fn validate_binding(namespaced: bool, object: &Value, old: Option<&Value>, error
         validate_subject(&format!("subjects[{at}]"), namespaced, subject, errors);
     }
     if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
-        // In Kubernetes the reference is shown as its own types call the members.
-        let shown = json!({"APIGroup": role["apiGroup"], "Kind": role["kind"], "Name": role["name"]});
-        errors.push(invalid("roleRef", &shown, "cannot change roleRef"));
+        errors.push(invalid("roleRef", role, "cannot change roleRef"));
     }
 }
 
@@ -249,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    fn told(errors: &[FieldError]) -> Vec<String> {
+    fn reported(errors: &[FieldError]) -> Vec<String> {
         errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
     }
 
@@ -258,7 +229,7 @@ mod tests {
         let of = |namespaced: bool, rule: Value| {
             let mut errors = Vec::new();
             validate_rules(namespaced, &json!({"rules": [rule]}), &mut errors);
-            told(&errors)
+            reported(&errors)
         };
         assert!(of(true, json!({"verbs": ["get"], "apiGroups": [""], "resources": ["x"]})).is_empty());
         assert!(of(false, json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})).is_empty());
@@ -275,7 +246,7 @@ mod tests {
         let mut errors = Vec::new();
         validate_binding(false, &binding, None, &mut errors);
         assert_eq!(
-            told(&errors),
+            reported(&errors),
             [
                 "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
                 "subjects[0].name: Required value",
@@ -289,7 +260,7 @@ mod tests {
         let of = |namespaced: bool, subject: Value| {
             let mut errors = Vec::new();
             validate_subject("s", namespaced, &subject, &mut errors);
-            told(&errors)
+            reported(&errors)
         };
         assert!(of(false, json!({"kind": "User", "name": "u", "apiGroup": RBAC})).is_empty());
         assert!(of(true, json!({"kind": "ServiceAccount", "name": "a"})).is_empty());
@@ -299,17 +270,5 @@ mod tests {
         );
         assert_eq!(of(true, json!({"kind": "ServiceAccount", "name": "a", "apiGroup": "x"})).len(), 1);
         assert_eq!(of(true, json!({"kind": "Group", "name": "g", "apiGroup": ""})).len(), 1);
-    }
-
-    #[test]
-    fn a_secret_has_what_its_type_wants() {
-        let of = |kind: &str, data: Value| {
-            let mut errors = Vec::new();
-            type_of_secret(&json!({"type": kind, "data": data}), &mut errors);
-            told(&errors)
-        };
-        assert!(of("Opaque", json!({})).is_empty());
-        assert!(of("kubernetes.io/basic-auth", json!({"password": ""})).is_empty());
-        assert_eq!(of("kubernetes.io/tls", json!({"tls.crt": ""})), ["data[tls.key]: Required value"]);
     }
 }

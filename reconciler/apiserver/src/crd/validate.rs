@@ -1,24 +1,19 @@
-//! What makes a definition unfit to be served, in the words of kube-apiserver.
-//!
-//! What all versions have in common kube-apiserver moves out of them before it looks: their errors are at `spec.validation` and
-//! the like, those of versions that differ at `spec.versions[1].schema`.
+//! Validation of definitions: what the server could not serve, or would serve differently than declared.
 
 use std::collections::HashSet;
 
+use berth_apimachinery::meta::names::{dns_1035_label, dns_subdomain};
+use berth_apimachinery::meta::{field_error, forbidden, invalid, required};
+use berth_apimachinery::schema::{ErrorKind, FieldError, NodeType, StructuralSchema};
 use serde_json::Value;
 
 use super::{strings, text};
-use crate::meta::names::{dns_1035_label, dns_subdomain};
-use crate::meta::{field_error, forbidden, invalid, required};
-use crate::schema::{ErrorKind, FieldError, NodeType, StructuralSchema};
 
-/// Fields one version may make selectable, as in Kubernetes.
+/// The maximum number of selectable fields per version, as in Kubernetes.
 const MAX_SELECTABLE: usize = 8;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-const COLUMN_FORMATS: [&str; 9] =
-    ["binary", "byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 
-/// What is wrong with a definition that is ready to be stored.
+/// Returns the errors of a definition that is ready to be stored.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &crd["spec"];
@@ -71,7 +66,7 @@ fn one_of(field: &str, value: &str, supported: &[&str], errors: &mut Vec<FieldEr
     }
 }
 
-/// A name that may have `mixed` case.
+/// Checks a name, which may have `mixed` case.
 fn check_label(field: &str, name: &str, mixed: bool, errors: &mut Vec<FieldError>) {
     let wrong = if mixed { dns_1035_label(&name.to_lowercase()) } else { dns_1035_label(name) };
     if wrong.is_empty() {
@@ -115,24 +110,13 @@ fn stored_versions(stored: &Value, spec: &Value, errors: &mut Vec<FieldError>) {
     const FIELD: &str = "status.storedVersions";
     let names = strings(stored);
     if names.is_empty() {
-        let none = if stored.is_array() { &Value::Null } else { stored };
-        errors.push(invalid(FIELD, none, "must have at least one stored version"));
-        return;
+        errors.push(invalid(FIELD, stored, "must have at least one stored version"));
     }
-    let versions = || spec["versions"].as_array().into_iter().flatten();
-    for version in versions().filter(|version| version["storage"] == true) {
-        let name = text(version, "name");
-        if !names.iter().any(|stored| stored == name) {
-            errors.push(invalid(FIELD, stored, &format!("must have the storage version {name}")));
-        }
-    }
+    let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (at, name) in names.iter().enumerate() {
-        if !versions().any(|version| text(version, "name") == name) {
-            let why = format!(
-                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until \
-                 a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
-            );
-            errors.push(invalid(&format!("{FIELD}[{at}]"), &name.as_str().into(), &why));
+        if !versions.iter().any(|version| text(version, "name") == name) {
+            let why = "objects may be stored in this version: it must remain in spec.versions";
+            errors.push(invalid(&format!("{FIELD}[{at}]"), &name.as_str().into(), why));
         }
     }
 }
@@ -140,171 +124,61 @@ fn stored_versions(stored: &Value, spec: &Value, errors: &mut Vec<FieldError>) {
 fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut seen = HashSet::new();
-    let mut unique = true;
     for (at, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{at}]");
         let name = text(version, "name");
-        unique &= seen.insert(name);
         check_label(&format!("{path}.name"), name, false, errors);
-        if !version["schema"]["openAPIV3Schema"].is_object() {
-            errors.push(required(&format!("{path}.schema.openAPIV3Schema"), ""));
+        if !seen.insert(name) {
+            errors.push(invalid(&format!("{path}.name"), &name.into(), "must be unique"));
         }
-        deprecation(version, &path, errors);
-    }
-    let told = &spec["versions"];
-    if !unique {
-        errors.push(invalid("spec.versions", told, "must contain unique version names"));
+        let (place, schema) =
+            (format!("{path}.schema.openAPIV3Schema"), &version["schema"]["openAPIV3Schema"]);
+        if !schema.is_object() {
+            errors.push(required(&place, ""));
+        } else if let Err(found) = StructuralSchema::parse_at(&place, schema) {
+            errors.extend(found);
+        }
+        let columns = version["additionalPrinterColumns"].as_array().into_iter().flatten();
+        for (at, column) in columns.enumerate() {
+            check_column(column, &format!("{path}.additionalPrinterColumns[{at}]"), errors);
+        }
+        selectable(&version["selectableFields"], schema, &format!("{path}.selectableFields"), errors);
     }
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
-        errors.push(invalid("spec.versions", told, why));
+        errors.push(invalid("spec.versions", &spec["versions"], why));
     }
-    each(versions, "schema", "spec.validation", &mut |_, schema, path| check_schema(schema, path, errors));
-    each(versions, "subresources", "spec.subresources", &mut |_, sides, path| {
-        subresources(sides, path, errors)
-    });
-    each(versions, "additionalPrinterColumns", "spec.additionalPrinterColumns", &mut |_, columns, path| {
-        for (at, column) in columns.as_array().into_iter().flatten().enumerate() {
-            check_column(column, &format!("{path}[{at}]"), errors);
-        }
-    });
-    each(versions, "selectableFields", "spec.selectableFields", &mut |version, fields, path| {
-        selectable(fields, &version["schema"]["openAPIV3Schema"], path, errors);
-    });
-}
-
-/// Looks once at a member that all versions have alike, else at that of each version that has it.
-fn each(versions: &[Value], member: &str, common: &str, look: &mut dyn FnMut(&Value, &Value, &str)) {
-    let Some(first) = versions.first() else { return };
-    if versions.iter().all(|version| version[member] == first[member]) {
-        if !first[member].is_null() {
-            look(first, &first[member], common);
-        }
-        return;
-    }
-    for (at, version) in versions.iter().enumerate().filter(|(_, version)| !version[member].is_null()) {
-        look(version, &version[member], &format!("spec.versions[{at}].{member}"));
-    }
-}
-
-fn deprecation(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let Some(warning) = version["deprecationWarning"].as_str() else { return };
-    let mut tell = |why: &str| {
-        errors.push(invalid(&format!("{path}.deprecationWarning"), &warning.into(), why));
-    };
-    if version["deprecated"] != true {
-        return tell("can only be set for deprecated versions");
-    }
-    if warning.len() > 256 {
-        tell("must be <= 256 characters long");
-    }
-    if warning.is_empty() {
-        tell("must not be an empty string");
-    }
-    if let Some((at, _)) = warning.char_indices().find(|(_, letter)| letter.is_control()) {
-        let why = "must only contain printable UTF-8 characters; non-printable character found at index";
-        tell(&format!("{why} {at}"));
-    }
-}
-
-fn check_schema(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let schema = &schema["openAPIV3Schema"];
-    if schema.is_object()
-        && let Err(found) = StructuralSchema::parse_at(&format!("{path}.openAPIV3Schema"), schema)
-    {
-        errors.extend(found);
-    }
-}
-
-fn subresources(sides: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let scale = &sides["scale"];
-    if !scale.is_object() {
-        return;
-    }
-    for (member, below, needed, why) in [
-        ("specReplicasPath", &[".spec."] as &[&str], true, "should be a json path under .spec"),
-        ("statusReplicasPath", &[".status."], true, "should be a json path under .status"),
-        (
-            "labelSelectorPath",
-            &[".spec.", ".status."],
-            false,
-            "should be a json path under either .spec or .status",
-        ),
-    ] {
-        let (field, at) = (format!("{path}.scale.{member}"), text(scale, member));
-        if at.is_empty() {
-            if needed {
-                errors.push(required(&field, ""));
-            }
-        } else if !simple_path(at, &field, errors) && !below.iter().any(|root| at.starts_with(root)) {
-            errors.push(invalid(&field, &at.into(), why));
-        }
-    }
-}
-
-/// Whether the path is refused.
-fn simple_path(path: &str, field: &str, errors: &mut Vec<FieldError>) -> bool {
-    let refused = !path.starts_with('.');
-    if refused {
-        errors.push(invalid(field, &path.into(), "must be a simple json path starting with ."));
-    }
-    refused
 }
 
 fn check_column(column: &Value, path: &str, errors: &mut Vec<FieldError>) {
     if text(column, "name").is_empty() {
         errors.push(required(&format!("{path}.name"), ""));
     }
-    let (ty, format, at) = (text(column, "type"), text(column, "format"), text(column, "jsonPath"));
-    let types = format!("must be one of {}", COLUMN_TYPES.join(","));
-    if ty.is_empty() {
-        errors.push(required(&format!("{path}.type"), &types));
-    } else if !COLUMN_TYPES.contains(&ty) {
-        errors.push(invalid(&format!("{path}.type"), &ty.into(), &types));
-    }
-    if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
-        let why = format!("must be one of {}", COLUMN_FORMATS.join(","));
-        errors.push(invalid(&format!("{path}.format"), &format.into(), &why));
-    }
-    let field = format!("{path}.JSONPath");
-    if at.is_empty() {
-        errors.push(required(&field, ""));
-    } else {
-        simple_path(at, &field, errors);
+    one_of(&format!("{path}.type"), text(column, "type"), &COLUMN_TYPES, errors);
+    let (field, at) = (format!("{path}.jsonPath"), text(column, "jsonPath"));
+    if !at.starts_with('.') {
+        errors.push(invalid(&field, &at.into(), "must be a simple json path starting with ."));
     }
 }
 
 fn selectable(fields: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    // One that is not structural is told of already.
+    // A schema that is not structural is reported already.
     let Ok(schema) = StructuralSchema::parse(schema) else { return };
-    let mut seen = HashSet::new();
-    for (at, field) in fields.as_array().into_iter().flatten().enumerate() {
-        let (here, told) = (format!("{path}[{at}].jsonPath"), text(field, "jsonPath"));
-        if told.is_empty() {
-            errors.push(required(&here, ""));
-            continue;
-        }
-        let found = match schema.at_path(told) {
-            Ok(found) => found,
-            Err(why) => {
-                errors.push(invalid(&here, &told.into(), &format!("is an invalid path: {why}")));
-                continue;
+    let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
+    for (at, field) in fields.iter().enumerate() {
+        let (here, sent) = (format!("{path}[{at}].jsonPath"), text(field, "jsonPath"));
+        let is_own = sent != ".metadata" && !sent.starts_with(".metadata.");
+        match schema.at_path(sent) {
+            Ok(Some(NodeType::String | NodeType::Boolean | NodeType::Integer)) if is_own => {}
+            Ok(_) => {
+                let why = "must point to a field of type string, boolean or integer, outside of metadata";
+                errors.push(invalid(&here, &sent.into(), why));
             }
-        };
-        if told.starts_with(".metadata.") || told == ".metadata" {
-            errors.push(invalid(&here, &told.into(), "must not point to fields in metadata"));
-        }
-        if !matches!(found, Some(NodeType::String | NodeType::Boolean | NodeType::Integer)) {
-            let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats \
-                       are allowed.";
-            errors.push(invalid(&here, &told.into(), why));
-        }
-        if !seen.insert(told) {
-            errors.push(field_error(ErrorKind::Duplicate, &here, format!("Duplicate value: {told:?}")));
+            Err(why) => errors.push(invalid(&here, &sent.into(), &format!("is an invalid path: {why}"))),
         }
     }
-    if seen.len() > MAX_SELECTABLE {
-        let message = format!("Too many: {}: must have at most {MAX_SELECTABLE} items", seen.len());
+    if fields.len() > MAX_SELECTABLE {
+        let message = format!("Too many: {}: must have at most {MAX_SELECTABLE} items", fields.len());
         errors.push(field_error(ErrorKind::TooMany, path, message));
     }
 }
@@ -315,8 +189,8 @@ mod tests {
 
     use super::*;
 
-    /// A good definition with these members of its one version.
-    fn told(version: &Value) -> Vec<String> {
+    /// Validates a good definition with these fields of its only version.
+    fn reported(version: &Value) -> Vec<String> {
         let mut whole = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
             {"type": "object", "properties": {"spec": {"type": "object", "properties":
                 {"a": {"type": "string"}, "o": {"type": "object"}}}}}}});
@@ -328,46 +202,33 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_version_are_told_of_where_kubernetes_keeps_them() {
+    fn errors_of_a_version_name_the_version() {
         let none: [&str; 0] = [];
         for (version, wanted) in [
             (json!({}), &none as &[&str]),
             (json!({"selectableFields": [{"jsonPath": ".spec.a"}]}), &none),
+            (json!({"subresources": {"scale": {"specReplicasPath": ".spec.a"}}}), &none),
             (
                 json!({"selectableFields": [{"jsonPath": ".spec.b"}, {"jsonPath": ".spec.o"}]}),
                 &[
-                    "spec.selectableFields[0].jsonPath: Invalid value: \".spec.b\": is an invalid path: does not refer to a \
-                     valid field",
-                    "spec.selectableFields[1].jsonPath: Invalid value: \".spec.o\": must point to a field of type string, \
-                     boolean or integer. Enum string fields and strings with formats are allowed.",
+                    "spec.versions[0].selectableFields[0].jsonPath: Invalid value: \".spec.b\": is an invalid path: does \
+                     not refer to a valid field",
+                    "spec.versions[0].selectableFields[1].jsonPath: Invalid value: \".spec.o\": must point to a field of \
+                     type string, boolean or integer, outside of metadata",
                 ],
             ),
             (
                 json!({"additionalPrinterColumns": [{"name": "A", "type": "thing", "jsonPath": "spec.a"}]}),
                 &[
-                    "spec.additionalPrinterColumns[0].type: Invalid value: \"thing\": must be one of \
-                     boolean,date,integer,number,string",
-                    "spec.additionalPrinterColumns[0].JSONPath: Invalid value: \"spec.a\": must be a simple json path \
-                     starting with .",
-                ],
-            ),
-            (
-                json!({"subresources": {"scale": {"specReplicasPath": ".status.a"}}}),
-                &[
-                    "spec.subresources.scale.specReplicasPath: Invalid value: \".status.a\": should be a json path under \
-                     .spec",
-                    "spec.subresources.scale.statusReplicasPath: Required value",
+                    "spec.versions[0].additionalPrinterColumns[0].type: Unsupported value: \"thing\": supported values: \
+                     \"boolean\", \"date\", \"integer\", \"number\", \"string\"",
+                    "spec.versions[0].additionalPrinterColumns[0].jsonPath: Invalid value: \"spec.a\": must be a simple \
+                     json path starting with .",
                 ],
             ),
             (json!({"schema": null}), &["spec.versions[0].schema.openAPIV3Schema: Required value"]),
-            (
-                json!({"deprecationWarning": "x"}),
-                &[
-                    "spec.versions[0].deprecationWarning: Invalid value: \"x\": can only be set for deprecated versions",
-                ],
-            ),
         ] {
-            assert_eq!(told(&version), wanted, "{version}");
+            assert_eq!(reported(&version), wanted, "{version}");
         }
     }
 

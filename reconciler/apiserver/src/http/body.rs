@@ -1,9 +1,10 @@
-//! Reading request bodies: bounded, JSON or YAML. What is wrong with a text is told as by kube-apiserver.
+//! Reading of request bodies: bounded, JSON or YAML.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use berth_apimachinery::error::{ApiError, Result};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body::Body as _;
@@ -11,66 +12,113 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::expected::{Expected, no_json};
-use super::{json, protobuf, yaml};
-use crate::error::{ApiError, Result};
+use super::document::{self, Document};
+use super::expected::Expected;
+use super::protobuf;
+use super::shares::{Caller, Permits, Shares};
 
-/// Bytes a body may have, as in kube-apiserver.
+/// The maximum size of a body in bytes, as in kube-apiserver.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// Values a body may have, however small each is: one that is only commas would take a hundred times its size in memory.
+/// The maximum number of values in a body, regardless of their size: a body of only commas would take a
+/// hundred times its size in memory.
 const MAX_VALUES: usize = 250_000;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// Told to who sends something else.
+/// The supported types, listed in the response to any other type.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// A body that is at least so long, or does not say how long it is, is large.
+/// The size in bytes from which a body counts as large; one without a declared length is large too.
 const LARGE: usize = 64 << 10;
-/// Large bodies that are received, and then answered, at once; further ones wait before their first byte is read.
-const MAX_LARGE: usize = 32;
-/// Bodies of any size that are received at once.
-const MAX_RECEIVED: usize = 2_000;
-/// How long a body may take to arrive, with the wait for its room.
+/// The number of large bodies that are received and then processed at once; further ones wait before their
+/// first byte is read.
+const MAX_LARGE: usize = 24;
+/// The number of bodies of any size that are received at once.
+const MAX_RECEIVED: usize = 1_600;
+/// The same limits for administrators and for the process itself, which have a pool of their own.
+const MAX_LARGE_PRIVILEGED: usize = 8;
+const MAX_RECEIVED_PRIVILEGED: usize = 400;
+/// How long a body may take to arrive, including the wait for capacity.
 const ARRIVAL: Duration = Duration::from_secs(45);
 
-/// Room for bodies: what clients send, however slowly, is bounded together.
+/// The capacity for request bodies: however slowly clients send, the total is bounded and divided among them.
 #[derive(Debug)]
-pub(super) struct Room {
-    received: Semaphore,
-    large: Arc<Semaphore>,
+pub(super) struct BodyBudget {
+    received: Pool,
+    large: Pool,
+    privileged_received: Pool,
+    privileged_large: Pool,
 }
 
-impl Default for Room {
+impl Default for BodyBudget {
     fn default() -> Self {
-        Self { received: Semaphore::new(MAX_RECEIVED), large: Arc::new(Semaphore::new(MAX_LARGE)) }
+        Self {
+            received: Pool::of(MAX_RECEIVED),
+            large: Pool::of(MAX_LARGE),
+            privileged_received: Pool::of(MAX_RECEIVED_PRIVILEGED),
+            privileged_large: Pool::of(MAX_LARGE_PRIVILEGED),
+        }
     }
 }
 
-impl Room {
-    /// The request once its whole body is there; a large one keeps its room for as long as the second part is held.
+#[derive(Debug)]
+struct Pool {
+    size: usize,
+    all: Arc<Semaphore>,
+    shares: Shares,
+}
+
+/// A permit held while a body is received, and for a large body until its request is answered.
+#[derive(Debug)]
+pub(super) struct BodyPermit {
+    _own: Permits,
+    _all: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    fn of(size: usize) -> Self {
+        Self { size, all: Arc::new(Semaphore::new(size)), shares: Shares::of(size) }
+    }
+
+    async fn take(&self, caller: &Caller) -> Result<BodyPermit> {
+        // The caller's own share first: requests beyond it must not block others in the common queue.
+        let _own = self.shares.take(caller).await.map_err(ApiError::internal)?;
+        let _all = Arc::clone(&self.all).acquire_owned().await.map_err(ApiError::internal)?;
+        Ok(BodyPermit { _own, _all })
+    }
+
+    fn taken(&self) -> usize {
+        self.size - self.all.available_permits()
+    }
+}
+
+impl BodyBudget {
+    /// Returns the request once its whole body has arrived; a large body keeps its permit for as long as the
+    /// second element is held.
     pub(super) async fn receive(
         &self,
         request: Request<Body>,
-    ) -> Result<(Request<Body>, Option<OwnedSemaphorePermit>)> {
+        caller: &Caller,
+    ) -> Result<(Request<Body>, Option<BodyPermit>)> {
         let length = request.body().size_hint().upper();
         if length == Some(0) {
             return Ok((request, None));
         }
+        let (received, large) = match caller.is_privileged {
+            true => (&self.privileged_received, &self.privileged_large),
+            false => (&self.received, &self.large),
+        };
         let received = async {
-            let _place = self.received.acquire().await.map_err(ApiError::internal)?;
+            let _permit = received.take(caller).await?;
             if length.is_some_and(|length| length > MAX_BODY as u64) {
                 discard(request.into_body()).await;
                 return Err(too_large());
             }
             let small = length.is_some_and(|length| length < LARGE as u64);
-            let room = match small {
-                true => None,
-                false => Some(Arc::clone(&self.large).acquire_owned().await.map_err(ApiError::internal)?),
-            };
+            let large_permit = if small { None } else { Some(large.take(caller).await?) };
             let (head, body) = request.into_parts();
             let bytes = collect(body).await?;
-            Ok((Request::from_parts(head, Body::from(bytes)), room))
+            Ok((Request::from_parts(head, Body::from(bytes)), large_permit))
         };
         let late = || {
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the request body did not arrive in time")
@@ -78,9 +126,9 @@ impl Room {
         tokio::time::timeout(ARRIVAL, received).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Bodies that are being received.
+    /// The number of bodies being received.
     pub(super) fn taken(&self) -> usize {
-        MAX_RECEIVED - self.received.available_permits()
+        self.received.taken() + self.privileged_received.taken()
     }
 }
 
@@ -101,7 +149,8 @@ async fn collect(body: Body) -> Result<Bytes> {
     }
 }
 
-/// Takes what a client is sending, as much as a body may have: one that is cut off while it sends never reads why.
+/// Reads and drops what a client still sends, up to the size limit: a client that is cut off while it sends
+/// never reads the error.
 async fn discard(mut body: Body) {
     let mut thrown = 0;
     while thrown < MAX_BODY
@@ -116,7 +165,8 @@ fn too_large() -> ApiError {
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
 }
 
-/// Whether JSON has more values than are taken, told before anything is made of it. Of what is no JSON it may say anything.
+/// Whether JSON contains too many values, checked before it is parsed. For text that is not JSON the result
+/// is arbitrary.
 fn has_too_many_values(text: &[u8]) -> bool {
     let (mut values, mut in_string, mut escaped) = (0, false, false);
     for byte in text {
@@ -131,13 +181,13 @@ fn has_too_many_values(text: &[u8]) -> bool {
     values > MAX_VALUES
 }
 
-/// The media type without its parameters.
+/// Returns the media type without its parameters.
 pub(super) fn content_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// A body, and what it says twice as kube-apiserver words it: an error if the request wants strictness, else a warning.
+/// A body, and its duplicate fields: an error if the request is strict, otherwise a warning.
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
     pub(super) value: Value,
@@ -150,24 +200,32 @@ impl From<Value> for Decoded {
     }
 }
 
-/// An object in the format the content type names, which says that it is what is expected.
+impl From<Document> for Decoded {
+    fn from(document: Document) -> Self {
+        let twice = document.twice.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
+        Self { value: document.value, twice }
+    }
+}
+
+/// Reads an object in the format of the content type, and checks that it declares the expected kind.
 pub(super) async fn object(request: Request<Body>, expected: &Expected<'_>) -> Result<Decoded> {
     let kind = content_type(request.headers());
-    let decode: fn(&Expected<'_>, &[u8]) -> Result<Decoded> = match kind.as_str() {
-        "" | "application/json" | "*/*" => {
-            |expected, text| decode_json(text).map_err(|error| expected.no_json(text, &error))
+    let decode: fn(&[u8]) -> Result<Decoded, String> = match kind.as_str() {
+        "" | "application/json" | "*/*" => decode_json,
+        "application/yaml" | "application/x-yaml" | "text/yaml" => decode_yaml,
+        PROTOBUF => {
+            let text = read(request).await?;
+            let decoded = parse_protobuf(&text)?;
+            expected.check(&decoded)?;
+            return Ok(decoded.into());
         }
-        "application/yaml" | "application/x-yaml" | "text/yaml" => {
-            |expected, text| decode_yaml(text).map_err(|error| expected.unrecognized(&error, text))
-        }
-        PROTOBUF => |_, text| parse_protobuf(text).map(Decoded::from),
         _ => return Err(ApiError::unsupported_media_type(ACCEPTED)),
     };
     let text = read(request).await?;
-    let mut decoded = decode(expected, &text)?;
-    expected.check(&decoded.value, &text)?;
+    let mut decoded = decode(&text).map_err(|why| expected.unreadable(&why))?;
+    expected.check(&decoded.value)?;
     if decoded.value.is_null() {
-        // Of what is built in nothing at all is an empty object.
+        // For built-in kinds an empty body is an empty object.
         decoded.value = Value::Object(Map::new());
     }
     Ok(decoded)
@@ -179,69 +237,48 @@ pub(super) async fn optional_object(request: Request<Body>) -> Result<Value> {
     let text = read(request).await?;
     match kind.as_str() {
         _ if text.is_empty() => Ok(Value::Null),
-        "" | "application/json" => parse_json(&text).map(|decoded| decoded.value),
-        "application/yaml" => parse_yaml(&text).map(|decoded| decoded.value),
+        "" | "application/json" => decoded(decode_json(&text)).map(|decoded| decoded.value),
+        "application/yaml" => decoded(decode_yaml(&text)).map(|decoded| decoded.value),
         PROTOBUF => parse_protobuf(&text),
         _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }
 
-/// A JSON or merge patch.
+/// Reads a JSON or merge patch.
 pub(super) async fn patch(request: Request<Body>) -> Result<Decoded> {
-    let text = read(request).await?;
-    decode_json(&text)
-        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {}", no_json(&text, &error))))
+    decoded(decode_json(&read(request).await?))
 }
 
-/// What is applied: YAML, of which JSON is the common case.
+/// Reads an applied configuration: YAML, of which JSON is the common case.
 pub(super) async fn applied(request: Request<Body>) -> Result<Decoded> {
-    const CONVERTING: &str = "error converting YAML to JSON";
-    let text = read(request).await?;
-    let mut decoded = decode_yaml(&text)
-        .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {CONVERTING}: {error}")))?;
-    decoded.twice.iter_mut().for_each(|told| *told = format!("{CONVERTING}: {told}"));
-    Ok(decoded)
+    decoded(decode_yaml(&read(request).await?))
+}
+
+fn decoded(body: Result<Decoded, String>) -> Result<Decoded> {
+    body.map_err(|why| ApiError::bad_request(format!("the body cannot be read: {why}")))
 }
 
 fn parse_protobuf(text: &[u8]) -> Result<Value> {
-    // A kind that is not read this way: the client is told what it may send instead.
+    // A kind that is not decoded from protobuf: the response lists the supported types.
     protobuf::decode(text).ok_or_else(|| ApiError::unsupported_media_type(ACCEPTED))
 }
 
-fn parse_json(text: &[u8]) -> Result<Decoded> {
-    decode_json(text).map_err(|error| {
-        let why = no_json(text, &error);
-        ApiError::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
-    })
-}
-
-fn parse_yaml(text: &[u8]) -> Result<Decoded> {
-    decode_yaml(text).map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))
-}
-
-fn decode_json(text: &[u8]) -> serde_json::Result<Decoded> {
-    let json::Document { value, twice } = json::read(text)?;
-    let twice = twice.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
-    Ok(Decoded { value, twice })
+fn decode_json(text: &[u8]) -> Result<Decoded, String> {
+    document::json(text).map(Decoded::from).map_err(|error| error.to_string())
 }
 
 fn decode_yaml(text: &[u8]) -> Result<Decoded, String> {
-    // YAML that is JSON need not be read as slowly; what stands twice is told by line.
+    // YAML that is JSON takes the faster parser.
     if text.first() == Some(&b'{')
-        && let Ok(json::Document { mut value, twice }) = json::read(text)
-        && twice.is_empty()
+        && let Ok(mut document) = document::json(text)
     {
-        crate::schema::whole_numbers(&mut value);
-        return Ok(value.into());
+        berth_apimachinery::schema::whole_numbers(&mut document.value);
+        return Ok(document.into());
     }
-    let text = std::str::from_utf8(text).map_err(|_| "yaml: invalid leading UTF-8 octet".to_owned())?;
-    let yaml::Document { value, twice } = yaml::read(text)?;
-    let lines: String = twice.iter().map(|line| format!("\n  {line}")).collect();
-    let twice = if twice.is_empty() { Vec::new() } else { vec![format!("yaml: unmarshal errors:{lines}")] };
-    Ok(Decoded { value, twice })
+    document::yaml(text).map(Decoded::from)
 }
 
-/// Who a client is as a field manager if it does not say: the first word of its user agent.
+/// Returns the default field manager of a client: the first word of its user agent.
 pub(super) fn manager_of(headers: &HeaderMap) -> String {
     let agent = headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let name = agent.split('/').next().unwrap_or_default();

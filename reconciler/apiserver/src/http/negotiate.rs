@@ -1,13 +1,12 @@
-//! The `Accept` header: which shape of answer a client takes.
+//! The `Accept` header: the response shapes that a client accepts.
 
+use berth_apimachinery::error::{ApiError, Result};
 use http::{HeaderMap, header};
 
-use crate::error::{ApiError, Result};
-
-/// Media ranges one header may list.
+/// The maximum number of media ranges in one header.
 const MAX_RANGES: usize = 32;
 
-/// The shape objects are answered in.
+/// The shape of objects in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Plain,
@@ -43,7 +42,8 @@ fn is_json(media: &str) -> bool {
 }
 
 impl Accept {
-    /// The first shape in the client's order that this server has; JSON only, so protobuf is passed over.
+    /// Returns the first supported shape in the client's order; only JSON is supported, so protobuf is
+    /// skipped.
     pub(super) fn wanted(&self) -> Result<Wanted> {
         if self.ranges.is_empty() {
             return Ok(Wanted::Plain);
@@ -62,18 +62,19 @@ impl Accept {
         Err(ApiError::not_acceptable())
     }
 
-    /// Whether the client takes a document in some form of data; which one, JSON or protobuf, is for the document.
+    /// Whether the client accepts a document in some data format; the document chooses between JSON and
+    /// protobuf.
     pub(super) fn takes_documents(&self) -> bool {
         let data = |media: &str| media == "*/*" || media.starts_with("application/");
         self.ranges.is_empty() || self.ranges.iter().any(|(media, _)| data(media))
     }
 
-    /// Whether the client asks for exactly this media type before anything else.
+    /// Whether the client's first choice is exactly this media type.
     pub(super) fn prefers(&self, media: &str) -> bool {
         self.ranges.first().is_some_and(|(first, _)| first == media)
     }
 
-    /// The version of `apidiscovery.k8s.io` the client takes, if any.
+    /// Returns the version of `apidiscovery.k8s.io` that the client accepts, if any.
     pub(super) fn wants_aggregated_discovery(&self) -> Option<&'static str> {
         let of = |version: &str| {
             self.ranges.iter().any(|(media, parameters)| {

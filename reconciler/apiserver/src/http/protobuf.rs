@@ -1,17 +1,19 @@
-//! Kubernetes' protobuf bodies, read only: Go clients send built-in kinds this way and do not fall back to JSON.
+//! Decoder of Kubernetes' protobuf bodies: Go clients send built-in kinds this way and do not fall back to
+//! JSON.
 //!
-//! A body is `k8s\0`, then a `runtime.Unknown` with apiVersion, kind and the object's own message. The tables name
-//! what Kubernetes' generated.proto files number; a field that is not in them is skipped, as protobuf has it.
-//! Answers are always JSON, which those clients accept.
+//! A body is `k8s\0`, then a `runtime.Unknown` with apiVersion, kind and the object's own message. The tables
+//! hold the field numbers of Kubernetes' generated.proto files; other fields are skipped, as protobuf
+//! requires. Responses are always JSON, which those clients accept.
 
 use base64::Engine as _;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use serde_json::{Map, Value};
 
-/// How messages nest in the kinds below.
+/// The maximum nesting of messages in the kinds below.
 const MAX_DEPTH: usize = 16;
 const MAGIC: &[u8] = b"k8s\0";
 
-/// A field: its number, its JSON name, what it holds.
+/// A field: its number, its JSON name, its type.
 type Field = (u64, &'static str, Type);
 
 #[derive(Clone, Copy)]
@@ -25,15 +27,13 @@ enum Type {
     Time {
         micros: bool,
     },
-    /// `FieldsV1`: a message whose one field is JSON.
-    Json,
     Message(&'static [Field]),
     Texts,
     Messages(&'static [Field]),
     TextMap,
     BytesMap,
 }
-use Type::{Bytes, BytesMap, Flag, Json, Message, Messages, Number, Text, TextMap, Texts, Time};
+use Type::{Bytes, BytesMap, Flag, Message, Messages, Number, Text, TextMap, Texts, Time};
 
 const TIME: Type = Time { micros: false };
 const MICROS: Type = Time { micros: true };
@@ -45,15 +45,6 @@ const OWNER: &[Field] = &[
     (5, "apiVersion", Text),
     (6, "controller", Flag),
     (7, "blockOwnerDeletion", Flag),
-];
-const MANAGED: &[Field] = &[
-    (1, "manager", Text),
-    (2, "operation", Text),
-    (3, "apiVersion", Text),
-    (4, "time", TIME),
-    (6, "fieldsType", Text),
-    (7, "fieldsV1", Json),
-    (8, "subresource", Text),
 ];
 const META: &[Field] = &[
     (1, "name", Text),
@@ -69,7 +60,6 @@ const META: &[Field] = &[
     (12, "annotations", TextMap),
     (13, "ownerReferences", Messages(OWNER)),
     (14, "finalizers", Texts),
-    (17, "managedFields", Messages(MANAGED)),
 ];
 const METADATA: Field = (1, "metadata", Message(META));
 const REFERENCE: &[Field] = &[
@@ -158,6 +148,11 @@ const ROLE: &[Field] = &[
             (5, "nonResourceURLs", Texts),
         ]),
     ),
+    (3, "aggregationRule", Message(&[(1, "clusterRoleSelectors", Messages(SELECTOR))])),
+];
+const SELECTOR: &[Field] = &[
+    (1, "matchLabels", TextMap),
+    (2, "matchExpressions", Messages(&[(1, "key", Text), (2, "operator", Text), (3, "values", Texts)])),
 ];
 const BINDING: &[Field] = &[
     METADATA,
@@ -169,32 +164,27 @@ const BINDING: &[Field] = &[
     (3, "roleRef", Message(&[(1, "apiGroup", Text), (2, "kind", Text), (3, "name", Text)])),
 ];
 const WHO: &[Field] = &[METADATA];
-const MAY: &[Field] = &[
+const RESOURCE: Field = (
+    1,
+    "resourceAttributes",
+    Message(&[
+        (1, "namespace", Text),
+        (2, "verb", Text),
+        (3, "group", Text),
+        (4, "version", Text),
+        (5, "resource", Text),
+        (6, "subresource", Text),
+        (7, "name", Text),
+    ]),
+);
+const PATH: Field = (2, "nonResourceAttributes", Message(&[(1, "path", Text), (2, "verb", Text)]));
+const MAY: &[Field] = &[METADATA, (2, "spec", Message(&[RESOURCE, PATH]))];
+const MAY_ANOTHER: &[Field] = &[
     METADATA,
-    (
-        2,
-        "spec",
-        Message(&[
-            (
-                1,
-                "resourceAttributes",
-                Message(&[
-                    (1, "namespace", Text),
-                    (2, "verb", Text),
-                    (3, "group", Text),
-                    (4, "version", Text),
-                    (5, "resource", Text),
-                    (6, "subresource", Text),
-                    (7, "name", Text),
-                ]),
-            ),
-            (2, "nonResourceAttributes", Message(&[(1, "path", Text), (2, "verb", Text)])),
-        ]),
-    ),
+    (2, "spec", Message(&[RESOURCE, PATH, (3, "user", Text), (4, "groups", Texts), (6, "uid", Text)])),
 ];
 const WHOSE: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
 const RULES: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "namespace", Text)]))];
-const SCALE: &[Field] = &[METADATA, (2, "spec", Message(&[(1, "replicas", Number)]))];
 const TOKEN: &[Field] = &[
     METADATA,
     (
@@ -237,19 +227,20 @@ fn message(api_version: &str, kind: &str) -> Option<&'static [Field]> {
         ("authentication.k8s.io", "TokenRequest") => TOKEN,
         ("authentication.k8s.io", "TokenReview") => WHOSE,
         ("authorization.k8s.io", "SelfSubjectAccessReview") => MAY,
+        ("authorization.k8s.io", "SubjectAccessReview" | "LocalSubjectAccessReview") => MAY_ANOTHER,
         ("authorization.k8s.io", "SelfSubjectRulesReview") => RULES,
-        ("autoscaling", "Scale") => SCALE,
         (_, "DeleteOptions") => DELETE,
         _ => return None,
     })
 }
 
-/// The object in a protobuf body; `None` if it is none, or of a kind that is not read this way.
+/// Decodes the object in a protobuf body; `None` if it is not one, or of a kind that is not decoded from
+/// protobuf.
 pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let unknown = read_message(body.strip_prefix(MAGIC)?, UNKNOWN, 0)?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let (api_version, kind) = (text(&unknown["type"]["apiVersion"])?, text(&unknown["type"]["kind"])?);
-    // An empty message leaves `raw` out.
+    // An empty message omits `raw`.
     let raw = text(&unknown["raw"]).unwrap_or_default();
     let raw = base64::engine::general_purpose::STANDARD.decode(raw).ok()?;
     let mut object = read_message(&raw, message(&api_version, &kind)?, 0)?;
@@ -261,42 +252,26 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
 enum Wire<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Fixed-width numbers, which none of the kinds has.
+    /// Fixed-width numbers and groups, which none of the kinds has.
     Skipped,
 }
 
-fn varint(at: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = at.split_first()?;
-        *at = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
-}
-
-fn take<'a>(at: &mut &'a [u8], length: u64) -> Option<&'a [u8]> {
-    let (taken, rest) = at.split_at_checked(usize::try_from(length).ok()?)?;
-    *at = rest;
-    Some(taken)
-}
-
 fn next<'a>(at: &mut &'a [u8]) -> Option<(u64, Wire<'a>)> {
-    let tag = varint(at)?;
-    let wire = match tag & 7 {
-        0 => Wire::Varint(varint(at)?),
-        1 => take(at, 8).map(|_| Wire::Skipped)?,
-        2 => {
-            let length = varint(at)?;
-            Wire::Bytes(take(at, length)?)
+    let (number, wire) = decode_key(at).ok()?;
+    let wire = match wire {
+        WireType::Varint => Wire::Varint(decode_varint(at).ok()?),
+        WireType::LengthDelimited => {
+            let length = decode_varint(at).ok()?;
+            let (taken, rest) = at.split_at_checked(usize::try_from(length).ok()?)?;
+            *at = rest;
+            Wire::Bytes(taken)
         }
-        5 => take(at, 4).map(|_| Wire::Skipped)?,
-        _ => return None,
+        other => {
+            skip_field(other, number, at, DecodeContext::default()).ok()?;
+            Wire::Skipped
+        }
     };
-    Some((tag >> 3, wire))
+    Some((number.into(), wire))
 }
 
 fn read_message(mut at: &[u8], fields: &[Field], depth: usize) -> Option<Value> {
@@ -331,7 +306,7 @@ fn read_message(mut at: &[u8], fields: &[Field], depth: usize) -> Option<Value> 
     Some(Value::Object(object))
 }
 
-/// `Some(None)` for what JSON leaves out.
+/// Returns `Some(None)` for a value that JSON omits.
 fn read_single(kind: Type, wire: Wire<'_>, depth: usize) -> Option<Option<Value>> {
     Some(match (kind, wire) {
         (Text, Wire::Bytes(bytes)) => Some(read_text(bytes)?).filter(|text| text != ""),
@@ -339,10 +314,6 @@ fn read_single(kind: Type, wire: Wire<'_>, depth: usize) -> Option<Option<Value>
         (Number, Wire::Varint(value)) => Some(value.cast_signed().into()),
         (Flag, Wire::Varint(value)) => Some((value != 0).into()),
         (Message(fields), Wire::Bytes(bytes)) => Some(read_message(bytes, fields, depth + 1)?),
-        (Json, Wire::Bytes(bytes)) => {
-            let raw = read_message(bytes, &[(1, "raw", Text)], depth + 1)?;
-            serde_json::from_str(raw["raw"].as_str().unwrap_or("{}")).ok()
-        }
         (Time { micros }, Wire::Bytes(bytes)) => read_time(bytes, micros, depth)?,
         (_, Wire::Skipped) => None,
         _ => return None,
@@ -370,14 +341,17 @@ fn read_entry(mut at: &[u8], binary: bool) -> Option<(String, Value)> {
     Some((key, value))
 }
 
-/// An empty message is Go's zero time, which JSON shows as null.
+/// Reads a time. An empty message is Go's zero time, which is null in JSON.
 fn read_time(bytes: &[u8], micros: bool, depth: usize) -> Option<Option<Value>> {
     let time = read_message(bytes, &[(1, "seconds", Number), (2, "nanos", Number)], depth + 1)?;
     let Some(seconds) = time["seconds"].as_i64() else { return Some(None) };
     let nanos = i32::try_from(time["nanos"].as_i64().unwrap_or(0)).ok()?;
     let at = jiff::Timestamp::new(seconds, nanos).ok()?;
-    let text =
-        if micros { at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string() } else { crate::clock::seconds(at) };
+    let text = if micros {
+        at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+    } else {
+        berth_apimachinery::time::seconds(at)
+    };
     Some(Some(text.into()))
 }
 

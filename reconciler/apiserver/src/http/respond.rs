@@ -1,10 +1,11 @@
-//! Building responses.
+//! Construction of responses.
 
 use std::io::Write as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use berth_apimachinery::error::{ApiError, Result};
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -20,17 +21,16 @@ use super::negotiate::Wanted;
 use super::shape::{Shape, bytes_of};
 use crate::core::Core;
 use crate::discovery::Document;
-use crate::error::{ApiError, Result};
 use crate::resource::Resource;
 use crate::verbs::{Answer, Call, Page, WatchStream};
 
-/// Smaller answers are not worth compressing, as in kube-apiserver.
+/// Smaller responses are not compressed, as in kube-apiserver.
 const COMPRESS_FROM: usize = 128 * 1024;
-/// Warnings one answer carries, and bytes of one: headers are bounded by clients.
+/// Limits of warnings: their number per response, and the bytes of one; clients limit the size of headers.
 const MAX_WARNINGS: usize = 16;
 const MAX_WARNING: usize = 512;
 
-/// A request that came over a socket.
+/// Marks a request that came over a socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MayCompress;
 
@@ -57,6 +57,10 @@ fn warn(response: &mut Response<Body>, warnings: &[String]) {
 
 pub(super) fn text(body: impl Into<Body>) -> Response<Body> {
     with_type(StatusCode::OK, HeaderValue::from_static("text/plain; charset=utf-8"), body.into())
+}
+
+pub(super) fn metrics(text: String) -> Response<Body> {
+    with_type(StatusCode::OK, HeaderValue::from_static(crate::metrics::OPEN_METRICS), text.into())
 }
 
 pub(super) fn json(code: StatusCode, value: &Value) -> Response<Body> {
@@ -122,17 +126,18 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     response
 }
 
-/// An object of a built-in kind without its first brace, and without the type that Kubernetes leaves out in lists.
+/// Returns an object of a built-in kind without its opening brace, and without the type, which Kubernetes
+/// omits in lists.
 fn without_type(text: &Bytes, kind: &str, api_version: &str) -> Bytes {
     let head = format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",");
     if text.starts_with(head.as_bytes()) {
         return text.slice(head.len()..);
     }
-    // All are stored in that order; of one that is not the type is told.
+    // All objects are stored with the fields in that order; otherwise the type stays in.
     text.slice(1..)
 }
 
-/// A list made of the stored texts of its items, none of which is parsed; `open` comes before each.
+/// Returns a list built from the stored texts of its items without parsing them; `open` comes before each.
 fn plain_list(
     resource: &Resource,
     version: usize,
@@ -142,7 +147,8 @@ fn plain_list(
 ) -> Body {
     let (kind, api_version) = (&resource.list_kind, resource.api_version(version));
     let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
-    // Lists of custom resources always have the member, those of built-in kinds only where there is more.
+    // Lists of custom resources always have the field, those of built-in kinds only when there are more
+    // pages.
     if resource.is_custom() || page.continue_token.is_some() {
         metadata["continue"] = page.continue_token.as_deref().unwrap_or_default().into();
     }
@@ -151,7 +157,7 @@ fn plain_list(
     }
     let head = serde_json::json!({"kind": kind, "apiVersion": api_version, "metadata": metadata}).to_string();
     let mut pending = BytesMut::from(head.trim_end_matches('}'));
-    // The head ended in the two braces of metadata and of itself; the first is still needed.
+    // The head ends with the braces of metadata and of itself; the first is still needed.
     pending.extend_from_slice(b"},\"items\":[");
     let commas = texts.len().saturating_sub(1);
     let items = texts.iter().map(|text| open.len() + text.len()).sum::<usize>();
@@ -160,10 +166,11 @@ fn plain_list(
 }
 
 const END: &[u8] = b"]}";
-/// Bytes of a list that are put together at once.
+/// The number of bytes of a list that are assembled at once.
 const PIECE: usize = 64 << 10;
 
-/// A list that is put together as it is read, of texts that are stored: who reads slowly, or never, holds no copy of it.
+/// A list that is assembled from stored texts as it is read: a client that reads slowly, or never, holds no
+/// copy of it.
 struct List {
     pending: BytesMut,
     texts: std::vec::IntoIter<Bytes>,
@@ -207,7 +214,7 @@ impl http_body::Body for List {
     }
 }
 
-/// A document with an `ETag`, or 304 if the client has it.
+/// Returns a document with an `ETag`, or 304 if the client has it.
 pub(super) fn document(request: &Request<Body>, document: Document) -> Result<Response<Body>> {
     let Document { body, content_type, public } = document;
     let etag = format!("\"{}\"", hex(&Sha256::digest(&body)[..16]));
@@ -238,7 +245,18 @@ pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Compresses a large answer of known size; streams are left alone, for their frames must not wait.
+/// Returns the response to HEAD: that to GET without the body. HTTP/1 would omit the body by itself, HTTP/2
+/// sends what it is given.
+pub(super) fn head_of(response: Response<Body>) -> Response<Body> {
+    let size = http_body::Body::size_hint(response.body()).exact();
+    let mut response = response.map(|_| Body::empty());
+    if let Some(size) = size {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    }
+    response
+}
+
+/// Compresses a large response of known size; streams are left alone, because their frames must not wait.
 pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
     let size = http_body::Body::size_hint(response.body()).exact();
     if size.is_none_or(|size| size < COMPRESS_FROM as u64) {

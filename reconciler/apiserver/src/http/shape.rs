@@ -1,18 +1,18 @@
-//! The shapes objects are answered in: as they are, as a Table, or their metadata only.
+//! The shapes of objects in responses: unchanged, as a Table, or their metadata only.
 
 use std::sync::Arc;
 
+use berth_apimachinery::error::{ApiError, Result};
+use berth_apimachinery::schema::quote;
+use berth_apimachinery::table::{Columns, IncludeObject, partial_object_metadata};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::negotiate::Wanted;
-use crate::clock::Clock;
-use crate::error::{ApiError, Result};
 use crate::request::{Options, Sub, Target};
 use crate::resource::Resource;
-use crate::schema::quote;
-use crate::table::{Columns, IncludeObject, partial_object_metadata};
 use crate::verbs::{Page, WatchFormat};
+use berth_engine::Clock;
 
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
@@ -34,9 +34,8 @@ impl Shape {
         options: &Options,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self> {
-        // A Scale and a TokenRequest are no objects of the resource; they have one shape.
-        let plain = matches!(target.sub, Sub::Scale | Sub::Token);
-        let wanted = if plain { Wanted::Plain } else { wanted };
+        // A TokenRequest is not an object of the resource; it has one shape.
+        let wanted = if target.sub == Sub::Token { Wanted::Plain } else { wanted };
         let include = match IncludeObject::parse(&options.include_object) {
             Some(include) => include,
             None if wanted != Wanted::Table => IncludeObject::default(),
@@ -52,7 +51,7 @@ impl Shape {
         Ok(Self { wanted, resource, version: target.version, include, clock: Arc::clone(clock) })
     }
 
-    /// One object in this shape.
+    /// Returns one object in this shape.
     pub(super) fn object_of(&self, text: Bytes, with_columns: bool) -> Bytes {
         if self.wanted == Wanted::Plain {
             return text;
@@ -72,7 +71,7 @@ impl Shape {
         &self.resource.versions[self.version].columns
     }
 
-    /// A page as a Table or a metadata list; plain lists are made of text, elsewhere.
+    /// Returns a page as a Table or a metadata list; plain lists are built from text elsewhere.
     pub(super) fn page(&self, objects: &[Value], page: &Page) -> Value {
         let mut metadata = json!({"resourceVersion": page.revision.to_string()});
         if let Some(token) = &page.continue_token {

@@ -1,4 +1,4 @@
-//! Clients of every conduct, in memory and with time that jumps.
+//! Clients with various behaviours, in memory and with time that jumps.
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -13,7 +13,7 @@ use super::*;
 use crate::{Server, ServerConfig};
 
 const MAPS: &str = "https://berth/api/v1/namespaces/default/configmaps";
-/// By then everybody is gone who is to go.
+/// By then every connection that the server closes is closed.
 const LONG: Duration = Duration::from_secs(600);
 
 fn serve(server: &Server) -> (DuplexStream, JoinHandle<()>) {
@@ -22,7 +22,7 @@ fn serve(server: &Server) -> (DuplexStream, JoinHandle<()>) {
     (far, tokio::spawn(talk(server.front(), near, peer, who, CancellationToken::new())))
 }
 
-/// A client whose streams may each be sent so many bytes, and which does all a protocol asks of it.
+/// A client that follows the protocol, with a window of `window` bytes for each stream.
 async fn connect(server: &Server, window: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
     let (far, talking) = serve(server);
     let mut builder = h2::client::Builder::new();
@@ -40,7 +40,7 @@ async fn ask(client: &mut SendRequest<Bytes>, method: &str, url: &str, body: Str
     answer.await.expect("it is answered")
 }
 
-/// With objects that make a list of some hundred kilobytes.
+/// A server with objects that make a list of some hundred kilobytes.
 async fn server() -> Server {
     let server = Server::open(ServerConfig::in_memory()).await.expect("it opens");
     let (mut client, _) = connect(&server, 1 << 20).await;
@@ -55,7 +55,7 @@ async fn server() -> Server {
 async fn answers_that_a_client_gives_no_window_for_are_not_kept_for_it() {
     let server = server().await;
     let watch = format!("{MAPS}?watch=true&timeoutSeconds=3600");
-    // A client that is sent many small pieces gives up by itself.
+    // A client that receives many small pieces gives up by itself.
     for (window, count, url) in [
         (0, MAX_STREAMS, MAPS),
         (1, 10, MAPS),
@@ -85,11 +85,22 @@ async fn connections_on_which_nothing_is_asked_are_closed() {
         far.write_all(said.as_bytes()).await.expect("it is taken");
         assert!(timeout(LONG, talking).await.is_ok(), "{said:?}");
     }
-    // Those that answer when they are asked whether they are there, too.
+    // The same for clients that answer keep-alive pings.
     let (_client, talking) = connect(&server, 1 << 20).await;
     assert!(timeout(LONG, talking).await.is_ok());
     let (mut client, talking) = connect(&server, 1 << 20).await;
     assert_eq!(ask(&mut client, "GET", MAPS, String::new()).await.status(), 200);
+    assert!(timeout(LONG, talking).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_http_1_connection_on_which_an_answer_is_not_read_is_closed() {
+    let server = server().await;
+    let (near, mut far) = duplex(1024);
+    let (peer, who) = (SocketAddr::from(([127, 0, 0, 1], 1)), Some(Identity::admin()));
+    let talking = tokio::spawn(talk(server.front(), near, peer, who, CancellationToken::new()));
+    let list = "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: berth\r\n\r\n";
+    far.write_all(list.as_bytes()).await.expect("it is taken");
     assert!(timeout(LONG, talking).await.is_ok());
 }
 
@@ -104,8 +115,8 @@ async fn a_watch_that_is_told_nothing_for_long_stays_and_is_told_then() {
     let (mut other, _) = connect(&server, 1 << 20).await;
     let map = json!({"metadata": {"name": "late"}}).to_string();
     assert_eq!(ask(&mut other, "POST", MAPS, map).await.status(), 201);
-    let told = events.data().await.expect("it goes on").expect("data");
-    assert!(told.starts_with(b"{\"type\":\"ADDED\"") && !talking.is_finished());
+    let reported = events.data().await.expect("it goes on").expect("data");
+    assert!(reported.starts_with(b"{\"type\":\"ADDED\"") && !talking.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,4 +133,20 @@ async fn an_answer_that_is_taken_slowly_comes_whole() {
     }
     let list: serde_json::Value = serde_json::from_slice(&text).expect("it is JSON");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn head_over_http_2_is_answered_without_a_body() {
+    let server = server().await;
+    let (mut client, _talking) = connect(&server, 1 << 20).await;
+    for url in [MAPS, "https://berth/readyz", "https://berth/version", "https://berth/none"] {
+        let expected = ask(&mut client, "GET", url, String::new()).await;
+        let mut answer = ask(&mut client, "HEAD", url, String::new()).await;
+        assert_eq!(answer.status(), expected.status(), "{url}");
+        assert_eq!(answer.headers().get("content-type"), expected.headers().get("content-type"));
+        assert_eq!(answer.headers()["content-length"], expected.headers()["content-length"], "{url}");
+        while let Some(piece) = answer.body_mut().data().await {
+            assert_eq!(piece.expect("data").len(), 0, "{url}");
+        }
+    }
 }

@@ -1,11 +1,12 @@
-//! `components.schemas`: the kinds and what they share.
+//! `components.schemas`: the kinds and their shared types.
 
 use std::collections::BTreeMap;
 
+use berth_apimachinery::builtin::builtin_openapi;
+use berth_apimachinery::schema::object_meta::object_meta_openapi;
 use serde_json::{Map, Value, json};
 
 use super::Served;
-use crate::fields::builtin::{builtin_openapi, object_meta_openapi};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
@@ -17,7 +18,7 @@ pub(super) fn meta(name: &str) -> Value {
     reference(&format!("{META}.{name}"))
 }
 
-/// `dev.example.v1.Thing`, as Kubernetes names models: the group reversed.
+/// Returns the name of a model as Kubernetes builds it, with the group reversed: `dev.example.v1.Thing`.
 pub(super) fn name(served: &Served<'_>, kind: &str) -> String {
     match (served.is_builtin(), served.group) {
         (true, "") => format!("io.k8s.api.core.{}.{kind}", served.version),
@@ -32,14 +33,14 @@ pub(super) fn name(served: &Served<'_>, kind: &str) -> String {
     }
 }
 
-/// The kind and its list.
+/// Returns the models of the kind and of its list.
 pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     let empty = json!({"type": "object"});
     let raw = served.schema.or_else(|| builtin_openapi(served.group, served.kind)).unwrap_or(&empty);
     let mut kind = with_head(raw, "ObjectMeta", "Standard object's metadata.");
     kind["x-kubernetes-group-version-kind"] = json!([served.gvk()]);
     if served.schema.is_some() {
-        // Only what is built in has a default for it.
+        // Only built-in kinds have a default for it.
         if let Some(metadata) = kind["properties"]["metadata"].as_object_mut() {
             metadata.shift_remove("default");
         }
@@ -63,7 +64,7 @@ pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     vec![(name(served, served.kind), kind), (name(served, served.list_kind), list)]
 }
 
-/// Says of what may be a number or a text that it may, for clients that do not know the extension.
+/// Adds an explicit `anyOf` to int-or-string fields, for clients that do not know the extension.
 fn spell_out(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
@@ -112,11 +113,11 @@ fn with_head(raw: &Value, metadata: &str, description: &str) -> Value {
     schema
 }
 
-/// What every document has.
+/// Returns the models that every document contains.
 pub(super) fn shared() -> BTreeMap<String, Value> {
     let text = || json!({"type": "string"});
     let mut object_meta = object_meta_openapi();
-    // Strategic merge patches made by clients follow these, as for Kubernetes' own types.
+    // Clients build strategic merge patches by these extensions, as for Kubernetes' own types.
     object_meta["properties"]["finalizers"]["x-kubernetes-patch-strategy"] = json!("merge");
     object_meta["properties"]["ownerReferences"]["x-kubernetes-patch-strategy"] = json!("merge");
     object_meta["properties"]["ownerReferences"]["x-kubernetes-patch-merge-key"] = json!("uid");
@@ -139,46 +140,10 @@ pub(super) fn shared() -> BTreeMap<String, Value> {
         },
         "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Status"}],
     });
-    let delete_options = json!({
-        "type": "object",
-        "description": "DeleteOptions may be provided when deleting an object.",
-        "properties": {
-            "apiVersion": text(), "kind": text(), "propagationPolicy": text(),
-            "gracePeriodSeconds": {"type": "integer", "format": "int64"},
-            "orphanDependents": {"type": "boolean"},
-            "dryRun": {"type": "array", "items": text()},
-            "preconditions": {"type": "object", "properties": {"uid": text(), "resourceVersion": text()}},
-        },
-    });
     let patch = json!({
         "type": "object",
         "description": "Patch is provided to give a concrete name and type to the request's body.",
     });
-    let scale = json!({
-        "type": "object",
-        "description": "Scale represents a scaling request for a resource.",
-        "properties": {
-            "apiVersion": text(), "kind": text(),
-            "metadata": {"allOf": [meta("ObjectMeta")], "default": {}},
-            "spec": {"type": "object", "properties": {"replicas": {"type": "integer", "format": "int32"}}},
-            "status": {
-                "type": "object",
-                "properties": {"replicas": {"type": "integer", "format": "int32"}, "selector": text()},
-            },
-        },
-        "x-kubernetes-group-version-kind": [{"group": "autoscaling", "version": "v1", "kind": "Scale"}],
-    });
-    let named = [
-        ("ObjectMeta", object_meta),
-        ("ListMeta", list_meta),
-        ("Status", status),
-        ("DeleteOptions", delete_options),
-        ("Patch", patch),
-    ];
-    let mut out: BTreeMap<String, Value> =
-        named.into_iter().map(|(n, v)| (format!("{META}.{n}"), v)).collect();
-    out.insert(SCALE.to_owned(), scale);
-    out
+    let named = [("ObjectMeta", object_meta), ("ListMeta", list_meta), ("Status", status), ("Patch", patch)];
+    named.into_iter().map(|(n, v)| (format!("{META}.{n}"), v)).collect()
 }
-
-pub(super) const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";

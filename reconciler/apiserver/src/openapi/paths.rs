@@ -1,192 +1,94 @@
-//! `paths`: what can be done to a resource, as OpenAPI v3.
+//! `paths`: the operations of a resource, as OpenAPI v3.
+//!
+//! kubectl finds the kind of a resource here, the patch types that it accepts, and whether it accepts
+//! `dryRun` and `fieldValidation`. The rest of an operation is the least that makes the document valid.
 
 use serde_json::{Map, Value, json};
 
 use super::Served;
-use super::models::{SCALE, meta, name, reference};
+use super::models::{meta, name, reference};
 
 const WRITE: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
 const PATCH: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
-const DELETE: [&str; 4] = ["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
-const LIST: [&str; 10] = [
-    "allowWatchBookmarks",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents",
-    "timeoutSeconds",
-    "watch",
+const PATCH_TYPES: [&str; 4] = [
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
 ];
+const JSON: &[&str] = &["application/json"];
 
-/// The paths of a resource and its subresources.
+/// An operation on a path, served if the resource has its verb.
+struct Operation<'a> {
+    method: &'static str,
+    verb: &'static str,
+    parameters: &'static [&'static str],
+    /// The media types of the body; empty: there is none.
+    accepts: &'static [&'static str],
+    answer: &'a Value,
+}
+
+/// Returns the paths of a resource and its subresources.
 pub(super) fn of(served: &Served<'_>) -> Vec<(String, Value)> {
     let root = format!("/{}", served.path());
-    let collection = if served.namespaced {
-        format!("{root}/namespaces/{{namespace}}/{}", served.plural)
-    } else {
-        format!("{root}/{}", served.plural)
+    let everywhere = format!("{root}/{}", served.plural);
+    let collection = match served.namespaced {
+        true => format!("{root}/namespaces/{{namespace}}/{}", served.plural),
+        false => everywhere.clone(),
     };
     let item = format!("{collection}/{{name}}");
-    let mut out = Vec::new();
-    let mut add = |path: String, operations: Vec<(&'static str, Value)>| {
-        if !operations.is_empty() {
-            let item = path_item(&path, operations);
-            out.push((path, item));
-        }
-    };
-    let builder = Builder { served };
-    add(collection, builder.collection());
-    add(item.clone(), builder.item("", name(served, served.kind)));
-    if served.namespaced && builder.may("list") {
-        add(format!("{root}/{}", served.plural), vec![("get", builder.list("ForAllNamespaces"))]);
+    let (model, list) = (reference(&name(served, served.kind)), reference(&name(served, served.list_kind)));
+    // Clients look here whether they may send a strategic merge patch; custom resources do not support it.
+    let patches = if served.is_builtin() { &PATCH_TYPES[..] } else { &PATCH_TYPES[..3] };
+    let read = |method, verb, answer| Operation { method, verb, parameters: &[], accepts: &[], answer };
+    let write = |method, verb| Operation { method, verb, parameters: &WRITE, accepts: JSON, answer: &model };
+    let patch =
+        || Operation { method: "patch", verb: "patch", parameters: &PATCH, accepts: patches, answer: &model };
+    let one = || [read("get", "get", &model), write("put", "update"), patch()];
+    let status = meta("Status");
+    let mut out = vec![path_item(served, &collection, [read("get", "list", &list), write("post", "create")])];
+    if served.namespaced {
+        out.push(path_item(served, &everywhere, [read("get", "list", &list)]));
     }
+    out.push(path_item(served, &item, one().into_iter().chain([read("delete", "delete", &status)])));
     if served.status {
-        add(format!("{item}/status"), builder.item("Status", name(served, served.kind)));
-    }
-    if served.scale {
-        add(format!("{item}/scale"), builder.item("Scale", SCALE.to_owned()));
+        out.push(path_item(served, &format!("{item}/status"), one()));
     }
     out
 }
 
-fn path_item(path: &str, operations: Vec<(&'static str, Value)>) -> Value {
+fn path_item<'a>(
+    served: &Served<'_>,
+    path: &str,
+    operations: impl IntoIterator<Item = Operation<'a>>,
+) -> (String, Value) {
+    let served_verbs = operations.into_iter().filter(|of| served.verbs.contains(&of.verb));
     let mut item: Map<String, Value> =
-        operations.into_iter().map(|(verb, op)| (verb.to_owned(), op)).collect();
+        served_verbs.map(|of| (of.method.to_owned(), operation(served, &of))).collect();
     let named = ["namespace", "name"].into_iter().filter(|name| path.contains(&format!("{{{name}}}")));
-    let mut parameters: Vec<Value> = named
-        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .collect();
-    parameters.push(query("pretty"));
-    item.insert("parameters".to_owned(), Value::Array(parameters));
-    Value::Object(item)
+    let parameters =
+        named.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}));
+    item.insert("parameters".to_owned(), parameters.collect());
+    (path.to_owned(), Value::Object(item))
 }
 
-fn query(name: &str) -> Value {
-    let ty = match name {
-        "force" | "watch" | "allowWatchBookmarks" | "sendInitialEvents" | "orphanDependents" => "boolean",
-        "limit" | "timeoutSeconds" | "gracePeriodSeconds" => "integer",
-        _ => "string",
+fn operation(served: &Served<'_>, of: &Operation<'_>) -> Value {
+    let parameter = |name: &&str| {
+        let ty = if *name == "force" { "boolean" } else { "string" };
+        json!({"name": name, "in": "query", "schema": {"type": ty}})
     };
-    json!({"name": name, "in": "query", "schema": {"type": ty, "uniqueItems": true}})
-}
-
-struct Builder<'r, 'a> {
-    served: &'r Served<'a>,
-}
-
-impl Builder<'_, '_> {
-    fn may(&self, verb: &str) -> bool {
-        self.served.verbs.contains(&verb)
+    let content = json!({"application/json": {"schema": of.answer}});
+    let mut operation = json!({
+        "parameters": of.parameters.iter().map(parameter).collect::<Vec<_>>(),
+        "responses": {"200": {"description": "OK", "content": content}},
+        "x-kubernetes-action": if of.verb == "list" { "list" } else { of.method },
+        "x-kubernetes-group-version-kind": served.gvk(),
+    });
+    if !of.accepts.is_empty() {
+        let schema = if of.method == "patch" { meta("Patch") } else { of.answer.clone() };
+        let content: Map<String, Value> =
+            of.accepts.iter().map(|ty| ((*ty).to_owned(), json!({"schema": schema}))).collect();
+        operation["requestBody"] = json!({"required": true, "content": content});
     }
-
-    fn collection(&self) -> Vec<(&'static str, Value)> {
-        let kind = name(self.served, self.served.kind);
-        let mut out = Vec::new();
-        if self.may("list") {
-            out.push(("get", self.list("")));
-        }
-        if self.may("create") {
-            let body = body(&["application/json", "application/yaml"], reference(&kind));
-            out.push(("post", self.operation("create", "post", "", &WRITE, Some(body), reference(&kind))));
-        }
-        if self.may("deletecollection") {
-            let parameters: Vec<&str> = LIST[1..9].iter().chain(&DELETE).copied().collect();
-            let answer = meta("Status");
-            out.push((
-                "delete",
-                self.operation("deleteCollection", "deletecollection", "", &parameters, None, answer),
-            ));
-        }
-        out
-    }
-
-    fn list(&self, suffix: &str) -> Value {
-        let answer = reference(&name(self.served, self.served.list_kind));
-        self.operation("list", "list", suffix, &LIST, None, answer)
-    }
-
-    /// The operations on one object or one of its subresources.
-    fn item(&self, subresource: &str, model: String) -> Vec<(&'static str, Value)> {
-        let model = reference(&model);
-        let mut out = Vec::new();
-        if self.may("get") {
-            out.push(("get", self.operation("read", "get", subresource, &[], None, model.clone())));
-        }
-        if self.may("update") {
-            let body = body(&["application/json", "application/yaml"], model.clone());
-            out.push((
-                "put",
-                self.operation("replace", "put", subresource, &WRITE, Some(body), model.clone()),
-            ));
-        }
-        if self.may("patch") {
-            let mut types = vec![
-                "application/apply-patch+yaml",
-                "application/json-patch+json",
-                "application/merge-patch+json",
-            ];
-            // Clients ask here whether they may send one; custom resources take none.
-            if self.served.is_builtin() {
-                types.push("application/strategic-merge-patch+json");
-            }
-            let body = body(&types, meta("Patch"));
-            out.push(("patch", self.operation("patch", "patch", subresource, &PATCH, Some(body), model)));
-        }
-        if self.may("delete") && subresource.is_empty() {
-            let body = body(&["application/json", "application/yaml"], meta("DeleteOptions"));
-            out.push(("delete", self.operation("delete", "delete", "", &DELETE, Some(body), meta("Status"))));
-        }
-        out
-    }
-
-    fn operation(
-        &self,
-        verb: &str,
-        action: &str,
-        suffix: &str,
-        parameters: &[&str],
-        body: Option<Value>,
-        answer: Value,
-    ) -> Value {
-        let served = self.served;
-        let scope = if served.namespaced && suffix != "ForAllNamespaces" { "Namespaced" } else { "" };
-        let group = if served.group.is_empty() { "core" } else { served.group };
-        let id = format!("{verb}{}{}{scope}{}{suffix}", camel(group), camel(served.version), served.kind);
-        let content = json!({"application/json": {"schema": answer}, "application/yaml": {"schema": answer}});
-        let mut operation = json!({
-            "operationId": id,
-            "tags": [format!("{}_{}", group.replace('.', "_"), served.version)],
-            "parameters": parameters.iter().map(|p| query(p)).collect::<Vec<_>>(),
-            "responses": {
-                "200": {"description": "OK", "content": content},
-                "401": {"description": "Unauthorized"},
-            },
-            "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": served.gvk(),
-        });
-        if let Some(body) = body {
-            operation["requestBody"] = body;
-        }
-        operation
-    }
-}
-
-fn body(types: &[&str], schema: Value) -> Value {
-    let content: Map<String, Value> =
-        types.iter().map(|t| ((*t).to_owned(), json!({"schema": schema}))).collect();
-    json!({"required": true, "content": content})
-}
-
-/// `berth.dev` → `BerthDev`.
-fn camel(text: &str) -> String {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
-    words
-        .map(|word| {
-            let mut chars = word.chars();
-            chars.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(chars).collect::<String>()
-        })
-        .collect()
+    operation
 }

@@ -1,21 +1,20 @@
-//! Paths below `/api/v1` and `/apis/GROUP/VERSION`, and what the server serves there.
+//! Paths below `/api/v1` and `/apis/GROUP/VERSION`, and their resolution to resources.
 
 use std::sync::Arc;
 
+use berth_apimachinery::error::{ApiError, Result, Subject};
 use http::Method;
 
 use crate::catalog::Served;
-use crate::error::{ApiError, Result, Subject};
 use crate::resource::Resource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sub {
     None,
     Status,
-    Scale,
     /// Namespaces only: the last step of their deletion.
     Finalize,
-    /// ServiceAccounts only: asking for a token.
+    /// ServiceAccounts only: requests a token.
     Token,
 }
 
@@ -24,24 +23,23 @@ impl Sub {
         match self {
             Self::None => "",
             Self::Status => "status",
-            Self::Scale => "scale",
             Self::Finalize => "finalize",
             Self::Token => "token",
         }
     }
 
-    /// The verbs it is served with; of a resource itself those are its own.
+    /// The verbs of the subresource; `None` for the resource itself, which has its own.
     fn verbs(self) -> Option<&'static [&'static str]> {
         match self {
             Self::None => None,
-            Self::Status | Self::Scale => Some(&["get", "patch", "update"]),
+            Self::Status => Some(&["get", "patch", "update"]),
             Self::Finalize => Some(&["update"]),
             Self::Token => Some(&["create"]),
         }
     }
 }
 
-/// A resource, or one object of it, or one side of that object.
+/// A resource, or one object of it, or a subresource of that object.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) resource: Arc<Resource>,
@@ -53,7 +51,7 @@ pub(crate) struct Target {
     pub(crate) sub: Sub,
 }
 
-/// A path below `/api/v1` or `/apis/GROUP/VERSION`, not yet looked up: it may name what there is not.
+/// A path below `/api/v1` or `/apis/GROUP/VERSION` before lookup: its resource may not exist.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResourcePath {
     pub(crate) group: String,
@@ -62,12 +60,12 @@ pub(crate) struct ResourcePath {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) sub: String,
-    /// Whether there is more after the side of the object.
+    /// Whether the path continues after the subresource.
     deeper: bool,
 }
 
 impl ResourcePath {
-    /// `None` if the path is not one of a resource.
+    /// Parses a path; `None` if it is not the path of a resource.
     pub(crate) fn parse(path: &str) -> Option<Self> {
         let decoded: Vec<String> = path.trim_matches('/').split('/').map(decode).collect::<Option<_>>()?;
         let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
@@ -76,7 +74,7 @@ impl ResourcePath {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return None,
         };
-        // `namespaces/x/status` is a side of the namespace, not a resource in it.
+        // `namespaces/x/status` is a subresource of the namespace, not a resource in it.
         let (namespace, rest) = match rest {
             ["namespaces", _, "status" | "finalize", ..] => ("", rest),
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
@@ -95,11 +93,11 @@ impl ResourcePath {
         (!path.plural.is_empty()).then_some(path)
     }
 
-    /// The Kubernetes verb of a request, as access rules name it; empty for a method that is none.
+    /// Returns the Kubernetes verb of a request, as access rules name it; empty if the method has none.
     pub(crate) fn verb(&self, method: &Method, watch: bool) -> &'static str {
         let single = !self.name.is_empty();
         match *method {
-            // Unlike in Kubernetes a single object can be watched at its own path.
+            // Unlike in Kubernetes, a single object can be watched at its own path.
             Method::GET | Method::HEAD if watch && self.sub.is_empty() => "watch",
             Method::GET | Method::HEAD if single => "get",
             Method::GET | Method::HEAD => "list",
@@ -112,10 +110,11 @@ impl ResourcePath {
         }
     }
 
-    /// What is served there.
+    /// Resolves the path to a served target.
     ///
     /// # Errors
-    /// There is no such resource or side of it, it is not where the path says, or it is not served with this verb.
+    /// The resource or subresource does not exist, has another scope than the path, or does not support this
+    /// verb.
     pub(crate) fn resolve(&self, served: &Served, verb: &str) -> Result<Target> {
         let resource = served.find(&self.group, &self.plural).ok_or_else(ApiError::no_such_path)?;
         let version = resource.version(&self.version).ok_or_else(ApiError::no_such_path)?;
@@ -124,7 +123,6 @@ impl ResourcePath {
             _ if self.deeper => None,
             "" => Some(Sub::None),
             "status" if definition.has_status => Some(Sub::Status),
-            "scale" if definition.scale.is_some() => Some(Sub::Scale),
             "finalize" if resource.is("", "namespaces") => Some(Sub::Finalize),
             "token" if resource.is("", "serviceaccounts") => Some(Sub::Token),
             _ => None,
@@ -144,7 +142,7 @@ impl ResourcePath {
         Ok(Target { resource, version, namespace, name, sub })
     }
 
-    /// Objects in namespaces are listed and watched everywhere at once, and nothing else.
+    /// Checks the scope: across all namespaces, namespaced objects can only be listed and watched.
     fn check_place(&self, resource: &Resource, verb: &str) -> Result<()> {
         let in_namespace = !self.namespace.is_empty();
         match (resource.namespaced, in_namespace) {
@@ -179,7 +177,7 @@ impl ResourcePath {
     }
 }
 
-/// Percent-decoding of one path segment; a decoded slash would address something else.
+/// Percent-decodes one path segment; a decoded slash would address another object and is refused.
 pub(crate) fn decode(segment: &str) -> Option<String> {
     percent_decoded(segment).filter(|text| !text.contains(['/', '\0']))
 }

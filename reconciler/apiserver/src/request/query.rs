@@ -1,13 +1,12 @@
-//! The query of a request as pairs, read as leniently as Kubernetes does: what is not well encoded is passed over.
+//! The query of a request as pairs, parsed as leniently as in Kubernetes: invalid encodings are skipped.
 
+use berth_apimachinery::error::{ApiError, Result};
 use http::Uri;
 
-use crate::error::{ApiError, Result};
-
-/// Text a query may have.
+/// The maximum length of a query in bytes.
 const MAX_QUERY: usize = 64 * 1024;
 
-/// Names and values, decoded, in the order they were sent.
+/// Decoded names and values, in the order they were sent.
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
@@ -25,12 +24,17 @@ impl Query {
         Ok(Self(decoded.collect()))
     }
 
-    /// The value of a parameter; of one that stands several times, the first.
+    /// Returns the value of a parameter, the first if there are several.
     pub(crate) fn first(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Each parameter once, with its first value.
+    /// All values of a parameter.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns each parameter once, with its first value.
     pub(super) fn firsts(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_first = |at: usize, name: &str| self.0[..at].iter().all(|(key, _)| key != name);
         self.0
@@ -45,21 +49,15 @@ fn decode(text: &str) -> Option<String> {
     super::path::percent_decoded(&text.replace('+', " "))
 }
 
-/// A flag is set unless it says that it is not.
+/// Whether a flag is set: any value but `0` and `false` counts.
 pub(super) fn flag(value: &str) -> bool {
     value != "0" && !value.eq_ignore_ascii_case("false")
 }
 
-/// A whole number.
+/// Parses a whole number.
 pub(super) fn number(value: &str) -> Result<i64> {
-    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-    value.parse().map_err(|error: std::num::ParseIntError| {
-        let why = match error.kind() {
-            PosOverflow | NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        ApiError::bad_request(format!("strconv.ParseInt: parsing {}: {why}", crate::schema::quote(value)))
-    })
+    let quoted = berth_apimachinery::schema::quote(value);
+    value.parse().map_err(|_| ApiError::bad_request(format!("{quoted} is not a whole number of 64 bits")))
 }
 
 #[cfg(test)]
@@ -83,12 +81,7 @@ mod tests {
     fn flags_and_numbers_are_read_as_go_reads_them() {
         assert!(flag("") && flag("x") && flag("true") && !flag("0") && !flag("False"));
         assert_eq!(number("-5").unwrap(), -5);
-        let why = |value: &str| number(value).unwrap_err().message;
-        assert_eq!(why("x"), "strconv.ParseInt: parsing \"x\": invalid syntax");
-        assert_eq!(why(""), "strconv.ParseInt: parsing \"\": invalid syntax");
-        assert_eq!(
-            why("99999999999999999999"),
-            "strconv.ParseInt: parsing \"99999999999999999999\": value out of range"
-        );
+        assert_eq!(number("x").unwrap_err().message, "\"x\" is not a whole number of 64 bits");
+        assert!(number("").is_err() && number("99999999999999999999").is_err());
     }
 }

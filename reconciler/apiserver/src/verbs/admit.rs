@@ -1,15 +1,15 @@
-//! Asking the admission policies, and recording who owns which fields.
+//! Evaluation of the admission policies, and recording of field ownership.
 
+use berth_apimachinery::fields;
 use serde_json::Value;
 
 use super::{ApiError, Call, Result};
 use crate::admission::{self, Operation};
 use crate::authorize;
-use crate::fields;
 use crate::request::Sub;
 
 impl Call {
-    /// Asks the policies in force. The objects are as this version serves them.
+    /// Evaluates the policies in force. The objects are in the form of this version.
     pub(super) fn admit(
         &mut self,
         operation: Operation,
@@ -17,7 +17,7 @@ impl Call {
         old: Option<&Value>,
     ) -> Result<()> {
         if let Some(object) = object {
-            authorize::check_escalation(&self.core, &self.who, self.resource(), object, old)?;
+            authorize::check_escalation(&self.core.access, &self.who, self.resource(), object, old)?;
         }
         let policies = self.core.policies();
         if policies.is_empty() {
@@ -31,9 +31,9 @@ impl Call {
             groups: self.who.groups.clone(),
             extra: self.who.extra(),
         };
-        // A namespace is in itself, as in Kubernetes.
+        // A namespace counts as inside itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
-        // Of many that are deleted at once policies are told no name.
+        // In the deletion of a collection policies receive no name.
         let name = if self.verb == "deletecollection" { "" } else { self.target.name.as_str() };
         let request = admission::Request {
             operation,
@@ -56,8 +56,33 @@ impl Call {
                 self.warnings.extend(warnings);
                 Ok(())
             }
-            Err(denied) => Err(ApiError::denied(self.subject(&denied.name), &denied)),
+            Err(denied) => Err(ApiError::denied(
+                self.subject(&denied.name),
+                (denied.code, &denied.reason),
+                &denied.status_message,
+                &denied.message,
+            )),
         }
+    }
+
+    /// Refuses to create through another verb (apply to a missing object) without the permission to create.
+    pub(super) fn may_create(&self) -> Result<()> {
+        if self.verb == "create" {
+            return Ok(());
+        }
+        let resource = self.resource();
+        // A namespace counts as inside itself, as in Kubernetes.
+        let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
+        let wanted = authorize::Attributes {
+            verb: "create",
+            group: &resource.group,
+            resource: &resource.plural,
+            subresource: self.target.sub.name(),
+            namespace: place,
+            name: &self.target.name,
+            path: "",
+        };
+        authorize::check(&self.core.access, &self.who, &wanted)
     }
 
     pub(super) fn own_created(&self, object: Value) -> Result<Value> {
@@ -74,18 +99,14 @@ impl Call {
             manager: self.manager(),
             subresource: self.subresource().map(str::to_owned),
             api_version: self.resource().api_version(self.target.version),
-            // As in Kubernetes nobody knows when something was scaled.
-            now: match self.target.sub {
-                Sub::Scale => String::new(),
-                _ => crate::clock::seconds(self.core.clock.now()),
-            },
+            now: berth_apimachinery::time::seconds(self.core.clock.now()),
             reset: self.reset(),
         };
         fields::track_update(before, &mut object, &options, &self.version().schema);
         Ok(object)
     }
 
-    /// What a write through this side of the object cannot touch.
+    /// Returns the fields that a write through this subresource cannot change.
     pub(super) fn reset(&self) -> fields::Reset {
         match self.target.sub {
             Sub::Status if self.verb != "apply" => fields::Reset::Spec,

@@ -1,21 +1,22 @@
 //! Creating an object.
 
+use berth_apimachinery::meta;
+use berth_apimachinery::time::seconds;
+use berth_store::{Action, Expect, Key, WriteError};
 use http::StatusCode;
 use serde_json::Value;
 
-use super::update::Source;
+use super::source::Source;
 use super::{Answer, ApiError, Call, Result};
 use crate::admission::Operation;
 use crate::catalog::definition;
-use crate::clock::seconds;
 use crate::core::Core;
-use crate::meta;
 use crate::request::Sub;
-use crate::store::{Action, Expect, Key, WriteError};
+use crate::store_error::of_write;
 
-/// Tries for a free generated name.
+/// The number of attempts to find a free generated name.
 const NAME_ATTEMPTS: usize = 8;
-/// Letters a generated name keeps of its prefix.
+/// The number of letters of its prefix that a generated name keeps.
 const MAX_PREFIX: usize = 58;
 
 impl Call {
@@ -38,7 +39,7 @@ impl Call {
         }
     }
 
-    /// Settles the name; whether it was generated.
+    /// Determines the name; returns whether it was generated.
     fn take_name(&mut self, object: &mut Value) -> Result<bool> {
         let has =
             |object: &Value, member: &str| object["metadata"][member].as_str().is_some_and(|s| !s.is_empty());
@@ -68,7 +69,7 @@ impl Call {
         self.finish_create(object).await
     }
 
-    /// What is stored of a new object, before ownership is recorded.
+    /// Builds the state to store of a new object, before ownership is recorded.
     pub(super) fn prepare_new(&mut self, mut object: Value, source: Source) -> Result<Value> {
         self.place(&mut object)?;
         let resource = std::sync::Arc::clone(&self.target.resource);
@@ -99,7 +100,7 @@ impl Call {
         Ok(object)
     }
 
-    /// Puts the object into the request's namespace.
+    /// Sets the object's namespace to that of the request.
     fn place(&self, object: &mut Value) -> Result<()> {
         let namespace = self.target.namespace.as_str();
         let metadata = meta::of(object);
@@ -120,14 +121,15 @@ impl Call {
         Ok(())
     }
 
-    /// Validates, admits and stores a new object that is complete.
+    /// Validates, admits and stores a complete new object.
     pub(super) async fn finish_create(&mut self, mut object: Value) -> Result<Answer> {
         crate::builtin::begin(self.resource(), &mut object);
         for _ in 0..super::ATTEMPTS {
             let guards = self.guards()?;
             self.validate(&object, None)?;
+            self.may_create()?;
             self.admit(Operation::Create, Some(&object), None)?;
-            // As in Kubernetes what is wrong with an object is told before that its name is taken.
+            // As in Kubernetes, the errors of an object are reported before the conflict of its name.
             if let Some(there) = self.core.store.get(&self.key()) {
                 let subject = self.subject(&self.target.name);
                 return Err(if there.facts.deleting {
@@ -136,22 +138,22 @@ impl Call {
                     ApiError::already_exists(subject)
                 });
             }
-            crate::schema::whole_numbers(&mut object);
+            berth_apimachinery::schema::whole_numbers(&mut object);
             let encoded = Core::encode(self.resource(), &object)?;
             if self.options.dry_run {
                 return Ok(Answer::of_value(StatusCode::CREATED, &object));
             }
             match self.commit(Expect::Absent, Action::Put(encoded), guards).await {
                 Ok(entry) => return Ok(self.answer(StatusCode::CREATED, &entry)),
-                // Either the name was taken just now, or the namespace or definition changed: look again.
+                // Either the name was taken in the meantime, or the namespace or definition changed: retry.
                 Err(WriteError::Conflict) => {}
-                Err(error) => return Err(ApiError::of_write(&error)),
+                Err(error) => return Err(of_write(&error)),
             }
         }
         Err(ApiError::too_many_requests("the namespace or definition keeps changing"))
     }
 
-    /// What must not change while the object is written: its namespace and its definition.
+    /// Returns the keys that must not change during the write: its namespace and its definition.
     fn guards(&self) -> Result<Vec<(Key, u64)>> {
         let mut guards = Vec::new();
         if self.resource().namespaced {

@@ -1,20 +1,21 @@
-//! Deleting objects: at once, or by marking them until their finalizers are gone.
+//! Deletion of objects: immediate, or by a mark until their finalizers are gone.
 
+use berth_apimachinery::meta;
+use berth_apimachinery::time::seconds;
+use berth_store::{Action, Entry, Expect, WriteError};
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::update::is_released;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result, Subject};
 use crate::admission::Operation;
-use crate::clock::seconds;
 use crate::core::Core;
-use crate::meta;
 use crate::request::{Propagation, Sub};
-use crate::store::{Action, Entry, Expect, WriteError};
+use crate::store_error::of_write;
 
 pub(crate) const ORPHAN: &str = "orphan";
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// Namespaces without which nothing works.
+/// Namespaces that cannot be deleted because clients and the server depend on them.
 const KEPT: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 impl Call {
@@ -49,7 +50,7 @@ impl Call {
                 Ok(entry) if gone => return Ok(self.deleted(live, entry.revision)),
                 Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
                 Err(WriteError::Conflict) => {}
-                Err(error) => return Err(ApiError::of_write(&error)),
+                Err(error) => return Err(of_write(&error)),
             }
         }
         Err(ApiError::modified(self.subject(&self.target.name)))
@@ -57,7 +58,7 @@ impl Call {
 
     fn check_preconditions(&self, entry: &Entry) -> Result<()> {
         let resource = self.resource();
-        // In Kubernetes this refusal names the kind where others name the resource.
+        // In Kubernetes this refusal names the kind; others name the resource.
         let subject = Subject { group: &resource.group, kind: &resource.kind, name: &self.target.name };
         let check = |what: &str, wanted: &Option<String>, found: &str, since: &str| match wanted {
             Some(wanted) if wanted != found => {
@@ -74,7 +75,7 @@ impl Call {
         check("ResourceVersion", &self.options.precondition_revision, &revision, "modified")
     }
 
-    /// The object as it is while it is being deleted.
+    /// Returns the object marked as being deleted.
     fn marked(&self, live: &Value) -> Value {
         let resource = self.resource();
         let mut object = live.clone();
@@ -105,7 +106,7 @@ impl Call {
         object
     }
 
-    /// Of what was deleted Kubernetes answers that it was, of a ServiceAccount also what.
+    /// Builds the response to a deletion. Kubernetes returns a Status, but for a ServiceAccount the object.
     fn deleted(&self, mut live: Value, revision: u64) -> Answer {
         if !self.resource().is("", "serviceaccounts") {
             return self.success(&live);
@@ -127,7 +128,7 @@ impl Call {
         Answer { is_object: false, ..Answer::of_value(StatusCode::OK, &status) }
     }
 
-    /// Deletes every object the selectors and the namespace cover; answers with the list of them.
+    /// Deletes every object that the selectors and the namespace cover; returns the list of them.
     pub(crate) async fn delete_collection(&mut self) -> Result<super::Page> {
         let page = self.list().await?;
         for entry in &page.entries {
@@ -143,7 +144,7 @@ impl Call {
     }
 }
 
-/// `None` leaves the finalizer as it is.
+/// Adds or removes a finalizer; `None` leaves it unchanged.
 fn set_finalizer(metadata: &mut serde_json::Map<String, Value>, finalizer: &str, wanted: Option<bool>) {
     let Some(wanted) = wanted else { return };
     let list = metadata.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));

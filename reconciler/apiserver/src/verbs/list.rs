@@ -4,24 +4,26 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_apimachinery::selector::Selector;
+use berth_store::{Entry, ReadError, Store};
 use serde_json::json;
 
 use super::{ApiError, Call, Result};
 use crate::resource::Resource;
-use crate::selector::Selector;
-use crate::store::{Entry, ReadError, Store};
+use crate::selection;
+use crate::store_error::of_read;
 
-/// What one list request answers.
+/// The result of one list request.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) entries: Vec<Arc<Entry>>,
     pub(crate) revision: u64,
     pub(crate) continue_token: Option<String>,
-    /// Objects after this page, known only without selectors.
+    /// The number of objects after this page, known only without selectors.
     pub(crate) remaining: Option<usize>,
 }
 
-/// Where a page starts: after this object, at this revision.
+/// The start of a page: after this object, at this revision.
 struct Continue {
     revision: u64,
     namespace: String,
@@ -40,7 +42,7 @@ impl Continue {
     }
 }
 
-/// Parses a revision; empty is none.
+/// Parses a revision; empty is `None`.
 pub(super) fn parse_revision(text: &str) -> Result<Option<u64>> {
     use std::num::IntErrorKind::PosOverflow;
     if text.is_empty() {
@@ -48,37 +50,39 @@ pub(super) fn parse_revision(text: &str) -> Result<Option<u64>> {
     }
     text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
         let why = if *error.kind() == PosOverflow { "value out of range" } else { "invalid syntax" };
-        let text = crate::schema::quote(text);
+        let text = berth_apimachinery::schema::quote(text);
         ApiError::bad_request(format!(
             "invalid resource version: resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {why}"
         ))
     })
 }
 
-/// A read "not older than" a revision waits for nothing here: what has happened is visible.
+/// Checks that a revision is not in the future. A read "not older than" a revision never waits: all past
+/// writes are visible.
 pub(super) fn check_not_future(store: &Store, revision: &str) -> Result<()> {
     let current = store.state().revision;
     match parse_revision(revision)? {
-        Some(requested) if requested > current => Err(ReadError::Future { requested, current }.into()),
+        Some(requested) if requested > current => Err(of_read(ReadError::Future { requested, current })),
         _ => Ok(()),
     }
 }
 
-/// Why objects cannot be selected by a field: kinds without any fields of their own say which two all have.
+/// Returns why objects cannot be selected by a field: kinds without fields of their own name the two that all
+/// have.
 fn unselectable(resource: &Resource, field: &str) -> String {
     if resource.is_custom() || !resource.fields.is_empty() {
         return format!("field label not supported: {field}");
     }
     format!(
         "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
-        crate::schema::quote(field)
+        berth_apimachinery::schema::quote(field)
     )
 }
 
 impl Call {
     pub(super) fn selector(&self) -> Result<Selector> {
         let resource = Arc::clone(&self.target.resource);
-        // `events.k8s.io` names the object an event is about otherwise; both names select.
+        // `events.k8s.io` uses another name for the object of an event; both names are accepted.
         let fields = self.options.field_selector.replace("regarding.", "involvedObject.");
         Selector::parse(&self.options.label_selector, &fields, |field| {
             let known = resource.fields.iter().any(|path| &*path.name == field);
@@ -98,7 +102,8 @@ impl Call {
             }
         };
         let exact = match self.options.resource_version_match.as_str() {
-            // As in the first Kubernetes with pages: one asked for at a revision is of that revision.
+            // As in the first Kubernetes with pagination: a page requested at a revision is of exactly that
+            // revision.
             "" if self.options.limit > 0 && token.is_none() => {
                 parse_revision(&self.options.resource_version)?.filter(|revision| *revision > 0)
             }
@@ -115,7 +120,7 @@ impl Call {
         let unchanged = |revision: u64| self.core.store.state().changed(resource) <= revision;
         match wanted {
             Some(revision) if !unchanged(revision) => {
-                let entries = self.core.store.list_at(resource, revision).await?;
+                let entries = self.core.store.list_at(resource, revision).await.map_err(of_read)?;
                 let namespace = self.target.namespace.as_str();
                 let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
                 let in_page = |entry: &&Arc<Entry>| {
@@ -127,7 +132,7 @@ impl Call {
             _ => {
                 let state = self.core.store.state();
                 if let Some(requested) = wanted.filter(|requested| *requested > state.revision) {
-                    return Err(ReadError::Future { requested, current: state.revision }.into());
+                    return Err(of_read(ReadError::Future { requested, current: state.revision }));
                 }
                 let namespace = Some(self.target.namespace.as_str()).filter(|n| !n.is_empty());
                 let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
@@ -145,7 +150,8 @@ impl Call {
             ));
         }
         let mut wrong = Vec::new();
-        let mut forbid = |why: &str| wrong.push(crate::meta::forbidden("resourceVersionMatch", why));
+        let mut forbid =
+            |why: &str| wrong.push(berth_apimachinery::meta::forbidden("resourceVersionMatch", why));
         if !matching.is_empty() && revision.is_empty() {
             forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
         }
@@ -156,8 +162,10 @@ impl Call {
             forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
         }
         if self.options.send_initial_events.is_some() {
-            wrong
-                .push(crate::meta::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+            wrong.push(berth_apimachinery::meta::forbidden(
+                "sendInitialEvents",
+                "sendInitialEvents is forbidden for list",
+            ));
         }
         if !wrong.is_empty() {
             return Err(self.options.refused(&wrong));
@@ -172,7 +180,7 @@ impl Call {
         selector: &Selector,
     ) -> Page {
         let limit = if self.options.limit == 0 { usize::MAX } else { self.options.limit };
-        let mut rest = candidates.filter(|entry| selector.matches(entry));
+        let mut rest = candidates.filter(|entry| selection::matches(selector, entry));
         let entries: Vec<_> = rest.by_ref().take(limit).cloned().collect();
         let next = if entries.len() == limit { rest.next() } else { None };
         let Some(last) = entries.last().filter(|_| next.is_some()) else {

@@ -1,28 +1,28 @@
-//! `serviceaccounts/NAME/token`: making a token for a ServiceAccount. Nothing is stored of it.
+//! `serviceaccounts/NAME/token`: issues a token for a ServiceAccount. The server stores nothing of it.
 
+use berth_apimachinery::error::Subject;
+use berth_apimachinery::meta;
+use berth_apimachinery::schema::FieldError;
+use berth_apimachinery::time::seconds;
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{Answer, ApiError, Call, Result};
 use crate::builtin::decode::unreadable;
-use crate::clock::seconds;
-use crate::error::Subject;
-use crate::meta;
-use crate::schema::FieldError;
 use crate::service_account::{Claims, ISSUER};
 
-/// Seconds, as in Kubernetes.
+/// Lifetimes in seconds, as in Kubernetes.
 const DEFAULT_LIFE: i64 = 3600;
 const SHORTEST_LIFE: i64 = 600;
 const LONGEST_LIFE: i64 = 1 << 32;
-/// Audiences one token may be for.
+/// The maximum number of audiences of one token.
 const MAX_AUDIENCES: usize = 16;
 
 impl Call {
-    /// Answers a body that says it is a `TokenRequest`, or leaves that open.
+    /// Answers a body that is a `TokenRequest`, declared or not.
     pub(crate) fn create_token(&mut self, mut request: Value) -> Result<Answer> {
         self.accept_side("authentication.k8s.io", "TokenRequest", &mut request)
-            .map_err(|why| unreadable("TokenRequest", &why))?;
+            .map_err(|why| unreadable("TokenRequest", "v1", &why))?;
         let account = self.existing()?;
         let now = self.core.clock.now();
         let life = life(&request["spec"]["expirationSeconds"]).map_err(|e| self.unfit(&[e]))?;
@@ -41,7 +41,7 @@ impl Call {
         let token = if self.options.dry_run {
             String::new()
         } else {
-            self.core.signing.sign(&claims).map_err(ApiError::internal)?
+            self.core.tokens.accounts.signing.sign(&claims).map_err(ApiError::internal)?
         };
         request["kind"] = "TokenRequest".into();
         request["apiVersion"] = "authentication.k8s.io/v1".into();
@@ -78,7 +78,7 @@ impl Call {
         Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
 
-    /// Name and uid of the Secret the token is to live with.
+    /// Returns the name and uid of the Secret to which the token is bound.
     fn bound(&self, reference: &Value) -> Result<Option<(String, String)>> {
         if reference.is_null() {
             return Ok(None);
@@ -90,7 +90,7 @@ impl Call {
             return Err(ApiError::bad_request(why));
         }
         let subject = Subject { group: "", kind: "secrets", name: text("name") };
-        let key = crate::store::Key::new(&self.core.secrets, &self.target.namespace, text("name"));
+        let key = berth_store::Key::new(&self.core.secrets, &self.target.namespace, text("name"));
         let secret = self.core.store.get(&key).ok_or_else(|| ApiError::not_found(subject))?;
         let uid = secret.facts.uid.to_string();
         if !text("uid").is_empty() && text("uid") != uid {

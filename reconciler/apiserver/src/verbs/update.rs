@@ -2,32 +2,21 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::meta;
+use berth_store::{Action, Entry, Expect, WriteError};
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::source::Source;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
 use crate::admission::Operation;
 use crate::core::Core;
-use crate::meta;
 use crate::request::Sub;
-use crate::store::{Action, Entry, Expect, WriteError};
-
-/// Where a new state came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    /// A whole object: what changed becomes its manager's.
-    Update,
-    /// A patch of what is there: the same, but no object that somebody took for another.
-    Patch,
-    /// Server-side apply: ownership is already in it.
-    Apply,
-}
+use crate::store_error::of_write;
 
 impl Call {
+    /// Replaces the object, or its status.
     pub(crate) async fn update(&mut self, mut object: Value) -> Result<Answer> {
-        if self.target.sub == Sub::Scale {
-            return super::scale::update(self, object).await;
-        }
         self.accept(&mut object)?;
         self.check_name(&object)?;
         let unconditional = object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty);
@@ -35,13 +24,13 @@ impl Call {
             let why = "must be specified for an update";
             let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
             self.existing()?;
-            // In Kubernetes this refusal names the resource where others name the kind.
+            // In Kubernetes this refusal names the resource; others name the kind.
             return Err(ApiError::invalid(self.subject(&self.target.name), &[error]));
         }
         self.change(Source::Update, move |_, _| Ok(object.clone())).await
     }
 
-    /// What is sent must have the name it is sent to.
+    /// Checks that the object has the name in the URL.
     pub(super) fn check_name(&self, object: &Value) -> Result<()> {
         let sent = object["metadata"]["name"].as_str().unwrap_or_default();
         if sent.is_empty() {
@@ -60,7 +49,7 @@ impl Call {
         Ok(())
     }
 
-    /// Gives the live object a new state, starting over when somebody else wrote in between.
+    /// Gives the live object a new state, retrying when another client writes in between.
     pub(super) async fn change(
         &mut self,
         source: Source,
@@ -74,14 +63,14 @@ impl Call {
             self.check_identity(source, &live, &new)?;
             match self.replace(source, &entry, &live, new).await? {
                 Some(answer) => return Ok(answer),
-                // The next attempt says the same again; one that names a revision fails there.
+                // The next attempt repeats the warnings; an update that names a revision fails there.
                 None => self.warnings.truncate(warnings),
             }
         }
         Err(ApiError::modified(self.subject(&self.target.name)))
     }
 
-    /// The new state must be meant for this very object, and for this revision if it names one.
+    /// Checks that the new state is for the same object (by uid), and for this revision if it names one.
     fn check_identity(&self, source: Source, live: &Value, whole: &Value) -> Result<()> {
         let (old, new) = (&live["metadata"], &whole["metadata"]);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -90,7 +79,7 @@ impl Call {
         let other_uid = !uid.is_empty() && uid != text(&old["uid"]);
         if other_uid && source != Source::Update {
             let error = meta::invalid("metadata.uid", &uid.into(), "field is immutable");
-            // Kubernetes finds it as a custom resource and as an object.
+            // Kubernetes reports it twice: for the custom resource and for the object.
             let found = if self.resource().is_custom() { vec![error.clone(), error] } else { vec![error] };
             return Err(self.invalid(whole, &found));
         }
@@ -119,7 +108,7 @@ impl Call {
         Ok(())
     }
 
-    /// Stores the new state; `None` if the live object changed meanwhile.
+    /// Stores the new state; `None` if the live object changed in the meantime.
     async fn replace(
         &mut self,
         source: Source,
@@ -129,7 +118,8 @@ impl Call {
     ) -> Result<Option<Answer>> {
         let mut new = match source {
             Source::Apply => self.prepare_changed(live, new, source)?,
-            // Of what is sent to a side the rest is owned before it is dropped, and of a namespace what it is finalized by.
+            // In a subresource write, ownership of the other fields is recorded before they are dropped;
+            // likewise for the finalizers of a namespace.
             _ if self.target.sub == Sub::Status || self.resource().is("", "namespaces") => {
                 let owned = self.own_updated(live, new)?;
                 self.prepare_changed(live, owned, source)?
@@ -144,7 +134,7 @@ impl Call {
         }
         self.validate(&new, Some(live))?;
         self.admit(Operation::Update, Some(&new), Some(live))?;
-        crate::schema::whole_numbers(&mut new);
+        berth_apimachinery::schema::whole_numbers(&mut new);
         let action = if is_released(&new, self.resource().is("", "namespaces")) {
             Action::Delete
         } else {
@@ -156,22 +146,22 @@ impl Call {
         let deleted = matches!(action, Action::Delete);
         let expect = Expect::Revision(entry.revision);
         match self.commit(expect, action, Vec::new()).await {
-            // Its last state was never stored: it is answered under the revision it replaced.
+            // The last state was never stored: the response carries the revision that it replaced.
             Ok(_) if deleted => Ok(Some(shown(new, live))),
             Ok(entry) => Ok(Some(self.answer(StatusCode::OK, &entry))),
             Err(WriteError::Conflict) => Ok(None),
-            Err(error) => Err(ApiError::of_write(&error)),
+            Err(error) => Err(of_write(&error)),
         }
     }
 
-    /// What is stored of a changed object, before ownership is recorded.
+    /// Builds the state to store of a changed object, before ownership is recorded.
     fn prepare_changed(&self, live: &Value, mut new: Value, source: Source) -> Result<Value> {
         let resource = Arc::clone(&self.target.resource);
         meta::keep_system_fields(&mut new, live);
         match self.target.sub {
             Sub::Status => new = status_of(live, new),
             Sub::Finalize => new = finalizers_of(live, new),
-            Sub::None | Sub::Scale | Sub::Token => {}
+            Sub::None | Sub::Token => {}
         }
         if self.target.sub == Sub::None && self.version().has_status {
             copy_member(&mut new, live, "status");
@@ -192,14 +182,15 @@ impl Call {
     }
 }
 
-/// A state that was not stored, as the answer to who asked for it.
+/// Returns a state that was not stored as the response.
 pub(super) fn shown(mut state: Value, live: &Value) -> Answer {
     state["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
     Answer::of_value(StatusCode::OK, &state)
 }
 
 impl Call {
-    /// Defaults of a custom resource. Only what is sent whole may have nulls that mean nothing.
+    /// Sets the defaults of a custom resource. Only in an object that is sent whole may nulls count as
+    /// absent.
     pub(super) fn fill_in(&self, source: Source, object: &mut Value) {
         let schema = &self.version().schema;
         match source {
@@ -209,7 +200,7 @@ impl Call {
     }
 }
 
-/// Whether an object that is being deleted has nothing left that holds it.
+/// Whether an object that is being deleted has no finalizers left.
 pub(super) fn is_released(object: &Value, is_namespace: bool) -> bool {
     let metadata = &object["metadata"];
     let held = metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
@@ -225,14 +216,14 @@ fn copy_member(to: &mut Value, from: &Value, member: &str) {
     };
 }
 
-/// The live object with the new status, and the managers the request sent.
+/// Returns the live object with the new status, and with the managers that the request sent.
 fn status_of(live: &Value, mut new: Value) -> Value {
     let mut object = with_managers(live, &mut new);
     copy_member(&mut object, &new, "status");
     object
 }
 
-/// The live object with the managers of the new one, which loses them.
+/// Returns the live object with the managers of the new one; removes them from the new one.
 fn with_managers(live: &Value, new: &mut Value) -> Value {
     let mut object = live.clone();
     let managers = meta::of(new).shift_remove("managedFields");
@@ -245,7 +236,7 @@ fn with_managers(live: &Value, new: &mut Value) -> Value {
     object
 }
 
-/// The live namespace with the finalizers of the new one.
+/// Returns the live namespace with the finalizers of the new one.
 fn finalizers_of(live: &Value, mut new: Value) -> Value {
     let mut object = with_managers(live, &mut new);
     let finalizers = new["spec"]["finalizers"].as_array().filter(|finalizers| !finalizers.is_empty());

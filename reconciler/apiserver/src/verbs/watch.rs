@@ -1,4 +1,4 @@
-//! Watching: the events of a collection from a revision on, as frames of newline-delimited JSON.
+//! Watch: the events of a collection from a given revision on, as frames of newline-delimited JSON.
 //!
 //! ```text
 //! initial objects ─▶ initial-events-end bookmark ─▶ backlog ─▶ live events … ─▶ deadline, 410, or shutdown
@@ -8,47 +8,53 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::meta::{field_error, forbidden};
+use berth_apimachinery::schema::ErrorKind;
+use berth_apimachinery::selector::Selector;
+use berth_store::{Change, Entry, Event, Subscription, with_revision};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use super::list::parse_revision;
 use super::{ApiError, Call, Result};
+use crate::authenticate::Credential;
 use crate::core::{Core, is_served_as_stored};
-use crate::meta::{field_error, forbidden};
 use crate::request::Target;
-use crate::schema::ErrorKind;
-use crate::selector::Selector;
-use crate::store::{Change, Entry, Event, Subscription, with_revision};
+use crate::selection;
+use crate::store_error::of_read;
 
-/// Without `timeoutSeconds`. Clients watch again from where they were.
+/// The timeout of a watch without `timeoutSeconds`. Clients resume from their last revision.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(290);
-/// Longer wishes are cut to this.
+/// The upper limit of `timeoutSeconds`; longer values are reduced to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How often a watcher who wants bookmarks gets one.
+/// The bookmark interval of a watcher that requested bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// What is at hand goes out together, up to about so many bytes: a watcher that lags catches up at less cost to both sides.
+/// The approximate number of bytes of pending frames that are sent together: batching makes it cheaper for
+/// client and server when a lagging watcher catches up.
 const TOGETHER: usize = 32 << 10;
-/// Where many watch the same, a watcher that was just told something is told the next together with what follows within
-/// this long for each who watches: to wake a thousand clients for every event costs them and the server more than all
-/// else.
+/// A watcher that has just received an event waits this long, times the number of watchers of the same events,
+/// for further events so that they are sent together: waking a thousand clients for every event costs the
+/// clients and the server more than anything else.
 const GATHER_EACH: Duration = Duration::from_micros(50);
-/// And never longer.
+/// The upper limit of that delay.
 const GATHER_MOST: Duration = Duration::from_millis(50);
-/// Nor at all if it would be shorter: that is as exact as timers are.
+/// Shorter delays are skipped: this is the resolution of the timer.
 const GATHER_LEAST: Duration = Duration::from_millis(1);
-/// Says that every object that existed has been sent.
+/// How often the server checks that the token of a watch is still valid.
+const AUTHENTICATE_EVERY: Duration = Duration::from_secs(30);
+/// The annotation that marks the end of the initial objects.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// How objects are shown inside frames; Tables and metadata-only watchers get other shapes.
+/// The representation of objects inside frames; Tables and metadata-only watchers use other shapes.
 pub(crate) trait WatchFormat: Send + Sync {
     /// The object's JSON in this shape; `first` is true for the first frame of a stream.
     fn object(&self, text: Bytes, first: bool) -> Bytes;
-    /// Whether objects are sent as they are, so that frames can be shared between watchers.
+    /// Whether objects are sent unchanged, so that watchers can share frames.
     fn is_plain(&self) -> bool;
 }
 
-/// One running watch; `next` until it answers `None`.
+/// A running watch; call `next` until it returns `None`.
 pub(crate) struct WatchStream {
     core: Arc<Core>,
     target: Target,
@@ -60,11 +66,13 @@ pub(crate) struct WatchStream {
     /// The revision of the bookmark that ends the initial events.
     initial_end: Option<u64>,
     bookmarks: Option<Interval>,
-    /// The revision the watcher would come back with.
-    told: u64,
-    /// When it was last told of an event.
+    /// The revision from which the watcher would resume.
+    last_sent: u64,
+    /// When the last event was sent.
     told_at: Option<Instant>,
     deadline: Instant,
+    /// The token that the watch was opened with, if any, and the time of its next check.
+    credential: Option<(Credential, Instant)>,
     first: bool,
     done: bool,
 }
@@ -75,7 +83,7 @@ impl std::fmt::Debug for WatchStream {
     }
 }
 
-/// Where a watch starts.
+/// The starting point of a watch.
 struct Start {
     after: Option<u64>,
     with_objects: bool,
@@ -83,7 +91,12 @@ struct Start {
 }
 
 impl Call {
-    pub(crate) async fn watch(&mut self, format: Box<dyn WatchFormat>) -> Result<WatchStream> {
+    /// The watch ends when the token it was opened with, if any, is no longer valid.
+    pub(crate) async fn watch(
+        &mut self,
+        format: Box<dyn WatchFormat>,
+        credential: Option<Credential>,
+    ) -> Result<WatchStream> {
         let mut selector = self.selector()?;
         if !self.target.name.is_empty() {
             selector = selector.and_name(&self.target.name);
@@ -91,11 +104,11 @@ impl Call {
         let start = self.watch_start()?;
         let resource = Arc::clone(&self.target.resource.storage);
         let namespace = Some(self.target.namespace.clone()).filter(|n| !n.is_empty());
-        let first = |state: &crate::store::State| {
+        let first = |state: &berth_store::State| {
             let objects: VecDeque<_> = if start.with_objects {
                 state
                     .list(&resource, namespace.as_deref(), None)
-                    .filter(|e| selector.matches(e))
+                    .filter(|e| selection::matches(&selector, e))
                     .cloned()
                     .collect()
             } else {
@@ -103,8 +116,12 @@ impl Call {
             };
             (objects, state.revision)
         };
-        let subscribed =
-            self.core.store.subscribe(&resource, selector.interest(), start.after, first).await?;
+        let subscribed = self
+            .core
+            .store
+            .subscribe(&resource, selection::interest(&selector), start.after, first)
+            .await
+            .map_err(of_read)?;
         let ((initial, revision), mut subscription) = subscribed;
         let timeout = self.options.timeout_seconds.filter(|seconds| *seconds > 0);
         let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs).min(MAX_TIMEOUT);
@@ -124,9 +141,10 @@ impl Call {
             initial,
             initial_end: start.with_end.then_some(revision),
             bookmarks,
-            told: start.after.unwrap_or_default(),
+            last_sent: start.after.unwrap_or_default(),
             told_at: None,
             deadline: now + timeout,
+            credential: credential.map(|credential| (credential, now + AUTHENTICATE_EVERY)),
             first: true,
             done: false,
         })
@@ -159,7 +177,7 @@ impl Call {
                 let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
                 Err(invalid(forbidden("resourceVersionMatch", why)))
             }
-            // No revision, or 0: what there is, then what happens.
+            // No revision, or 0: the current objects, then the events.
             None => {
                 let after = from.filter(|revision| *revision > 0);
                 Ok(Start { after, with_objects: after.is_none(), with_end: false })
@@ -169,15 +187,25 @@ impl Call {
 }
 
 impl WatchStream {
-    /// The next lines. Never empty; `None` ends the stream.
+    /// Returns the next lines, never empty; `None` ends the stream.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         loop {
+            if self.check_revoked() {
+                return None;
+            }
             if let Some(frame) = self.ready() {
                 return Some(self.with_more(frame));
             }
             if self.done {
                 return None;
             }
+            let check = self.credential.as_ref().map(|(_, at)| *at);
+            let check = async {
+                match check {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             let ticked = async {
                 match &mut self.bookmarks {
                     Some(ticks) => ticks.tick().await,
@@ -194,12 +222,13 @@ impl WatchStream {
                     None => return self.cut_off(),
                 },
                 () = self.core.stopping.cancelled() => self.done = true,
+                () = check => {}
                 () = sleep_until(self.deadline) => if let Some(frame) = self.last_word() {
                     return Some(frame);
                 },
                 _ = ticked => {
                     let revision = self.catch_up();
-                    // Events come first; with some at hand the bookmark is left to the next tick.
+                    // Events come first; while some are pending, the bookmark waits for the next tick.
                     if self.backlog.is_empty() {
                         return Some(self.bookmark(revision, false));
                     }
@@ -208,13 +237,30 @@ impl WatchStream {
         }
     }
 
-    /// Waits a moment for more where many watch the same and this watcher was told something only just now.
+    /// Whether the token is no longer valid. The client restarts the watch with its current token.
+    fn check_revoked(&mut self) -> bool {
+        let now = Instant::now();
+        if let Some((credential, at)) = &mut self.credential
+            && now >= *at
+        {
+            *at = now + AUTHENTICATE_EVERY;
+            self.done |= credential.identity(&self.core.tokens).is_none();
+            return self.done;
+        }
+        false
+    }
+
+    /// Waits briefly for more events if the resource has many watchers and this watcher received an event
+    /// only just now.
     async fn gather(&mut self) {
         let now = Instant::now();
         let last = self.told_at.replace(now);
         let Some(last) = last.filter(|last| now - *last < GATHER_MOST) else { return };
-        let together =
-            self.core.store.state().watchers_beside(&self.target.resource.storage, &self.selector.interest());
+        let together = self
+            .core
+            .store
+            .state()
+            .watchers_beside(&self.target.resource.storage, &selection::interest(&self.selector));
         let until = last + gathering(together);
         if until > now {
             tokio::select! {
@@ -225,7 +271,7 @@ impl WatchStream {
         }
     }
 
-    /// A frame and those that can follow it at once.
+    /// Returns a frame together with the pending frames that can follow it.
     fn with_more(&mut self, first: Bytes) -> Bytes {
         let mut lines = BytesMut::new();
         let mut length = first.len();
@@ -254,23 +300,25 @@ impl WatchStream {
         }
         while let Some(event) = self.backlog.pop_front() {
             if let Some(frame) = self.event(&event) {
-                self.told = event.entry.revision;
+                self.last_sent = event.entry.revision;
                 return Some(frame);
             }
         }
         None
     }
 
-    /// A watcher that takes bookmarks gets one more before its time is over, if it was not told the revision yet: it
-    /// will come back, and whoever watches few objects would otherwise ask for all that was written since its last event.
+    /// Returns a final bookmark for a watcher that requested bookmarks and has not received the current
+    /// revision. The client will resume from it; a watcher of few objects would otherwise request everything
+    /// written since its last event.
     fn last_word(&mut self) -> Option<Bytes> {
         self.done = true;
         let revision = self.catch_up();
-        let news = self.bookmarks.is_some() && self.backlog.is_empty() && revision > self.told;
+        let news = self.bookmarks.is_some() && self.backlog.is_empty() && revision > self.last_sent;
         news.then(|| self.bookmark(revision, false))
     }
 
-    /// Takes every event up to the current revision, which it answers with: a bookmark must not overtake one.
+    /// Takes every event up to the current revision and returns that revision: a bookmark must not overtake
+    /// an event.
     fn catch_up(&mut self) -> u64 {
         let revision = self.core.store.state().revision;
         while let Some(event) = self.subscription.events.try_recv() {
@@ -279,7 +327,7 @@ impl WatchStream {
         revision
     }
 
-    /// The store dropped this watcher: it was too slow, or the server is stopping.
+    /// Ends a watch that the store dropped because the watcher was too slow or the server is stopping.
     fn cut_off(&mut self) -> Option<Bytes> {
         self.done = true;
         if self.core.stopping.is_cancelled() {
@@ -289,14 +337,14 @@ impl WatchStream {
         Some(line("ERROR", &serde_json::to_vec(&status).expect("a JSON value always serializes into memory")))
     }
 
-    /// What this watcher is told of an event: an object that leaves the selection is deleted to it.
+    /// Returns the frame for an event, if any: an object that leaves the selection is sent as deleted.
     fn event(&mut self, event: &Arc<Event>) -> Option<Bytes> {
         let (entry, previous) = (&event.entry, event.previous.as_ref());
         if !self.target.namespace.is_empty() && *entry.key.namespace != *self.target.namespace {
             return None;
         }
-        let before = previous.is_some_and(|previous| self.selector.matches(previous));
-        let now = event.change != Change::Deleted && self.selector.matches(entry);
+        let before = previous.is_some_and(|previous| selection::matches(&self.selector, previous));
+        let now = event.change != Change::Deleted && selection::matches(&self.selector, entry);
         let change = match (before, now) {
             (false, false) => return None,
             (false, true) => Change::Added,
@@ -326,7 +374,7 @@ impl WatchStream {
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
-        self.told = revision;
+        self.last_sent = revision;
         let resource = &self.target.resource;
         let mut object: Value = json!({
             "kind": resource.kind,
@@ -342,13 +390,13 @@ impl WatchStream {
     }
 }
 
-/// How far apart a watcher is told of events that so many watch.
+/// The delay between the frames of a watcher when a resource has this many watchers.
 fn gathering(watchers: usize) -> Duration {
     let gap = GATHER_EACH.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX)).min(GATHER_MOST);
     if gap < GATHER_LEAST { Duration::ZERO } else { gap }
 }
 
-/// The same state under the revision at which it left a selection.
+/// Returns the same state under the revision at which the object left a selection.
 fn relabelled(entry: &Entry, revision: u64) -> Entry {
     Entry {
         key: entry.key.clone(),

@@ -1,28 +1,29 @@
-//! Input whose harm is its size or its depth, which nobody wants to keep as a file.
+//! Inputs that are harmful by their size or depth, too large to keep as files.
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::world::{Ask, BOATS, CRDS, World};
+use crate::fixture::{Ask, BOATS, CRDS, Fixture};
 
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// What bodies may have.
+/// The maximum size of a body.
 const BODY: usize = 3 << 20;
-/// Members of one object and items of its lists: with several times as many it would be too large to be stored.
+/// The number of fields of one object and of items of its lists: with several times as many it would be too
+/// large to be stored.
 const MANY: usize = 5_000;
 
-fn code(world: &mut World, method: Method, path: &str, kind: &str, body: impl Into<Vec<u8>>) -> u16 {
-    world.begin();
-    let reply = world.ask(Ask::new(method, path).body(kind, body)).expect("a request");
-    world.end();
+fn code(fixture: &mut Fixture, method: Method, path: &str, kind: &str, body: impl Into<Vec<u8>>) -> u16 {
+    fixture.begin();
+    let reply = fixture.ask(Ask::new(method, path).body(kind, body)).expect("a request");
+    fixture.end();
     reply.code
 }
 
 #[test]
 fn what_nests_without_end_is_refused() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     for (open, close) in
         [("[", "]"), ("{\"a\":", "}"), ("{\"a\":[", "]}"), ("- ", ""), ("? ", ""), ("[", ""), ("{a: ", "")]
     {
@@ -32,20 +33,20 @@ fn what_nests_without_end_is_refused() {
                 r#"{{"apiVersion":"toys.example/v1","kind":"Boat","metadata":{{"name":"x"}},"spec":{{"harbour":"a","tags":{nested}}}}}"#
             );
             for kind in [JSON, YAML] {
-                code(world, Method::POST, BOATS, kind, nested.as_bytes());
-                code(world, Method::POST, BOATS, kind, inside.as_bytes());
+                code(fixture, Method::POST, BOATS, kind, nested.as_bytes());
+                code(fixture, Method::POST, BOATS, kind, inside.as_bytes());
             }
             let ada = format!("{BOATS}/ada");
             code(
-                world,
+                fixture,
                 Method::PATCH,
                 &ada,
                 "application/merge-patch+json",
                 format!(r#"{{"spec":{nested}}}"#),
             );
-            code(world, Method::PATCH, &ada, "application/json-patch+json", nested.as_bytes());
+            code(fixture, Method::PATCH, &ada, "application/json-patch+json", nested.as_bytes());
             code(
-                world,
+                fixture,
                 Method::PATCH,
                 &format!("{ada}?fieldManager=a"),
                 "application/apply-patch+yaml",
@@ -54,43 +55,43 @@ fn what_nests_without_end_is_refused() {
             let schema = format!(
                 r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{nested}}}"#
             );
-            code(world, Method::POST, CRDS, JSON, schema);
+            code(fixture, Method::POST, CRDS, JSON, schema);
         }
     }
-    assert!(code(world, Method::GET, &format!("{BOATS}/ada"), "", "") == 200, "it still answers");
+    assert!(code(fixture, Method::GET, &format!("{BOATS}/ada"), "", "") == 200, "it still answers");
 }
 
 #[test]
 fn a_patch_that_copies_over_and_over_is_refused_before_it_has_grown() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let mut patch = vec![json!({"op": "add", "path": "/spec/tags", "value": {"x": "x".repeat(1000)}})];
     patch.extend((0..60).map(|at| json!({"op": "copy", "from": "/spec", "path": format!("/spec/y{at}")})));
     let kind = "application/json-patch+json";
     let sent = Value::from(patch).to_string();
-    assert_eq!(code(world, Method::PATCH, &format!("{BOATS}/ada"), kind, sent), 422);
-    // As many as are allowed, of little each.
+    assert_eq!(code(fixture, Method::PATCH, &format!("{BOATS}/ada"), kind, sent), 422);
+    // The maximum number of operations, each of a small value.
     let many: Value =
         (0..10_000).map(|_| json!({"op": "copy", "from": "/spec/oars", "path": "/spec/oars"})).collect();
-    assert_eq!(code(world, Method::PATCH, &format!("{BOATS}/ada"), kind, many.to_string()), 200);
+    assert_eq!(code(fixture, Method::PATCH, &format!("{BOATS}/ada"), kind, many.to_string()), 200);
 }
 
 #[test]
 fn yaml_that_refers_to_itself_over_and_over_is_refused() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let mut text = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
     for at in 1..40 {
         let refers = format!("*a{},", at - 1).repeat(10);
         text.push_str(&format!("a{at}: &a{at} [{}]\n", refers.trim_end_matches(',')));
     }
-    assert_eq!(code(world, Method::POST, MAPS, YAML, text), 400);
+    assert_eq!(code(fixture, Method::POST, MAPS, YAML, text), 400);
     let wide = format!("a: &a {{{}}}\nb: [{}]\n", "k: v, ", "*a,".repeat(300_000));
-    let refused = code(world, Method::POST, MAPS, YAML, wide);
+    let refused = code(fixture, Method::POST, MAPS, YAML, wide);
     assert!((400..500).contains(&refused), "{refused}");
 }
 
 #[test]
 fn the_largest_bodies_that_are_taken_are_answered() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let fill = |unit: &str| unit.repeat(BODY / unit.len());
     let boat = |tags: &str| {
         format!(
@@ -113,17 +114,17 @@ fn the_largest_bodies_that_are_taken_are_answered() {
         boat(&format!("\"unknown\":[{}0]", "0,".repeat(1_500_000))),
     ] {
         for kind in [JSON, YAML] {
-            let answered = code(world, Method::POST, BOATS, kind, &body.as_bytes()[..body.len().min(BODY)]);
+            let answered = code(fixture, Method::POST, BOATS, kind, &body.as_bytes()[..body.len().min(BODY)]);
             assert!((400..500).contains(&answered), "{answered}: {}", &body[..40]);
         }
     }
     let over = vec![b' '; BODY + 1];
-    assert_eq!(code(world, Method::POST, BOATS, JSON, over), 413);
+    assert_eq!(code(fixture, Method::POST, BOATS, JSON, over), 413);
 }
 
 #[test]
 fn many_members_and_items_are_merged_and_applied_in_bounded_time() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let crew: Vec<Value> = (0..MANY).map(|at| json!({"name": format!("n{at}"), "role": "r"})).collect();
     let tags: serde_json::Map<String, Value> = (0..MANY).map(|at| (format!("t{at}"), "v".into())).collect();
     let boat = json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": "many"},
@@ -132,40 +133,40 @@ fn many_members_and_items_are_merged_and_applied_in_bounded_time() {
     let many = format!("{BOATS}/many");
     for (manager, expected) in [("a", 201), ("b", 200)] {
         let path = format!("{many}?fieldManager={manager}");
-        let applied = code(world, Method::PATCH, &path, "application/apply-patch+yaml", boat.as_bytes());
+        let applied = code(fixture, Method::PATCH, &path, "application/apply-patch+yaml", boat.as_bytes());
         assert_eq!(applied, expected);
     }
 }
 
 #[test]
 fn many_finalizers_are_patched_in_bounded_time_also_of_what_is_being_deleted() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let map = json!({"metadata": {"name": "held", "finalizers": ["a.b/c"]}});
-    assert_eq!(code(world, Method::POST, MAPS, JSON, map.to_string()), 201);
+    assert_eq!(code(fixture, Method::POST, MAPS, JSON, map.to_string()), 201);
     let held = format!("{MAPS}/held");
     let more = |letter: &str| {
         let list: Vec<String> = (0..4 * MANY).map(|at| format!("a.b/{letter}{at}")).collect();
         json!({"metadata": {"finalizers": list}}).to_string()
     };
     let kind = "application/strategic-merge-patch+json";
-    assert_eq!(code(world, Method::PATCH, &held, kind, more("x")), 200);
-    assert_eq!(code(world, Method::PATCH, &held, kind, more("y")), 200);
-    assert_eq!(code(world, Method::DELETE, &held, JSON, ""), 200);
-    assert_eq!(code(world, Method::PATCH, &held, kind, more("z")), 422, "it is being deleted");
+    assert_eq!(code(fixture, Method::PATCH, &held, kind, more("x")), 200);
+    assert_eq!(code(fixture, Method::PATCH, &held, kind, more("y")), 200);
+    assert_eq!(code(fixture, Method::DELETE, &held, JSON, ""), 200);
+    assert_eq!(code(fixture, Method::PATCH, &held, kind, more("z")), 422, "it is being deleted");
 }
 
 #[test]
 fn many_owners_that_all_control_are_refused_in_bounded_room() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let owner = |at: usize| json!({"apiVersion": "v1", "kind": "X", "name": "a", "uid": at.to_string(), "controller": true});
     let owners: Value = (0..2 * MANY).map(owner).collect();
     let map = json!({"metadata": {"name": "owned", "ownerReferences": owners}});
-    assert_eq!(code(world, Method::POST, MAPS, JSON, map.to_string()), 422);
+    assert_eq!(code(fixture, Method::POST, MAPS, JSON, map.to_string()), 422);
 }
 
 #[test]
 fn values_that_double_in_rules_are_refused_before_they_have_grown() {
-    let world = &mut World::new();
+    let fixture = &mut Fixture::new();
     let seeds = ["'xxxxxxxxxxxxxxxx'", "b'xxxxxxxxxxxxxxxx'", "[1, 2, 3, 4, 5, 6, 7, 8]"];
     for seed in seeds {
         let mut variables = vec![json!({"name": "v0", "expression": seed})];
@@ -177,9 +178,9 @@ fn values_that_double_in_rules_are_refused_before_they_have_grown() {
         let policy = json!({"spec": {"variables": variables, "matchConditions": null,
             "validations": [{"expression": "variables.v59.size() > 0"}]}});
         let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/calm";
-        world.begin_anew();
-        code(world, Method::PATCH, path, "application/merge-patch+json", policy.to_string());
+        fixture.begin_anew();
+        code(fixture, Method::PATCH, path, "application/merge-patch+json", policy.to_string());
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
-        assert_eq!(code(world, Method::POST, MAPS, JSON, map.to_string()), 422, "{seed}");
+        assert_eq!(code(fixture, Method::POST, MAPS, JSON, map.to_string()), 422, "{seed}");
     }
 }

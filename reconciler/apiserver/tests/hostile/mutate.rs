@@ -1,12 +1,12 @@
-//! Inputs made from those that are kept, by a seed: cut, joined, repeated, and with words that mean something.
+//! Inputs mutated from the corpus by a seed: cut, joined, repeated, and with meaningful words inserted.
 
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 
-/// No input grows beyond this.
+/// The maximum length of an input in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// What somebody who knows the code would try.
+/// Words that an attacker with knowledge of the code would try.
 const WORDS: &[&str] = &[
     "null",
     "true",
@@ -177,7 +177,7 @@ const WORDS: &[&str] = &[
     "k8s\0",
 ];
 
-/// Inputs without end; the same for the same seed.
+/// An endless sequence of inputs; the same for the same seed.
 pub(crate) struct Inputs {
     random: StdRng,
     kept: Vec<Vec<u8>>,
@@ -198,7 +198,7 @@ impl Inputs {
         self.kept[at].clone()
     }
 
-    /// A piece of an input.
+    /// Returns the bounds of a piece of an input.
     fn piece(&mut self, of: &[u8], longest: usize) -> (usize, usize) {
         let from = self.below(of.len());
         (from, from + self.below((of.len() - from).min(longest) + 1))

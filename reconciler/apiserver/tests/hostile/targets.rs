@@ -1,14 +1,15 @@
-//! What is fed with arbitrary bytes. Every input means something: words that are not known are taken for others.
+//! The targets that receive arbitrary bytes. Every input is meaningful: an unknown word is mapped to a known
+//! one.
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::world::{Ask, BOATS, CRDS, World};
+use crate::fixture::{Ask, BOATS, CRDS, Fixture};
 
-/// One way in: its name, which is its corpus' too, and what it does with an input.
-pub(crate) type Target = (&'static str, fn(&mut World, &[u8]));
+/// An entry point: its name, which is also that of its corpus, and the function that processes an input.
+pub(crate) type Target = (&'static str, fn(&mut Fixture, &[u8]));
 
-/// All of them.
+/// All targets.
 pub(crate) const TARGETS: &[Target] = &[
     ("bodies", bodies),
     ("patches", patches),
@@ -18,24 +19,24 @@ pub(crate) const TARGETS: &[Target] = &[
     ("definitions", definitions),
 ];
 
-/// Feeds one input to one target, on the server of the inputs before it.
-pub(crate) fn feed(target: Target, world: &mut World, input: &[u8]) {
-    world.begin();
-    (target.1)(world, input);
-    world.end();
+/// Feeds one input to one target, on the same server as the previous inputs.
+pub(crate) fn feed(target: Target, fixture: &mut Fixture, input: &[u8]) {
+    fixture.begin();
+    (target.1)(fixture, input);
+    fixture.end();
 }
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 
-/// `WORD WORD…\n` and the rest.
+/// Splits `WORD WORD…\n` from the rest.
 fn headed(input: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let rest = input.get(end + 1..).unwrap_or_default();
     (input[..end].split(|byte| *byte == b' ').collect(), rest)
 }
 
-/// Sections between lines of `---`.
+/// Splits the input at lines of `---`.
 fn sections(input: &[u8]) -> Vec<&[u8]> {
     const BETWEEN: &[u8] = b"\n---\n";
     let (mut found, mut rest) = (Vec::new(), input);
@@ -47,7 +48,7 @@ fn sections(input: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-/// What a word names, or for a word that names nothing one of them all the same.
+/// Returns the entry a word names; an unknown word maps to one of the entries.
 fn named<'a, T>(word: Option<&&[u8]>, of: &'a [(&'static str, T)]) -> &'a T {
     let word = word.copied().unwrap_or_default();
     let sum = word.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(*byte)));
@@ -63,7 +64,6 @@ const BODIES: &[(&str, (Method, &str))] = &[
     ),
     ("boat-put", (Method::PUT, "/apis/toys.example/v1/namespaces/default/boats/ada")),
     ("boat-status", (Method::PUT, "/apis/toys.example/v1/namespaces/default/boats/ada/status")),
-    ("boat-scale", (Method::PUT, "/apis/toys.example/v1/namespaces/default/boats/ada/scale")),
     ("boat-delete", (Method::DELETE, "/apis/toys.example/v1/namespaces/default/boats/ada")),
     ("boats-delete", (Method::DELETE, BOATS)),
     ("map", (Method::POST, MAPS)),
@@ -100,33 +100,33 @@ const TYPES: &[(&str, &str)] = &[
     ("any", "*/*"),
 ];
 
-/// `ROUTE TYPE\nBODY`: objects, options and reviews, then everything that reads what is now stored.
-fn bodies(world: &mut World, input: &[u8]) {
+/// `ROUTE TYPE\nBODY`: sends objects, options and reviews, then reads the stored objects in every way.
+fn bodies(fixture: &mut Fixture, input: &[u8]) {
     let (words, body) = headed(input);
     let (method, path) = named(words.first(), BODIES).clone();
     let kind = named(words.get(1), TYPES);
-    let reply = world.ask(Ask::new(method, path).body(kind, body));
+    let reply = fixture.ask(Ask::new(method, path).body(kind, body));
     if reply.is_some_and(|reply| reply.code < 300) {
-        read_back(world, path.split('?').next().unwrap_or_default());
+        read_back(fixture, path.split('?').next().unwrap_or_default());
     }
 }
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
-/// Reads what is stored in every shape, writes it once more, and watches it from the beginning.
-fn read_back(world: &mut World, path: &str) {
+/// Reads the stored objects in every shape, writes them once more, and watches them from the beginning.
+fn read_back(fixture: &mut Fixture, path: &str) {
     for accept in [TABLE, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", ""] {
-        world.ask(Ask { accept: accept.into(), ..Ask::new(Method::GET, path) });
+        fixture.ask(Ask { accept: accept.into(), ..Ask::new(Method::GET, path) });
     }
-    world.ask(Ask::new(Method::GET, format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=1")));
+    fixture.ask(Ask::new(Method::GET, format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=1")));
     if path.starts_with(CRDS) {
         for document in ["/openapi/v2", "/openapi/v3", "/apis", "/openapi/v3/apis/toys.example/v1"] {
-            world.ask(Ask::new(Method::GET, document));
+            fixture.ask(Ask::new(Method::GET, document));
         }
-        world.ask(Ask { accept: TABLE.into(), ..Ask::new(Method::GET, BOATS) });
+        fixture.ask(Ask { accept: TABLE.into(), ..Ask::new(Method::GET, BOATS) });
         let again = json!({"spec": {"oars": 3}}).to_string();
         let merge = "application/merge-patch+json";
-        world.ask(Ask::new(Method::PATCH, format!("{BOATS}/ada")).body(merge, again));
+        fixture.ask(Ask::new(Method::PATCH, format!("{BOATS}/ada")).body(merge, again));
     }
 }
 
@@ -140,7 +140,6 @@ const PATCHES: &[(&str, &str)] = &[
 const PATCHED: &[(&str, &str)] = &[
     ("boat", "/apis/toys.example/v1/namespaces/default/boats/ada"),
     ("boat-status", "/apis/toys.example/v1/namespaces/default/boats/ada/status"),
-    ("boat-scale", "/apis/toys.example/v1/namespaces/default/boats/ada/scale"),
     ("map", "/api/v1/namespaces/default/configmaps/chart"),
     ("new", "/apis/toys.example/v1/namespaces/default/boats/new"),
     ("namespace", "/api/v1/namespaces/default"),
@@ -149,29 +148,29 @@ const PATCHED: &[(&str, &str)] = &[
     ("crd", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/boats.toys.example"),
 ];
 
-/// `OBJECT KIND\nPATCH`, twice: as itself and, by somebody else, with force.
-fn patches(world: &mut World, input: &[u8]) {
+/// `OBJECT KIND\nPATCH`, applied twice: unchanged, and by another field manager with force.
+fn patches(fixture: &mut Fixture, input: &[u8]) {
     let (words, body) = headed(input);
     let (path, kind) = (named(words.first(), PATCHED), named(words.get(1), PATCHES));
     let apply = kind.contains("apply");
     for query in ["fieldManager=a", "fieldManager=b&fieldValidation=Strict&force=true"] {
         let query = if apply { query } else { query.trim_end_matches("&force=true") };
-        world.ask(Ask::new(Method::PATCH, format!("{path}?{query}")).body(kind, body));
+        fixture.ask(Ask::new(Method::PATCH, format!("{path}?{query}")).body(kind, body));
     }
-    world.ask(Ask::new(Method::GET, *path));
+    fixture.ask(Ask::new(Method::GET, *path));
 }
 
-/// `LABELS\nFIELDS\nCONTINUE`: as list, watch and collection to delete.
-fn selectors(world: &mut World, input: &[u8]) {
+/// `LABELS\nFIELDS\nCONTINUE`: used to list, watch and delete a collection.
+fn selectors(fixture: &mut Fixture, input: &[u8]) {
     let mut parts = input.splitn(3, |byte| *byte == b'\n');
     let mut next = || escaped(parts.next().unwrap_or_default(), |_| false);
     let query = format!("labelSelector={}&fieldSelector={}", next(), next());
     let token = next();
     for path in [BOATS, MAPS, "/api/v1/events"] {
-        world.ask(Ask::new(Method::GET, format!("{path}?{query}&limit=1&continue={token}")));
+        fixture.ask(Ask::new(Method::GET, format!("{path}?{query}&limit=1&continue={token}")));
         let watch = format!("{path}?{query}&watch=1&timeoutSeconds=1&resourceVersion={token}");
-        world.ask(Ask::new(Method::GET, watch));
-        world.ask(Ask::new(Method::DELETE, format!("{path}?{query}&dryRun=All")));
+        fixture.ask(Ask::new(Method::GET, watch));
+        fixture.ask(Ask::new(Method::DELETE, format!("{path}?{query}&dryRun=All")));
     }
 }
 
@@ -186,17 +185,17 @@ const METHODS: &[(&str, Method)] = &[
 ];
 
 /// `METHOD\nPATH?QUERY\nACCEPT\nUSER`.
-fn paths(world: &mut World, input: &[u8]) {
+fn paths(fixture: &mut Fixture, input: &[u8]) {
     let parts: Vec<&[u8]> = input.splitn(4, |byte| *byte == b'\n').collect();
     let part = |at: usize| parts.get(at).copied().unwrap_or_default();
     let method = named(Some(&part(0)), METHODS).clone();
     let target = escaped(part(1), |byte| b"/?&=%:@!$'()*+,;~".contains(&byte));
     let target = if target.starts_with('/') { target } else { format!("/{target}") };
     let ask = Ask { accept: part(2).into(), impersonate: part(3).into(), ..Ask::new(method, target) };
-    world.ask(ask);
+    fixture.ask(ask);
 }
 
-/// What is no letter, digit, `-`, `.` or `_` is percent-encoded, other than what is `kept`.
+/// Percent-encodes everything but letters, digits, `-`, `.`, `_` and the bytes that `kept` accepts.
 fn escaped(text: &[u8], kept: impl Fn(u8) -> bool) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte) || kept(byte);
     text.iter()
@@ -204,7 +203,7 @@ fn escaped(text: &[u8], kept: impl Fn(u8) -> bool) -> String {
         .collect()
 }
 
-/// Members of the kind whose rules are tried.
+/// The fields of the test kind on which rules are tried.
 const PLACES: &[(&str, &str)] = &[
     ("root", ""),
     ("text", "text"),
@@ -216,13 +215,14 @@ const PLACES: &[(&str, &str)] = &[
     ("policy", "policy"),
 ];
 
-/// `PLACE\nEXPRESSION\n---\nEXPRESSION…`: in a definition, or in a policy, where the ones before the last are variables.
-fn rules(world: &mut World, input: &[u8]) {
+/// `PLACE\nEXPRESSION\n---\nEXPRESSION…`: in a definition, or in a policy, where all expressions but the last
+/// are variables.
+fn rules(fixture: &mut Fixture, input: &[u8]) {
     let (words, body) = headed(input);
     let place = *named(words.first(), PLACES);
     let expressions: Vec<_> = sections(body).into_iter().take(64).map(String::from_utf8_lossy).collect();
     if place == "policy" {
-        policy(world, &expressions);
+        policy(fixture, &expressions);
         return;
     }
     let rules: Vec<Value> = expressions
@@ -241,10 +241,10 @@ fn rules(world: &mut World, input: &[u8]) {
     at["x-kubernetes-validations"] = rules.into();
     let object = json!({"text": "kiel, lübeck", "number": 7, "list": ["a", "b", "c"], "map": {"x": 1, "y": 2},
         "any": {"deep": {"er": [1, 2.5, null, "2026-01-01T00:00:00Z", "10.0.0.1"]}}});
-    define(world, &schema.to_string(), "[]", &object.to_string());
+    define(fixture, &schema.to_string(), "[]", &object.to_string());
 }
 
-fn policy(world: &mut World, expressions: &[std::borrow::Cow<'_, str>]) {
+fn policy(fixture: &mut Fixture, expressions: &[std::borrow::Cow<'_, str>]) {
     let (last, variables) = expressions.split_last().expect("there is always a section");
     let variables: Vec<Value> = variables
         .iter()
@@ -258,24 +258,26 @@ fn policy(world: &mut World, expressions: &[std::borrow::Cow<'_, str>]) {
             "matchConditions": [{"name": "c", "expression": last}],
             "validations": [{"expression": last, "messageExpression": last}]}});
     let merge = "application/merge-patch+json";
-    world.ask(Ask::new(Method::PATCH, format!("{POLICIES}/calm")).body(merge, policy.to_string()));
+    fixture.ask(Ask::new(Method::PATCH, format!("{POLICIES}/calm")).body(merge, policy.to_string()));
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "made", "labels": {"a": "b"}},
         "data": {"text": "x".repeat(1000)}});
-    world.ask(Ask::new(Method::POST, format!("{MAPS}?dryRun=All")).body("application/json", map.to_string()));
-    world.ask(Ask::new(Method::DELETE, format!("{MAPS}/chart?dryRun=All")));
+    fixture
+        .ask(Ask::new(Method::POST, format!("{MAPS}?dryRun=All")).body("application/json", map.to_string()));
+    fixture.ask(Ask::new(Method::DELETE, format!("{MAPS}/chart?dryRun=All")));
 }
 
-/// `SCHEMA\n---\nCOLUMNS\n---\nOBJECT`: a definition, and an object of it in every shape.
-fn definitions(world: &mut World, input: &[u8]) {
+/// `SCHEMA\n---\nCOLUMNS\n---\nOBJECT`: a definition, and an object of it read in every shape.
+fn definitions(fixture: &mut Fixture, input: &[u8]) {
     let parts = sections(input);
     let part = |at: usize, other: &str| {
         parts.get(at).map_or_else(|| other.to_owned(), |part| String::from_utf8_lossy(part).into_owned())
     };
-    define(world, &part(0, "{}"), &part(1, "[]"), &part(2, "{}"));
+    define(fixture, &part(0, "{}"), &part(1, "[]"), &part(2, "{}"));
 }
 
-/// Defines `floats` with what is JSON unless it is not, makes one with this `spec`, reads it and forgets both.
-fn define(world: &mut World, schema: &str, columns: &str, spec: &str) {
+/// Defines `floats` from parts that need not be valid JSON, creates an object with this `spec`, reads it and
+/// deletes both.
+fn define(fixture: &mut Fixture, schema: &str, columns: &str, spec: &str) {
     const FLOATS: &str = "/apis/tried.example/v1/namespaces/default/floats";
     let (json, merge) = ("application/json", "application/merge-patch+json");
     let definition = format!(
@@ -284,18 +286,19 @@ fn define(world: &mut World, schema: &str, columns: &str, spec: &str) {
         "name":"v1","served":true,"storage":true,"additionalPrinterColumns":{columns},"schema":{{"openAPIV3Schema":
         {{"type":"object","properties":{{"spec":{schema}}}}}}}}}]}}}}"#
     );
-    if world.ask(Ask::new(Method::POST, CRDS).body(json, definition)).is_none_or(|made| made.code >= 300) {
+    if fixture.ask(Ask::new(Method::POST, CRDS).body(json, definition)).is_none_or(|made| made.code >= 300) {
         return;
     }
     let object = format!(
         r#"{{"apiVersion":"tried.example/v1","kind":"Float","metadata":{{"name":"one"}},"spec":{spec}}}"#
     );
-    world.ask(Ask::new(Method::POST, FLOATS).body(json, object.clone()));
-    world.ask(Ask::new(Method::PATCH, format!("{FLOATS}/one")).body(merge, format!(r#"{{"spec":{spec}}}"#)));
+    fixture.ask(Ask::new(Method::POST, FLOATS).body(json, object.clone()));
+    fixture
+        .ask(Ask::new(Method::PATCH, format!("{FLOATS}/one")).body(merge, format!(r#"{{"spec":{spec}}}"#)));
     let applied = Ask::new(Method::PATCH, format!("{FLOATS}/one?fieldManager=a&force=true"));
-    world.ask(applied.body("application/apply-patch+yaml", object));
-    read_back(world, FLOATS);
-    world.ask(Ask::new(Method::GET, "/openapi/v3/apis/tried.example/v1"));
-    world.ask(Ask::new(Method::GET, "/openapi/v2"));
-    world.ask(Ask::new(Method::DELETE, format!("{CRDS}/floats.tried.example")));
+    fixture.ask(applied.body("application/apply-patch+yaml", object));
+    read_back(fixture, FLOATS);
+    fixture.ask(Ask::new(Method::GET, "/openapi/v3/apis/tried.example/v1"));
+    fixture.ask(Ask::new(Method::GET, "/openapi/v2"));
+    fixture.ask(Ask::new(Method::DELETE, format!("{CRDS}/floats.tried.example")));
 }

@@ -63,7 +63,7 @@ async fn a_server_backs_itself_up_keeps_so_many_and_outlives_a_folder_that_fails
     server.shutdown().await;
     let kept: Vec<String> = files(&folder).into_iter().filter(|name| !name.starts_with('.')).collect();
     assert!((2..=3).contains(&kept.len()), "{kept:?}: the third is not counted yet");
-    // Somewhere else it is the same server: its administrator's token, its Secrets.
+    // Restored elsewhere it is the same server: the same administrator's token, the same Secrets.
     let other = place.path().join("other");
     restore(&folder.join(kept.last().unwrap()), &other, &RestoreOptions::default()).unwrap();
     for file in ["ca.crt", "ca.key", "admin.token", "service-account.key", "secrets.key"] {

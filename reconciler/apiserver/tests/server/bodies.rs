@@ -1,12 +1,14 @@
-//! Bodies of requests: what is read, how much of it, and how long it may take to come.
+//! Request bodies: accepted formats, size limits and time limits.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use berth_apiserver::{Identity, Server};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body::{Frame, SizeHint};
@@ -37,7 +39,7 @@ async fn bodies_are_json_or_yaml_and_bounded() {
     assert_eq!(protobuf_only.reason(), (406, "NotAcceptable".into()));
 }
 
-/// A body of so many bytes, which counts those that were taken.
+/// A body of a given size that counts the bytes read.
 struct Counted {
     left: usize,
     taken: Arc<AtomicUsize>,
@@ -79,7 +81,7 @@ async fn who_sends_too_much_may_send_it_so_that_he_hears_why() {
 #[tokio::test(start_paused = true)]
 async fn bodies_that_do_not_come_hold_up_nobody_else_and_are_given_up() {
     let (_server, client) = harbour().await;
-    // More than are answered at once, and than are received at once.
+    // More requests than are processed at once, and than are received at once.
     let slow: Vec<_> = (0..2_500)
         .map(|_| {
             let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
@@ -94,11 +96,58 @@ async fn bodies_that_do_not_come_hold_up_nobody_else_and_are_given_up() {
     }
     let metrics = client.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.text);
-    assert!(metrics.contains("berth_apiserver_bodies_received 2000\n"), "{metrics}");
+    assert!(metrics.contains("berth_apiserver_bodies_received 300\n"), "{metrics}");
     assert!(metrics.contains("berth_apiserver_requests_in_flight 0\n"), "{metrics}");
     assert!(slow.iter().all(|one| !one.is_finished()), "nobody has waited for them");
     for one in slow {
         assert_eq!(one.await.expect("it is answered"), StatusCode::REQUEST_TIMEOUT);
     }
     assert_eq!(client.post(BOATS, &boat("after")).await.code, 201);
+}
+
+/// Sends a create request from outside, as a ServiceAccount or as an administrator.
+async fn create(server: &Server, user: &str, group: &str, body: Body) -> StatusCode {
+    let request = Request::post("/api/v1/namespaces/default/configmaps").header("content-type", JSON);
+    let mut request = request.body(body).expect("a request");
+    request.extensions_mut().insert(SocketAddr::from(([127, 0, 0, 1], 1)));
+    let service = server.service_as(Identity::new(user, [group.to_owned()]));
+    service.oneshot(request).await.expect("the server answers").status()
+}
+
+fn large(name: &str) -> Body {
+    Body::from(json!({"metadata": {"name": name}, "data": {"x": "x".repeat(1 << 20)}}).to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_bodies_of_one_tenant_delay_no_other_and_no_administrator() {
+    let (server, client) = harbour().await;
+    let everybody = json!({"metadata": {"name": "makers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "makers"},
+        "subjects": [{"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated"}]});
+    let maps = json!({"metadata": {"name": "makers"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    assert_eq!(client.post(&format!("{rbac}/clusterroles"), &maps).await.code, 201);
+    assert_eq!(client.post(&format!("{rbac}/clusterrolebindings"), &everybody).await.code, 201);
+    let began = tokio::time::Instant::now();
+    // One tenant with many accounts.
+    let slow: Vec<_> = (0..40)
+        .map(|at| {
+            let server = server.clone();
+            let body = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+            let user = format!("system:serviceaccount:greedy:a{}", at % 5);
+            tokio::spawn(async move { create(&server, &user, "g", body).await })
+        })
+        .collect();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(create(&server, "admin", "system:masters", large("m1")).await, 201);
+    assert_eq!(create(&server, "system:serviceaccount:modest:a", "g", large("m2")).await, 201);
+    assert_eq!(create(&server, "eve", "g", large("m3")).await, 201);
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(1), "they waited {took:?}");
+    for one in slow {
+        assert_eq!(one.await.expect("it is answered"), StatusCode::REQUEST_TIMEOUT);
+    }
 }

@@ -1,4 +1,4 @@
-//! A client that shows what kube-rs hides: codes, headers, words.
+//! A client that exposes what kube-rs hides: status codes, headers, messages.
 
 use axum::body::Body;
 use berth_apiserver::Server;
@@ -16,7 +16,7 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
-/// What the server answered.
+/// A response of the server.
 pub(crate) struct Reply {
     pub(crate) code: u16,
     pub(crate) warnings: Vec<String>,
@@ -34,7 +34,7 @@ impl Reply {
     }
 }
 
-/// Somebody who asks in process.
+/// An in-process client.
 pub(crate) struct Client(pub(crate) berth_apiserver::ApiService);
 
 impl Client {
@@ -93,7 +93,7 @@ pub(crate) fn boat(name: &str) -> Value {
     json!({"apiVersion": "toys.example/v1", "kind": "Boat", "metadata": {"name": name}, "spec": {"harbour": "kiel"}})
 }
 
-/// A server that knows boats, and its administrator.
+/// Returns a server that serves boats, and a client of its administrator.
 pub(crate) async fn harbour() -> (Server, Client) {
     let server = toy::server().await;
     let client = Client(server.service());

@@ -1,8 +1,8 @@
-//! The definition of the toy kind.
+//! The definition of the test kind.
 
 use serde_json::{Value, json};
 
-/// A CRD with a status subresource, a default, a rule, a selectable field and a scale.
+/// A CRD with a status subresource, a default, a rule, and a selectable field.
 pub(crate) fn crd_json() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -14,8 +14,7 @@ pub(crate) fn crd_json() -> Value {
             "names": {"plural": "boats", "kind": "Boat", "shortNames": ["bt"], "categories": ["toys"]},
             "versions": [{
                 "name": "v1", "served": true, "storage": true,
-                "subresources": {"status": {}, "scale": {
-                    "specReplicasPath": ".spec.oars", "statusReplicasPath": ".status.oars"}},
+                "subresources": {"status": {}},
                 "selectableFields": [{"jsonPath": ".spec.harbour"}],
                 "additionalPrinterColumns": [
                     {"name": "Harbour", "type": "string", "jsonPath": ".spec.harbour"},

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_apiserver::{HistoryWindow, Identity, RuntimeClock, Server, ServerConfig};
+use berth_apiserver::{HistoryWindow, Identity, Server, ServerConfig};
+use berth_engine::RuntimeClock;
 use http::Request;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
@@ -109,6 +110,7 @@ async fn a_time_is_a_revision_and_one_that_is_compacted_is_410() {
     let window = HistoryWindow {
         keep_for: Duration::from_secs(3600),
         keep_revisions: 1_000_000,
+        keep_bytes: u64::MAX,
         every: Duration::from_secs(60),
     };
     let clock = RuntimeClock::starting_at("2026-01-02T00:00:00Z".parse().unwrap());
@@ -134,4 +136,22 @@ async fn a_time_is_a_revision_and_one_that_is_compacted_is_410() {
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(reason(ask(&client, &at(15)).await), (410, "Expired".into()), "the window has passed it");
     assert_eq!(reason(maps.list(&then).await), (410, "Expired".into()));
+}
+
+#[tokio::test]
+async fn patches_of_a_large_map_do_not_fill_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = HistoryWindow { keep_bytes: 4 << 20, ..HistoryWindow::default() };
+    let server =
+        Server::open(ServerConfig { history, ..ServerConfig::in_directory(folder.path()) }).await.unwrap();
+    let maps: Api<ConfigMap> = Api::default_namespaced(Client::new(server.service(), "default"));
+    let filling = "x".repeat(1 << 20);
+    maps.create(&PostParams::default(), &map("large", &filling[1024..])).await.unwrap();
+    for round in 0..40 {
+        let patch = json!({"data": {"round": round.to_string()}});
+        maps.patch("large", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    server.shutdown().await;
+    let size = std::fs::metadata(folder.path().join("berth.db")).unwrap().len();
+    assert!(size < 24 << 20, "{size} bytes on disk");
 }

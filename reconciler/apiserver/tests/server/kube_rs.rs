@@ -1,4 +1,5 @@
-//! What kube-rs offers to those who write controllers: derived kinds, subresources, discovery, entries, events, tokens, metadata.
+//! The kube-rs features that controllers use: derived kinds, subresources, discovery, entries, events,
+//! tokens, metadata.
 
 use std::time::Duration;
 
@@ -34,8 +35,7 @@ use crate::toy::{self, reason};
     shortname = "mt",
     category = "toys",
     selectable = ".spec.wood",
-    printcolumn(name = "Wood", type_ = "string", json_path = ".spec.wood"),
-    scale(spec_replicas_path = ".spec.sails", status_replicas_path = ".status.sails")
+    printcolumn(name = "Wood", type_ = "string", json_path = ".spec.wood")
 )]
 #[serde(rename_all = "camelCase")]
 struct MastSpec {
@@ -67,7 +67,7 @@ fn oak(name: &str) -> Mast {
     Mast::new(name, MastSpec { wood, sails: 1, top_light: Some("red".into()), height: Height::VeryHigh })
 }
 
-/// A server that serves masts once they say that they are.
+/// Returns a server that serves masts, after their definition is established.
 async fn masts() -> (berth_apiserver::Server, Client, Api<Mast>) {
     let server = toy::server().await;
     let client = Client::new(server.service(), "default");
@@ -81,7 +81,7 @@ async fn masts() -> (berth_apiserver::Server, Client, Api<Mast>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_derived_kind_is_applied_read_scaled_and_deleted() {
+async fn a_derived_kind_is_applied_read_changed_and_deleted() {
     let (_server, client, api) = masts().await;
     let apply = PatchParams::apply("test");
     let made = api.patch("fore", &apply, &Patch::Apply(oak("fore"))).await.unwrap();
@@ -94,14 +94,12 @@ async fn a_derived_kind_is_applied_read_scaled_and_deleted() {
         (2, None, Height::Low),
         "given up, defaulted"
     );
-    let scale = api.get_scale("fore").await.unwrap();
-    assert_eq!((scale.spec.unwrap().replicas, scale.status.unwrap().replicas), (Some(2), 0));
     let status = Patch::Merge(json!({"status": MastStatus { sails: 1 }}));
-    let told = api.patch_status("fore", &PatchParams::default(), &status).await.unwrap();
-    assert_eq!(told.status, Some(MastStatus { sails: 1 }));
-    let three = Patch::Merge(json!({"spec": {"replicas": 3}}));
-    let scaled = api.patch_scale("fore", &PatchParams::default(), &three).await.unwrap();
-    assert_eq!((scaled.spec.unwrap().replicas, scaled.status.unwrap().replicas), (Some(3), 1));
+    let reported = api.patch_status("fore", &PatchParams::default(), &status).await.unwrap();
+    assert_eq!(reported.status, Some(MastStatus { sails: 1 }));
+    let three = Patch::Merge(json!({"spec": {"sails": 3}}));
+    let changed = api.patch("fore", &PatchParams::default(), &three).await.unwrap();
+    assert_eq!((changed.spec.sails, changed.status), (3, Some(MastStatus { sails: 1 })));
     let mut replaced = api.get_status("fore").await.unwrap();
     assert_eq!((replaced.spec.sails, replaced.metadata.generation), (3, Some(3)));
     replaced.status = Some(MastStatus { sails: 3 });
@@ -131,7 +129,7 @@ async fn discovery_finds_every_kind_and_each_can_be_listed() {
     assert_eq!((&recommended, can.operations.len()), (&pinned, can_too.operations.len()));
     assert_eq!(recommended.plural, "masts");
     assert!(
-        can.subresources.iter().any(|(of, _)| of.plural == "masts/scale" || of.plural == "scale"),
+        can.subresources.iter().any(|(of, _)| of.plural == "masts/status" || of.plural == "status"),
         "{can:?}"
     );
     let discoveries = [
@@ -208,8 +206,8 @@ async fn a_recorder_tells_an_event_once_and_then_counts() {
     recorder.publish(&event("a lot"), &mast.object_ref(&())).await.unwrap();
     let events: Api<StoredEvent> = Api::default_namespaced(client);
     let about = ListParams::default().fields("involvedObject.name=main,reason=Creaks");
-    let told = events.list(&about).await.unwrap().items;
-    let [one] = told.as_slice() else { panic!("{told:?}") };
+    let reported = events.list(&about).await.unwrap().items;
+    let [one] = reported.as_slice() else { panic!("{reported:?}") };
     assert_eq!(one.series.as_ref().map(|series| series.count), Some(2));
 }
 

@@ -11,7 +11,7 @@ struct Kubectl {
 }
 
 impl Kubectl {
-    /// Runs it to its end; `(succeeded, stdout, stderr)`.
+    /// Runs `kubectl` until it exits; returns `(succeeded, stdout, stderr)`.
     fn run(&self, arguments: &[&str], input: &str) -> (bool, String, String) {
         let mut child = Command::new("kubectl")
             .args(arguments)
@@ -78,7 +78,6 @@ fn everyday_work(kubectl: &Kubectl) {
     assert!(kubectl.ok(&["explain", "boat.spec.harbour"], "").contains("Where it lies."));
     assert!(kubectl.ok(&["api-resources", "--categories=toys"], "").contains("boats"));
     kubectl.ok(&["patch", "boat", "ada", "--type=merge", "-p", "{\"spec\":{\"oars\":4}}"], "");
-    kubectl.ok(&["scale", "boat", "ada", "--replicas=3"], "");
     kubectl.ok(&["label", "boat", "ada", "size=small"], "");
     let status =
         "{\"status\":{\"observedGeneration\":9,\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}";
@@ -95,10 +94,31 @@ fn everyday_work(kubectl: &Kubectl) {
     let robot = format!("--token={}", token.trim());
     assert!(kubectl.ok(&["auth", "whoami", &robot], "").contains("system:serviceaccount:default:robot"));
     assert!(kubectl.run(&["auth", "can-i", "get", "secrets", &robot], "").1.starts_with("no"));
+    let listed = kubectl.ok(&["auth", "can-i", "--list", &robot], "");
+    assert!(listed.contains("selfsubjectreviews") && listed.contains("/openapi/*"), "{listed}");
+    assert!(kubectl.ok(&["cluster-info"], "").contains("is running at"));
+    assert!(kubectl.ok(&["explain", "secret.data"], "").contains("Values by key"));
+    prunes(kubectl);
     kubectl.ok(&["create", "namespace", "sea"], "");
     kubectl.ok(&["delete", "namespace", "sea", "--timeout=10s"], "");
     kubectl.ok(&["delete", "boat", "ada", "--timeout=10s"], "");
     let (succeeded, _, err) = kubectl.run(&["get", "boat", "ada"], "");
     assert!(!succeeded && err.contains("NotFound"), "{err}");
     kubectl.ok(&["delete", "crd", "boats.toys.example", "--timeout=10s"], "");
+}
+
+/// `kubectl apply --prune -l` deletes only the objects that it applied before and that are no longer in the
+/// input.
+fn prunes(kubectl: &Kubectl) {
+    let map = |name: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: toys}}}}\n---\n")
+    };
+    let prune = ["apply", "--prune", "-l", "app=toys", "-f", "-"];
+    kubectl.ok(&["create", "configmap", "other"], "");
+    kubectl.ok(&prune, &[map("one"), map("two")].concat());
+    let reported = kubectl.ok(&prune, &map("one"));
+    assert!(reported.contains("configmap/two pruned"), "{reported}");
+    let left = kubectl.ok(&["get", "configmaps", "-o", "name"], "");
+    assert_eq!(left, "configmap/one\nconfigmap/other\n");
+    assert!(kubectl.run(&["get", "all"], "").2.contains("No resources found"));
 }

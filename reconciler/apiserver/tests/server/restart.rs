@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt as _};
 
 use crate::toy::{boat, boats, crd};
 
-/// Set for the process that is killed: the directory it writes to.
+/// The variable of the process that is killed: the directory it writes to.
 const VICTIM: &str = "APISERVER_TEST_VICTIM";
 
 async fn open(directory: &Path) -> (Server, Client) {
@@ -34,7 +34,10 @@ async fn everything_is_there_after_a_restart_and_revisions_go_on() {
         .await
         .unwrap();
     let second = Server::open(ServerConfig::in_directory(directory.path())).await;
-    assert!(matches!(second, Err(OpenError::Locked { .. })), "a second server on the same state is refused");
+    assert!(
+        matches!(second, Err(OpenError::Store(berth_store::OpenError::Locked { .. }))),
+        "a second server on the same state is refused"
+    );
     server.shutdown().await;
     drop((server, client, api));
     let (_server, client) = open(directory.path()).await;
@@ -54,7 +57,7 @@ async fn everything_is_there_after_a_restart_and_revisions_go_on() {
     assert_eq!(seen.name_any(), "bob");
 }
 
-/// Not a test of its own: what the killed process runs. Without its variable it has nothing to do.
+/// Not a test of its own: the code of the killed process. Without its variable it does nothing.
 #[tokio::test]
 async fn victim_writes_and_says_what_was_acknowledged() {
     let Some(directory) = std::env::var_os(VICTIM) else { return };

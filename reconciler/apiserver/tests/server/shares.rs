@@ -1,4 +1,4 @@
-//! One user among others.
+//! Fairness between users.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use tower::ServiceExt as _;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// A creation over a socket, by somebody who may do everything.
+/// Sends a create request over a socket, as a user with all permissions.
 async fn create(server: Server, user: &str, name: String) -> u16 {
     let map = json!({"metadata": {"name": name}}).to_string();
     let request = Request::post(MAPS).header("content-type", "application/json");
@@ -27,7 +27,7 @@ async fn one_who_asks_for_everything_is_in_the_way_of_nobody_else() {
     let greedy: Vec<_> =
         (0..6_000).map(|at| tokio::spawn(create(server.clone(), "greedy", format!("g{at}")))).collect();
     for at in 0..20 {
-        // Each of them has asked by now.
+        // By now each of them has sent its request.
         tokio::task::yield_now().await;
         assert_eq!(create(server.clone(), "modest", format!("m{at}")).await, 201, "{at}");
     }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::toy::reason;
 
-/// A server on a socket of its own; ends with the runtime of its test.
+/// Starts a server on a socket of its own; it ends with the runtime of its test.
 pub(crate) async fn serve(directory: &Path) -> (Server, String, CancellationToken) {
     serve_with(ServerConfig::in_directory(directory)).await
 }

@@ -1,9 +1,10 @@
-//! Tokens of ServiceAccounts: what they open, and when they end.
+//! Tokens of ServiceAccounts: their permissions, and when they expire.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_apiserver::{Clock, Identity, Server, ServerConfig};
+use berth_apiserver::{Identity, Server, ServerConfig};
+use berth_engine::Clock;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview, TokenReviewStatus};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -47,9 +48,9 @@ async fn a_token_is_its_account_until_it_runs_out() {
     let secret = token(&accounts, json!({"expirationSeconds": 600})).await.expect("a token");
     let service = server.service_with_token(&secret).expect("it opens");
     let reviews: Api<SelfSubjectReview> = Api::all(Client::new(service, "default"));
-    let told =
+    let reported =
         reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("an answer");
-    let user = told.status.and_then(|status| status.user_info).expect("somebody");
+    let user = reported.status.and_then(|status| status.user_info).expect("somebody");
     assert_eq!(user.username.as_deref(), Some("system:serviceaccount:default:robot"));
     let account = accounts.get("robot").await.expect("it is there");
     assert_eq!(user.uid, account.metadata.uid);
@@ -61,7 +62,7 @@ async fn a_token_is_its_account_until_it_runs_out() {
     assert!(server.service_with_token(&secret).is_none(), "it has run out");
 }
 
-/// A machine's clock, which is put right now and then.
+/// A machine's clock, which is corrected now and then.
 #[derive(Debug)]
 struct Wall(Mutex<Timestamp>);
 
@@ -134,30 +135,34 @@ async fn a_review_tells_whose_a_token_is_and_for_whom() {
     let (admin, accounts) = robot(&server).await;
     let account = accounts.get("robot").await.expect("it is there");
     let here = token(&accounts, json!({})).await.expect("a token");
-    let told = whose(&admin, json!({"token": here})).await.expect("an answer");
-    assert_eq!((told.authenticated, told.error), (Some(true), None));
+    let reported = whose(&admin, json!({"token": here})).await.expect("an answer");
+    assert_eq!((reported.authenticated, reported.error), (Some(true), None));
     assert_eq!(
-        told.audiences,
+        reported.audiences,
         Some(vec!["https://kubernetes.default.svc.cluster.local".to_owned()]),
         "asked for nobody it is asked for the server"
     );
-    let user = told.user.expect("somebody");
+    let user = reported.user.expect("somebody");
     assert_eq!(user.username.as_deref(), Some("system:serviceaccount:default:robot"));
     assert_eq!(user.uid, account.metadata.uid);
     let groups = ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"];
     assert_eq!(user.groups.as_deref(), Some(&groups.map(str::to_owned)[..]));
     let them = token(&accounts, json!({"audiences": ["them", "those"]})).await.expect("a token");
-    let told = whose(&admin, json!({"token": them, "audiences": ["us", "those"]})).await.expect("an answer");
-    assert_eq!((told.authenticated, told.audiences), (Some(true), Some(vec!["those".to_owned()])));
+    let reported =
+        whose(&admin, json!({"token": them, "audiences": ["us", "those"]})).await.expect("an answer");
+    assert_eq!((reported.authenticated, reported.audiences), (Some(true), Some(vec!["those".to_owned()])));
     for spec in [
         json!({"token": them}),
         json!({"token": here, "audiences": ["them"]}),
         json!({"token": format!("{here}x")}),
         json!({"token": "x"}),
     ] {
-        let told = whose(&admin, spec.clone()).await.expect("an answer");
-        assert_ne!(told.authenticated, Some(true), "{spec}");
-        assert!(told.error.is_some() && told.user.is_none_or(|user| user.username.is_none()), "{spec}");
+        let reported = whose(&admin, spec.clone()).await.expect("an answer");
+        assert_ne!(reported.authenticated, Some(true), "{spec}");
+        assert!(
+            reported.error.is_some() && reported.user.is_none_or(|user| user.username.is_none()),
+            "{spec}"
+        );
     }
     assert_eq!(reason(whose(&admin, json!({"token": ""})).await), (400, "BadRequest".into()));
 }
@@ -173,8 +178,8 @@ async fn a_review_and_a_request_take_a_token_for_the_same_time() {
     let free = token(&accounts, json!({"expirationSeconds": 600})).await.expect("a token");
     let both = async |token: &str, taken: bool, when: &str| {
         assert_eq!(server.service_with_token(token).is_some(), taken, "{when}");
-        let told = whose(&admin, json!({"token": token})).await.expect("an answer");
-        assert_eq!(told.authenticated == Some(true), taken, "{when}");
+        let reported = whose(&admin, json!({"token": token})).await.expect("an answer");
+        assert_eq!(reported.authenticated == Some(true), taken, "{when}");
     };
     both(&bound, true, "its secret is there").await;
     secrets.delete("s", &DeleteParams::default()).await.expect("deleted");
@@ -193,11 +198,11 @@ async fn a_token_that_was_issued_is_reviewed_too_and_is_for_the_server_alone() {
     let server = Server::open(ServerConfig::in_directory(folder.path())).await.expect("it opens");
     let issued = server.issue_token(&Identity::new("eve", ["friends".to_owned()])).expect("a token");
     let admin = Client::new(server.service(), "default");
-    let told = whose(&admin, json!({"token": issued})).await.expect("an answer");
-    let user = told.user.expect("somebody");
-    assert_eq!((told.authenticated, user.username.as_deref()), (Some(true), Some("eve")));
-    let told = whose(&admin, json!({"token": issued, "audiences": ["them"]})).await.expect("an answer");
-    assert_ne!(told.authenticated, Some(true));
+    let reported = whose(&admin, json!({"token": issued})).await.expect("an answer");
+    let user = reported.user.expect("somebody");
+    assert_eq!((reported.authenticated, user.username.as_deref()), (Some(true), Some("eve")));
+    let reported = whose(&admin, json!({"token": issued, "audiences": ["them"]})).await.expect("an answer");
+    assert_ne!(reported.authenticated, Some(true));
     let eve = Client::new(server.service_with_token(&issued).expect("it opens"), "default");
     let refused = reason(whose(&eve, json!({"token": issued})).await);
     assert_eq!(refused, (403, "Forbidden".into()), "not everybody learns whose a token is");
@@ -211,7 +216,7 @@ async fn a_token_that_was_issued_is_reviewed_too_and_is_for_the_server_alone() {
     assert_eq!(whose(&eve, json!({"token": issued})).await.expect("an answer").authenticated, Some(true));
 }
 
-/// A user who may write roles and read ConfigMaps, and no more.
+/// Returns a client that may write roles and read ConfigMaps, and nothing else.
 async fn clerk(server: &Server, extra: Value) -> Client {
     let (admin, accounts) = robot(server).await;
     let mut rules = vec![
@@ -277,4 +282,55 @@ async fn who_may_escalate_or_bind_may_grant_more() {
     bindings.create(&params, &binding("more", "secrets")).await.expect("he may bind that one");
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     maps.list(&ListParams::default()).await.expect("his own rights are as they were");
+}
+
+/// Whether a watch opened with `token` ends within a minute of `revoke`.
+async fn watch_ends(server: &Server, token: &str, revoke: impl AsyncFnOnce()) -> bool {
+    let service = server.service_with_token(token).expect("it is valid");
+    let path =
+        "/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=3000&allowWatchBookmarks=true";
+    let request = http::Request::get(path).body(axum::body::Body::empty()).expect("a request");
+    let answer = tower::ServiceExt::oneshot(service, request).await.expect("the server answers");
+    assert_eq!(answer.status(), 200);
+    let mut frames = answer.into_body().into_data_stream();
+    let still = tokio::time::timeout(Duration::from_secs(170), async {
+        while futures::StreamExt::next(&mut frames).await.is_some() {}
+    });
+    assert!(still.await.is_err(), "it goes on while the token is valid");
+    revoke().await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        while futures::StreamExt::next(&mut frames).await.is_some() {}
+    });
+    ended.await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_within_a_minute_of_the_deletion_of_its_account_or_of_the_secret_of_its_token() {
+    let server = server().await;
+    let _reader =
+        clerk(&server, json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["watch"]}])).await;
+    let admin = Client::new(server.service(), "default");
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(admin.clone());
+    let secrets: Api<Secret> = Api::default_namespaced(admin);
+    make(secrets.clone(), json!({"metadata": {"name": "s"}})).await;
+    let bound = json!({"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s"}});
+    let bound = token(&accounts, bound).await.expect("a token");
+    let free = token(&accounts, json!({})).await.expect("a token");
+    let parameters = DeleteParams::default();
+    assert!(watch_ends(&server, &bound, async || drop(secrets.delete("s", &parameters).await)).await);
+    assert!(watch_ends(&server, &free, async || drop(accounts.delete("robot", &parameters).await)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_apply_that_creates_needs_the_right_to_create() {
+    let server = server().await;
+    let patch = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}]);
+    let client = clerk(&server, patch).await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let map: ConfigMap = parse(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}}));
+    let (parameters, patch) = (kube::api::PatchParams::apply("test"), kube::api::Patch::Apply(&map));
+    assert_eq!(reason(maps.patch("m", &parameters, &patch).await), (403, "Forbidden".into()));
+    let admin: Api<ConfigMap> = Api::default_namespaced(Client::new(server.service(), "default"));
+    admin.create(&PostParams::default(), &map).await.expect("it is created");
+    maps.patch("m", &parameters, &patch).await.expect("what exists may be applied to");
 }

@@ -1,6 +1,7 @@
-//! A toy kind and a server that serves it.
+//! A test kind and a server that serves it.
 
-use berth_apiserver::{RuntimeClock, Server, ServerConfig};
+use berth_apiserver::{Server, ServerConfig};
+use berth_engine::RuntimeClock;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -51,7 +52,7 @@ pub(crate) fn revision(object: &DynamicObject) -> u64 {
     object.resource_version().expect("stored objects have one").parse().expect("a number")
 }
 
-/// The reason of a failed call.
+/// Returns the code and reason of a failed call.
 pub(crate) fn reason<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String) {
     match result {
         Err(kube::Error::Api(status)) => (status.code, status.reason),

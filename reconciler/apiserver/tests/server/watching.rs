@@ -1,4 +1,4 @@
-//! Watches: where they start, and what is told together.
+//! Watches: their starting point, and which events are sent together.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn watches_start_where_asked() {
     assert_eq!(client.get(&watch("fieldSelector=spec.oars%3D1")).await.reason(), (400, "BadRequest".into()));
 }
 
-/// The pieces a watch gives, each as many events as it has lines, until it ends.
+/// Returns the frames of a watch until it ends, each as its number of lines, which is that of its events.
 async fn pieces(service: berth_apiserver::ApiService, path: String) -> Vec<usize> {
     let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
     let mut body = service.oneshot(request).await.expect("the server answers").into_body();
@@ -63,7 +63,7 @@ async fn where_many_watch_what_follows_soon_is_told_together_and_where_few_do_at
         tokio::time::sleep(Duration::from_secs(1)).await;
         for number in 0..EVENTS {
             client.post(BOATS, &boat(&format!("b{number}"))).await;
-            // Every watcher takes what there is for it before the next is written.
+            // Every watcher takes its pending events before the next write.
             tokio::time::sleep(Duration::from_micros(10)).await;
         }
         for watcher in watching {
@@ -100,13 +100,13 @@ async fn events_at_hand_are_sent_together_up_to_a_size() {
         large["spec"]["tags"] = json!({"x": "x".repeat(10 << 10)});
         assert_eq!(client.post(BOATS, &large).await.code, 201);
     }
-    let mut told = Vec::new();
-    while told.iter().sum::<usize>() < 10 {
+    let mut reported = Vec::new();
+    while reported.iter().sum::<usize>() < 10 {
         let chunk = next(&mut body).await;
         assert!(chunk.ends_with(b"\n") && chunk.len() < 48 << 10, "{} bytes", chunk.len());
-        told.push(lines(&chunk));
+        reported.push(lines(&chunk));
     }
-    assert!(told.len() > 2 && told[0] > 1, "{told:?}");
-    // Who comes later is told of what there is in the same way.
+    assert!(reported.len() > 2 && reported[0] > 1, "{reported:?}");
+    // A later watcher receives the existing objects in the same way.
     assert!(lines(&next(&mut watch().await).await) > 1);
 }

@@ -1,4 +1,4 @@
-//! What block nodes and disk devices a machine has.
+//! Queries the block nodes and disk devices of a machine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,19 +15,18 @@ pub(super) struct Node {
     pub(super) size: u64,
 }
 
-/// Every disk on the machine's controller, the bootstrap volume included, in the order of their ids.
+/// Lists the disks on the machine's controller, including the bootstrap volume, sorted by id.
 pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
     Devices::default().look(qmp).await
 }
 
-/// The disks of one machine, for who looks at them again and again: what does not change while a device is there is asked
-/// once.
+/// The disks of one machine, for repeated queries: caches the properties that are constant while a device exists.
 #[derive(Debug, Default)]
 pub struct Devices {
     fixed: BTreeMap<String, Fixed>,
 }
 
-/// What a device has from its beginning to its end.
+/// The constant properties of a device.
 #[derive(Clone, Debug)]
 struct Fixed {
     serial: String,
@@ -35,16 +34,16 @@ struct Fixed {
 }
 
 impl Devices {
-    /// As [`disks`].
+    /// Does the same as [`disks`].
     ///
-    /// *Assumptions:* no device went and came again under its id since the last look.
+    /// *Assumptions:* since the last call no device was removed and added again under the same id.
     pub async fn look(&mut self, qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
         let blocks = list(qmp, "query-block", json!({})).await?;
         let ids = disk_ids(qmp).await?;
         self.fixed.retain(|id, _| ids.contains(id));
         let mut found = Vec::new();
         for id in ids {
-            // `qdev` is the device's id, or its path for those without one.
+            // `qdev` is the device's id, or its path if it has no id.
             let block = blocks.iter().find(|b| b["qdev"] == id.as_str());
             let known = match self.fixed.get(&id) {
                 Some(known) => known.clone(),
@@ -61,7 +60,7 @@ impl Devices {
     }
 }
 
-/// None when the device went away between two questions.
+/// Returns None if the device was removed between two queries.
 async fn fixed(qmp: &Qmp, id: &str) -> Result<Option<Fixed>, BlockError> {
     let Some(serial) = property(qmp, id, "serial").await? else { return Ok(None) };
     let target = property(qmp, id, "scsi-id").await?;
@@ -85,12 +84,12 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
     }
 }
 
-/// The lowest SCSI target no disk of the machine has.
+/// Returns the lowest SCSI target that no disk of the machine uses.
 pub fn free_target(disks: &[ObservedDisk]) -> Option<u8> {
     (0..SEED_TARGET).find(|target| !disks.iter().any(|d| d.target == Some(*target)))
 }
 
-/// Ids of all devices that have one.
+/// Returns the ids of all devices that have one.
 pub(super) async fn device_ids(qmp: &Qmp) -> Result<Vec<String>, BlockError> {
     Ok(peripherals(qmp).await?.into_iter().map(|(id, _)| id).collect())
 }
@@ -113,7 +112,7 @@ async fn peripherals(qmp: &Qmp) -> Result<Vec<(String, String)>, BlockError> {
         .collect())
 }
 
-/// None when the device went away between two questions.
+/// Returns None if the device was removed between two queries.
 async fn property(qmp: &Qmp, id: &str, name: &str) -> Result<Option<Value>, BlockError> {
     match qmp.execute("qom-get", json!({"path": format!("/machine/peripheral/{id}"), "property": name})).await
     {
@@ -148,7 +147,8 @@ async fn list(qmp: &Qmp, command: &str, args: Value) -> Result<Vec<Value>, Block
     }
 }
 
-/// QEMU shows a node that was not opened by its file's name alone as `json:` and its options.
+/// Extracts the file name: QEMU describes a node with options other than its file name as `json:` followed by the
+/// options.
 fn file_of(shown: String) -> PathBuf {
     let options = shown.strip_prefix("json:").and_then(|json| serde_json::from_str::<Value>(json).ok());
     let file = options.and_then(|o| text(o.get("file").unwrap_or(&o), "filename"));

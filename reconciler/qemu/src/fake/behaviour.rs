@@ -1,33 +1,34 @@
-//! How a fake machine and its guest behave. Plain data; may be changed while the machine runs.
+//! The behaviour of a fake machine and its guest. Plain data; can be changed while the machine runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The knobs. The default is a well-behaved guest that boots in 100 ms and has an agent.
+/// The settings. The default is a well-behaved guest that boots in 100 ms and has an agent.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
-    /// From `cont` (or a reset) until the operating system runs: until then it hears neither power button nor agent.
+    /// From `cont` (or a reset) until the operating system runs: until then it reacts to neither power button nor agent
+    /// requests.
     pub boot_time: Duration,
     /// Whether a guest agent runs inside, once booted.
     pub guest_agent: bool,
     pub guest: GuestFacts,
-    /// The guest pretends not to hear the power button.
+    /// The guest ignores the power button.
     pub ignores_powerdown: bool,
     /// From the power button until the guest is off.
     pub shutdown_time: Duration,
-    /// Disks (device ids) the guest never lets go of: `device_del` is accepted and nothing follows.
+    /// Disks (device ids) that the guest never releases: `device_del` is accepted without effect.
     pub keeps: Vec<String>,
     /// From an accepted `device_del` until DEVICE_DELETED.
     pub unplug_time: Duration,
-    /// Commands that fail, with what QEMU says.
+    /// Commands that fail, with QEMU's error text.
     pub refuses: BTreeMap<String, String>,
-    /// Before every answer of the monitor.
+    /// The delay before every reply of the monitor.
     pub latency: Duration,
-    /// The monitor is open and never answers.
+    /// The monitor is open but never replies.
     pub hangs: bool,
-    /// QEMU gives up at start with these words on stderr.
+    /// QEMU fails at start with this text on stderr.
     pub fails_at_start: Option<String>,
-    /// From the launch until the monitor answers.
+    /// From the launch until the monitor replies.
     pub launch_time: Duration,
 }
 
@@ -50,13 +51,13 @@ impl Default for Behaviour {
     }
 }
 
-/// What the guest agent tells. What is not set is derived from the machine.
+/// The guest agent's answers. Unset values are derived from the machine.
 #[derive(Clone, Debug, Default)]
 pub struct GuestFacts {
     /// None: the machine's name.
     pub host_name: Option<String>,
     pub addresses: Vec<GuestAddress>,
-    /// Serial number of a disk → where the guest mounted it.
+    /// Serial number of a disk → its mount point in the guest.
     pub mounts: BTreeMap<String, String>,
 }
 

@@ -1,12 +1,12 @@
-//! The block graph of fake machines: `blockdev-add`, `device_add` and what undoes them.
+//! The block graph of fake machines: `blockdev-add`, `device_add` and their inverses.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::commands::{Answer, Refusal};
-use super::host::World;
+use super::command_error::{Answer, CommandError};
 use super::machine::{Device, Disk, Happening, Later, Node};
+use super::model::MachineModel;
 use crate::machine::{Format, SCSI_CONTROLLER};
 
 const NODE_KEYS: [&str; 9] = [
@@ -38,57 +38,61 @@ const DISK_KEYS: [&str; 13] = [
     "bootindex",
 ];
 
-pub(super) fn blockdev_add(world: &mut World, pid: i32, args: &Map<String, Value>) -> Result<(), Refusal> {
+pub(super) fn blockdev_add(
+    world: &mut MachineModel,
+    pid: i32,
+    args: &Map<String, Value>,
+) -> Result<(), CommandError> {
     let name = text(args, "node-name")?.to_owned();
     let opened = open(world, args);
-    // A file that cannot be opened is noticed before the name, a lock after it.
+    // QEMU reports a file that cannot be opened before a duplicate name, and a lock after it.
     let duplicate = world.machine(pid)?.nodes.contains_key(&name);
     if duplicate && !opened.as_ref().is_err_and(|r| !r.desc.contains("lock")) {
-        return Err(Refusal::generic(format!("Duplicate nodes with node-name='{name}'")));
+        return Err(CommandError::generic(format!("Duplicate nodes with node-name='{name}'")));
     }
     world.machine(pid)?.nodes.insert(name, opened?);
     Ok(())
 }
 
-/// Opens a tree of nodes as QEMU would: every key known, every file there, permitted and not locked.
-fn open(world: &World, args: &Map<String, Value>) -> Result<Node, Refusal> {
+/// Opens a tree of nodes as QEMU does: every key is known, every file exists, is accessible and is not locked.
+fn open(world: &MachineModel, args: &Map<String, Value>) -> Result<Node, CommandError> {
     only(args, &NODE_KEYS)?;
     let driver = match text(args, "driver")? {
         "raw" => Format::Raw,
         "qcow2" => Format::Qcow2,
-        other => return Err(Refusal::generic(format!("Unknown driver '{other}'"))),
+        other => return Err(CommandError::generic(format!("Unknown driver '{other}'"))),
     };
     let read_only = flag(args, "read-only")?;
     let file = open_file(args)?;
     let backing = match args.get("backing") {
         None | Some(Value::Null) => None,
-        Some(_) if driver == Format::Raw => return Err(Refusal::unexpected("backing")),
+        Some(_) if driver == Format::Raw => return Err(CommandError::unexpected("backing")),
         Some(Value::Object(backing)) => Some(open(world, backing)?.file),
-        Some(_) => return Err(Refusal::kind("backing", "object")),
+        Some(_) => return Err(CommandError::kind("backing", "object")),
     };
     let shown = file.display();
     let size = world
         .files
         .size(&file, driver)
-        .map_err(|e| Refusal::generic(format!("Could not open '{shown}': {}", reason(&e))))?;
+        .map_err(|e| CommandError::generic(format!("Could not open '{shown}': {}", reason(&e))))?;
     if !world.granted.get(&file).is_some_and(|writable| read_only || *writable) {
-        return Err(Refusal::generic(format!("Could not open '{shown}': Permission denied")));
+        return Err(CommandError::generic(format!("Could not open '{shown}': Permission denied")));
     }
     if world.is_locked(&file, read_only) {
         let lock = if read_only { "shared \"write\"" } else { "\"write\"" };
-        return Err(Refusal::generic(format!("Failed to get {lock} lock")));
+        return Err(CommandError::generic(format!("Failed to get {lock} lock")));
     }
     Ok(Node { driver, file, backing, size, read_only })
 }
 
-fn open_file(args: &Map<String, Value>) -> Result<PathBuf, Refusal> {
-    let Some(Value::Object(file)) = args.get("file") else { return Err(Refusal::missing("file")) };
+fn open_file(args: &Map<String, Value>) -> Result<PathBuf, CommandError> {
+    let Some(Value::Object(file)) = args.get("file") else { return Err(CommandError::missing("file")) };
     only(file, &FILE_KEYS)?;
     if text(file, "driver")? != "file" {
-        return Err(Refusal::generic("Unknown driver below a format node"));
+        return Err(CommandError::generic("Unknown driver below a format node"));
     }
     if file.get("locking").is_some_and(|l| l != "on" && l != "auto") {
-        return Err(Refusal::generic("this fake refuses to run without image locking"));
+        return Err(CommandError::generic("this fake refuses to run without image locking"));
     }
     Ok(Path::new(text(file, "filename")?).to_owned())
 }
@@ -102,75 +106,88 @@ fn reason(error: &std::io::Error) -> String {
     }
 }
 
-pub(super) fn blockdev_del(world: &mut World, pid: i32, args: &Map<String, Value>) -> Result<(), Refusal> {
+pub(super) fn blockdev_del(
+    world: &mut MachineModel,
+    pid: i32,
+    args: &Map<String, Value>,
+) -> Result<(), CommandError> {
     let name = text(args, "node-name")?;
     let machine = world.machine(pid)?;
     if !machine.nodes.contains_key(name) {
-        return Err(Refusal::generic(format!("Failed to find node with node-name='{name}'")));
+        return Err(CommandError::generic(format!("Failed to find node with node-name='{name}'")));
     }
     if machine.disks().any(|(_, d)| d.node == name) {
-        return Err(Refusal::generic(format!("Node {name} is in use")));
+        return Err(CommandError::generic(format!("Node {name} is in use")));
     }
     machine.nodes.remove(name);
     Ok(())
 }
 
-pub(super) fn block_resize(world: &mut World, pid: i32, args: &Map<String, Value>) -> Result<(), Refusal> {
+pub(super) fn block_resize(
+    world: &mut MachineModel,
+    pid: i32,
+    args: &Map<String, Value>,
+) -> Result<(), CommandError> {
     let name = text(args, "node-name")?;
-    let size = args.get("size").and_then(Value::as_u64).ok_or_else(|| Refusal::kind("size", "integer"))?;
+    let size =
+        args.get("size").and_then(Value::as_u64).ok_or_else(|| CommandError::kind("size", "integer"))?;
     let files = world.files.clone();
     let Some(node) = world.machine(pid)?.nodes.get_mut(name) else {
-        return Err(Refusal::generic(format!("Cannot find device='' nor node-name='{name}'")));
+        return Err(CommandError::generic(format!("Cannot find device='' nor node-name='{name}'")));
     };
     if node.read_only {
-        return Err(Refusal::generic("Image is read-only"));
+        return Err(CommandError::generic("Image is read-only"));
     }
     if size > node.size {
         files
             .grow(&node.file, node.driver, size)
-            .map_err(|e| Refusal::generic(format!("Failed to grow: {e}")))?;
+            .map_err(|e| CommandError::generic(format!("Failed to grow: {e}")))?;
     }
-    // QEMU shrinks without a word, and so does this.
+    // QEMU shrinks without an error, and so does this.
     node.size = size;
     Ok(())
 }
 
-pub(super) fn device_add(world: &mut World, pid: i32, args: &Map<String, Value>) -> Result<(), Refusal> {
+pub(super) fn device_add(
+    world: &mut MachineModel,
+    pid: i32,
+    args: &Map<String, Value>,
+) -> Result<(), CommandError> {
     let driver = text(args, "driver")?;
     if driver != "scsi-hd" {
-        return Err(Refusal::generic(format!("'{driver}' is not a valid device model name")));
+        return Err(CommandError::generic(format!("'{driver}' is not a valid device model name")));
     }
-    only(args, &DISK_KEYS).map_err(|r| Refusal::generic(r.desc.replace("Parameter", "Property")))?;
+    only(args, &DISK_KEYS).map_err(|r| CommandError::generic(r.desc.replace("Parameter", "Property")))?;
     let id = text(args, "id")?.to_owned();
     let bus = text(args, "bus")?;
     let machine = world.machine(pid)?;
     if machine.devices.contains_key(&id) {
-        return Err(Refusal::generic(format!("Duplicate device ID '{id}'")));
+        return Err(CommandError::generic(format!("Duplicate device ID '{id}'")));
     }
     if bus != format!("{SCSI_CONTROLLER}.0") {
-        return Err(Refusal::generic(format!("Bus '{bus}' not found")));
+        return Err(CommandError::generic(format!("Bus '{bus}' not found")));
     }
     let node = args
         .get("drive")
         .and_then(Value::as_str)
-        .ok_or_else(|| Refusal::generic("drive property not set"))?;
+        .ok_or_else(|| CommandError::generic("drive property not set"))?;
     if !machine.nodes.contains_key(node) {
-        return Err(Refusal::generic(format!("Property 'scsi-hd.drive' can't find value '{node}'")));
+        return Err(CommandError::generic(format!("Property 'scsi-hd.drive' can't find value '{node}'")));
     }
     if let Some((other, _)) = machine.disks().find(|(_, d)| d.node == node) {
-        return Err(Refusal::generic(format!(
+        return Err(CommandError::generic(format!(
             "Permission conflict on node '{node}': permissions 'write' are both required by block device '{other}' \
              (uses node '{node}' as 'root' child) and unshared by block device '{id}' (uses node '{node}' as 'root' child)."
         )));
     }
     let target = match args.get("scsi-id").map(Value::as_u64) {
         None => machine.free_target(),
-        Some(target) => {
-            target.and_then(|t| u8::try_from(t).ok()).ok_or_else(|| Refusal::generic("bad scsi device id"))?
-        }
+        Some(target) => target
+            .and_then(|t| u8::try_from(t).ok())
+            .ok_or_else(|| CommandError::generic("bad scsi device id"))?,
     };
     if machine.disks().any(|(_, d)| d.target == target) {
-        return Err(Refusal::generic("lun already used by another device"));
+        return Err(CommandError::generic("lun already used by another device"));
     }
     let serial = args.get("serial").and_then(Value::as_str).unwrap_or_default().to_owned();
     let disk = Disk { node: node.to_owned(), serial, target };
@@ -178,38 +195,38 @@ pub(super) fn device_add(world: &mut World, pid: i32, args: &Map<String, Value>)
     Ok(())
 }
 
-pub(super) fn device_del(world: &mut World, pid: i32, args: &Map<String, Value>) -> Answer {
+pub(super) fn device_del(world: &mut MachineModel, pid: i32, args: &Map<String, Value>) -> Answer {
     let id = text(args, "id")?.to_owned();
     let machine = world.machine(pid)?;
     let (keeps, after) = (machine.behaviour.keeps.contains(&id), machine.behaviour.unplug_time);
     let Some(device) = machine.devices.get_mut(&id) else {
-        return Err(Refusal::not_found(format!("Device '{id}' not found")));
+        return Err(CommandError::not_found(format!("Device '{id}' not found")));
     };
     if device.disk.is_none() {
-        return Err(Refusal::generic(format!("Bus '{}' does not support hotplugging", "pcie.0")));
+        return Err(CommandError::generic(format!("Bus '{}' does not support hotplugging", "pcie.0")));
     }
     if std::mem::replace(&mut device.unplugging, true) {
-        return Err(Refusal::generic(format!("Device {id} is already in the process of unplug")));
+        return Err(CommandError::generic(format!("Device {id} is already in the process of unplug")));
     }
     let later = (!keeps).then_some(Later { after, life: None, what: Happening::DeviceGone(id) });
     Ok((Value::Object(Map::new()), later.into_iter().collect()))
 }
 
-fn only(args: &Map<String, Value>, known: &[&str]) -> Result<(), Refusal> {
+fn only(args: &Map<String, Value>, known: &[&str]) -> Result<(), CommandError> {
     match args.keys().find(|k| !known.contains(&k.as_str())) {
-        Some(key) => Err(Refusal::unexpected(key)),
+        Some(key) => Err(CommandError::unexpected(key)),
         None => Ok(()),
     }
 }
 
-fn text<'a>(args: &'a Map<String, Value>, name: &str) -> Result<&'a str, Refusal> {
-    let value = args.get(name).ok_or_else(|| Refusal::missing(name))?;
-    value.as_str().ok_or_else(|| Refusal::kind(name, "string"))
+fn text<'a>(args: &'a Map<String, Value>, name: &str) -> Result<&'a str, CommandError> {
+    let value = args.get(name).ok_or_else(|| CommandError::missing(name))?;
+    value.as_str().ok_or_else(|| CommandError::kind(name, "string"))
 }
 
-fn flag(args: &Map<String, Value>, name: &str) -> Result<bool, Refusal> {
+fn flag(args: &Map<String, Value>, name: &str) -> Result<bool, CommandError> {
     match args.get(name) {
         None => Ok(false),
-        Some(value) => value.as_bool().ok_or_else(|| Refusal::kind(name, "boolean")),
+        Some(value) => value.as_bool().ok_or_else(|| CommandError::kind(name, "boolean")),
     }
 }

@@ -1,41 +1,14 @@
-//! QMP commands of fake machines: which there are, which arguments they take, what they answer.
+//! QMP commands of fake machines: their names, arguments and replies.
 
 use serde_json::{Map, Value, json};
 
 use super::blocks;
-use super::host::World;
-use super::machine::{Device, Later, Machine, Node};
+use super::command_error::{Answer, CommandError};
+use super::machine::{Device, Machine, Node};
+use super::model::MachineModel;
 use crate::machine::Format;
 
-/// What a command answers and what it sets off.
-pub(super) type Answer = Result<(Value, Vec<Later>), Refusal>;
-
-/// An error as QEMU would send it.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) class: &'static str,
-    pub(super) desc: String,
-}
-
-impl Refusal {
-    pub(super) fn generic(desc: impl Into<String>) -> Self {
-        Self { class: "GenericError", desc: desc.into() }
-    }
-    pub(super) fn not_found(desc: String) -> Self {
-        Self { class: "DeviceNotFound", desc }
-    }
-    pub(super) fn missing(name: &str) -> Self {
-        Self::generic(format!("Parameter '{name}' is missing"))
-    }
-    pub(super) fn unexpected(name: &str) -> Self {
-        Self::generic(format!("Parameter '{name}' is unexpected"))
-    }
-    pub(super) fn kind(name: &str, expected: &str) -> Self {
-        Self::generic(format!("Invalid parameter type for '{name}', expected: {expected}"))
-    }
-}
-
-/// Every command and its arguments; `!` marks those that must be there, `*` a command with an open list.
+/// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
 const COMMANDS: [(&str, &[&str]); 21] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
@@ -60,17 +33,22 @@ const COMMANDS: [(&str, &[&str]); 21] = [
     ("system_reset", &[]),
 ];
 
-/// Runs one command of a machine's monitor. `quit` is the server's own: it ends the process.
-pub(super) fn execute(world: &mut World, pid: i32, command: &str, args: &Map<String, Value>) -> Answer {
+/// Runs one command of a machine's monitor. The server handles `quit`, which ends the process.
+pub(super) fn execute(
+    world: &mut MachineModel,
+    pid: i32,
+    command: &str,
+    args: &Map<String, Value>,
+) -> Answer {
     check(command, args)?;
     let machine = world.machine(pid)?;
     if let Some(words) = machine.behaviour.refuses.get(command) {
-        return Err(Refusal::generic(words.clone()));
+        return Err(CommandError::generic(words.clone()));
     }
     let value = match command {
         "qmp_capabilities" => {
             let class = "CommandNotFound";
-            return Err(Refusal {
+            return Err(CommandError {
                 class,
                 desc: "Capabilities negotiation is already complete, command ignored".to_owned(),
             });
@@ -79,10 +57,10 @@ pub(super) fn execute(world: &mut World, pid: i32, command: &str, args: &Map<Str
             json!({"status": machine.status, "singlestep": false, "running": machine.status == "running"})
         }
         "query-version" => version(),
-        "query-name" => json!({"name": machine.spec.name}),
-        "query-uuid" => json!({"UUID": machine.spec.uuid}),
+        "query-name" => json!({"name": machine.spec.machine.name}),
+        "query-uuid" => json!({"UUID": machine.spec.machine.uuid}),
         "query-kvm" => {
-            json!({"enabled": machine.spec.accelerator == crate::machine::Accelerator::Kvm, "present": true})
+            json!({"enabled": machine.spec.machine.accelerator == crate::machine::Accelerator::Kvm, "present": true})
         }
         "query-block" => query_block(machine),
         "query-named-block-nodes" => machine.nodes.iter().map(|(name, node)| describe(name, node)).collect(),
@@ -90,10 +68,10 @@ pub(super) fn execute(world: &mut World, pid: i32, command: &str, args: &Map<Str
             let label = crate::machine::GUEST_AGENT_CHANNEL;
             json!([{"label": label, "frontend-open": machine.agent_port_is_open(), "filename": "unix"}])
         }
-        "query-balloon" => json!({"actual": machine.spec.memory_bytes}),
+        "query-balloon" => json!({"actual": machine.spec.machine.memory_bytes}),
         "qom-list" => qom_list(machine, args)?,
         "qom-get" => qom_get(machine, args)?,
-        "cont" => return Ok((json!({}), machine.cont().map_err(Refusal::generic)?)),
+        "cont" => return Ok((json!({}), machine.cont().map_err(CommandError::generic)?)),
         "system_powerdown" => return Ok((json!({}), machine.powerdown())),
         "system_reset" => return Ok((json!({}), machine.reset(false))),
         "stop" => {
@@ -110,23 +88,23 @@ pub(super) fn execute(world: &mut World, pid: i32, command: &str, args: &Map<Str
     Ok((value, Vec::new()))
 }
 
-fn check(command: &str, args: &Map<String, Value>) -> Result<(), Refusal> {
+fn check(command: &str, args: &Map<String, Value>) -> Result<(), CommandError> {
     let Some((_, parameters)) = COMMANDS.iter().find(|(name, _)| *name == command) else {
         return Err(unknown(command));
     };
     let open = parameters.contains(&"*");
     let known = |key: &str| parameters.iter().any(|p| p.trim_start_matches('!') == key);
     if let Some(key) = args.keys().find(|k| !open && !known(k)) {
-        return Err(Refusal::unexpected(key));
+        return Err(CommandError::unexpected(key));
     }
     match parameters.iter().filter_map(|p| p.strip_prefix('!')).find(|p| !args.contains_key(*p)) {
-        Some(name) => Err(Refusal::missing(name)),
+        Some(name) => Err(CommandError::missing(name)),
         None => Ok(()),
     }
 }
 
-fn unknown(command: &str) -> Refusal {
-    Refusal { class: "CommandNotFound", desc: format!("The command {command} has not been found") }
+fn unknown(command: &str) -> CommandError {
+    CommandError { class: "CommandNotFound", desc: format!("The command {command} has not been found") }
 }
 
 pub(super) fn version() -> Value {
@@ -163,10 +141,10 @@ fn describe(name: &str, node: &Node) -> Value {
     text
 }
 
-fn qom_list(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Refusal> {
-    let path = args["path"].as_str().ok_or_else(|| Refusal::kind("path", "string"))?;
+fn qom_list(machine: &Machine, args: &Map<String, Value>) -> Result<Value, CommandError> {
+    let path = args["path"].as_str().ok_or_else(|| CommandError::kind("path", "string"))?;
     if path != "/machine/peripheral" {
-        return Err(Refusal::not_found(format!("Device '{path}' not found")));
+        return Err(CommandError::not_found(format!("Device '{path}' not found")));
     }
     let kind = json!({"name": "type", "type": "string"});
     let devices =
@@ -174,12 +152,14 @@ fn qom_list(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Refus
     Ok(std::iter::once(kind).chain(devices).collect())
 }
 
-fn qom_get(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Refusal> {
-    let path = args["path"].as_str().ok_or_else(|| Refusal::kind("path", "string"))?;
-    let property = args["property"].as_str().ok_or_else(|| Refusal::kind("property", "string"))?;
+fn qom_get(machine: &Machine, args: &Map<String, Value>) -> Result<Value, CommandError> {
+    let path = args["path"].as_str().ok_or_else(|| CommandError::kind("path", "string"))?;
+    let property = args["property"].as_str().ok_or_else(|| CommandError::kind("property", "string"))?;
     let device = path.strip_prefix("/machine/peripheral/").and_then(|id| machine.devices.get(id));
-    let Some(device) = device else { return Err(Refusal::not_found(format!("Device '{path}' not found"))) };
-    let absent = || Refusal::generic(format!("Property '{}.{property}' not found", device.driver));
+    let Some(device) = device else {
+        return Err(CommandError::not_found(format!("Device '{path}' not found")));
+    };
+    let absent = || CommandError::generic(format!("Property '{}.{property}' not found", device.driver));
     let disk = device.disk.as_ref().ok_or_else(absent)?;
     match property {
         "serial" => Ok(json!(disk.serial)),

@@ -8,15 +8,15 @@ use std::path::Path;
 use crate::machine::Format;
 use crate::qcow2;
 
-/// What a fake machine does with image files. [`LocalFiles`] are real ones; a simulation may bring its own.
+/// The operations of a fake machine on image files. [`LocalFiles`] are real files; a simulation may provide its own.
 pub trait ImageFiles: Send + Sync + fmt::Debug {
-    /// The size a guest would see.
+    /// Returns the size that a guest would see.
     fn size(&self, path: &Path, format: Format) -> io::Result<u64>;
     /// Grows the image.
     fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()>;
 }
 
-/// Real files, read and written as QEMU would.
+/// Real files, read and written as QEMU does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalFiles;
 

@@ -1,4 +1,4 @@
-//! What a fake guest's agent answers.
+//! The replies of a fake guest's agent.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ pub(super) fn is_delimited(message: &Value) -> bool {
     message.get("execute").is_some_and(|c| c == "guest-sync-delimited")
 }
 
-/// None: no answer, because nobody listens or because the command has none.
+/// None: no reply, because no agent listens or because the command has none.
 pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<Later>) {
     if !machine.agent_answers() {
         return (None, Vec::new());
@@ -19,7 +19,7 @@ pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<
         "guest-sync-delimited" | "guest-sync" => args.get("id").cloned().unwrap_or(Value::Null),
         "guest-ping" => json!({}),
         "guest-get-host-name" => {
-            json!({"host-name": machine.behaviour.guest.host_name.as_ref().unwrap_or(&machine.spec.name)})
+            json!({"host-name": machine.behaviour.guest.host_name.as_ref().unwrap_or(&machine.spec.machine.name)})
         }
         "guest-get-osinfo" => json!({
             "id": "debian", "name": "Debian GNU/Linux", "pretty-name": "Debian GNU/Linux 12 (bookworm)", "version": "12 (bookworm)",
@@ -48,7 +48,7 @@ pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<
 fn interfaces(machine: &Machine) -> Value {
     let lo = json!({"name": "lo", "hardware-address": "00:00:00:00:00:00",
         "ip-addresses": [{"ip-address-type": "ipv4", "ip-address": "127.0.0.1", "prefix": 8}]});
-    let nics = machine.spec.nics.iter().enumerate().map(|(index, nic)| {
+    let nics = machine.spec.machine.nics.iter().enumerate().map(|(index, nic)| {
         let addresses = machine.behaviour.guest.addresses.iter().filter(|a| a.nic == index).map(|a| {
             let kind = if a.address.is_ipv4() { "ipv4" } else { "ipv6" };
             json!({"ip-address-type": kind, "ip-address": a.address.to_string(), "prefix": a.prefix})
@@ -58,10 +58,10 @@ fn interfaces(machine: &Machine) -> Value {
     std::iter::once(lo).chain(nics).collect()
 }
 
-/// The root file system, and what the guest mounted of the disks that are still there.
+/// Lists the root file system, and the guest's mounts of disks that still exist.
 fn filesystems(machine: &Machine) -> Value {
     let one = |(id, disk): (&String, &super::machine::Disk)| {
-        let boots = machine.spec.disks.iter().any(|d| d.boot && d.id == *id);
+        let boots = machine.spec.machine.disks.iter().any(|d| d.boot && d.id == *id);
         let mounted = machine.behaviour.guest.mounts.get(&disk.serial).map(String::as_str);
         let mountpoint = if boots { Some("/") } else { mounted }?;
         Some(json!({

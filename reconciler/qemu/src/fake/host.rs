@@ -1,66 +1,48 @@
-//! The host: all fake machines, and the controls a test has over them.
+//! The host: all fake machines, and the controls for tests.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
-use tokio::io::DuplexStream;
+use tokio::sync::{Semaphore, broadcast, watch};
 
-use super::commands::{self, Refusal};
+use super::command_error::CommandError;
 use super::machine::{Later, Machine};
-use super::server::{self, Wire};
-use super::{Behaviour, ImageFiles, LocalFiles, blocks, guest};
-use crate::hypervisor::{FoundQemu, ProcessIdentity};
-use crate::machine::{MachineSpec, blockdev, scsi_disk, seed_disk};
+use super::model::MachineModel;
+use super::{Behaviour, ImageFiles, LocalFiles, blocks, commands, guest};
+use crate::hypervisor::{FoundQemu, LaunchError, ProcessIdentity};
+use crate::machine::{LaunchSpec, MachineSpec, blockdev, scsi_disk, seed_disk};
 use crate::power::RunState;
-use crate::process::LaunchError;
 
 pub(super) const BINARY: &str = "/usr/bin/qemu-system-x86_64";
 
-/// A host whose machines are fakes. Clones are the same host.
+/// A host of fake machines. Clones refer to the same host.
 #[derive(Clone, Debug)]
 pub struct FakeHypervisor {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<MachineModel>>,
 }
 
-/// A look at a fake machine from outside, for assertions.
+/// An external view of a fake machine, for assertions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineView {
     pub identity: ProcessIdentity,
     pub spec: MachineSpec,
     pub run_state: RunState,
-    /// The guest's operating system is up.
+    /// The guest's operating system is running.
     pub booted: bool,
-    /// Device id → file and size of every disk plugged in.
+    /// Device id → file and size of every plugged disk.
     pub disks: BTreeMap<String, (PathBuf, u64)>,
-    /// Every block node, plugged in or not: one without a device is a leak.
+    /// Every block node, with or without a device: one without a device is a leak.
     pub nodes: Vec<String>,
 }
 
-#[derive(Debug)]
-pub(super) struct World {
-    pub(super) machines: BTreeMap<i32, Machine>,
-    pub(super) foreign: BTreeMap<i32, FoundQemu>,
-    default_behaviour: Behaviour,
-    behaviours: BTreeMap<String, Behaviour>,
-    pub(super) files: Arc<dyn ImageFiles>,
-    /// Files QEMU's user may open; true: for writing too.
-    pub(super) granted: BTreeMap<PathBuf, bool>,
-    next_pid: i32,
-    launches: u64,
-}
-
-impl World {
-    pub(super) fn machine(&mut self, pid: i32) -> Result<&mut Machine, Refusal> {
-        self.machines.get_mut(&pid).ok_or_else(|| Refusal::generic("the process is gone"))
-    }
-
-    /// Image locking across all machines: one writer, or any number of readers.
-    pub(super) fn is_locked(&self, file: &Path, read_only: bool) -> bool {
-        let mut nodes = self.machines.values().flat_map(|m| m.nodes.values());
-        nodes.any(|n| n.file == file && !(read_only && n.read_only))
-    }
+/// The parts of a machine that its connections need.
+pub(super) struct Wire {
+    pub(super) pid: i32,
+    pub(super) monitor: Arc<Semaphore>,
+    pub(super) events: broadcast::Receiver<Value>,
+    pub(super) exited: watch::Receiver<bool>,
 }
 
 impl Default for FakeHypervisor {
@@ -70,60 +52,50 @@ impl Default for FakeHypervisor {
 }
 
 impl FakeHypervisor {
-    /// A host over real image files.
+    /// Creates a host with real image files.
     pub fn new() -> Self {
         Self::with_files(Arc::new(LocalFiles))
     }
 
-    /// A host over whatever image files the caller simulates.
+    /// Creates a host with image files that the caller simulates.
     pub fn with_files(files: Arc<dyn ImageFiles>) -> Self {
-        let world = World {
-            machines: BTreeMap::new(),
-            foreign: BTreeMap::new(),
-            default_behaviour: Behaviour::default(),
-            behaviours: BTreeMap::new(),
-            files,
-            granted: BTreeMap::new(),
-            next_pid: 1000,
-            launches: 0,
-        };
-        Self { world: Arc::new(Mutex::new(world)) }
+        Self { world: Arc::new(Mutex::new(MachineModel::new(files))) }
     }
 
-    /// How machines behave that have no behaviour of their own, from their launch on.
+    /// Sets the behaviour of machines without one of their own, from their launch on.
     pub fn set_default_behaviour(&self, behaviour: Behaviour) {
         self.lock().default_behaviour = behaviour;
     }
 
-    /// Changes how an instance behaves: now if it runs, and at every later launch.
+    /// Changes the behaviour of an instance: now if it runs, and at every later launch.
     pub fn set_behaviour(&self, instance: &str, change: impl FnOnce(&mut Behaviour)) {
         let mut world = self.lock();
         let mut behaviour = world.behaviours.get(instance).unwrap_or(&world.default_behaviour).clone();
         change(&mut behaviour);
-        for machine in world.machines.values_mut().filter(|m| m.spec.instance == instance) {
+        for machine in world.machines.values_mut().filter(|m| m.spec.machine.instance == instance) {
             machine.behaviour = behaviour.clone();
         }
         world.behaviours.insert(instance.to_owned(), behaviour);
     }
 
-    /// The process dies without a word, as after a SIGKILL from elsewhere.
+    /// Kills the process without warning, as by a foreign SIGKILL.
     pub fn crash(&self, instance: &str) {
         for pid in self.pids_of(instance) {
             self.end(pid);
         }
     }
 
-    /// The guest switches itself off.
+    /// The guest powers itself off.
     pub fn guest_powers_off(&self, instance: &str) {
         self.with(instance, Machine::guest_off);
     }
 
-    /// The guest's kernel gives up.
+    /// The guest's kernel panics.
     pub fn guest_panics(&self, instance: &str) {
         self.with(instance, Machine::guest_panics);
     }
 
-    /// The guest restarts itself.
+    /// The guest reboots itself.
     pub fn guest_reboots(&self, instance: &str) {
         for pid in self.pids_of(instance) {
             let later = self.lock().machine(pid).map(|m| m.reset(true)).unwrap_or_default();
@@ -131,21 +103,21 @@ impl FakeHypervisor {
         }
     }
 
-    /// The guest lets go of a disk it kept ([`Behaviour::keeps`]) after it was asked to.
+    /// The guest releases a disk that it kept ([`Behaviour::keeps`]) after an unplug request.
     pub fn guest_releases(&self, instance: &str, disk: &str) {
         self.set_behaviour(instance, |behaviour| behaviour.keeps.retain(|kept| kept != disk));
         self.with(instance, |machine| machine.release(disk));
     }
 
-    /// The host's file system has no room for what the guest writes to this disk.
+    /// The host's file system has no space for the guest's writes to this disk.
     pub fn disk_full(&self, instance: &str, disk: &str) {
         self.with(instance, |machine| machine.disk_full(disk));
     }
 
-    /// A QEMU somebody else runs.
+    /// Adds a foreign QEMU process.
     pub fn add_foreign(&self, name: &str) -> ProcessIdentity {
         let mut world = self.lock();
-        let identity = next_identity(&mut world);
+        let identity = world.next_identity();
         let argv = vec![BINARY.to_owned(), "-name".to_owned(), format!("guest={name}")];
         let found = FoundQemu {
             identity: identity.clone(),
@@ -158,17 +130,17 @@ impl FakeHypervisor {
         identity
     }
 
-    /// The instance as it is now; None when it has no process.
+    /// Returns the current state of the instance; None if it has no process.
     pub fn view(&self, instance: &str) -> Option<MachineView> {
         let world = self.lock();
-        let machine = world.machines.values().find(|m| m.spec.instance == instance)?;
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance)?;
         let disk = |(id, disk): (&String, &super::machine::Disk)| {
             let node = machine.nodes.get(&disk.node)?;
             Some((id.clone(), (node.file.clone(), node.size)))
         };
         Some(MachineView {
             identity: machine.identity.clone(),
-            spec: machine.spec.clone(),
+            spec: machine.spec.machine.clone(),
             run_state: RunState::from_qemu(machine.status),
             booted: machine.booted,
             disks: machine.disks().filter_map(disk).collect(),
@@ -176,36 +148,28 @@ impl FakeHypervisor {
         })
     }
 
-    /// Process number and MAC addresses of every machine whose guest is up.
+    /// Returns pid and MAC addresses of every machine with a booted guest.
     pub fn booted(&self) -> Vec<(i32, Vec<String>)> {
         let world = self.lock();
         let booted = world.machines.values().filter(|m| m.booted);
-        let macs = |m: &Machine| m.spec.nics.iter().map(|nic| nic.mac.clone()).collect();
+        let macs = |m: &Machine| m.spec.machine.nics.iter().map(|nic| nic.mac.clone()).collect();
         booted.map(|m| (m.identity.pid, macs(m))).collect()
     }
 
-    /// QEMUs that somebody else runs: process number and name.
+    /// Returns pid and name of the foreign QEMU processes.
     pub fn foreign(&self) -> Vec<(i32, String)> {
         let world = self.lock();
         world.foreign.values().map(|f| (f.identity.pid, f.name.clone().unwrap_or_default())).collect()
     }
 
-    /// All instances that have a process.
+    /// Lists all instances that have a process.
     pub fn instances(&self) -> Vec<String> {
-        self.lock().machines.values().map(|m| m.spec.instance.clone()).collect()
+        self.lock().machines.values().map(|m| m.spec.machine.instance.clone()).collect()
     }
 
-    /// How many launches were successful so far.
+    /// The number of successful launches so far.
     pub fn launches(&self) -> u64 {
         self.lock().launches
-    }
-
-    /// Serves QMP for an instance on a stream of the caller's.
-    pub fn serve_monitor(&self, instance: &str, stream: DuplexStream) -> bool {
-        let Some(pid) = self.pids_of(instance).first().copied() else { return false };
-        let Some(wire) = self.wire(|m| m.identity.pid == pid) else { return false };
-        tokio::spawn(server::monitor(self.clone(), wire, stream));
-        true
     }
 
     pub(super) fn execute(
@@ -213,7 +177,7 @@ impl FakeHypervisor {
         pid: i32,
         command: &str,
         args: &Map<String, Value>,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, CommandError> {
         let (value, later) = commands::execute(&mut self.lock(), pid, command, args)?;
         self.schedule(pid, later);
         Ok(value)
@@ -236,7 +200,7 @@ impl FakeHypervisor {
         json!({"return": {}})
     }
 
-    /// The process is gone, with everything it held.
+    /// Ends the process and drops all its resources.
     pub(super) fn end(&self, pid: i32) {
         if let Some(machine) = self.lock().machines.remove(&pid) {
             machine.exited.send_replace(true);
@@ -255,14 +219,19 @@ impl FakeHypervisor {
     }
 
     fn with(&self, instance: &str, change: impl Fn(&mut Machine)) {
-        for machine in self.lock().machines.values_mut().filter(|m| m.spec.instance == instance) {
+        for machine in self.lock().machines.values_mut().filter(|m| m.spec.machine.instance == instance) {
             change(machine);
         }
     }
 
-    fn pids_of(&self, instance: &str) -> Vec<i32> {
+    pub(super) fn pids_of(&self, instance: &str) -> Vec<i32> {
         let world = self.lock();
-        world.machines.iter().filter(|(_, m)| m.spec.instance == instance).map(|(pid, _)| *pid).collect()
+        world
+            .machines
+            .iter()
+            .filter(|(_, m)| m.spec.machine.instance == instance)
+            .map(|(pid, _)| *pid)
+            .collect()
     }
 
     pub(super) fn wire(&self, wanted: impl Fn(&Machine) -> bool) -> Option<Wire> {
@@ -276,31 +245,34 @@ impl FakeHypervisor {
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, World> {
-        // A test that panicked while it held the lock has its own message already.
+    pub(super) fn lock(&self) -> MutexGuard<'_, MachineModel> {
+        // A test that panicked while holding the lock has already reported its failure.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything QEMU checks before its monitor answers.
-    pub(super) fn build(&self, spec: &MachineSpec) -> Result<ProcessIdentity, LaunchError> {
+    /// Does all the checks that QEMU does before its monitor replies.
+    pub(super) fn build(&self, spec: &LaunchSpec) -> Result<ProcessIdentity, LaunchError> {
         let mut world = self.lock();
-        if let Some(other) = world.machines.values().find(|m| m.spec.instance == spec.instance) {
+        if let Some(other) =
+            world.machines.values().find(|m| m.spec.machine.instance == spec.machine.instance)
+        {
             let pid = other.identity.pid;
-            return Err(LaunchError::AlreadyRunning { instance: spec.instance.clone(), pid });
+            return Err(LaunchError::AlreadyRunning { instance: spec.machine.instance.clone(), pid });
         }
-        let behaviour = world.behaviours.get(&spec.instance).unwrap_or(&world.default_behaviour).clone();
+        let behaviour =
+            world.behaviours.get(&spec.machine.instance).unwrap_or(&world.default_behaviour).clone();
         if let Some(words) = behaviour.fails_at_start {
             return Err(LaunchError::Exited { status: "exit status: 1".to_owned(), stderr: words });
         }
-        let seed = spec.seed.iter().map(|s| seed_disk(s));
-        let disks: Vec<_> = spec.disks.iter().cloned().chain(seed).collect();
+        let seed = spec.files.seed.iter().map(|s| seed_disk(s));
+        let disks: Vec<_> = spec.machine.disks.iter().cloned().chain(seed).collect();
         for disk in &disks {
             world.granted.insert(disk.file.clone(), !disk.read_only);
             if let Some(backing) = &disk.backing {
                 world.granted.entry(backing.file.clone()).or_insert(false);
             }
         }
-        let identity = next_identity(&mut world);
+        let identity = world.next_identity();
         let pid = identity.pid;
         world.machines.insert(pid, Machine::new(identity.clone(), spec.clone(), behaviour));
         for disk in &disks {
@@ -319,12 +291,6 @@ impl FakeHypervisor {
     }
 }
 
-fn arguments(value: &Value) -> Result<Map<String, Value>, Refusal> {
-    value.as_object().cloned().ok_or_else(|| Refusal::generic("not an object"))
-}
-
-fn next_identity(world: &mut World) -> ProcessIdentity {
-    world.next_pid += 1;
-    let start_time = world.next_pid.unsigned_abs().into();
-    ProcessIdentity { pid: world.next_pid, start_time, boot_id: "fake".to_owned() }
+fn arguments(value: &Value) -> Result<Map<String, Value>, CommandError> {
+    value.as_object().cloned().ok_or_else(|| CommandError::generic("not an object"))
 }

@@ -1,24 +1,34 @@
-//! The host as callers use it.
+//! The fake host as a `Hypervisor`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::io::DuplexStream;
 
 use super::host::{BINARY, FakeHypervisor};
 use super::server;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{FoundQemu, Hypervisor, Limits, ProcessIdentity};
-use crate::machine::{MachinePaths, MachineSpec, command_line, instance_of, name_of};
-use crate::process::{LaunchError, ProcessError};
+use crate::hypervisor::{FoundQemu, Hypervisor, LaunchError, Limits, ProcessError, ProcessIdentity};
+use crate::machine::{LaunchSpec, MachinePaths, command_line, instance_of, name_of};
 use crate::qmp::{Events, Qmp, QmpError};
 
-/// Each way; both ends read all the time. Tens of thousands of machines may be in one process.
+/// The buffer in each direction; both ends read continuously. One process may contain tens of thousands of machines.
 const DUPLEX: usize = 4 << 10;
+
+impl FakeHypervisor {
+    /// Serves QMP for an instance on a stream provided by the caller.
+    pub fn serve_monitor(&self, instance: &str, stream: DuplexStream) -> bool {
+        let Some(pid) = self.pids_of(instance).first().copied() else { return false };
+        let Some(wire) = self.wire(|m| m.identity.pid == pid) else { return false };
+        tokio::spawn(server::monitor(self.clone(), wire, stream));
+        true
+    }
+}
 
 #[async_trait]
 impl Hypervisor for FakeHypervisor {
-    async fn launch(&self, spec: &MachineSpec, _limits: Limits) -> Result<ProcessIdentity, LaunchError> {
+    async fn launch(&self, spec: &LaunchSpec, _limits: Limits) -> Result<ProcessIdentity, LaunchError> {
         spec.validate()?;
         let identity = self.build(spec)?;
         let time = self.behaviour_of(identity.pid).unwrap_or_default().launch_time;
@@ -37,10 +47,10 @@ impl Hypervisor for FakeHypervisor {
         Ok(ours.chain(world.foreign.values().cloned()).collect())
     }
 
-    /// Asked for at every look at a machine: without making a command line of each to read it back.
+    /// Called at every observation of a machine: avoids building a command line for each machine just to parse it.
     async fn find(&self, instance: &str) -> Result<Option<ProcessIdentity>, ProcessError> {
         let world = self.lock();
-        Ok(world.machines.values().find(|m| m.spec.instance == instance).map(|m| m.identity.clone()))
+        Ok(world.machines.values().find(|m| m.spec.machine.instance == instance).map(|m| m.identity.clone()))
     }
 
     async fn is_alive(&self, process: &ProcessIdentity) -> Result<bool, ProcessError> {
@@ -64,7 +74,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn connect(&self, paths: &MachinePaths) -> Result<(Qmp, Events), QmpError> {
-        let Some(wire) = self.wire(|m| m.spec.paths.qmp == paths.qmp) else {
+        let Some(wire) = self.wire(|m| m.spec.files.paths.qmp == paths.qmp) else {
             let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(QmpError::Connect { path: paths.qmp.clone(), source });
         };
@@ -74,7 +84,7 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError> {
-        let Some(wire) = self.wire(|m| m.spec.paths.guest_agent == paths.guest_agent) else {
+        let Some(wire) = self.wire(|m| m.spec.files.paths.guest_agent == paths.guest_agent) else {
             let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(GuestAgentError::Connect { path: paths.guest_agent.clone(), source });
         };

@@ -1,4 +1,4 @@
-//! The state of one fake machine and how it changes. Synchronous: what happens later is returned as data.
+//! The state of one fake machine and its transitions. Synchronous: delayed transitions are returned as data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,26 +10,27 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::Behaviour;
 use crate::hypervisor::ProcessIdentity;
-use crate::machine::{Format, MachineSpec};
+use crate::machine::{Format, LaunchSpec};
 
-/// Lines a connection that does not read may lag behind; real QEMU buffers without bound.
+/// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
 const EVENT_BUFFER: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) identity: ProcessIdentity,
-    pub(super) spec: MachineSpec,
+    pub(super) spec: LaunchSpec,
     pub(super) behaviour: Behaviour,
-    /// `query-status` in QEMU's words.
+    /// `query-status` in QEMU's terms.
     pub(super) status: &'static str,
-    /// The guest's operating system is up.
+    /// The guest's operating system is running.
     pub(super) booted: bool,
-    /// Counts resets and ends, so that what an earlier life of the guest had begun does not hit a later one.
+    /// Counts resets and shutdowns, so that a delayed transition of an earlier life of the guest does not apply to a
+    /// later one.
     pub(super) life: u64,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
     pub(super) events: broadcast::Sender<Value>,
-    /// One client a monitor; the next one waits for its greeting.
+    /// One client per monitor; the next one waits for its greeting.
     pub(super) monitor: Arc<Semaphore>,
     pub(super) exited: watch::Sender<bool>,
 }
@@ -59,11 +60,11 @@ pub(super) struct Disk {
     pub(super) target: u8,
 }
 
-/// Something that happens by itself after a while.
+/// A transition after a delay.
 #[derive(Clone, Debug)]
 pub(super) struct Later {
     pub(super) after: Duration,
-    /// The guest's life it belongs to; None for what outlives resets.
+    /// The life of the guest that it belongs to; None if it survives resets.
     pub(super) life: Option<u64>,
     pub(super) what: Happening,
 }
@@ -77,7 +78,7 @@ pub(super) enum Happening {
 }
 
 impl Machine {
-    pub(super) fn new(identity: ProcessIdentity, spec: MachineSpec, behaviour: Behaviour) -> Self {
+    pub(super) fn new(identity: ProcessIdentity, spec: LaunchSpec, behaviour: Behaviour) -> Self {
         let mut devices = BTreeMap::new();
         let fixed = [
             ("scsi0", "virtio-scsi-pci"),
@@ -88,7 +89,7 @@ impl Machine {
             ("virtio-serial0", "virtio-serial-pci"),
             ("qga-port0", "virtserialport"),
         ];
-        let nics = spec.nics.iter().map(|n| (n.id.as_str(), "virtio-net-pci"));
+        let nics = spec.machine.nics.iter().map(|n| (n.id.as_str(), "virtio-net-pci"));
         for (id, driver) in fixed.into_iter().chain(nics) {
             devices.insert(id.to_owned(), Device { driver, disk: None, unplugging: false });
         }
@@ -108,7 +109,7 @@ impl Machine {
     }
 
     pub(super) fn emit(&self, event: &str, data: Value) {
-        // Simulated time may start anywhere, so QEMU's word for "unknown" is used.
+        // Simulated time may start anywhere, so the timestamp is QEMU's value for "unknown".
         let mut message = json!({"event": event, "timestamp": {"seconds": -1, "microseconds": -1}});
         if !data.is_null() {
             message["data"] = data;
@@ -194,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// Something a while ago has set off.
+    /// Applies a delayed transition.
     pub(super) fn happen(&mut self, later: &Later) -> Vec<Later> {
         if later.life.is_some_and(|life| life != self.life) {
             return Vec::new();
@@ -211,7 +212,7 @@ impl Machine {
         Vec::new()
     }
 
-    /// Ends an unplug that was asked for.
+    /// Completes a requested unplug.
     pub(super) fn release(&mut self, id: &str) {
         if self.devices.get(id).is_some_and(|d| d.unplugging) {
             self.devices.remove(id);
@@ -228,7 +229,7 @@ impl Machine {
         (0..=u8::MAX).find(|t| !taken.contains(t)).unwrap_or(u8::MAX)
     }
 
-    /// A guest that is paused still has it open.
+    /// A paused guest still has the port open.
     pub(super) fn agent_port_is_open(&self) -> bool {
         self.booted && self.behaviour.guest_agent
     }

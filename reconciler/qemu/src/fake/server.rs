@@ -1,27 +1,18 @@
 //! The far ends of monitor and guest agent connections.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::broadcast;
 
-use super::commands::{Refusal, version};
+use super::command_error::CommandError;
+use super::commands::version;
 use super::guest;
-use super::host::FakeHypervisor;
+use super::host::{FakeHypervisor, Wire};
 use crate::qmp::Frames;
 
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// What a connection needs of its machine.
-pub(super) struct Wire {
-    pub(super) pid: i32,
-    pub(super) monitor: Arc<Semaphore>,
-    pub(super) events: broadcast::Receiver<Value>,
-    pub(super) exited: watch::Receiver<bool>,
-}
-
-/// One QMP client, from its greeting until either side goes away.
+/// Serves one QMP client, from its greeting until either side disconnects.
 pub(super) async fn monitor(host: FakeHypervisor, mut wire: Wire, stream: DuplexStream) {
     let mut exited = wire.exited.clone();
     tokio::select! {
@@ -31,7 +22,7 @@ pub(super) async fn monitor(host: FakeHypervisor, mut wire: Wire, stream: Duplex
 }
 
 async fn converse(host: &FakeHypervisor, wire: &mut Wire, stream: DuplexStream) {
-    // A second client waits here, as it does for the real one.
+    // A second client waits here, as with real QEMU.
     let Ok(_turn) = wire.monitor.clone().acquire_owned().await else { return };
     let (reader, mut writer) = tokio::io::split(stream);
     let mut frames = Frames::new(reader, MAX_MESSAGE);
@@ -66,7 +57,7 @@ async fn converse(host: &FakeHypervisor, wire: &mut Wire, stream: DuplexStream) 
         let quits = negotiated && message.get("execute").is_some_and(|c| c == "quit");
         let mut reply =
             if quits { host.announce_quit(wire.pid) } else { answer(host, wire, &message, &mut negotiated) };
-        // What the command set off at once goes out before its answer.
+        // Events that the command caused immediately are sent before its reply.
         while let Ok(event) = wire.events.try_recv() {
             if negotiated && send(&mut writer, &event).await.is_none() {
                 return;
@@ -90,10 +81,10 @@ fn answer(host: &FakeHypervisor, wire: &mut Wire, message: &Value, negotiated: &
         if !*negotiated {
             if command != "qmp_capabilities" {
                 let desc = "Expecting capabilities negotiation with 'qmp_capabilities'".to_owned();
-                return Err(Refusal { class: "CommandNotFound", desc });
+                return Err(CommandError { class: "CommandNotFound", desc });
             }
             *negotiated = true;
-            // Events of before are not for this client.
+            // Earlier events are not sent to this client.
             wire.events = wire.events.resubscribe();
             return Ok(json!({}));
         }
@@ -105,23 +96,25 @@ fn answer(host: &FakeHypervisor, wire: &mut Wire, message: &Value, negotiated: &
     }
 }
 
-fn parse(message: &Value) -> Result<(&str, Map<String, Value>), Refusal> {
-    let object = message.as_object().ok_or_else(|| Refusal::generic("QMP input must be a JSON object"))?;
+fn parse(message: &Value) -> Result<(&str, Map<String, Value>), CommandError> {
+    let object =
+        message.as_object().ok_or_else(|| CommandError::generic("QMP input must be a JSON object"))?;
     if let Some(key) = object.keys().find(|k| !["execute", "arguments", "id"].contains(&k.as_str())) {
-        return Err(Refusal::generic(format!("QMP input member '{key}' is unexpected")));
+        return Err(CommandError::generic(format!("QMP input member '{key}' is unexpected")));
     }
     let command =
-        object.get("execute").ok_or_else(|| Refusal::generic("QMP input lacks member 'execute'"))?;
-    let command =
-        command.as_str().ok_or_else(|| Refusal::generic("QMP input member 'execute' must be a string"))?;
+        object.get("execute").ok_or_else(|| CommandError::generic("QMP input lacks member 'execute'"))?;
+    let command = command
+        .as_str()
+        .ok_or_else(|| CommandError::generic("QMP input member 'execute' must be a string"))?;
     match object.get("arguments") {
         None => Ok((command, Map::new())),
         Some(Value::Object(args)) => Ok((command, args.clone())),
-        Some(_) => Err(Refusal::generic("QMP input member 'arguments' must be an object")),
+        Some(_) => Err(CommandError::generic("QMP input member 'arguments' must be an object")),
     }
 }
 
-/// The guest's end of the agent channel. Without an agent everything is swallowed.
+/// The guest's end of the agent channel. Without an agent all input is discarded.
 pub(super) async fn guest_agent(host: FakeHypervisor, mut wire: Wire, stream: DuplexStream) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut frames = Frames::new(reader, MAX_MESSAGE);

@@ -8,12 +8,12 @@ use super::*;
 use crate::block::{self, Unplugged};
 use crate::guest_agent::{GuestAgentError, ShutdownMode, has_listener, mounts_of};
 use crate::hypervisor::{Hypervisor, Limits};
-use crate::machine::{Cache, DiskSpec, Format, MachinePaths, MachineSpec, NicSpec, Tap, example};
+use crate::machine::{Cache, DiskSpec, Format, LaunchSpec, MachinePaths, NicSpec, Tap, example};
 use crate::power::{self, RunState};
 use crate::process::LaunchError;
 use crate::qmp::{Event, EventKind, Events, Notice, Qmp, QmpError};
 
-/// Images that exist by being asked for.
+/// Image files that exist as soon as they are requested.
 #[derive(Debug)]
 struct Anything;
 
@@ -41,7 +41,7 @@ fn disk(id: &str) -> DiskSpec {
     }
 }
 
-fn spec(instance: &str) -> MachineSpec {
+fn spec(instance: &str) -> LaunchSpec {
     let nic = NicSpec {
         id: "nic0".to_owned(),
         tap: Tap::Name("tap0".to_owned()),
@@ -49,22 +49,22 @@ fn spec(instance: &str) -> MachineSpec {
         mtu: None,
         slot: 0,
     };
-    MachineSpec {
-        instance: instance.to_owned(),
-        disks: vec![disk("root")],
-        nics: vec![nic],
-        paths: MachinePaths::in_directory(format!("/run/{instance}")),
-        ..example(Path::new("/run"))
-    }
+
+    let mut spec = example(Path::new("/run"));
+    spec.machine.instance = instance.to_owned();
+    spec.machine.disks = vec![disk("root")];
+    spec.machine.nics = vec![nic];
+    spec.files.paths = MachinePaths::in_directory(format!("/run/{instance}"));
+    spec
 }
 
 fn host() -> FakeHypervisor {
     FakeHypervisor::with_files(std::sync::Arc::new(Anything))
 }
 
-async fn running(host: &FakeHypervisor, spec: &MachineSpec) -> (Qmp, Events) {
+async fn running(host: &FakeHypervisor, spec: &LaunchSpec) -> (Qmp, Events) {
     host.launch(spec, Limits::default()).await.expect("launched");
-    let (qmp, events) = host.connect(&spec.paths).await.expect("connected");
+    let (qmp, events) = host.connect(&spec.files.paths).await.expect("connected");
     power::start(&qmp).await.expect("started");
     (qmp, events)
 }
@@ -91,7 +91,7 @@ async fn a_guest_boots_tells_of_itself_and_shuts_down_when_asked() {
         b.guest.mounts.insert("serial-root".to_owned(), "/".to_owned());
     });
     let (qmp, mut events) = running(&host, &spec).await;
-    let mut agent = host.guest_agent(&spec.paths).await.expect("the channel is there");
+    let mut agent = host.guest_agent(&spec.files.paths).await.expect("the channel is there");
     assert!(matches!(agent.ping().await, Err(GuestAgentError::Silent { .. })));
     assert!(!has_listener(&qmp).await.expect("QEMU says"));
     let start = Instant::now();
@@ -99,7 +99,7 @@ async fn a_guest_boots_tells_of_itself_and_shuts_down_when_asked() {
     assert!(start.elapsed() >= Duration::from_secs(17));
     assert!(has_listener(&qmp).await.expect("QEMU says"));
     agent.ping().await.expect("booted");
-    assert_eq!(agent.host_name().await.expect("name"), spec.name);
+    assert_eq!(agent.host_name().await.expect("name"), spec.machine.name);
     assert_eq!(agent.os_info().await.expect("system").id, "debian");
     let nic = agent.interfaces().await.expect("interfaces").remove(1);
     assert_eq!(
@@ -133,7 +133,7 @@ async fn a_guest_that_ignores_the_button_keeps_running_until_it_is_killed() {
     host.exited(&process).await.expect("gone");
     assert_eq!(host.find("a").await.expect("listed"), None);
     qmp.closed().await;
-    assert!(host.connect(&spec.paths).await.expect_err("gone").is_disconnected());
+    assert!(host.connect(&spec.files.paths).await.expect_err("gone").is_disconnected());
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,7 +170,7 @@ async fn a_machine_lives_on_when_every_handle_is_dropped() {
     let (host, spec) = (host(), spec("a"));
     drop(running(&host, &spec).await);
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    let (qmp, _events) = host.connect(&spec.paths).await.expect("connected");
+    let (qmp, _events) = host.connect(&spec.files.paths).await.expect("connected");
     assert_eq!(power::run_state(&qmp).await.expect("asked"), RunState::Running);
     assert!(host.view("a").expect("runs").booted);
     let again = host.launch(&spec, Limits::default()).await;
@@ -210,7 +210,7 @@ async fn a_guest_reboots_panics_and_shuts_itself_down() {
     let (host, spec) = (host(), spec("a"));
     let (qmp, mut events) = running(&host, &spec).await;
     until(&mut events, opened).await;
-    let mut agent = host.guest_agent(&spec.paths).await.expect("the channel is there");
+    let mut agent = host.guest_agent(&spec.files.paths).await.expect("the channel is there");
     agent.shutdown(ShutdownMode::Reboot).await.expect("asked");
     until(&mut events, |k| matches!(k, EventKind::Reset { by_guest: true, .. })).await;
     until(&mut events, opened).await;
@@ -232,7 +232,7 @@ async fn one_client_is_served_at_a_time_and_the_next_when_it_is_gone() {
     let waiting = Qmp::over_within(near, Duration::from_secs(1)).await;
     assert!(matches!(waiting, Err(QmpError::NoGreeting { .. })), "{waiting:?}");
     drop(first);
-    host.connect(&spec.paths).await.expect("free again");
+    host.connect(&spec.files.paths).await.expect("free again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +252,7 @@ async fn a_thousand_machines_start_in_no_time() {
     let mut connections = Vec::new();
     for n in 0..1000 {
         let mut spec = spec(&format!("i-{n}"));
-        spec.disks = vec![DiskSpec { file: format!("/pool/{n}").into(), ..disk("root") }];
+        spec.machine.disks = vec![DiskSpec { file: format!("/pool/{n}").into(), ..disk("root") }];
         connections.push(running(&host, &spec).await);
     }
     tokio::time::sleep(Duration::from_secs(1)).await;

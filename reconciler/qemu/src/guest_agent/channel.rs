@@ -1,4 +1,4 @@
-//! The line discipline of the guest agent's channel.
+//! The framing protocol of the guest agent's channel.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use super::GuestAgentError;
 use crate::qmp::{FrameError, Frames};
 
-/// The longest answer taken from a guest.
+/// The maximum length of a guest's reply.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Stale answers skipped while looking for the one to our sync.
+/// The maximum number of stale replies skipped before the reply to our sync.
 const MAX_STALE: usize = 64;
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -38,13 +38,13 @@ impl Channel {
         Self { frames: Frames::new(reader, MAX_MESSAGE), writer, last_sync: 0 }
     }
 
-    /// After this, the next answer is to the next question.
+    /// Synchronises the channel: the next reply then belongs to the next request.
     ///
-    /// The 0xFF before the request makes the agent throw away half a request some client left behind, the one it
-    /// puts before its answer makes us throw away half an answer.
+    /// The 0xFF before the request makes the agent discard an incomplete request of an earlier client; the one before
+    /// the agent's reply makes the client discard an incomplete reply.
     pub(super) async fn sync(&mut self) -> Result<(), GuestAgentError> {
         self.last_sync = self.last_sync % 1_000_000 + 1;
-        // Differs between clients of one channel that follow each other quickly.
+        // Differs between consecutive clients of one channel.
         let id = u64::from(std::process::id()) * 1_000_000 + self.last_sync;
         let mut line = vec![0xff];
         line.extend(
@@ -55,7 +55,7 @@ impl Channel {
         for _ in 0..MAX_STALE {
             match self.frames.next().await {
                 Ok(answer) if answer.get("return").and_then(Value::as_u64) == Some(id) => return Ok(()),
-                // Stale, or cut off at its start.
+                // A stale reply, or one without its beginning.
                 Ok(_) | Err(FrameError::NotJson(_)) => {}
                 Err(error) => return Err(broken(&error)),
             }

@@ -1,4 +1,4 @@
-//! The guest's answers, cut down to what is used and to bounded sizes.
+//! The guest's replies, reduced to the fields in use and to bounded sizes.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ const MAX_INTERFACES: usize = 64;
 const MAX_ADDRESSES: usize = 32;
 const MAX_FILESYSTEMS: usize = 256;
 const MAX_DISKS: usize = 64;
-/// What udev puts before the serial number of a QEMU disk.
+/// The prefix that udev adds to the serial number of a QEMU disk.
 const QEMU_DISK: &str = "0QEMU_QEMU_HARDDISK_";
 
 /// The guest's operating system, as in its os-release.
@@ -33,12 +33,12 @@ pub struct Interface {
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-/// Something mounted in the guest.
+/// A mounted file system in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filesystem {
     pub mountpoint: String,
     pub kind: String,
-    /// The guest's name of the block device, e.g. `sda1`.
+    /// The guest's name for the block device, e.g. `sda1`.
     pub device: String,
     pub disks: Vec<FilesystemDisk>,
 }
@@ -50,23 +50,23 @@ pub struct FilesystemDisk {
     pub bus: Option<u64>,
     pub target: Option<u64>,
     pub unit: Option<u64>,
-    /// udev's `ID_SERIAL`: vendor and model come before the serial number the disk was given.
+    /// udev's `ID_SERIAL`: vendor and model precede the serial number of the disk.
     pub serial: Option<String>,
     pub dev: Option<String>,
 }
 
-/// What is mounted from the disk with this serial number at this SCSI target of its controller.
+/// Returns the mounts of the disk with this serial number at this SCSI target of its controller.
 ///
-/// By the serial number, or by the address where the guest tells no serial that names another of QEMU's disks. The
-/// address says *maybe*: for "may this disk be pulled", maybe is yes.
+/// Matches by the serial number, or by the address if the guest reports no serial that identifies another QEMU disk.
+/// The address only means *maybe*: for the question whether this disk may be unplugged, maybe counts as mounted.
 pub fn mounts_of<'a>(filesystems: &'a [Filesystem], serial: &str, target: Option<u8>) -> Vec<&'a Filesystem> {
     let is_it = |disk: &FilesystemDisk| {
-        let told = disk.serial.as_deref().unwrap_or_default();
+        let reported = disk.serial.as_deref().unwrap_or_default();
         let at_address =
             disk.bus_type == "scsi" && disk.target.is_some() && disk.target == target.map(u64::from);
-        told == serial
-            || told.ends_with(&format!("_{serial}"))
-            || (at_address && !told.starts_with(QEMU_DISK))
+        reported == serial
+            || reported.ends_with(&format!("_{serial}"))
+            || (at_address && !reported.starts_with(QEMU_DISK))
     };
     filesystems.iter().filter(|f| f.disks.iter().any(is_it)).collect()
 }
@@ -135,7 +135,7 @@ fn text(value: &Value, name: &str) -> Option<String> {
     Some(clean(value.get(name)?.as_str()?))
 }
 
-/// Fit to be shown on a terminal and kept in a status.
+/// Makes text safe for a terminal and for a status.
 pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect()
 }

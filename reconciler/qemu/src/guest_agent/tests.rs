@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::*;
 
-/// A guest that answers every line with what `answer` makes of it. Sync is answered by itself.
+/// A guest that replies to every line with the result of `answer`. Sync is answered automatically.
 fn guest(answer: impl Fn(&Value) -> Option<String> + Send + 'static) -> GuestAgent {
     let (near, far) = tokio::io::duplex(4 << 20);
     tokio::spawn(serve(far, answer));
@@ -63,7 +63,7 @@ async fn after_a_timeout_the_late_answer_is_not_taken_for_the_next() {
             let name = if message["execute"] == "guest-get-osinfo" { "id" } else { "host-name" };
             Some(json!({"return": {name: "answer"}}).to_string())
         }));
-        // A slow line: everything takes two seconds once.
+        // A slow line with an initial delay of two seconds.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let _ = tokio::io::copy_bidirectional(&mut near, &mut inside).await;
     });
@@ -94,7 +94,7 @@ async fn a_guest_that_floods_is_cut_off() {
 async fn more_than_anybody_has_is_not_kept() {
     let many = json!({"return": (0..5000).map(|n| json!({"name": "e".repeat(1000), "ip-addresses": [
         {"ip-address": "10.0.0.1", "prefix": 24}, {"ip-address": "bogus", "prefix": 24}, {"ip-address": "10.0.0.2", "prefix": 64 + n}]})).collect::<Vec<_>>()});
-    // Just below the bound on one message.
+    // Just below the maximum length of one message.
     let text = many.to_string();
     let mut agent = guest(move |_| Some(text.chars().take(usize::MAX).collect()));
     match agent.interfaces().await {
@@ -116,7 +116,7 @@ async fn shutting_down_needs_an_agent_and_no_answer() {
     assert!(matches!(nobody, Err(GuestAgentError::Silent { .. })), "{nobody:?}");
 }
 
-/// As qemu-guest-agent 7.2 of Debian 12 tells it.
+/// As qemu-guest-agent 7.2 of Debian 12 reports it.
 #[tokio::test(start_paused = true)]
 async fn mounts_are_found_by_serial_number_or_address() {
     let answer = json!({"return": [

@@ -1,19 +1,19 @@
-//! `MachineSpec` → QEMU's arguments. Pure.
+//! `LaunchSpec` → QEMU's arguments. Pure.
 //!
-//! JSON where QEMU takes JSON (`-blockdev`, `-device`, `-object`): nothing to escape there. The older
-//! `key=value` options double their commas ([`escape`]).
+//! JSON is used where QEMU accepts it (`-blockdev`, `-device`, `-object`), and needs no escaping. In the older
+//! `key=value` options commas are doubled ([`escape`]).
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DiskSpec, Firmware, Format, MachineSpec, NicSpec, SCSI_CONTROLLER, SEED_ID,
-    SEED_TARGET, Tap,
+    Accelerator, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachinePaths, MachineSpec, NicSpec,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, UefiFiles,
 };
 use super::{blockdev, scsi_disk};
 
-/// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f is the chipset's.
+/// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
 const SLOT_VGA: u8 = 0x1;
 const SLOT_SCSI: u8 = 0x2;
 const SLOT_SERIAL: u8 = 0x3;
@@ -21,40 +21,43 @@ const SLOT_RNG: u8 = 0x4;
 const SLOT_BALLOON: u8 = 0x5;
 const SLOT_FIRST_NIC: u8 = 0x10;
 
-/// SMBIOS manufacturer: marks a process as one of ours.
+/// SMBIOS manufacturer: identifies a process as berth's.
 const MANUFACTURER: &str = "berth";
-/// QEMU's end of the port to the guest's agent.
+/// The id of QEMU's end of the guest agent's port.
 pub(crate) const GUEST_AGENT_CHANNEL: &str = "qga0";
-/// The virtio-serial port qemu-guest-agent looks for.
+/// The virtio-serial port that qemu-guest-agent opens.
 const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
-/// QEMU's arguments, without the program's name.
+/// Returns QEMU's arguments, without the program's name.
 ///
-/// The machine starts stopped (`-S`): its first instruction runs only when the caller, having written down that
-/// the process exists, says `cont`. It ends by pausing (`-action shutdown=pause`), so that why it ended can be
-/// asked also by a caller who was not there.
-pub fn command_line(spec: &MachineSpec) -> Vec<String> {
+/// The machine starts stopped (`-S`): it runs only after the caller has recorded the process and sent `cont`. At
+/// shutdown it pauses (`-action shutdown=pause`), so that a caller that was not connected at that time can still query
+/// the reason.
+pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     let mut args = Arguments::default();
+    let LaunchSpec { machine: spec, files } = spec;
     identity(spec, &mut args);
-    machine(spec, &mut args);
-    firmware(spec, &mut args);
-    monitors(spec, &mut args);
+    machine(spec, files.vnc_socket.is_some(), &mut args);
+    if let Some(uefi) = &files.uefi {
+        firmware(uefi, &mut args);
+    }
+    monitors(&files.paths, &mut args);
     args.device(
         json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}),
     );
     for disk in &spec.disks {
         args.disk(disk);
     }
-    if let Some(seed) = &spec.seed {
+    if let Some(seed) = &files.seed {
         args.disk(&seed_disk(seed));
     }
     for nic in &spec.nics {
         network(nic, &mut args);
     }
-    for item in &spec.fw_cfg {
+    for item in &files.fw_cfg {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
     }
-    graphics(spec, &mut args);
+    graphics(files.vnc_socket.as_deref(), &mut args);
     args.0
 }
 
@@ -67,18 +70,18 @@ fn identity(spec: &MachineSpec, args: &mut Arguments) {
     );
 }
 
-fn machine(spec: &MachineSpec, args: &mut Arguments) {
+fn machine(spec: &MachineSpec, has_graphics: bool, args: &mut Arguments) {
     for flag in ["-nodefaults", "-no-user-config", "-S"] {
         args.0.push(flag.to_owned());
     }
     args.pair("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     args.pair("-action", "shutdown=pause,reboot=reset,panic=pause");
     let mut machine = format!("{},usb=off,memory-backend=ram", escape(&spec.machine_type));
-    if spec.vnc_socket.is_none() {
-        // Firmware then writes to the serial line.
+    if !has_graphics {
+        // The firmware then writes to the serial line.
         machine.push_str(",graphics=off");
     }
-    if let Firmware::Uefi { .. } = spec.firmware {
+    if spec.firmware == Firmware::Uefi {
         machine.push_str(",pflash0=firmware-code,pflash1=firmware-vars");
     }
     args.pair("-machine", machine);
@@ -101,9 +104,9 @@ fn machine(spec: &MachineSpec, args: &mut Arguments) {
     args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
 }
 
-fn firmware(spec: &MachineSpec, args: &mut Arguments) {
-    let Firmware::Uefi { code, vars } = &spec.firmware else { return };
-    for (node, path, read_only) in [("firmware-code", code, true), ("firmware-vars", vars, false)] {
+fn firmware(uefi: &UefiFiles, args: &mut Arguments) {
+    for (node, path, read_only) in [("firmware-code", &uefi.code, true), ("firmware-vars", &uefi.vars, false)]
+    {
         args.json(
             "-blockdev",
             json!({"driver": "raw", "node-name": node, "read-only": read_only,
@@ -112,8 +115,8 @@ fn firmware(spec: &MachineSpec, args: &mut Arguments) {
     }
 }
 
-fn monitors(spec: &MachineSpec, args: &mut Arguments) {
-    for (id, path) in [("qmp0", &spec.paths.qmp), ("qmp1", &spec.paths.rescue)] {
+fn monitors(paths: &MachinePaths, args: &mut Arguments) {
+    for (id, path) in [("qmp0", &paths.qmp), ("qmp1", &paths.rescue)] {
         args.pair("-chardev", format!("socket,id={id},path={},server=on,wait=off", escape(&text(path))));
         args.pair("-mon", format!("chardev={id},mode=control"));
     }
@@ -121,8 +124,8 @@ fn monitors(spec: &MachineSpec, args: &mut Arguments) {
         "-chardev",
         format!(
             "socket,id=serial0,path={},server=on,wait=off,logfile={},logappend=on",
-            escape(&text(&spec.paths.serial_socket)),
-            escape(&text(&spec.paths.serial_log)),
+            escape(&text(&paths.serial_socket)),
+            escape(&text(&paths.serial_log)),
         ),
     );
     args.device(json!({"driver": "isa-serial", "id": "com1", "chardev": "serial0"}));
@@ -131,7 +134,7 @@ fn monitors(spec: &MachineSpec, args: &mut Arguments) {
         "-chardev",
         format!(
             "socket,id={GUEST_AGENT_CHANNEL},path={},server=on,wait=off",
-            escape(&text(&spec.paths.guest_agent))
+            escape(&text(&paths.guest_agent))
         ),
     );
     args.device(json!({"driver": "virtserialport", "id": "qga-port0", "bus": "virtio-serial0.0", "chardev": GUEST_AGENT_CHANNEL, "name": GUEST_AGENT_PORT}));
@@ -148,7 +151,7 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
         "id": nic.id,
         "netdev": format!("net-{}", nic.id),
         "mac": nic.mac,
-        // No option ROM: machines here never boot from the network, and the file may not be installed.
+        // No option ROM: machines never boot from the network here, and the file may not be installed.
         "romfile": "",
         "bus": "pcie.0",
         "addr": slot(SLOT_FIRST_NIC + nic.slot),
@@ -159,8 +162,8 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
     args.device(device);
 }
 
-fn graphics(spec: &MachineSpec, args: &mut Arguments) {
-    match &spec.vnc_socket {
+fn graphics(vnc_socket: Option<&Path>, args: &mut Arguments) {
+    match vnc_socket {
         None => args.pair("-display", "none"),
         Some(socket) => {
             args.device(json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)}));
@@ -184,7 +187,7 @@ pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
     }
 }
 
-/// The instance a QEMU process was started for, if berth started it.
+/// Returns the instance that a QEMU process was started for, if berth started it.
 pub fn instance_of(argv: &[String]) -> Option<&str> {
     let value = argument(argv, "-smbios")?;
     let mut fields = value.split(',');
@@ -194,7 +197,7 @@ pub fn instance_of(argv: &[String]) -> Option<&str> {
         .flatten()
 }
 
-/// The guest's name on a QEMU command line, whoever started it.
+/// Returns the guest's name on the command line of any QEMU process.
 pub fn name_of(argv: &[String]) -> Option<String> {
     // The first value ends at the first comma that is not doubled.
     let mut name = String::new();
@@ -214,7 +217,7 @@ fn argument<'a>(argv: &'a [String], option: &str) -> Option<&'a str> {
         .map(|pair| pair[1].as_str())
 }
 
-/// QEMU's `key=value` options end a value at a comma; two commas are one.
+/// Doubles commas: QEMU's `key=value` options end a value at a single comma.
 fn escape(value: &str) -> String {
     value.replace(',', ",,")
 }

@@ -1,5 +1,4 @@
-//! The block graph in QEMU's JSON, used by the command line and by hot plug alike, so that a disk is the same
-//! disk however it came in.
+//! The block graph in QEMU's JSON. The command line and hot plug both use it, so that a disk is the same in both cases.
 
 use std::path::Path;
 
@@ -7,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{Cache, DiskSpec, Format, SCSI_CONTROLLER};
 
-/// One `blockdev` tree: format node named like the disk, its file node and its backing chain inside it.
+/// Builds one `blockdev` tree: a format node named like the disk, with its file node and backing chain inside.
 ///
-/// Children are given inline, so one `blockdev-del` of the top removes all of them.
-/// `locking: on` refuses a file system without locks instead of going on without: two machines on one disk
-/// is the one mistake that cannot be repaired.
+/// Children are inline, so one `blockdev-del` of the top node removes all of them. `locking: on` fails on a file system
+/// without locks instead of continuing without them: two machines on one disk is the one mistake that cannot be
+/// repaired.
 pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
     let mut node = json!({
         "driver": disk.format.driver(),
@@ -22,7 +21,7 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
         "file": file(&disk.file, disk.read_only, disk.cache),
     });
     if disk.format == Format::Qcow2 {
-        // Explicit, because QEMU would otherwise open whatever file the header names.
+        // Explicit, because QEMU would otherwise open the file named in the header.
         node["backing"] = match &disk.backing {
             None => Value::Null,
             Some(backing) => json!({
@@ -57,7 +56,7 @@ fn cache(mode: Cache) -> Value {
     json!({"direct": mode == Cache::Direct, "no-flush": false})
 }
 
-/// The arguments of `device_add` (or `-device`) for a disk on the controller.
+/// Builds the arguments of `device_add` (or `-device`) for a disk on the controller.
 pub(crate) fn scsi_disk(disk: &DiskSpec) -> Value {
     let mut device = json!({
         "driver": "scsi-hd",
@@ -66,8 +65,8 @@ pub(crate) fn scsi_disk(disk: &DiskSpec) -> Value {
         "drive": disk.id,
         "serial": disk.serial,
         "device_id": disk.serial,
-        // A guest that sees an I/O error is told, rather than paused with nobody looking; a full host disk
-        // pauses it until there is room again.
+        // An I/O error is reported to the guest, rather than pausing it unnoticed; a full host disk pauses it until
+        // there is space again.
         "rerror": "report",
         "werror": "enospc",
     });

@@ -2,29 +2,37 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A machine without disks, for tests that never get as far as starting it.
-pub(crate) fn example(directory: &Path) -> MachineSpec {
-    MachineSpec { disks: Vec::new(), paths: MachinePaths::in_directory(directory), ..spec() }
+/// A machine without disks, for tests that never start it.
+pub(crate) fn example(directory: &Path) -> LaunchSpec {
+    with(|s| {
+        s.machine.disks = Vec::new();
+        s.files.paths = MachinePaths::in_directory(directory);
+    })
 }
 
-fn spec() -> MachineSpec {
-    MachineSpec {
-        instance: "i-7f2f6d5e".to_owned(),
-        name: "web".to_owned(),
-        uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
-        cpus: 2,
-        memory_bytes: 512 << 20,
-        accelerator: Accelerator::Tcg { tb_size_mib: 32 },
-        firmware: Firmware::Bios,
-        machine_type: "pc-q35-7.2".to_owned(),
-        cpu_model: "qemu64".to_owned(),
-        disks: vec![root()],
-        nics: vec![],
-        seed: None,
-        fw_cfg: vec![],
-        paths: MachinePaths::in_directory("/run/berth/i-7f2f6d5e"),
-        vnc_socket: None,
+fn spec() -> LaunchSpec {
+    LaunchSpec {
+        machine: MachineSpec {
+            instance: "i-7f2f6d5e".to_owned(),
+            name: "web".to_owned(),
+            uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
+            cpus: 2,
+            memory_bytes: 512 << 20,
+            accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+            firmware: Firmware::Bios,
+            machine_type: "pc-q35-7.2".to_owned(),
+            cpu_model: "qemu64".to_owned(),
+            disks: vec![root()],
+            nics: vec![],
+        },
+        files: MachineFiles::new(MachinePaths::in_directory("/run/berth/i-7f2f6d5e")),
     }
+}
+
+fn with(change: impl FnOnce(&mut LaunchSpec)) -> LaunchSpec {
+    let mut spec = spec();
+    change(&mut spec);
+    spec
 }
 
 fn root() -> DiskSpec {
@@ -52,8 +60,8 @@ fn nic() -> NicSpec {
     }
 }
 
-/// One option and its value a line.
-fn shown(spec: &MachineSpec) -> String {
+/// Prints one option with its value per line.
+fn shown(spec: &LaunchSpec) -> String {
     let mut lines: Vec<String> = Vec::new();
     for argument in command_line(spec) {
         match (argument.starts_with('-'), lines.last_mut()) {
@@ -67,8 +75,8 @@ fn shown(spec: &MachineSpec) -> String {
     lines.join("\n")
 }
 
-/// The lines that `changed` has and `base` has not.
-fn added(base: &MachineSpec, changed: &MachineSpec) -> String {
+/// Returns the lines of `changed` that `base` does not have.
+fn added(base: &LaunchSpec, changed: &LaunchSpec) -> String {
     let before = shown(base);
     let lines: Vec<String> =
         shown(changed).lines().filter(|l| !before.lines().any(|b| b == *l)).map(str::to_owned).collect();
@@ -116,9 +124,9 @@ fn a_small_machine_is_this_command_line() {
 
 #[test]
 fn uefi_adds_two_flash_chips_of_which_one_is_written() {
-    let firmware =
-        Firmware::Uefi { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars: "/run/vars.fd".into() };
-    insta::assert_snapshot!(added(&spec(), &MachineSpec { firmware, ..spec() }), @r##"
+    let uefi = UefiFiles { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars: "/run/vars.fd".into() };
+    insta::assert_snapshot!(added(&spec(), &with(|s| { s.machine.firmware = Firmware::Uefi;
+        s.files.uefi = Some(uefi);  })), @r##"
     -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,pflash0=firmware-code,pflash1=firmware-vars
     -blockdev {"driver":"raw","node-name":"firmware-code","read-only":true,"file":{"driver":"file","filename":"/usr/share/OVMF/OVMF_CODE_4M.fd","read-only":true,"auto-read-only":false,"locking":"on"}}
     -blockdev {"driver":"raw","node-name":"firmware-vars","read-only":false,"file":{"driver":"file","filename":"/run/vars.fd","read-only":false,"auto-read-only":false,"locking":"on"}}
@@ -128,7 +136,11 @@ fn uefi_adds_two_flash_chips_of_which_one_is_written() {
 #[test]
 fn a_nic_a_seed_and_a_firmware_file_add_these() {
     let fw_cfg = vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: "/run/config.ign".into() }];
-    let changed = MachineSpec { nics: vec![nic()], seed: Some("/run/seed.img".into()), fw_cfg, ..spec() };
+    let changed = with(|s| {
+        s.machine.nics = vec![nic()];
+        s.files.seed = Some("/run/seed.img".into());
+        s.files.fw_cfg = fw_cfg;
+    });
     insta::assert_snapshot!(added(&spec(), &changed), @r##"
     -blockdev {"driver":"raw","node-name":"seed","read-only":true,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/run/seed.img","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}
     -device {"driver":"scsi-hd","id":"seed","bus":"scsi0.0","drive":"seed","serial":"seed","device_id":"seed","rerror":"report","werror":"enospc","channel":0,"scsi-id":255,"lun":0}
@@ -140,8 +152,10 @@ fn a_nic_a_seed_and_a_firmware_file_add_these() {
 
 #[test]
 fn kvm_and_vnc_change_these() {
-    let changed =
-        MachineSpec { accelerator: Accelerator::Kvm, vnc_socket: Some("/run/vnc.sock".into()), ..spec() };
+    let changed = with(|s| {
+        s.machine.accelerator = Accelerator::Kvm;
+        s.files.vnc_socket = Some("/run/vnc.sock".into());
+    });
     insta::assert_snapshot!(added(&spec(), &changed), @r##"
     -machine pc-q35-7.2,usb=off,memory-backend=ram
     -accel kvm
@@ -165,7 +179,10 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
         cache: Cache::Direct,
         ..root()
     };
-    let changed = MachineSpec { nics: vec![nic], disks: vec![root(), disk], ..spec() };
+    let changed = with(|s| {
+        s.machine.nics = vec![nic];
+        s.machine.disks = vec![root(), disk];
+    });
     insta::assert_snapshot!(added(&spec(), &changed), @r##"
     -blockdev {"driver":"raw","node-name":"data","read-only":true,"cache":{"direct":true,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":true,"auto-read-only":false,"aio":"native","cache":{"direct":true,"no-flush":false},"discard":"unmap","locking":"on"}}
     -device {"driver":"scsi-hd","id":"data","bus":"scsi0.0","drive":"data","serial":"v-2","device_id":"v-2","rerror":"report","werror":"enospc","wwn":5764824127130326648}
@@ -176,19 +193,22 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
 
 #[test]
 fn image_locking_is_on_for_every_file() {
-    let firmware = Firmware::Uefi { code: "/c".into(), vars: "/v".into() };
-    let all = shown(&MachineSpec { firmware, seed: Some("/s".into()), ..spec() });
+    let uefi = UefiFiles { code: "/c".into(), vars: "/v".into() };
+    let all = shown(&with(|s| {
+        s.machine.firmware = Firmware::Uefi;
+        s.files.uefi = Some(uefi);
+        s.files.seed = Some("/s".into());
+    }));
     assert_eq!(all.matches(r#""driver":"file""#).count(), 5, "{all}");
     assert_eq!(all.matches(r#""locking":"on""#).count(), 5, "{all}");
 }
 
 #[test]
 fn a_comma_in_a_path_or_name_cannot_become_an_option() {
-    let spec = MachineSpec {
-        name: "a,process=x".to_owned(),
-        paths: MachinePaths::in_directory("/run/a,server=off"),
-        ..spec()
-    };
+    let spec = with(|s| {
+        s.machine.name = "a,process=x".to_owned();
+        s.files.paths = MachinePaths::in_directory("/run/a,server=off");
+    });
     let all = shown(&spec);
     assert!(all.contains("-name guest=a,,process=x,debug-threads=on"), "{all}");
     assert!(all.contains("path=/run/a,,server=off/qmp.sock,server=on"), "{all}");
@@ -202,44 +222,48 @@ fn a_process_is_known_by_its_command_line() {
         .map(str::to_owned);
     assert_eq!((instance_of(&foreign), name_of(&foreign)), (None, Some("other".to_owned())));
     assert_eq!(name_of(&["-name".to_owned()]), None);
-    let comma = command_line(&MachineSpec { name: "a, b".to_owned(), ..spec() });
+    let comma = command_line(&with(|s| {
+        s.machine.name = "a, b".to_owned();
+    }));
     assert_eq!(name_of(&comma), Some("a, b".to_owned()));
 }
 
 #[test]
 fn what_cannot_work_is_refused_with_its_field() {
-    let refused = |change: &dyn Fn(&mut MachineSpec)| {
+    let refused = |change: &dyn Fn(&mut LaunchSpec)| {
         let mut spec = spec();
         change(&mut spec);
         spec.validate().expect_err("refused").to_string()
     };
     spec().validate().expect("the base is fine");
-    assert!(refused(&|s| s.instance = "a b".to_owned()).starts_with("instance"));
-    assert!(refused(&|s| s.uuid = "x".to_owned()).starts_with("uuid"));
-    assert!(refused(&|s| s.cpus = 0).starts_with("cpus"));
-    assert!(refused(&|s| s.memory_bytes = 1).starts_with("memory"));
-    assert!(refused(&|s| s.machine_type = "q35".to_owned()).contains("needs a version"));
-    assert!(refused(&|s| s.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));
-    assert!(refused(&|s| s.disks[0].serial = "x".repeat(37)).starts_with("serial"));
-    assert!(refused(&|s| s.disks[0].id = "0".to_owned()).starts_with("disk id"));
-    assert!(refused(&|s| s.disks[0].target = Some(255)).starts_with("target"));
-    assert!(refused(&|s| s.disks[0].format = Format::Raw).contains("backing"));
-    assert!(refused(&|s| s.disks.push(root())).contains("two disks"));
+    assert!(refused(&|s| s.machine.instance = "a b".to_owned()).starts_with("instance"));
+    assert!(refused(&|s| s.machine.uuid = "x".to_owned()).starts_with("uuid"));
+    assert!(refused(&|s| s.machine.cpus = 0).starts_with("cpus"));
+    assert!(refused(&|s| s.machine.memory_bytes = 1).starts_with("memory"));
+    assert!(refused(&|s| s.machine.machine_type = "q35".to_owned()).contains("needs a version"));
+    assert!(refused(&|s| s.files.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));
+    assert!(refused(&|s| s.machine.firmware = Firmware::Uefi).starts_with("firmware"));
+    assert!(refused(&|s| s.machine.disks[0].serial = "x".repeat(37)).starts_with("serial"));
+    assert!(refused(&|s| s.machine.disks[0].id = "0".to_owned()).starts_with("disk id"));
+    assert!(refused(&|s| s.machine.disks[0].target = Some(255)).starts_with("target"));
+    assert!(refused(&|s| s.machine.disks[0].format = Format::Raw).contains("backing"));
+    assert!(refused(&|s| s.machine.disks.push(root())).contains("two disks"));
     let second = DiskSpec { id: "second".to_owned(), serial: "v-2".to_owned(), target: None, ..root() };
-    assert!(refused(&|s| s.disks.push(second.clone())).contains("more than one"));
+    assert!(refused(&|s| s.machine.disks.push(second.clone())).contains("more than one"));
     let wrong_mac = NicSpec { mac: "53:54:00:12:34:56".to_owned(), ..nic() };
-    assert!(refused(&|s| s.nics = vec![wrong_mac.clone()]).contains("unicast"));
+    assert!(refused(&|s| s.machine.nics = vec![wrong_mac.clone()]).contains("unicast"));
     assert!(
-        refused(&|s| s.nics = vec![nic(), NicSpec { id: "nic1".to_owned(), ..nic() }]).contains("two nics")
+        refused(&|s| s.machine.nics = vec![nic(), NicSpec { id: "nic1".to_owned(), ..nic() }])
+            .contains("two nics")
     );
-    assert!(refused(&|s| s.nics = vec![NicSpec { slot: 14, ..nic() }]).starts_with("nic slot"));
+    assert!(refused(&|s| s.machine.nics = vec![NicSpec { slot: 14, ..nic() }]).starts_with("nic slot"));
 }
 
 proptest! {
-    /// QEMU undoes the doubling and splits at what is left, so every value arrives whole.
+    /// QEMU splits at single commas and then undoes the doubling, so every value arrives complete.
     #[test]
     fn an_escaped_value_arrives_whole(path in "[ -.0-~]{1,40}") {
-        let spec = MachineSpec { paths: MachinePaths::in_directory(format!("/{path}")), ..spec() };
+        let spec = with(|s| {  s.files.paths = MachinePaths::in_directory(format!("/{path}")); });
         let args = command_line(&spec);
         let chardev = args.iter().find(|a| a.starts_with("socket,id=qmp0")).expect("the first monitor");
         let parts: Vec<String> = chardev.replace(",,", "\u{1}").split(',').map(|p| p.replace('\u{1}', ",")).collect();

@@ -1,13 +1,13 @@
-//! What QEMU would refuse later with a worse message, and what would make two parts of a machine collide.
+//! Checks for values that QEMU would reject later with a worse message, and for collisions between parts of a machine.
 
 use std::collections::HashSet;
 
 use super::{
-    DiskSpec, Format, MAX_NICS, MAX_SERIAL, MAX_SOCKET_PATH, MachineSpec, SCSI_CONTROLLER, SEED_ID,
-    SEED_TARGET,
+    DiskSpec, Firmware, Format, LaunchSpec, MAX_NICS, MAX_SERIAL, MAX_SOCKET_PATH, MachineSpec,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
 };
 
-/// Why a spec cannot become a machine.
+/// Why a spec is not a valid machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     #[error("{field} {value:?} is not usable: {why}")]
@@ -18,9 +18,34 @@ pub enum SpecError {
     TwoBootDisks,
 }
 
+impl LaunchSpec {
+    /// Checks the machine, and that its files fit it.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        self.machine.validate()?;
+        let is_uefi = self.machine.firmware == Firmware::Uefi;
+        let fits = is_uefi == self.files.uefi.is_some();
+        check(
+            "firmware",
+            &format!("{:?}", self.machine.firmware),
+            fits,
+            "its files are of another firmware",
+        )?;
+        for socket in self.files.paths.sockets().into_iter().chain(self.files.vnc_socket.as_deref()) {
+            let text = socket.to_string_lossy();
+            check(
+                "socket path",
+                &text,
+                text.len() <= MAX_SOCKET_PATH,
+                "longer than the 107 bytes a unix socket may have",
+            )?;
+        }
+        Ok(())
+    }
+}
+
 impl MachineSpec {
-    /// Everything that QEMU would refuse later with a worse message, and everything that would make
-    /// two parts of the machine collide.
+    /// Checks for everything that QEMU would reject later with a worse message, and for collisions between parts of the
+    /// machine.
     pub fn validate(&self) -> Result<(), SpecError> {
         check(
             "instance",
@@ -46,15 +71,6 @@ impl MachineSpec {
             "needs a version, such as pc-q35-7.2",
         )?;
         check("cpu model", &self.cpu_model, printable(&self.cpu_model, 1024), "printable ASCII only")?;
-        for socket in self.paths.sockets().into_iter().chain(self.vnc_socket.as_deref()) {
-            let text = socket.to_string_lossy();
-            check(
-                "socket path",
-                &text,
-                text.len() <= MAX_SOCKET_PATH,
-                "longer than the 107 bytes a unix socket may have",
-            )?;
-        }
         self.validate_disks()?;
         self.validate_nics()
     }
@@ -99,7 +115,7 @@ impl MachineSpec {
 }
 
 impl DiskSpec {
-    /// What a disk must fulfil by itself, at boot and when plugged in.
+    /// Checks a single disk, at boot and when it is plugged in.
     pub fn validate(&self) -> Result<(), SpecError> {
         check(
             "disk id",
@@ -124,7 +140,7 @@ fn unique(what: &'static str, value: &str, new: bool) -> Result<(), SpecError> {
     if new { Ok(()) } else { Err(SpecError::Twice { what, value: value.to_owned() }) }
 }
 
-/// Node names are what limits ids: QEMU cuts them at 31 characters.
+/// The limit comes from node names: QEMU truncates them at 31 characters.
 fn is_id(id: &str) -> bool {
     plain(id, 31) && id.starts_with(|c: char| c.is_ascii_alphabetic())
 }

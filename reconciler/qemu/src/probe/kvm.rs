@@ -1,4 +1,4 @@
-//! The tiny guest: one page, one processor in real mode, one loop.
+//! A minimal guest: one page, one CPU in real mode, one loop.
 #![allow(unsafe_code, reason = "a guest's memory is handed to the kernel by address")]
 
 use std::io;
@@ -14,12 +14,12 @@ const PAGE: usize = 4096;
 /// `dec ecx; jnz -4; hlt`, in 16-bit mode.
 const CODE: [u8; 5] = [0x66, 0x49, 0x75, 0xfc, 0xf4];
 const INSTRUCTIONS_PER_TURN: f64 = 2.0;
-/// Runs get longer until one takes this long: then entering and leaving the guest no longer matters.
+/// Runs get longer until one takes this long, so that entering and leaving the guest no longer affects the result.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
 const FIRST_TURNS: u64 = 1000;
 const MAX_TURNS: u64 = 1 << 31;
 
-/// Runs ever longer loops, about 40–60 ms in all.
+/// Runs increasingly long loops, about 40–60 ms in total.
 pub(super) fn measure() -> KvmProbe {
     let kvm = match Kvm::new() {
         Ok(kvm) => kvm,
@@ -39,7 +39,7 @@ pub(super) fn measure() -> KvmProbe {
     }
 }
 
-/// Field order is drop order: the memory goes last, when nothing can run in it any more.
+/// Field order is drop order: the memory is dropped last, when nothing can run in it any more.
 struct Guest {
     processor: VcpuFd,
     _machine: VmFd,
@@ -68,7 +68,7 @@ impl Guest {
         Ok(Self { processor, _machine: machine, _memory: memory })
     }
 
-    /// Million instructions a second.
+    /// Million instructions per second.
     fn speed(&mut self) -> Result<f64, String> {
         let mut turns = FIRST_TURNS;
         loop {
@@ -96,14 +96,14 @@ impl Guest {
     }
 }
 
-/// One page for the guest.
+/// One page of guest memory.
 struct Memory(NonNull<libc::c_void>);
 
 impl Memory {
     fn new() -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new anonymous mapping at an address chosen by the kernel touches no existing memory.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, flags, -1, 0) };
         match NonNull::new(address) {
             Some(page) if address != libc::MAP_FAILED => Ok(Self(page)),
@@ -119,8 +119,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; the machine that used it is gone (see Guest). A failure would
-        // leak one page.
+        // SAFETY: mapped in `new` with this length; the machine that used it has been dropped (see Guest). A failure
+        // would leak one page.
         let _ = unsafe { libc::munmap(self.0.as_ptr(), PAGE) };
     }
 }

@@ -1,9 +1,9 @@
-//! A cgroup for each machine, v1 or v2, where the host lets us.
+//! A cgroup for each machine, v1 or v2, where the host permits it.
 //!
-//! Three purposes: limits; the processors' time, of which a machine that is being started gets more than one that runs, and
-//! one that has just been started gets less, so that a hundred that are started at once do not wait for each other's guests;
-//! and leaving the cgroup of whoever started us, which a service manager would end as a whole.
-//! Everything here is best effort: a host without (writable) cgroups still runs machines.
+//! Three purposes: limits; the distribution of CPU time, of which a machine that is being started gets more than a
+//! running one, and one that has just started gets less, so that a hundred machines started at once do not wait for
+//! each other's guests; and leaving the caller's cgroup, which a service manager would terminate as a whole. Everything
+//! here is best effort: a host without (writable) cgroups still runs machines.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -14,21 +14,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::identity;
 use crate::hypervisor::Limits;
 
-/// The directory of ours in every hierarchy.
+/// berth's directory in every hierarchy.
 const PARENT: &str = "berth";
-/// cgroup v1 controllers that are used, and the hierarchy systemd follows processes by.
+/// The cgroup v1 controllers in use, and the hierarchy by which systemd tracks processes.
 const V1: [&str; 4] = ["cpu", "memory", "pids", "name=systemd"];
-/// cgroup accounting periods, in microseconds.
+/// The cgroup CPU accounting period, in microseconds.
 const PERIOD: u64 = 100_000;
 
-/// How much of the processors' time a machine gets where they are wanted by more than there are.
+/// A machine's share of CPU time under contention.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Share {
-    /// Ten times what others get: for the tenth of a second or so that a start takes.
+    /// Ten times a normal share, for the tenth of a second or so that a start takes.
     Starting,
-    /// A fiftieth of what others get: a guest that has just begun waits for those that have not.
+    /// A fiftieth of a normal share: a guest that has just started waits for those that have not.
     Young,
-    /// What the kernel gives everybody.
+    /// The kernel's default.
     Running,
 }
 
@@ -38,17 +38,17 @@ pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
 }
 
-/// Instances whose cgroups are made and still empty: the sweep leaves them alone.
+/// Instances with new cgroups that are still empty, which the sweep must not remove.
 static LAUNCHING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn launching() -> MutexGuard<'static, BTreeSet<String>> {
     LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The way into a machine's cgroups, open until its process is in.
+/// The entrances to a machine's cgroups, open until its process has joined them.
 #[derive(Debug)]
 pub(super) struct Entrances {
-    /// A process that writes "0" to each has moved itself.
+    /// A process joins a cgroup by writing "0" to its file.
     pub(super) files: Vec<File>,
     instance: String,
 }
@@ -66,12 +66,12 @@ enum Hierarchy {
 }
 
 impl Cgroups {
-    /// What is mounted.
+    /// Detects the mounted hierarchies.
     pub fn detect() -> Self {
         Self::from_mounts(&std::fs::read_to_string("/proc/self/mounts").unwrap_or_default())
     }
 
-    /// No cgroups, wherever it runs.
+    /// Disables cgroups on any host.
     pub fn none() -> Self {
         Self::default()
     }
@@ -102,9 +102,9 @@ impl Cgroups {
         &self.hierarchies
     }
 
-    /// Makes the machine's cgroups and opens them.
+    /// Creates the machine's cgroups and opens them.
     pub(super) fn prepare(&self, instance: &str, limits: Limits) -> Entrances {
-        // Held while directories are made, so that the sweep does not take the parent away in between.
+        // Held while directories are created, so that the sweep does not remove the parent in between.
         let mut launching = launching();
         launching.insert(instance.to_owned());
         let mut files = Vec::new();
@@ -119,15 +119,15 @@ impl Cgroups {
         Entrances { files, instance: instance.to_owned() }
     }
 
-    /// Sets how much of the processors' time the machine gets, if it is there.
+    /// Sets the machine's share of CPU time, if it has a cgroup.
     pub(super) fn give(&self, instance: &str, share: Share) {
         for hierarchy in &self.hierarchies {
             hierarchy.write(&hierarchy.directory(instance), hierarchy.share(share));
         }
     }
 
-    /// Removes the cgroups of all machines whose process is gone, however it went. True when one is empty and could not be
-    /// removed yet: a process leaves its cgroup a moment after it is seen to have ended.
+    /// Removes the cgroups of all machines with no process left, however it ended. Returns true if an empty one could
+    /// not be removed yet: a process leaves its cgroup shortly after it is seen to have ended.
     pub(super) fn sweep(&self) -> bool {
         let launching = launching();
         let mut busy = false;
@@ -138,7 +138,7 @@ impl Cgroups {
                 if launching.contains(&name) {
                     continue;
                 }
-                // Refused while a process is in it, and for the files beside.
+                // Fails while a process is in it, and for the files in the parent directory.
                 let removed = std::fs::remove_dir(entry.path());
                 busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
                     && holds_nothing_alive(&entry.path());
@@ -149,7 +149,7 @@ impl Cgroups {
     }
 }
 
-/// A process that has ended is still listed for a moment, in its last as number 0.
+/// A process that has ended stays listed for a moment, finally as pid 0.
 pub(super) fn holds_nothing_alive(cgroup: &Path) -> bool {
     let alive = |pid: i32| identity::stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| !stat.has_ended()));
     let listed = std::fs::read_to_string(cgroup.join("cgroup.procs"));
@@ -171,7 +171,7 @@ impl Hierarchy {
         let directory = self.directory(instance);
         std::fs::create_dir_all(&directory)?;
         if let Self::V2 { mount } = self {
-            // Controllers have to be handed down level by level; refused where another manages the root.
+            // Controllers have to be enabled level by level; this fails if another manager owns the root.
             for level in [mount.clone(), mount.join(PARENT)] {
                 for controller in ["+cpu", "+memory", "+pids"] {
                     let _ = std::fs::write(level.join("cgroup.subtree_control"), controller);

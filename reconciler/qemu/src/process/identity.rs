@@ -1,4 +1,4 @@
-//! Which process is which, by what `/proc` says.
+//! Identifies processes by their entries in `/proc`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,17 @@ use nix::unistd::Pid;
 
 use super::{ProcessError, ProcessIdentity};
 
-/// The parts of `/proc/PID/stat` that are used.
+/// The fields of `/proc/PID/stat` in use.
 pub(super) struct Stat {
     pub(super) state: char,
-    /// The threads that have not ended, the first one counted whether it has or not.
+    /// The number of threads that have not ended; the first thread always counts.
     pub(super) threads: u32,
     pub(super) start_time: u64,
 }
 
 impl Stat {
-    /// The first thread may be a zombie while others still end, with the files and the cgroup of the process.
+    /// The first thread may be a zombie while others, which still hold the files and the cgroup of the process, are
+    /// ending.
     pub(super) fn has_ended(&self) -> bool {
         match self.state {
             'Z' => self.threads <= 1,
@@ -27,7 +28,7 @@ impl Stat {
     }
 }
 
-/// None: there is no such process.
+/// Returns None if there is no such process.
 pub(super) fn stat(pid: i32) -> Result<Option<Stat>, ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/stat"));
     match std::fs::read_to_string(&path) {
@@ -37,7 +38,7 @@ pub(super) fn stat(pid: i32) -> Result<Option<Stat>, ProcessError> {
     }
 }
 
-/// The name in parentheses may hold anything, parentheses included: fields count from the last one.
+/// The name in parentheses may contain any character, including parentheses: fields are counted from the last one.
 pub(super) fn parse(stat: &str) -> Option<Stat> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -46,7 +47,7 @@ pub(super) fn parse(stat: &str) -> Option<Stat> {
     Some(Stat { state, threads, start_time: fields.nth(1)?.parse().ok()? })
 }
 
-/// A process may vanish between two reads: both are its way to say so.
+/// A process may end between two reads, which gives one of these two errors.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -56,8 +57,8 @@ pub(super) fn of(pid: i32) -> Result<Option<ProcessIdentity>, ProcessError> {
     Ok(Some(ProcessIdentity { pid, start_time: stat.start_time, boot_id: boot_id()?.to_owned() }))
 }
 
-/// Whether it runs. A process that ended and waits for its parent (us, perhaps) does not; if it is ours it is
-/// taken off the process table here.
+/// Whether the process is running. A zombie that waits for its parent (possibly this process) is not; if it is a child
+/// of this process, it is reaped here.
 pub(super) fn is_alive(process: &ProcessIdentity) -> Result<bool, ProcessError> {
     if process.boot_id != boot_id()? {
         return Ok(false);
@@ -74,7 +75,7 @@ pub(super) fn is_alive(process: &ProcessIdentity) -> Result<bool, ProcessError> 
     }
 }
 
-/// An error means that it is not our child, and so not ours to reap.
+/// An error means that it is not a child of this process, which then does not have to reap it.
 pub(super) fn reap(pid: i32) {
     let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
 }

@@ -1,6 +1,7 @@
-//! From a prepared command to a process of its own: session, cgroup, user.
+//! Turns a prepared command into an independent process: session, cgroup, network, user, files.
 #![allow(unsafe_code, reason = "what happens between fork and exec")]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,36 +9,55 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use super::landlock::{self, Ruleset};
 use super::{LaunchError, RunAs};
 
-/// What the child does to itself before it becomes QEMU. Everything is ready-made: after fork only system calls
-/// are allowed, no allocation and no locks.
+/// The steps that the child executes before it becomes QEMU. All data is prepared: after fork only system calls are
+/// allowed, no allocation and no locks.
 struct Child0 {
     cgroup_entrances: Vec<RawFd>,
-    /// Descriptors QEMU gets, under the numbers they have.
+    /// Descriptors that QEMU inherits, with the same numbers.
     inherited: Vec<RawFd>,
     run_as: Option<RunAs>,
+    /// The files that it can open from then on.
+    ruleset: Option<RawFd>,
+    /// Directories that appear empty to it. Kept alive here: the child only reads the pointers.
+    hidden: Vec<CString>,
     groups: Vec<libc::gid_t>,
 }
 
-/// Starts QEMU. Blocks until `exec` has worked or failed.
+/// The user and the restrictions of the process.
+#[derive(Debug)]
+pub(super) struct Cell<'a> {
+    pub(super) run_as: Option<RunAs>,
+    pub(super) ruleset: Option<&'a Ruleset>,
+    /// Directories that appear empty to it, because a ruleset does not restrict other objects than files, such as the
+    /// sockets of services.
+    pub(super) hidden: Vec<CString>,
+    /// A supplementary group.
+    pub(super) group: Option<u32>,
+    /// The process files of the control groups that it enters.
+    pub(super) cgroups: &'a [File],
+}
+
+/// Starts QEMU. Blocks until `exec` has succeeded or failed.
 ///
-/// The user is changed here and not by QEMU's `-runas`: so QEMU never runs a single instruction as root, and its
-/// own sandbox can forbid what `-runas` would need.
+/// The user is changed here and not by QEMU's `-runas`: QEMU never runs a single instruction as root, and its own
+/// sandbox can forbid the system calls that `-runas` would need.
 pub(super) fn spawn(
     binary: &Path,
     args: &[String],
     stderr: File,
     inherited: &[File],
-    cgroup_entrances: &[File],
-    run_as: Option<&RunAs>,
-    group: Option<u32>,
+    cell: &Cell<'_>,
 ) -> Result<Child, LaunchError> {
     let child0 = Child0 {
-        cgroup_entrances: cgroup_entrances.iter().map(AsRawFd::as_raw_fd).collect(),
+        cgroup_entrances: cell.cgroups.iter().map(AsRawFd::as_raw_fd).collect(),
         inherited: inherited.iter().map(AsRawFd::as_raw_fd).collect(),
-        run_as: run_as.cloned(),
-        groups: group.into_iter().collect(),
+        run_as: cell.run_as,
+        ruleset: cell.ruleset.map(Ruleset::as_raw_fd),
+        hidden: cell.hidden.clone(),
+        groups: cell.group.into_iter().collect(),
     };
     let mut command = Command::new(binary);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
@@ -53,28 +73,72 @@ pub(super) fn spawn(
 fn become_qemu(plan: &Child0) -> io::Result<()> {
     // SAFETY: every call below takes integers or pointers to memory that lives in this frame or in `plan`.
     unsafe {
-        // Not in our session: a terminal's Ctrl-C or hang-up is not meant for machines.
+        // A session of its own: a terminal's Ctrl-C or hang-up must not reach machines.
         check(libc::setsid())?;
         libc::umask(0o077);
         for fd in &plan.cgroup_entrances {
-            // Best effort, as all of cgroups is.
+            // Best effort, like all of cgroups.
             let _ = libc::write(*fd, b"0".as_ptr().cast(), 1);
         }
-        // A core file of QEMU is the guest's memory on the host's disk.
+        // A core file of QEMU would write the guest's memory to the host's disk.
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         check(libc::setrlimit(libc::RLIMIT_CORE, &raw const none))?;
-        // No descriptor of ours by accident: libraries do not always set close-on-exec. Before Linux 5.11 the call
-        // fails, and what those libraries left open stays open.
+        // Prevents accidental inheritance: libraries do not always set close-on-exec. Before Linux 5.11 the call fails,
+        // and descriptors that those libraries left open stay open.
         libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         for fd in &plan.inherited {
             check(libc::fcntl(*fd, libc::F_SETFD, 0))?;
         }
         if let Some(run_as) = &plan.run_as {
+            // A network namespace without interfaces: taps are passed as open descriptors, and the sockets in use have
+            // paths.
+            possible(libc::unshare(libc::CLONE_NEWNET))?;
+            hide(&plan.hidden)?;
             check(libc::setgroups(plan.groups.len(), plan.groups.as_ptr()))?;
             check(libc::setresgid(run_as.gid, run_as.gid, run_as.gid))?;
             check(libc::setresuid(run_as.uid, run_as.uid, run_as.uid))?;
         }
-        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+    }
+    match plan.ruleset {
+        Some(ruleset) => landlock::restrict(ruleset),
+        None => Ok(()),
+    }
+}
+
+/// Gives the process its own mount namespace, with an empty file system over each of these directories. Later mounts
+/// and unmounts of the host elsewhere stay visible.
+///
+/// # Safety
+///
+/// Makes system calls only.
+unsafe fn hide(folders: &[CString]) -> io::Result<()> {
+    if folders.is_empty() {
+        return Ok(());
+    }
+    let (none, flags) =
+        (std::ptr::null(), libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC);
+    // SAFETY: all strings are NUL-terminated and outlive the calls.
+    unsafe {
+        if !possible(libc::unshare(libc::CLONE_NEWNS))? {
+            return Ok(());
+        }
+        if !possible(libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_SLAVE, none.cast()))? {
+            return Ok(());
+        }
+        for folder in folders {
+            let (tmpfs, mode) = (c"tmpfs".as_ptr(), c"mode=0555".as_ptr());
+            check(libc::mount(tmpfs, folder.as_ptr(), tmpfs, flags, mode.cast()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns false if the call is not permitted although the process is root: in a container.
+fn possible(result: libc::c_int) -> io::Result<bool> {
+    match check(result) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

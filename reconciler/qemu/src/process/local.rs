@@ -1,9 +1,11 @@
 //! The hypervisor of this machine.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::CString;
+use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
@@ -15,43 +17,75 @@ use nix::unistd::{Uid, User};
 use tokio::time::Instant;
 
 use super::cgroup::Share;
+use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
-    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, tap,
+    Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, log,
+    tap,
 };
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{FoundQemu, Hypervisor, Limits};
 use crate::installation::find_binary;
-use crate::machine::{Accelerator, Firmware, MachinePaths, MachineSpec, Tap, command_line};
-use crate::passes::Passes;
+use crate::machine::{Accelerator, LaunchSpec, MachinePaths, Tap, UefiFiles, command_line};
 use crate::qmp::{Events, Qmp, QmpError};
+use crate::single_flight::SingleFlight;
 
-/// From the start of the process until its monitor must answer. A hundred at once on two cores need 8 s.
+/// From the start of the process until its monitor must reply. A hundred at once on two cores need 8 s.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
-/// From SIGKILL until the process must be gone.
+/// From SIGKILL until the process must have ended.
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 const STDERR_LINES: usize = 20;
 const STDERR_BYTES: u64 = 8 << 10;
-/// How long a guest that has begun leaves the processors to machines that are being started.
+/// How long a guest that has just started yields the CPUs to machines that are being started.
 const YOUNG: Duration = Duration::from_secs(10);
-/// How often the cgroup of a machine that has just ended is tried to be removed, and how long is waited in between.
+/// How often to retry the removal of an ended machine's cgroup, and the delay in between.
 const SWEEPS: u32 = 50;
 const SWEEP_PAUSE: Duration = Duration::from_millis(20);
-/// Users distributions make for QEMU, best first.
+/// The users that distributions create for QEMU, best first.
 const USERS: [&str; 4] = ["berth-qemu", "libvirt-qemu", "qemu", "nobody"];
 
-/// Runs QEMU as processes of this machine.
+/// The host directories that every QEMU needs: programs, libraries and firmware.
+const PROGRAMS: [&str; 5] = ["/usr", "/lib", "/lib32", "/lib64", "/bin"];
+/// Files read by the dynamic linker, the C library and the TLS libraries.
+const SETTINGS: [&str; 4] = ["/etc/ld.so.cache", "/etc/localtime", "/proc/sys/crypto", "/sys/kernel/mm"];
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/kvm", "/dev/random", "/dev/urandom"];
+
+/// Directories with the sockets of services and with other files of people and programs. Hidden from QEMU, unless they
+/// contain a file it needs.
+const HIDDEN: [&str; 5] = ["/run", "/tmp", "/var/tmp", "/home", "/root"];
+
+/// Whether a user id is that of an instance's QEMU.
+type IsOwner = dyn Fn(&str, u32) -> bool + Send + Sync;
+
+/// Decides whether a process of this user may belong to an instance: a command line alone can claim anything.
+#[derive(Clone)]
+pub struct Claims(Arc<IsOwner>);
+
+impl Claims {
+    pub fn new(are_true: impl Fn(&str, u32) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(are_true))
+    }
+}
+
+impl fmt::Debug for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Claims")
+    }
+}
+
+/// Runs QEMU processes on this machine.
 #[derive(Clone, Debug)]
 pub struct LocalHypervisor {
     binary: PathBuf,
     run_as: Option<RunAs>,
+    claims: Option<Claims>,
     cgroups: Cgroups,
-    /// Looks at all processes of the host: whoever starts a hundred machines at once looks for each of them.
-    scans: Arc<Passes<Arc<Vec<FoundQemu>>>>,
+    /// Coalesces scans of all processes: launching a hundred machines at once looks for each of them.
+    scans: Arc<SingleFlight<Arc<Vec<FoundQemu>>>>,
 }
 
 impl RunAs {
-    /// The first of the users there are for QEMU; None when we are not root and have no choice.
+    /// Returns the first existing QEMU user; None if the caller is not root and so has no choice.
     pub fn default_user() -> Option<Self> {
         if !Uid::effective().is_root() {
             return None;
@@ -62,23 +96,32 @@ impl RunAs {
 }
 
 impl LocalHypervisor {
-    /// With the QEMU that is installed, an unprivileged user and the cgroups there are.
+    /// Uses the installed QEMU, an unprivileged user and the available cgroups.
     pub fn discover() -> Result<Self, LaunchError> {
         Ok(Self::at(find_binary()?))
     }
 
-    /// [`LocalHypervisor::discover`] for a QEMU elsewhere.
+    /// Does the same as [`LocalHypervisor::discover`] for a QEMU elsewhere.
     pub fn at(binary: impl Into<PathBuf>) -> Self {
         Self {
             binary: binary.into(),
             run_as: RunAs::default_user(),
+            claims: None,
             cgroups: Cgroups::detect(),
             scans: Arc::default(),
         }
     }
 
+    /// Sets the user that QEMU runs as if a machine's description specifies none.
     pub fn with_run_as(mut self, run_as: Option<RunAs>) -> Self {
         self.run_as = run_as;
+        self
+    }
+
+    /// Sets the check of which user's processes may belong to which instance. Default: the caller's user and the
+    /// default user.
+    pub fn with_claims(mut self, claims: Claims) -> Self {
+        self.claims = Some(claims);
         self
     }
 
@@ -91,33 +134,41 @@ impl LocalHypervisor {
         self.run_as.as_ref()
     }
 
-    /// Directories, ownership, taps: all that has to be there before the process.
-    fn prepare(&self, spec: &MachineSpec) -> Result<Prepared, LaunchError> {
+    /// Prepares directories, ownership and taps before the process starts.
+    fn prepare(&self, spec: &LaunchSpec) -> Result<Prepared, LaunchError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| LaunchError::Prepare { path, source }
         };
-        let directory = &spec.paths.directory;
+        let directory = &spec.files.paths.directory;
         std::fs::create_dir_all(directory).map_err(failed(directory))?;
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o700)).map_err(failed(directory))?;
-        if let Some(user) = &self.run_as {
+        let user = self.user_of(spec);
+        if let Some(user) = user {
             chown(directory, Some(user.uid), Some(user.gid)).map_err(failed(directory))?;
         }
         for (file, writable) in files(spec) {
-            give(file, writable, self.run_as.as_ref()).map_err(failed(file))?;
+            give(file, writable, user.as_ref()).map_err(failed(file))?;
         }
-        // Without O_NOFOLLOW the owner of the directory could have us write anywhere.
-        let stderr = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o640)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_APPEND)
-            .open(&spec.paths.stderr_log)
-            .map_err(failed(&spec.paths.stderr_log))?;
+        let stderr =
+            log::open_log(&spec.files.paths.stderr_log).map_err(failed(&spec.files.paths.stderr_log))?;
+        stderr.set_len(0).map_err(failed(&spec.files.paths.stderr_log))?;
+        let serial =
+            log::open_log(&spec.files.paths.serial_log).map_err(failed(&spec.files.paths.serial_log))?;
+        if let Some(user) = user {
+            // Owned by root, with append access for QEMU: an owner could write anywhere in the file, and rename it.
+            let owner = Uid::effective().as_raw();
+            fchown(&serial, Some(owner), Some(user.gid)).map_err(failed(&spec.files.paths.serial_log))?;
+            let mode = std::fs::Permissions::from_mode(0o620);
+            serial.set_permissions(mode).map_err(failed(&spec.files.paths.serial_log))?;
+        }
+        let ruleset = match &spec.files.confinement {
+            Some(_) => self.ruleset(spec).map_err(LaunchError::Confine)?,
+            None => None,
+        };
         let mut spec = spec.clone();
         let mut taps = Vec::new();
-        for nic in &mut spec.nics {
+        for nic in &mut spec.machine.nics {
             if let Tap::Name(name) = &nic.tap {
                 let tap =
                     tap::open(name).map_err(|source| LaunchError::Tap { name: name.clone(), source })?;
@@ -125,21 +176,88 @@ impl LocalHypervisor {
                 taps.push(tap);
             }
         }
-        Ok(Prepared { spec, stderr, taps })
+        Ok(Prepared { spec, stderr, taps, ruleset })
     }
 
-    fn spawn(&self, spec: &MachineSpec, limits: Limits) -> Result<Child, LaunchError> {
-        let Prepared { spec, stderr, taps } = self.prepare(spec)?;
-        let entrances = self.cgroups.prepare(&spec.instance, limits);
-        let group = match spec.accelerator {
+    fn user_of(&self, spec: &LaunchSpec) -> Option<RunAs> {
+        spec.files.confinement.as_ref().map(|confinement| confinement.user).or(self.run_as)
+    }
+
+    /// The files that the machine's QEMU can open: programs, its own directories, and files passed by name.
+    fn ruleset(&self, spec: &LaunchSpec) -> io::Result<Option<Ruleset>> {
+        let Some(ruleset) = Ruleset::new()? else {
+            tracing::debug!(
+                "this kernel has no Landlock: QEMU is confined by users and modes of files alone"
+            );
+            return Ok(None);
+        };
+        for path in PROGRAMS {
+            ruleset.allow(Path::new(path), Reach::Run)?;
+        }
+        // If programs are installed elsewhere, their libraries are next to them.
+        let binary = self.binary.canonicalize()?;
+        let top: PathBuf = binary.components().take(2).collect();
+        ruleset.allow(if top == binary { &binary } else { &top }, Reach::Run)?;
+        for path in SETTINGS {
+            ruleset.allow(Path::new(path), Reach::Read)?;
+        }
+        for path in DEVICES {
+            ruleset.allow(Path::new(path), Reach::Write)?;
+        }
+        ruleset.allow(&spec.files.paths.directory, Reach::Own)?;
+        ruleset.allow(&spec.files.paths.serial_log, Reach::Write)?;
+        for folder in spec.files.confinement.iter().flat_map(|confinement| &confinement.folders) {
+            ruleset.allow(folder, Reach::Write)?;
+        }
+        for (file, writable) in files(spec) {
+            ruleset.allow(file, if writable { Reach::Write } else { Reach::Read })?;
+        }
+        if let Some(UefiFiles { code, .. }) = &spec.files.uefi {
+            ruleset.allow(code, Reach::Read)?;
+        }
+        Ok(Some(ruleset))
+    }
+
+    fn hidden(&self, spec: &LaunchSpec) -> Vec<CString> {
+        let mut needed = vec![self.binary.as_path(), &spec.files.paths.directory];
+        needed.extend(spec.files.confinement.iter().flat_map(|c| &c.folders).map(PathBuf::as_path));
+        needed.extend(files(spec).into_iter().map(|(file, _)| file));
+        if let Some(UefiFiles { code, .. }) = &spec.files.uefi {
+            needed.push(code);
+        }
+        // A symbolic link may lead into one of them.
+        let needed: Vec<PathBuf> = needed
+            .iter()
+            .flat_map(|path| [Some(path.to_path_buf()), path.canonicalize().ok()])
+            .flatten()
+            .collect();
+        let mut hidden = Vec::new();
+        for folder in HIDDEN.map(Path::new) {
+            // A symbolic link, such as /var/run, points to another directory.
+            let is_folder = std::fs::symlink_metadata(folder).is_ok_and(|m| m.is_dir());
+            if is_folder && !needed.iter().any(|path| path.starts_with(folder)) {
+                hidden.extend(CString::new(folder.as_os_str().as_encoded_bytes()));
+            }
+        }
+        hidden
+    }
+
+    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<Child, LaunchError> {
+        let Prepared { spec, stderr, taps, ruleset } = self.prepare(spec)?;
+        let entrances = self.cgroups.prepare(&spec.machine.instance, limits);
+        let group = match spec.machine.accelerator {
             Accelerator::Kvm => kvm_group(),
             Accelerator::Tcg { .. } => None,
         };
         let args = command_line(&spec);
-        launch::spawn(&self.binary, &args, stderr, &taps, &entrances.files, self.run_as.as_ref(), group)
+        let hidden = if spec.files.confinement.is_some() { self.hidden(&spec) } else { Vec::new() };
+        let cgroups = &entrances.files;
+        let cell =
+            launch::Cell { run_as: self.user_of(&spec), ruleset: ruleset.as_ref(), hidden, group, cgroups };
+        launch::spawn(&self.binary, &args, stderr, &taps, &cell)
     }
 
-    /// Removes the cgroups of machines that have ended; what stays busy goes with the next that ends.
+    /// Removes the cgroups of ended machines. One that stays busy is removed after the next machine ends.
     async fn sweep(&self) {
         for _ in 0..SWEEPS {
             if !self.cgroups.sweep() {
@@ -150,50 +268,62 @@ impl LocalHypervisor {
         tracing::debug!("a cgroup without a process is still busy");
     }
 
-    /// Every QEMU there is, with our instances told from those that only say so.
+    /// Lists every QEMU, with `instance` cleared for processes that only claim to be berth's.
     async fn scan(&self) -> Result<Arc<Vec<FoundQemu>>, ProcessError> {
         let scan = async {
-            let scanned = tokio::task::spawn_blocking(list_qemu).await;
-            let mut found = scanned.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-            for qemu in &mut found {
-                if !self.is_ours(qemu) {
-                    qemu.instance = None;
+            let this = self.clone();
+            let scanned = tokio::task::spawn_blocking(move || {
+                let mut found = list_qemu()?;
+                for qemu in &mut found {
+                    if !this.is_ours(qemu) {
+                        qemu.instance = None;
+                    }
                 }
-            }
+                Ok(found)
+            });
+            let found =
+                scanned.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
             Ok(Arc::new(found))
         };
         self.scans.share(scan).await
     }
 
     fn is_ours(&self, found: &FoundQemu) -> bool {
-        // Anybody can write our words on a command line, but not as these users.
-        let user = self.run_as.as_ref().map(|u| u.uid);
-        found.uid == Uid::effective().as_raw() || Some(found.uid) == user
+        // Any user can imitate a command line, but not run as these users.
+        match (&self.claims, &found.instance) {
+            (Some(claims), Some(instance)) => (claims.0)(instance, found.uid),
+            (Some(_), None) => false,
+            (None, _) => {
+                let user = self.run_as.as_ref().map(|u| u.uid);
+                found.uid == Uid::effective().as_raw() || Some(found.uid) == user
+            }
+        }
     }
 }
 
 struct Prepared {
-    spec: MachineSpec,
+    spec: LaunchSpec,
     stderr: File,
     taps: Vec<File>,
+    ruleset: Option<Ruleset>,
 }
 
-/// Every file the machine opens, and whether it writes to it.
-fn files(spec: &MachineSpec) -> Vec<(&Path, bool)> {
+/// Lists the files that the machine opens, and whether it writes to them.
+fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
     let mut files = Vec::new();
-    for disk in &spec.disks {
+    for disk in &spec.machine.disks {
         files.extend(disk.backing.as_ref().map(|b| (b.file.as_path(), false)));
         files.push((disk.file.as_path(), !disk.read_only));
     }
-    files.extend(spec.seed.as_deref().map(|s| (s, false)));
-    files.extend(spec.fw_cfg.iter().map(|f| (f.file.as_path(), false)));
-    if let Firmware::Uefi { vars, .. } = &spec.firmware {
+    files.extend(spec.files.seed.as_deref().map(|s| (s, false)));
+    files.extend(spec.files.fw_cfg.iter().map(|f| (f.file.as_path(), false)));
+    if let Some(UefiFiles { vars, .. }) = &spec.files.uefi {
         files.push((vars, true));
     }
     files
 }
 
-/// Written: belongs to QEMU's user alone. Read: stays ours, QEMU's group may read it.
+/// Writable: QEMU's user becomes the owner. Read-only: the owner stays, QEMU's group may read it.
 fn give(file: &Path, writable: bool, user: Option<&RunAs>) -> io::Result<()> {
     let metadata = std::fs::symlink_metadata(file)?;
     if metadata.file_type().is_symlink() {
@@ -202,7 +332,7 @@ fn give(file: &Path, writable: bool, user: Option<&RunAs>) -> io::Result<()> {
     let Some(user) = user else { return Ok(()) };
     let mode = metadata.mode() & 0o777;
     let (owner, wanted) = if writable { (Some(user.uid), mode | 0o600) } else { (None, mode | 0o440) };
-    // World-readable files (a system's firmware, say) are nobody's to change.
+    // World-readable files (a system's firmware, for example) are left unchanged.
     if !writable && mode & 0o004 != 0 {
         return Ok(());
     }
@@ -210,17 +340,20 @@ fn give(file: &Path, writable: bool, user: Option<&RunAs>) -> io::Result<()> {
     std::fs::set_permissions(file, PermissionsExt::from_mode(wanted))
 }
 
-/// The group that may use KVM, unless that is root's.
+/// The group that may use KVM, unless it is root's.
 fn kvm_group() -> Option<u32> {
     std::fs::metadata("/dev/kvm").ok().map(|m| m.gid()).filter(|gid| *gid != 0)
 }
 
 #[async_trait]
 impl Hypervisor for LocalHypervisor {
-    async fn launch(&self, spec: &MachineSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError> {
+    async fn launch(&self, spec: &LaunchSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError> {
         spec.validate()?;
-        if let Ok(Some(other)) = self.find(&spec.instance).await {
-            return Err(LaunchError::AlreadyRunning { instance: spec.instance.clone(), pid: other.pid });
+        if let Ok(Some(other)) = self.find(&spec.machine.instance).await {
+            return Err(LaunchError::AlreadyRunning {
+                instance: spec.machine.instance.clone(),
+                pid: other.pid,
+            });
         }
         let (this, owned) = (self.clone(), spec.clone());
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
@@ -229,7 +362,7 @@ impl Hypervisor for LocalHypervisor {
         match answers(&mut child, spec).await {
             Ok(identity) => Ok(identity),
             Err(error) => {
-                // Ended already, or about to.
+                // It has ended already, or is about to.
                 let _ = child.kill();
                 let _ = tokio::task::spawn_blocking(move || child.wait()).await;
                 self.sweep().await;
@@ -238,7 +371,7 @@ impl Hypervisor for LocalHypervisor {
         }
     }
 
-    async fn has_started(&self, instance: &str, just_now: bool) {
+    async fn mark_started(&self, instance: &str, just_now: bool) {
         if !just_now {
             return self.cgroups.give(instance, Share::Running);
         }
@@ -307,18 +440,18 @@ impl Hypervisor for LocalHypervisor {
     }
 }
 
-/// Waits until the monitor answers, or QEMU has given up.
-async fn answers(child: &mut Child, spec: &MachineSpec) -> Result<ProcessIdentity, LaunchError> {
+/// Waits until the monitor replies, or QEMU has failed.
+async fn answers(child: &mut Child, spec: &LaunchSpec) -> Result<ProcessIdentity, LaunchError> {
     let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
     let deadline = Instant::now() + LAUNCH_LIMIT;
     let mut pause = Duration::from_millis(4);
-    let words = || last_lines(&spec.paths.stderr_log, STDERR_LINES, STDERR_BYTES).unwrap_or_default();
+    let words = || last_lines(&spec.files.paths.stderr_log, STDERR_LINES, STDERR_BYTES).unwrap_or_default();
     loop {
         let attempt = async {
-            let stream = tokio::net::UnixStream::connect(&spec.paths.qmp).await.ok()?;
+            let stream = tokio::net::UnixStream::connect(&spec.files.paths.qmp).await.ok()?;
             Some(Qmp::over_within(stream, deadline - Instant::now()).await)
         };
-        // A monitor that was opened and then never served ends with its process.
+        // If QEMU ends before it serves an accepted connection, the attempt ends with it.
         let outcome = attempt.await;
         if let Ok(Some(status)) = child.try_wait() {
             return Err(LaunchError::Exited { status: status.to_string(), stderr: words() });

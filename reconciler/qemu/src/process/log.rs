@@ -1,36 +1,73 @@
-//! Log files that QEMU and guests write: read and kept within bounds.
+//! Log files that QEMU and guests write: opened safely, read, and limited in size.
+//!
+//! A QEMU that a guest has taken over may have replaced a log by a link, a FIFO or a device. Nothing here follows,
+//! waits for, or writes to such an object.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The last lines of a file, without control characters; empty if there is no such file.
+/// Never blocks, and never follows a symbolic link.
+const CAREFUL: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// Opens a log for appending. Replaces any object at its path that is not a regular file with a single link.
+pub(super) fn open_log(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o640).custom_flags(CAREFUL);
+    match options.open(path).and_then(plain) {
+        Ok(file) => return Ok(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(_) => std::fs::remove_file(path)?,
+    }
+    options.create_new(true).open(path)
+}
+
+/// Returns the file if it is a regular file with a single link.
+fn plain(file: File) -> io::Result<File> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.nlink() == 1 {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file of one name"))
+}
+
+/// Returns the last lines of a file, without control characters; empty if there is no such file.
 ///
-/// The directory belongs to the user QEMU runs as: a symbolic link in it is not followed.
+/// *Errors:* the path is not a regular file.
 pub fn last_lines(path: &Path, lines: usize, max_bytes: u64) -> io::Result<String> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let file = OpenOptions::new().read(true).custom_flags(CAREFUL).open(path);
     let mut file = match file {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
-        other => other?,
+        other => plain(other?)?,
     };
-    let end = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(end.saturating_sub(max_bytes)))?;
-    let mut bytes = Vec::new();
-    file.take(max_bytes).read_to_end(&mut bytes)?;
+    let bytes = tail(&mut file, max_bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let clean: String = text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();
     let all: Vec<&str> = clean.lines().filter(|l| !l.trim().is_empty()).collect();
     Ok(all[all.len().saturating_sub(lines)..].join("\n"))
 }
 
-/// Empties a log that has grown past `max_bytes`. Its writer appends, so it goes on at the new end.
-pub fn truncate_log(path: &Path, max_bytes: u64) -> io::Result<bool> {
-    let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let metadata = file.metadata()?;
-    let too_long = metadata.is_file() && metadata.len() > max_bytes;
-    if too_long {
-        file.set_len(0)?;
+fn tail(file: &mut File, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(max_bytes)))?;
+    let mut bytes = Vec::new();
+    file.take(max_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Truncates a log that exceeds `max_bytes`, and returns the last `max_bytes` of its content. Its writer appends, so it
+/// continues at the new end.
+pub fn cut_log(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(CAREFUL).open(path);
+    let mut file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => plain(other?)?,
+    };
+    if file.metadata()?.len() <= max_bytes {
+        return Ok(None);
     }
-    Ok(too_long)
+    let last = tail(&mut file, max_bytes)?;
+    file.set_len(0)?;
+    Ok(Some(last))
 }

@@ -1,4 +1,4 @@
-//! Signals and waiting through pidfds: what a pidfd was opened for, it stays for.
+//! Signals and waiting through pidfds: a pidfd always refers to the process that it was opened for.
 #![allow(
     unsafe_code,
     reason = "pidfd_open and pidfd_send_signal have no safe wrapper among our dependencies"
@@ -17,7 +17,7 @@ use super::{ProcessError, ProcessIdentity, identity};
 pub(super) struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// None: the process is gone.
+    /// Returns None if the process has ended.
     pub(super) fn open(process: &ProcessIdentity) -> Result<Option<Self>, ProcessError> {
         if !identity::is_alive(process)? {
             return Ok(None);
@@ -32,13 +32,13 @@ impl PidFd {
             return Err(ProcessError::Open { pid: process.pid, source });
         }
         let number = i32::try_from(number).expect("descriptors are ints");
-        // SAFETY: the kernel just made this descriptor for us; nobody else knows it.
+        // SAFETY: the kernel has just created this descriptor; it has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        // The number may have changed hands before the open: from here on it cannot.
+        // The pid may have been reused before the open: from here on it cannot be.
         Ok(identity::is_alive(process)?.then_some(Self(fd)))
     }
 
-    /// False: the process is gone.
+    /// Returns false if the process has ended.
     pub(super) fn signal(&self, pid: i32, signal: Signal) -> Result<bool, ProcessError> {
         let no_info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open for as long as self; a null siginfo means "as kill(2)".

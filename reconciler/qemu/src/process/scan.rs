@@ -1,4 +1,4 @@
-//! Every QEMU on the machine, whoever started it.
+//! Finds every QEMU process on the machine, including foreign ones.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -8,11 +8,11 @@ use super::{ProcessError, identity};
 use crate::hypervisor::FoundQemu;
 use crate::machine::{instance_of, name_of};
 
-/// More of a command line is not read.
+/// Longer command lines are truncated.
 const MAX_CMDLINE: u64 = 1 << 20;
 
-/// All QEMU processes that are alive. [`FoundQemu::instance`] is what they claim: who may claim is for the caller
-/// to judge, by [`FoundQemu::uid`].
+/// Lists all QEMU processes that are alive. [`FoundQemu::instance`] is only a claim: the caller verifies it by
+/// [`FoundQemu::uid`].
 pub fn list_qemu() -> Result<Vec<FoundQemu>, ProcessError> {
     let proc = Path::new("/proc");
     let entries =
@@ -22,7 +22,7 @@ pub fn list_qemu() -> Result<Vec<FoundQemu>, ProcessError> {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
         let directory = entry.path();
         let Some(argv) = argv(&directory)? else { continue };
-        // Both read before the identity: if the number changed hands in between, the next look shows it.
+        // Both are read before the identity: if the pid is reused in between, the next scan detects it.
         let Ok(metadata) = std::fs::metadata(&directory) else { continue };
         let Some(identity) = identity::of(pid)? else { continue };
         found.push(FoundQemu {
@@ -36,7 +36,7 @@ pub fn list_qemu() -> Result<Vec<FoundQemu>, ProcessError> {
     Ok(found)
 }
 
-/// None: not QEMU, or gone.
+/// Returns None if the process is not QEMU, or has ended.
 fn argv(directory: &Path) -> Result<Option<Vec<String>>, ProcessError> {
     let path: PathBuf = directory.join("cmdline");
     let mut bytes = Vec::new();

@@ -1,15 +1,15 @@
-//! Opening a tap interface, so that QEMU gets it as a descriptor and needs no right to open any.
+//! Opens a tap interface, so that QEMU gets it as a descriptor and needs no permission to open one.
 #![allow(unsafe_code, reason = "TUNSETIFF is an ioctl on a C struct")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Attaches to an interface that exists. Opening is exclusive: a tap in use gives EBUSY.
+/// Attaches to an existing interface. The open is exclusive: a tap in use returns EBUSY.
 pub(super) fn open(name: &str) -> io::Result<File> {
     let valid = (1..libc::IFNAMSIZ).contains(&name.len()) && !name.contains(['/', '\0']);
-    // TUNSETIFF would make one that nothing is connected to. Asked of the kernel: /sys shows the network namespace it
-    // was mounted in, which need not be ours.
+    // TUNSETIFF would create an unconnected interface. The kernel is queried, because /sys shows the network namespace
+    // it was mounted in, which may be another one.
     if !valid || nix::net::if_::if_nametoindex(name).is_err() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no such interface"));
     }

@@ -1,17 +1,17 @@
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::cgroup::Share;
 use super::*;
 use crate::hypervisor::{Hypervisor, Limits};
 
-/// A child of ours that runs until it is ended.
+/// A child process that runs until it is terminated.
 #[allow(clippy::zombie_processes, reason = "who reaps is what is tested")]
 fn sleeper(script: &str) -> ProcessIdentity {
     let child = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().expect("a shell");
     let pid = i32::try_from(child.id()).expect("an int");
-    // Dropped without waiting: a zombie when it ends, unless somebody reaps it.
+    // Dropped without waiting: a zombie when it ends, unless it is reaped.
     identity::of(pid).expect("readable").expect("it runs")
 }
 
@@ -88,7 +88,7 @@ async fn a_missing_qemu_says_what_to_install() {
 async fn a_missing_tap_is_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut spec = crate::machine::example(directory.path());
-    spec.nics.push(crate::machine::NicSpec {
+    spec.machine.nics.push(crate::machine::NicSpec {
         id: "nic0".to_owned(),
         tap: crate::machine::Tap::Name("no-such-tap0".to_owned()),
         mac: "52:54:00:12:34:56".to_owned(),
@@ -109,11 +109,67 @@ fn the_last_lines_are_bounded_clean_and_never_somebody_elses() {
     assert!(last_lines(&log, 100, 4096).expect("read").len() <= 4096);
     symlink(&log, &link).expect("linked");
     assert!(last_lines(&link, 2, 4096).is_err());
-    assert!(truncate_log(&link, 1).is_err());
+    assert!(cut_log(&link, 1).is_err());
     assert_eq!(last_lines(&directory.path().join("none"), 2, 4096).expect("nothing"), "");
-    assert!(!truncate_log(&log, 1 << 20).expect("short enough"));
-    assert!(truncate_log(&log, 1 << 10).expect("emptied"));
+    assert_eq!(cut_log(&log, 1 << 20).expect("short enough"), None);
+    let kept = cut_log(&log, 1 << 10).expect("emptied").expect("it was too long");
+    assert!(kept.len() == 1 << 10 && kept.ends_with(b"last\n"));
     assert_eq!(std::fs::metadata(&log).expect("there").len(), 0);
+}
+
+#[test]
+fn what_a_taken_over_qemu_puts_in_the_place_of_a_log_neither_holds_up_nor_misleads() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let log = directory.path().join("qemu.log");
+    let victim = directory.path().join("victim");
+    std::fs::write(&victim, "precious").expect("written");
+    let fifo = || nix::unistd::mkfifo(&log, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("made");
+    let link = || symlink(&victim, &log).expect("made");
+    let hard_link = || std::fs::hard_link(&victim, &log).expect("made");
+    for put in [&fifo as &dyn Fn(), &link, &hard_link] {
+        put();
+        assert!(last_lines(&log, 2, 4096).is_err(), "not read");
+        assert!(cut_log(&log, 1).is_err(), "not cut");
+        // Opening a FIFO without a reader would block forever.
+        let file = log::open_log(&log).expect("opened");
+        file.set_len(0).expect("a file of ours");
+        assert!(std::fs::symlink_metadata(&log).expect("there").is_file());
+        assert_eq!(std::fs::read(&victim).expect("there"), b"precious");
+        std::fs::remove_file(&log).expect("removed");
+    }
+}
+
+#[test]
+fn rules_allow_what_was_named_and_nothing_else() {
+    use super::landlock::{Reach, Ruleset};
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let folder = |name: &str| {
+        let folder = directory.path().join(name);
+        std::fs::create_dir(&folder).expect("made");
+        std::fs::write(folder.join("file"), name).expect("written");
+        folder
+    };
+    let (mine, lent, foreign) = (folder("mine"), folder("lent"), folder("foreign"));
+    let Some(ruleset) = Ruleset::new().expect("asked") else {
+        eprintln!("skipped: this kernel has no Landlock");
+        return;
+    };
+    ruleset.allow(&mine, Reach::Own).expect("allowed");
+    ruleset.allow(&lent, Reach::Read).expect("allowed");
+    ruleset.allow(&directory.path().join("missing"), Reach::Read).expect("nothing to allow");
+    // Landlock rules apply to one thread, and end with it.
+    let confined = std::thread::spawn(move || {
+        nix::sys::prctl::set_no_new_privs().expect("set");
+        landlock::restrict(ruleset.as_raw_fd()).expect("restricted");
+        let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+        assert_eq!(std::fs::read(lent.join("file")).expect("lent"), b"lent");
+        assert!(std::fs::write(lent.join("file"), "x").is_err_and(refused));
+        std::fs::write(mine.join("new"), "x").expect("its own folder");
+        assert!(std::fs::read(foreign.join("file")).is_err_and(refused));
+        assert!(std::fs::read_dir(foreign.parent().expect("a parent")).is_err_and(refused));
+        assert!(std::fs::hard_link(mine.join("new"), foreign.join("new")).is_err());
+    });
+    confined.join().expect("confined");
 }
 
 #[test]
@@ -168,7 +224,7 @@ fn limits_are_written_where_the_version_keeps_them() {
         ),
     ] {
         let cgroups = Cgroups::from_mounts(&kind);
-        // A plain directory has no cgroup.procs to open: the machine goes on without, the limits are there to read.
+        // A plain directory has no cgroup.procs to open: the machine starts without it, but the limits can be read.
         assert!(cgroups.prepare("i-1", limits).files.is_empty());
         let read = |file| std::fs::read_to_string(root.path().join("berth/i-1").join(file)).expect(file);
         for (file, value) in files {
@@ -189,13 +245,13 @@ async fn a_guest_that_has_just_begun_waits_for_others_and_only_for_a_while() {
     drop(cgroups.prepare("i-1", Limits::default()));
     let shares = || std::fs::read_to_string(root.path().join("berth/i-1/cpu.shares")).expect("written");
     assert_eq!(shares(), "10240");
-    host.has_started("i-1", true).await;
+    host.mark_started("i-1", true).await;
     assert_eq!(shares(), "20");
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert_eq!(shares(), "1024");
 
     drop(cgroups.prepare("i-1", Limits::default()));
-    host.has_started("i-1", false).await;
+    host.mark_started("i-1", false).await;
     assert_eq!(shares(), "1024", "one that an agent finds running has waited already");
 }
 

@@ -17,20 +17,20 @@ use crate::machine::{Backing, Format};
 
 const CLUSTER_BITS: u32 = 16;
 const CLUSTER: u64 = 1 << CLUSTER_BITS;
-/// Guest bytes one L2 table (one L1 entry) maps.
+/// Guest bytes that one L2 table (one L1 entry) maps.
 const PER_L1_ENTRY: u64 = CLUSTER * (CLUSTER / 8);
-/// 16-bit counts.
+/// 16-bit refcounts.
 const REFCOUNT_ORDER: u32 = 4;
 const MAX_BACKING_NAME: usize = 1023;
 
-/// A new, empty disk.
+/// Creates a new, empty disk.
 ///
 /// *Guarantees*: `path` appears complete or not at all. *Errors*: also when `path` exists.
 pub fn create(path: &Path, size: u64) -> Result<(), ImageError> {
     write_new(path, size, None)
 }
 
-/// A new disk that starts as `backing` and keeps only what differs. `size` may be larger, never smaller.
+/// Creates a disk that starts as `backing` and stores only differences. `size` may be larger, never smaller.
 ///
 /// A relative backing path is relative to the directory of `path`.
 pub fn create_overlay(path: &Path, size: u64, backing: &Backing) -> Result<(), ImageError> {
@@ -66,7 +66,7 @@ fn write_new(path: &Path, size: u64, backing: Option<&Backing>) -> Result<(), Im
     let write = || -> io::Result<()> {
         let file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        // All that is not written reads as zeros: no data, no snapshot, every L1 entry unused.
+        // The rest of the file reads as zeros: no data, no snapshot, every L1 entry unused.
         file.set_len((3 + l1_clusters) * CLUSTER)?;
         file.write_all_at(&header, 0)?;
         file.write_all_at(&(2 * CLUSTER).to_be_bytes(), CLUSTER)?;
@@ -76,7 +76,7 @@ fn write_new(path: &Path, size: u64, backing: Option<&Backing>) -> Result<(), Im
         rename_new(&unfinished, path)
     };
     write().map_err(|source| {
-        // Not there is as good as removed.
+        // Best effort: the file may not exist.
         let _ = std::fs::remove_file(&unfinished);
         failed(source)
     })
@@ -89,11 +89,11 @@ fn unfinished_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Unlike `rename(2)` by itself, never replaces a file: that would be somebody's disk.
+/// Unlike plain `rename(2)`, never replaces a file, which could be another disk.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
     match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
-        // Not every file system has the flag (NFS has not); a second link does the same in two steps.
+        // Some file systems (NFS) lack the flag; a second link does the same in two steps.
         Err(nix::errno::Errno::EINVAL) => {
             std::fs::hard_link(from, to)?;
             std::fs::remove_file(from)

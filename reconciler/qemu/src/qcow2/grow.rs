@@ -1,4 +1,4 @@
-//! Growing a qcow2 file nobody has open, where that takes a change of the header only.
+//! Growing a qcow2 file that is not open elsewhere, if only the header has to change.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,14 +11,14 @@ use nix::fcntl::{FcntlArg, fcntl};
 use super::header::{Header, incompatible};
 use super::{ImageError, MAX_VIRTUAL_SIZE, SECTOR};
 
-/// QEMU's image locks are locks on these bytes (`RAW_LOCK_PERM_BASE` … `RAW_LOCK_SHARED_BASE` + 64).
+/// The byte range of QEMU's image locks (`RAW_LOCK_PERM_BASE` … `RAW_LOCK_SHARED_BASE` + 64).
 const LOCK_START: libc::off_t = 100;
 const LOCK_LENGTH: libc::off_t = 164;
 
-/// Makes the disk at least `size` bytes large. As large already is fine.
+/// Grows the disk to at least `size` bytes. Succeeds if it already has this size.
 ///
-/// Works where the L1 table has room in the clusters it has: for files made here always up to the next 4 TiB.
-/// Holds QEMU's own image lock meanwhile, so that no QEMU has the file open or opens it.
+/// Works if the L1 table has space in its existing clusters: for files created here always up to the next 4 TiB. Holds
+/// QEMU's own image lock meanwhile, so that no QEMU has the file open or opens it.
 /// *Guarantees*: a crash leaves the old size or the new one.
 pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     let failed = |source: io::Error| ImageError::Write { path: path.to_owned(), source };
@@ -58,7 +58,7 @@ pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     if unused.iter().any(|b| *b != 0) {
         return refuse("its L1 table is followed by other data");
     }
-    // Size, encryption (none) and number of L1 entries are neighbours: one write of 16 bytes within a sector.
+    // Size, encryption (none) and number of L1 entries are adjacent: one write of 16 bytes within a sector.
     let mut fields = Vec::with_capacity(16);
     fields.extend(size.to_be_bytes());
     fields.extend(0_u32.to_be_bytes());
@@ -66,7 +66,7 @@ pub fn grow(path: &Path, size: u64) -> Result<(), ImageError> {
     file.write_all_at(&fields, 24).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// A file under QEMU's image lock.
+/// A file with QEMU's image lock.
 struct Locked(File);
 
 impl Locked {
@@ -77,7 +77,7 @@ impl Locked {
 }
 
 impl Drop for Locked {
-    /// Closing alone would not do: a process forked by another thread holds the lock too until its `exec`.
+    /// Closing is not enough: a process forked by another thread also holds the lock until its `exec`.
     fn drop(&mut self) {
         let _ = set_lock(&self.0, libc::F_UNLCK);
     }

@@ -1,4 +1,4 @@
-//! The qcow2 header: bytes ⇄ numbers. Checks what the numbers mean for each other, decides nothing.
+//! The qcow2 header: bytes ⇄ numbers. Checks the numbers for consistency, decides nothing.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -11,7 +11,7 @@ pub(super) const EXTENSION_BACKING_FORMAT: u32 = 0xE279_2ACA;
 const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 const EXTENSION_LUKS: u32 = 0x0537_be77;
 const V2_LENGTH: u32 = 72;
-/// Of images that nobody wished to be otherwise, in bytes.
+/// The default cluster size, in bytes.
 const USUAL_CLUSTER: u64 = 64 << 10;
 const MAX_CLUSTER_BITS: u32 = 21;
 /// QEMU's own limits on tables (32 MiB of L1, 8 MiB of refcount table).
@@ -47,8 +47,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads the header and what is named in it; nothing is read past the first cluster, and of one of an unusual size
-    /// not before it is known to be needed.
+    /// Reads the header and the names in it. Reads 64 KiB, and only if the first cluster is larger up to its maximum
+    /// size; nothing behind the first cluster is used.
     pub(super) fn read(reader: &mut (impl Read + Seek)) -> Result<Self, InspectError> {
         let mut bytes = Vec::new();
         reader.seek(SeekFrom::Start(0))?;
@@ -102,7 +102,7 @@ impl Header {
 
     fn extensions(&mut self, cluster: &Fields<'_>, header_length: u32) -> Result<(), InspectError> {
         let mut at = header_length as usize;
-        // A cluster holds no more than this many of the smallest ones; ends early at the terminator.
+        // A cluster contains at most this many extensions of minimum size; the loop ends early at the terminator.
         for _ in 0..cluster.0.len() / 8 {
             let kind = cluster.u32(at)?;
             let length = cluster.u32(at + 4)? as usize;
@@ -113,7 +113,7 @@ impl Header {
                 _ => {}
             }
             at = at + 8 + length.next_multiple_of(8);
-            // Without a terminator they end where the first cluster does, or the backing file's name begins.
+            // Without a terminator they end with the first cluster, or where the backing file's name begins.
             if at + 8 > cluster.0.len() {
                 break;
             }
@@ -125,13 +125,13 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// Clusters of the L1 table that this virtual size needs, as entries.
+    /// Returns the number of L1 entries that this virtual size needs.
     pub(super) fn l1_entries_for(&self, size: u64) -> u64 {
         let entry = if self.incompatible & incompatible::EXTENDED_L2 != 0 { 16 } else { 8 };
         size.div_ceil(self.cluster() * (self.cluster() / entry))
     }
 
-    /// Whether the tables are of a sane size and inside the file.
+    /// Checks that the tables have a sane size and are inside the file.
     pub(super) fn check_tables(&self, file_size: u64) -> Result<(), InspectError> {
         let l1_bytes = u64::from(self.l1_size) * 8;
         if l1_bytes > MAX_L1_BYTES || u64::from(self.l1_size) < self.l1_entries_for(self.size) {
@@ -146,7 +146,7 @@ impl Header {
         }
         self.check_inside(self.l1_offset, l1_bytes, file_size, "the L1 table")?;
         self.check_inside(self.refcount_offset, reftable_bytes, file_size, "the refcount table")?;
-        // 40 bytes is the smallest snapshot entry.
+        // A snapshot entry has at least 40 bytes.
         self.check_inside(
             self.snapshots_offset,
             u64::from(self.snapshots) * 40,

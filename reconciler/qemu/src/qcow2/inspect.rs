@@ -1,4 +1,4 @@
-//! Whether a stranger's file may become a disk.
+//! Whether a foreign file may be used as a disk.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
@@ -6,13 +6,13 @@ use super::header::{Header, MAGIC, incompatible};
 use super::{ImageInfo, InspectError, MAX_VIRTUAL_SIZE, SECTOR};
 use crate::machine::Format;
 
-/// Bits of an L1 entry that are an offset.
+/// The offset bits of an L1 entry.
 const L1_OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
-/// Looks at a file that claims to be an image of the declared format.
+/// Inspects a file that claims to be an image of the declared format.
 ///
-/// *Guarantees*: Ok means the image refers to no other file, and its size and tables are sane. The L2 tables and
-/// the data are not read: QEMU refuses what is wrong there when it gets to it.
+/// *Guarantees*: Ok means that the image refers to no other file, and that its size and tables are sane. The L2 tables
+/// and the data are not read: QEMU reports errors there when it reads them.
 pub fn inspect<R: Read + Seek>(reader: &mut R, declared: Format) -> Result<ImageInfo, InspectError> {
     let file_size = reader.seek(SeekFrom::End(0))?;
     if file_size == 0 {
@@ -34,7 +34,7 @@ pub fn inspect<R: Read + Seek>(reader: &mut R, declared: Format) -> Result<Image
     Ok(ImageInfo { format: declared, virtual_size, file_size })
 }
 
-/// The virtual size of a qcow2 file of our own, which may have a backing file.
+/// Returns the virtual size of a qcow2 file of berth's, which may have a backing file.
 pub fn virtual_size<R: Read + Seek>(reader: &mut R) -> Result<u64, InspectError> {
     Ok(Header::read(reader)?.size)
 }
@@ -68,7 +68,7 @@ fn inspect_qcow2<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, 
     Ok(header.size)
 }
 
-/// Every L2 table the L1 table names lies in the file: catches downloads that were cut off.
+/// Checks that every L2 table in the L1 table is inside the file: detects truncated downloads.
 fn check_l1<R: Read + Seek>(reader: &mut R, header: &Header, file_size: u64) -> Result<(), InspectError> {
     reader.seek(SeekFrom::Start(header.l1_offset))?;
     let mut table = BufReader::with_capacity(64 << 10, reader.take(u64::from(header.l1_size) * 8));
@@ -111,7 +111,7 @@ const SIGNATURES: [(&[u8], &str); 17] = [
     (b"%PDF-", "a PDF document"),
 ];
 
-/// What the first (or last) bytes say the file is; None for anything that may be a raw disk.
+/// Recognises the file by its first (or last) bytes; None if it may be a raw disk.
 fn recognise<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<Option<&'static str>, InspectError> {
     let mut start = Vec::new();
     reader.seek(SeekFrom::Start(0))?;

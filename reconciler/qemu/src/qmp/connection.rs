@@ -30,8 +30,8 @@ pub(super) struct Ended(pub(super) String);
 
 type Waiting = HashMap<u64, oneshot::Sender<Result<Value, Refusal>>>;
 
-/// Runs until either side is done. Callers still waiting learn it by their dropped reply channels, after the
-/// reason has been published.
+/// Runs until either side disconnects. Waiting callers are notified by their dropped reply channels, after the reason
+/// has been published.
 pub(super) async fn run<R, W>(
     mut frames: Frames<R>,
     mut writer: W,
@@ -62,7 +62,7 @@ pub(super) async fn run<R, W>(
             request = requests.recv(), if written == line.len() => match request {
                 None => break "no user left".to_owned(),
                 Some(request) => {
-                    // A caller that gave up while queueing never meant its command to run now.
+                    // The caller gave up while the request was queued, so it must not run now.
                     if request.reply.is_closed() {
                         continue;
                     }
@@ -80,13 +80,13 @@ pub(super) async fn run<R, W>(
 
 fn dispatch(message: &Value, waiting: &mut Waiting, events: &broadcast::Sender<Event>) {
     if let Some(event) = Event::from_message(message) {
-        // No reader is no error.
+        // An event without readers is not an error.
         let _ = events.send(event);
         return;
     }
     let reply = message.get("id").and_then(Value::as_u64).and_then(|id| waiting.remove(&id));
     let Some(reply) = reply else {
-        // The answer to a request that timed out, or a kind of message of a later QEMU.
+        // The reply to a request that timed out, or a message type of a later QEMU.
         tracing::debug!(message = super::shorten(message), "unasked QMP message");
         return;
     };

@@ -1,23 +1,23 @@
-//! What QEMU tells unasked.
+//! QEMU's asynchronous messages.
 
 use serde_json::Value;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-/// An asynchronous message of QEMU, unknown ones included.
+/// An asynchronous message of QEMU, including unknown ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// QEMU's name for it, e.g. `SHUTDOWN`.
     pub name: String,
     pub data: Value,
-    /// Host time in microseconds since the epoch, if QEMU knew it.
+    /// Host time in microseconds since the epoch, if QEMU reports it.
     pub timestamp_us: Option<i64>,
 }
 
 /// The events berth acts on; all others are [`EventKind::Other`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The machine has ended, and pauses if it was started with `-action shutdown=pause`.
+    /// The machine has shut down, and is paused if it was started with `-action shutdown=pause`.
     Shutdown {
         by_guest: bool,
         reason: String,
@@ -33,12 +33,12 @@ pub enum EventKind {
     DeviceDeleted {
         device: Option<String>,
     },
-    /// The guest refused to let go.
+    /// The guest refused to release the device.
     UnplugRefused {
         device: Option<String>,
     },
     GuestPanicked,
-    /// `no_space`: the host file system is full and the machine is paused for it.
+    /// `no_space`: the host file system is full and the machine is paused because of it.
     BlockIoError {
         node: Option<String>,
         no_space: bool,
@@ -99,11 +99,11 @@ impl Event {
     }
 }
 
-/// What a reader of events gets.
+/// An item of an event stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     Event(Event),
-    /// The reader was too slow and this many events are lost to it: look at the state instead.
+    /// The reader was too slow and this many events were dropped: query the state instead.
     Missed(u64),
 }
 
@@ -118,7 +118,7 @@ impl Events {
         Self { receiver }
     }
 
-    /// The next notice; None after the connection ended. Cancel safe.
+    /// Returns the next notice; None after the connection has ended. Cancel safe.
     pub async fn next(&mut self) -> Option<Notice> {
         match self.receiver.recv().await {
             Ok(event) => Some(Notice::Event(event)),
@@ -127,7 +127,7 @@ impl Events {
         }
     }
 
-    /// What is there now, without waiting.
+    /// Returns a notice that is already available, without waiting.
     pub fn try_next(&mut self) -> Option<Notice> {
         match self.receiver.try_recv() {
             Ok(event) => Some(Notice::Event(event)),

@@ -1,12 +1,12 @@
-//! Newline-separated JSON with a bound on the length of a line.
+//! Newline-separated JSON with a limit on the length of a line.
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
-/// Read at once. There are two readers for every machine, and most lines are short.
+/// The read buffer, in bytes. There are two readers for every machine, and most lines are short.
 const BUFFER: usize = 2 << 10;
 
-/// Reads one JSON value a line.
+/// Reads one JSON value per line.
 #[derive(Debug)]
 pub(crate) struct Frames<R> {
     reader: BufReader<R>,
@@ -31,7 +31,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Self { reader: BufReader::with_capacity(BUFFER, reader), line: Vec::new(), max }
     }
 
-    /// The next value. Cancel safe: what was read of a line stays for the next call.
+    /// Returns the next value. Cancel safe: a partially read line is kept for the next call.
     pub(crate) async fn next(&mut self) -> Result<Value, FrameError> {
         loop {
             let available = self.reader.fill_buf().await.map_err(FrameError::Io)?;
@@ -49,7 +49,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                 continue;
             }
             let line = std::mem::take(&mut self.line);
-            // 0xFF marks the answer to guest-sync-delimited; whatever was before it belongs to nobody.
+            // 0xFF marks the reply to guest-sync-delimited; any bytes before it are stale.
             let message = line.rsplit(|b| *b == 0xff).next().unwrap_or(&line).trim_ascii();
             if !message.is_empty() {
                 return serde_json::from_slice(message).map_err(FrameError::NotJson);

@@ -4,7 +4,7 @@ use super::*;
 
 const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian"}, "capabilities": ["oob"], "later": 1}}"#;
 
-/// A server that says what the test says.
+/// A server that sends the test's messages.
 struct Script {
     lines: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
     writer: WriteHalf<DuplexStream>,

@@ -1,4 +1,4 @@
-//! Bytes to value.
+//! Decodes bytes to a value.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,19 @@ use crate::{
     value::{Refinement, Value},
 };
 
-/// Reads a value of a type; nothing may follow it.
+/// Decodes a value of a type; trailing bytes are an error.
 pub(crate) fn decode(bytes: &[u8], ty: &Type) -> Result<Value, ValueError> {
     let mut reader = Reader { rest: bytes, typed: false };
     let value = read(&mut reader, ty)?;
     if reader.rest.is_empty() { Ok(value) } else { Err(ValueProblem::malformed("bytes after the value")) }
 }
 
-/// What is left to read.
+/// The unread bytes.
 struct Reader<'a> {
     rest: &'a [u8],
-    /// Within a value that brought its own type. What is still `any` in that type has no value: otherwise its type
-    /// would have been told. So types do not nest, and depth stays bounded by one type of the schema and one told.
+    /// Whether the reader is within a value that carries its own type. An `any` left in that type has no value: otherwise the
+    /// encoder would have sent its type. So carried types do not nest, and the depth is bounded by one type of the schema and
+    /// one carried type.
     typed: bool,
 }
 
@@ -48,7 +49,7 @@ fn read(rd: &mut Reader<'_>, ty: &Type) -> Result<Value, ValueError> {
         Type::String => read_str(rd).map(Value::String),
         Type::List(element) | Type::Set(element) => {
             let length = array_len(rd, ty)?;
-            // Not `with_capacity(length)`: a length is only a claim.
+            // Not `with_capacity(length)`: the length is untrusted.
             let mut elements = Vec::new();
             for i in 0..length {
                 elements.push(read(rd, element).map_err(|error| error.under(nth(i)))?);
@@ -103,7 +104,7 @@ fn read_object(
 /// `[type as JSON, value]`
 fn read_dynamic(rd: &mut Reader<'_>) -> Result<Value, ValueError> {
     if rd.typed {
-        return Err(ValueProblem::malformed("a value whose type was not told"));
+        return Err(ValueProblem::malformed("a value without its type"));
     }
     if array_len(rd, &Type::Dynamic)? != 2 {
         return Err(ValueProblem::malformed("a value of any type is a type and a value"));
@@ -164,7 +165,7 @@ fn read_str(rd: &mut Reader<'_>) -> Result<String, ValueError> {
 fn read_unknown(rd: &mut Reader<'_>) -> Result<Value, ValueError> {
     let meta = mp::read_ext_meta(&mut rd.rest).map_err(ValueProblem::malformed)?;
     let body = take(rd, meta.size as usize)?;
-    // cty's rule: an extension this reader does not know is an unknown value about which nothing is known.
+    // cty's rule: an unknown extension type is an unknown value without constraints.
     if meta.typeid != EXT_REFINED {
         return Ok(Value::Unknown(None));
     }
@@ -187,8 +188,8 @@ fn read_refinement(rd: &mut Reader<'_>) -> Result<Refinement, ValueError> {
             refinement::NUMBER_MAX => known.number_max = Some(read_bound(rd)?),
             refinement::LENGTH_MIN => known.length_min = Some(read_length(rd)?),
             refinement::LENGTH_MAX => known.length_max = Some(read_length(rd)?),
-            // A later cty knows more. What follows the key is of a shape this reader cannot skip, and to know
-            // less is never wrong.
+            // A key of a later cty version. This reader cannot skip a value of unknown shape, and fewer
+            // constraints are always correct.
             _ => break,
         }
     }

@@ -1,4 +1,4 @@
-//! Value to bytes.
+//! Encodes a value to bytes.
 
 use rmp::encode as mp;
 
@@ -11,7 +11,7 @@ use crate::{
     value::{Refinement, Value},
 };
 
-/// Writes a value of a type. An absent attribute is written as null.
+/// Encodes a value of a type. An absent attribute is encoded as null.
 pub(crate) fn encode(value: &Value, ty: &Type) -> Result<Vec<u8>, ValueError> {
     let mut out = Vec::new();
     write(&mut out, value, ty)?;
@@ -21,7 +21,7 @@ pub(crate) fn encode(value: &Value, ty: &Type) -> Result<Vec<u8>, ValueError> {
 fn write(out: &mut Vec<u8>, value: &Value, ty: &Type) -> Result<(), ValueError> {
     match (value, ty) {
         (Value::Dynamic(inner), Type::Dynamic) => return write_dynamic(out, &inner.0, &inner.1),
-        // The type is known from the schema, so the one the value brings must be that one.
+        // The schema defines the type, so the type that the value carries must be equal to it.
         (Value::Dynamic(inner), _) if inner.0 == *ty => return write(out, &inner.1, ty),
         (Value::Unknown(refinement), _) => return write_unknown(out, refinement.as_deref()),
         (Value::Null, _) => push(mp::write_nil(out))?,
@@ -64,10 +64,10 @@ fn write(out: &mut Vec<u8>, value: &Value, ty: &Type) -> Result<(), ValueError> 
     Ok(())
 }
 
-/// A value and its type, for a place that takes any.
+/// Writes a value with its type, where the schema has `any`.
 fn write_dynamic(out: &mut Vec<u8>, ty: &Type, value: &Value) -> Result<(), ValueError> {
     if *ty == Type::Dynamic {
-        // Nothing to tell about the type: only null and unknown may come without one.
+        // The type is unknown: only null and unknown values can be sent without one.
         return match value {
             Value::Null => push(mp::write_nil(out)),
             Value::Unknown(refinement) => write_unknown(out, refinement.as_deref()),
@@ -79,7 +79,7 @@ fn write_dynamic(out: &mut Vec<u8>, ty: &Type, value: &Value) -> Result<(), Valu
     write(out, value, ty)
 }
 
-/// The type a value has when nobody said: as Terraform types a literal.
+/// The type of a value without a declared type: Terraform's type of such a literal.
 fn natural_type(value: &Value) -> Type {
     match value {
         Value::Null | Value::Unknown(_) => Type::Dynamic,
@@ -94,7 +94,7 @@ fn natural_type(value: &Value) -> Type {
     }
 }
 
-/// As an integer or a float if it is exactly that, else as decimal digits.
+/// Writes an integer or a float if the number is exactly that, else decimal digits.
 fn write_number(out: &mut Vec<u8>, number: &Number) -> Result<(), ValueError> {
     if let Some(int) = number.as_i64() {
         push(mp::write_sint(out, int)).map(drop)
@@ -107,7 +107,7 @@ fn write_number(out: &mut Vec<u8>, number: &Number) -> Result<(), ValueError> {
 
 fn write_unknown(out: &mut Vec<u8>, refinement: Option<&Refinement>) -> Result<(), ValueError> {
     let body = refinement.map(refinement_body).transpose()?.unwrap_or_default();
-    // Too long is not an error: less is known, which is never wrong.
+    // A refinement that is too long is not an error: fewer constraints are always correct.
     if body.is_empty() || body.len() > MAX_REFINEMENT {
         push(mp::write_ext_meta(out, 1, EXT_UNKNOWN))?;
         out.push(0);
@@ -158,7 +158,7 @@ fn refinement_body(known: &Refinement) -> Result<Vec<u8>, ValueError> {
     Ok(out)
 }
 
-/// What a value is, for messages.
+/// The kind of a value, for messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -173,10 +173,11 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 }
 
 fn length(length: usize) -> Result<u32, ValueError> {
-    u32::try_from(length).map_err(|_| ValueProblem::malformed("longer than MessagePack can say"))
+    u32::try_from(length)
+        .map_err(|_| ValueProblem::malformed("longer than the largest length in MessagePack"))
 }
 
-/// Writing to memory does not fail; the signatures say it could.
+/// Converts the error of a write. Writing to memory cannot fail, but the signatures return an error.
 fn push<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, ValueError> {
     result.map_err(ValueProblem::malformed)
 }

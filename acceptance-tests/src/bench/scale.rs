@@ -1,0 +1,294 @@
+//! Thousands of VMs on simulated hosts: the time until all are bound and converged, the cost, and whether any of it grows with
+//! the number of existing VMs.
+//!
+//! ```text
+//! hosts ready ▸ a VM each ▸ 100 VMs on an empty site ▸ N VMs at once ▸ 100 more on a full one ▸ idle time
+//!                          └─────────── cost of one VM, early and late: their ratio is the growth ┘
+//! ```
+
+mod client;
+pub mod metrics;
+mod seen;
+mod stage;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::proc;
+use crate::report::note;
+use client::Plane;
+use metrics::Counts;
+pub use seen::Seen;
+use seen::Watching;
+use stage::Stage;
+
+/// The number of VMs with which the cost of one is measured.
+pub const PROBE: usize = 100;
+/// The time limit of a burst.
+const BURST: Duration = Duration::from_secs(900);
+/// Resources that are written periodically, regardless of the number of VMs.
+const HEARTBEATS: &[&str] = &["leases"];
+/// The number of lists of all VMs from which the cost of one list is measured.
+const LISTS: u32 = 5;
+/// The time over which the idle load is measured before each burst.
+const IDLE: Duration = Duration::from_secs(3);
+/// The time limit until writes stop: hosts report the last VMs in Events and their own status some time after these have
+/// converged.
+const REST: Duration = Duration::from_secs(300);
+const GLANCE: Duration = Duration::from_secs(5);
+/// The number of writes per [`GLANCE`] that counts as idle: a host resyncs now and then.
+const NOTHING: u64 = 5;
+
+/// The size of a measurement.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// The number of VMs created at once, each with a Disk. [`PROBE`] VMs are created before and after them.
+    pub vms: usize,
+    /// The number of simulated hosts.
+    pub hosts: u16,
+    /// The length of the idle time that is measured.
+    pub steady: Duration,
+}
+
+/// The cost of VMs that were created together.
+#[derive(Debug, Clone)]
+pub struct Burst {
+    /// The number of VMs.
+    pub vms: usize,
+    /// The time from the first request until the last response.
+    pub created: Duration,
+    /// The time from the first request until all were bound.
+    pub bound: Duration,
+    /// The time from the first request until all VMs and disks were ready.
+    pub converged: Duration,
+    /// The processor time of control plane and controllers until writes stopped, without their idle load.
+    pub cpu: Duration,
+    /// The processor time of all simulated hosts.
+    pub hosts_cpu: Duration,
+    /// The API server's counts.
+    pub counts: Counts,
+}
+
+impl Burst {
+    /// Objects written per VM, including its Disk and its events.
+    pub fn writes_per_vm(&self) -> f64 {
+        let writes = self.counts.writes.saturating_sub(self.counts.writes_of(HEARTBEATS));
+        ratio(writes, self.vms)
+    }
+
+    /// Writes of Host objects.
+    pub fn host_writes(&self) -> u64 {
+        self.counts.writes_of(&["hosts", "hosts/status"])
+    }
+
+    /// Milliseconds of processor time per VM.
+    pub fn cpu_per_vm(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e3 / self.vms as f64
+    }
+}
+
+fn ratio(a: u64, b: usize) -> f64 {
+    a as f64 / b as f64
+}
+
+/// The cost of one VM in a list for control plane and client.
+#[derive(Debug, Clone, Copy)]
+pub struct ListCost {
+    /// The number of VMs listed.
+    pub vms: usize,
+    /// The processor time of the control plane for one list.
+    pub cpu: Duration,
+    /// The time of one list.
+    pub took: Duration,
+}
+
+impl ListCost {
+    /// Microseconds of processor time per VM.
+    pub fn per_vm(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.vms as f64
+    }
+}
+
+/// A time without requests.
+#[derive(Debug, Clone)]
+pub struct Steady {
+    /// The length.
+    pub lasted: Duration,
+    /// The processor time of control plane and controllers.
+    pub cpu: Duration,
+    /// The writes in that time.
+    pub counts: Counts,
+    /// The memory of control plane and controllers, in MiB.
+    pub memory: f64,
+    /// The peak memory of control plane and controllers, in MiB.
+    pub peak_memory: f64,
+    /// The memory of all simulated hosts, in MiB.
+    pub hosts_memory: f64,
+}
+
+impl Steady {
+    /// The percentage of one core.
+    pub fn core_percent(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.lasted.as_secs_f64() * 100.0
+    }
+
+    /// Writes other than heartbeats.
+    pub fn idle_writes(&self) -> u64 {
+        self.counts.writes.saturating_sub(self.counts.writes_of(HEARTBEATS))
+    }
+}
+
+/// All results.
+#[derive(Debug, Clone)]
+pub struct Findings {
+    /// The requested size.
+    pub size: Size,
+    /// The [`PROBE`] VMs on an empty site.
+    pub early: Burst,
+    /// All VMs at once.
+    pub burst: Burst,
+    /// The [`PROBE`] VMs created last.
+    pub late: Burst,
+    /// A list of the early VMs.
+    pub short_list: ListCost,
+    /// A list of all VMs.
+    pub long_list: ListCost,
+    /// Afterwards.
+    pub steady: Steady,
+    /// The placement of the VMs.
+    pub seen: Seen,
+}
+
+impl Findings {
+    /// The number of all VMs of the run.
+    pub fn vms(&self) -> usize {
+        usize::from(self.size.hosts) + self.early.vms + self.burst.vms + self.late.vms
+    }
+
+    /// The growth of the cost of one VM (create, schedule, reconcile) when there are many.
+    pub fn growth(&self) -> f64 {
+        self.late.cpu_per_vm() / self.early.cpu_per_vm()
+    }
+
+    /// The growth of the cost of one VM in a list when there are many.
+    pub fn list_growth(&self) -> f64 {
+        self.long_list.per_vm() / self.short_list.per_vm()
+    }
+}
+
+/// Runs the measurement. `berth` is the program; logs go to `logs`.
+pub fn run(size: Size, berth: &Path, logs: &Path) -> Result<Findings> {
+    let begun = Instant::now();
+    let (stage, plane) = Stage::start(berth, size.hosts, logs)?;
+    note(&format!("  {} simulated hosts are ready after {:.1?}", size.hosts, begun.elapsed()));
+    plane.create_shared()?;
+    let watching = Watching::start(&plane);
+    let mut site = Site { watching, plane, stage, vms: 0 };
+    // One-time work (the image is verified) is not part of a VM's cost.
+    site.burst("first", usize::from(size.hosts))?;
+    let early = site.burst("early", PROBE)?;
+    let short_list = site.list(LISTS * 20)?;
+    let burst = site.burst("vm", size.vms)?;
+    note(&format!("  {} VMs are converged after {:.1?}", size.vms, burst.converged));
+    let late = site.burst("late", PROBE)?;
+    let long_list = site.list(LISTS)?;
+    let steady = site.steady(size.steady)?;
+    let seen = site.watching.seen();
+    Ok(Findings { size, early, burst, late, short_list, long_list, steady, seen })
+}
+
+struct Site {
+    watching: Watching,
+    plane: Plane,
+    stage: Stage,
+    vms: usize,
+}
+
+impl Site {
+    /// Creates VMs at once and waits until they have converged.
+    fn burst(&mut self, prefix: &str, count: usize) -> Result<Burst> {
+        let idle = self.idle()?;
+        let names: Vec<String> = (0..count).map(|number| format!("{prefix}-{number:05}")).collect();
+        let (up, hosts) = (self.stage.up(), self.stage.hosts());
+        let before = (self.plane.counts()?, proc::cpu(up)?, proc::cpu(hosts)?);
+        let begun = Instant::now();
+        let all = self.vms + count;
+        let plane = &self.plane;
+        let (created, followed) = std::thread::scope(|scope| {
+            let creator = scope.spawn(|| plane.create_vms(&names).map(|()| begun.elapsed()));
+            let followed = self.follow(all, begun);
+            (creator.join().map_err(|_| anyhow!("the creator panicked")), followed)
+        });
+        // The error of the creation is more useful than that of the wait.
+        let created = created?.with_context(|| format!("creating {count} VMs at once"))?;
+        let (bound, converged) = followed.with_context(|| format!("{count} VMs at once"))?;
+        self.vms = all;
+        self.rest()?;
+        let took = begun.elapsed();
+        Ok(Burst {
+            vms: count,
+            created,
+            bound,
+            converged,
+            cpu: proc::cpu(up)?.saturating_sub(before.1).saturating_sub(took.mul_f64(idle)),
+            hosts_cpu: proc::cpu(hosts)?.saturating_sub(before.2),
+            counts: self.plane.counts()?.since(&before.0),
+        })
+    }
+
+    /// Waits until writes stop.
+    fn rest(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            self.stage.must_run()?;
+            let before = self.plane.counts()?;
+            std::thread::sleep(GLANCE);
+            let written = self.plane.counts()?.since(&before);
+            let written = written.writes.saturating_sub(written.writes_of(HEARTBEATS));
+            if written <= NOTHING {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < REST,
+                "{written} writes in {GLANCE:?}, {REST:?} after all VMs had converged"
+            );
+        }
+    }
+
+    fn follow(&self, all: usize, begun: Instant) -> Result<(Duration, Duration)> {
+        let is_bound = |seen: &Seen| seen.bound.len() == all;
+        let bound = self.watching.until("all VMs to be bound", BURST, is_bound)?;
+        let is_ready = |seen: &Seen| seen.vms.len() == all && seen.disks.len() == all;
+        let converged = self.watching.until("all VMs to be ready", BURST, is_ready)?;
+        Ok((bound - begun, converged - begun))
+    }
+
+    /// The share of a core that control plane and controllers use when idle.
+    fn idle(&self) -> Result<f64> {
+        let (begun, before) = (Instant::now(), proc::cpu(self.stage.up())?);
+        std::thread::sleep(IDLE);
+        Ok(proc::cpu(self.stage.up())?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64())
+    }
+
+    fn list(&self, times: u32) -> Result<ListCost> {
+        let before = proc::cpu(self.stage.up())?;
+        let took = self.plane.list_vms(self.vms, times)?;
+        Ok(ListCost { vms: self.vms, cpu: proc::cpu(self.stage.up())?.saturating_sub(before) / times, took })
+    }
+
+    fn steady(&self, length: Duration) -> Result<Steady> {
+        let up = self.stage.up();
+        let (begun, cpu, counts) = (Instant::now(), proc::cpu(up)?, self.plane.counts()?);
+        std::thread::sleep(length);
+        Ok(Steady {
+            lasted: begun.elapsed(),
+            cpu: proc::cpu(up)?.saturating_sub(cpu),
+            counts: self.plane.counts()?.since(&counts),
+            memory: proc::memory(up)?.rss,
+            peak_memory: proc::peak(up)?,
+            hosts_memory: proc::memory(self.stage.hosts())?.rss,
+        })
+    }
+}

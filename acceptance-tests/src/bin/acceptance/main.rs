@@ -1,0 +1,217 @@
+//! `cargo acceptance [SUITE…]`: runs the acceptance suites and ends with one plain line of counts.
+
+mod streams;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use acceptance_tests::footprint::Footprint;
+use acceptance_tests::report::{Count, Report, chain, note, spoken};
+use acceptance_tests::suites::{self, Kit, Suite};
+use acceptance_tests::workspace::Source;
+use acceptance_tests::{namespace, prerequisites, undo, wait};
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+/// After a suite's limit, its cases get this long to notice before everything is torn down.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// The time after which leftovers count as permanent.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// Runs the acceptance tests: the real programs, real guests.
+#[derive(Debug, Parser)]
+#[command(name = "cargo acceptance")]
+struct Arguments {
+    /// The suites to run; all that this machine can run when none is named.
+    suites: Vec<String>,
+    /// Lists the suites.
+    #[arg(long)]
+    list: bool,
+    /// A suite or case that this machine cannot run is a failure.
+    #[arg(long)]
+    all: bool,
+    /// Builds the tools and guests that suites need, and runs nothing.
+    #[arg(long)]
+    prepare: bool,
+    /// Runs one suite after the other. Else those that leave processors idle run two at a time.
+    #[arg(long)]
+    one_by_one: bool,
+    /// Tests the release binaries.
+    #[arg(long)]
+    release: bool,
+    /// Tests the binaries in this folder and builds none.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "release")]
+    binaries: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// The arguments for a process that runs one of the suites.
+    fn for_each_suite(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        arguments.extend(self.all.then(|| "--all".to_owned()));
+        arguments.extend(self.release.then(|| "--release".to_owned()));
+        if let Some(folder) = &self.binaries {
+            arguments.extend(["--binaries".to_owned(), folder.display().to_string()]);
+        }
+        arguments
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(count) if count.failed == 0 => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            note(&chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<Count> {
+    undo::on_signals()?;
+    let chosen = choose(&arguments.suites)?;
+    if arguments.list {
+        for suite in &chosen {
+            let obstacle =
+                (suite.obstacle)().map(|reason| format!(" (not here: {reason})")).unwrap_or_default();
+            note(&format!("{:13} {}{obstacle}", suite.name, suite.about));
+        }
+        return Ok(Count::default());
+    }
+    if prerequisites::is_root() {
+        namespace::sweep()?;
+        prerequisites::ensure_installed()?;
+    }
+    let source = match &arguments.binaries {
+        Some(folder) => Source::Folder(folder.clone()),
+        None if arguments.release => Source::Release,
+        None => Source::Debug,
+    };
+    let kit = Kit::new(source)?;
+    if arguments.prepare {
+        return prepare(&kit);
+    }
+    let mut total = Count::default();
+    let mut failures = Vec::new();
+    let (alone, beside): (Vec<_>, Vec<_>) =
+        chosen.iter().copied().partition(|suite| suite.alone || arguments.one_by_one || chosen.len() == 1);
+    for suite in alone {
+        let report = run_suite(suite, &kit, arguments.all, total);
+        total += report.count();
+        failures.extend(report.failures().iter().map(|fact| format!("{}: {fact}", suite.name)));
+    }
+    if !beside.is_empty() {
+        let program = std::env::current_exe().context("finding this program")?;
+        let outcome = streams::run(&beside, &program, &arguments.for_each_suite());
+        total += outcome.count;
+        failures.extend(outcome.failures);
+    }
+    if !failures.is_empty() {
+        note("\nfailures:");
+        failures.iter().for_each(|failure| note(&format!("  {failure}")));
+    }
+    note("");
+    note(&total.to_string());
+    Ok(total)
+}
+
+fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
+    if names.is_empty() {
+        return Ok(suites::ALL.iter().collect());
+    }
+    names
+        .iter()
+        .map(|name| match suites::ALL.iter().find(|suite| suite.name == name) {
+            Some(suite) => Ok(suite),
+            None => {
+                let known: Vec<&str> = suites::ALL.iter().map(|suite| suite.name).collect();
+                bail!("there is no suite {name}; there are {}", known.join(", "))
+            }
+        })
+        .collect()
+}
+
+fn prepare(kit: &Kit) -> Result<Count> {
+    let started = Instant::now();
+    note(&format!("small guest: {}", kit.small_guest()?.path.display()));
+    note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
+    note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
+    note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
+    note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
+    note(&format!("settable clock: {}", kit.settable_clock()?.display()));
+    for cli in kit.other_terraforms()? {
+        note(&format!("{}: {}", cli.name, cli.program.display()));
+    }
+    note(&format!("ready after {}", spoken(started.elapsed())));
+    Ok(Count::default())
+}
+
+fn run_suite(suite: &Suite, kit: &Kit, all: bool, before: Count) -> Report {
+    let mut report = Report::new();
+    note(&format!("\n== {}: {}", suite.name, suite.about));
+    if let Some(reason) = (suite.obstacle)() {
+        if all {
+            report.failed(&format!("this machine cannot run the suite: {reason}"));
+        } else {
+            report.skip(&format!("the {} suite", suite.name), &reason);
+        }
+        return report;
+    }
+    let started = Instant::now();
+    wait::set_deadline(Some(started + suite.limit));
+    let watchdog = watch(suite, before);
+    let before = Footprint::of_this_machine();
+    let outcome = (suite.run)(kit, &mut report);
+    if prerequisites::is_root() {
+        report.case("the suite leaves nothing on this machine", || {
+            // Another berth on this machine may be starting a VM at this moment.
+            let before = before?;
+            wait::until("this machine to be as it was", SETTLED, || {
+                Footprint::of_this_machine()?.must_not_exceed(&before)
+            })
+        });
+    }
+    watchdog.forget();
+    wait::set_deadline(None);
+    // A failed step has been counted already; an error from elsewhere has not.
+    if let Err(error) = outcome
+        && report.count().failed == 0
+    {
+        report.failed(&chain(&error));
+    }
+    let skipped = report.count().skipped;
+    if all && skipped > 0 {
+        report.failed(&format!("{skipped} cases cannot run on this machine"));
+    }
+    note(&format!("== {}: {} in {}", suite.name, report.count(), spoken(started.elapsed())));
+    report
+}
+
+/// Ends the whole run when a suite hangs beyond every limit.
+fn watch(suite: &Suite, before: Count) -> Watchdog {
+    let (name, limit) = (suite.name, suite.limit + GRACE);
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if stopped.recv_timeout(limit) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            return;
+        }
+        note(&format!("  FAIL  the {name} suite hangs: still running after {}", spoken(limit)));
+        undo::everything();
+        let count = Count { failed: before.failed + 1, ..before };
+        note(&format!("\n{count}"));
+        std::process::exit(1);
+    });
+    Watchdog(stop)
+}
+
+struct Watchdog(std::sync::mpsc::Sender<()>);
+
+impl Watchdog {
+    fn forget(self) {
+        // The thread is gone only if it has ended the process.
+        let _ = self.0.send(());
+    }
+}

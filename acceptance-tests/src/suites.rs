@@ -1,0 +1,367 @@
+//! The suites: groups of test cases with the same prerequisites that can run separately.
+
+pub mod attack;
+pub mod cargo_tests;
+pub mod crash;
+pub mod debian;
+pub mod demo;
+pub mod differential;
+pub mod faults;
+pub mod gitops;
+pub mod graduate;
+pub mod hosts;
+pub mod inputs;
+pub mod kube_rs;
+pub mod kubectl;
+pub mod kubernetes;
+pub mod lifecycle;
+pub mod load;
+pub mod rules;
+pub mod scale;
+pub mod terraform;
+pub mod terraform_new;
+pub mod tofu;
+pub mod upgrade;
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::cache::Cache;
+use crate::control_plane::Programs;
+use crate::guests::{self, GuestImage};
+use crate::next_version::{self, NextVersion};
+use crate::platform::Parts;
+use crate::report::Report;
+use crate::tools::{GitopsClients, TerraformCli};
+use crate::workspace::{self, Binaries, Source};
+use crate::{manifests, prerequisites, tools};
+
+/// A group of test cases.
+#[derive(Debug, Clone, Copy)]
+pub struct Suite {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// The description.
+    pub about: &'static str,
+    /// The time limit, after which the suite fails.
+    pub limit: Duration,
+    /// The reason this machine cannot run the suite, if there is one.
+    pub obstacle: fn() -> Option<String>,
+    /// Whether the suite needs the machine to itself: it measures, or keeps all processors busy.
+    pub alone: bool,
+    /// Runs the cases.
+    pub run: fn(&Kit, &mut Report) -> Result<()>,
+}
+
+const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+/// All suites, cheapest first.
+pub const ALL: &[Suite] = &[
+    Suite {
+        name: "unit",
+        about: "unit and property tests of every crate",
+        limit: minutes(40),
+        obstacle: || None,
+        alone: true,
+        run: cargo_tests::unit,
+    },
+    Suite {
+        name: "converge",
+        about: "the reconciler on a fake QEMU, failing and crashing at every external call in turn",
+        limit: minutes(50),
+        obstacle: || None,
+        alone: true,
+        run: cargo_tests::converge,
+    },
+    Suite {
+        name: "kubectl",
+        about: "kubectl against `berth up`: every verb, every admission error",
+        limit: minutes(15),
+        obstacle: needs_root,
+        alone: false,
+        run: kubectl::run,
+    },
+    Suite {
+        name: "kube-rs",
+        about: "kube-rs's own integration tests, those that need no pods, against `berth up`",
+        limit: minutes(30),
+        obstacle: needs_root,
+        alone: false,
+        run: kube_rs::run,
+    },
+    Suite {
+        name: "differential",
+        about: "several hundred requests to berth's control plane and to a real kube-apiserver: equal answers",
+        limit: minutes(15),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: differential::run,
+    },
+    Suite {
+        name: "scale",
+        about: "many VMs on simulated hosts: all bound, all converged, few writes, none for each host",
+        limit: minutes(15),
+        obstacle: needs_root,
+        alone: true,
+        run: scale::run,
+    },
+    Suite {
+        name: "crash",
+        about: "kill -9 amid writes, over and over: what was acknowledged is there, watches miss and repeat nothing",
+        limit: minutes(8),
+        obstacle: needs_root,
+        alone: true,
+        run: crash::run,
+    },
+    Suite {
+        name: "load",
+        about: "1,000 watchers, 10,000 objects, 100 writers, hostile clients: nothing lost, others answered, memory bounded",
+        limit: minutes(10),
+        obstacle: needs_root,
+        alone: true,
+        run: load::run,
+    },
+    Suite {
+        name: "attack",
+        about: "a tenant, a guest and its QEMU against `berth up`: what each must not reach",
+        limit: minutes(15),
+        obstacle: needs_root,
+        alone: false,
+        run: attack::embedded,
+    },
+    Suite {
+        name: "terraform",
+        about: "Terraform and a small guest: apply, change, drift, import, destroy, Terraform's rules, bad input",
+        limit: minutes(35),
+        obstacle: needs_root,
+        alone: false,
+        run: terraform::run,
+    },
+    Suite {
+        name: "tofu",
+        about: "the same with OpenTofu",
+        limit: minutes(60),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: tofu::run,
+    },
+    Suite {
+        name: "terraform-new",
+        about: "a newer Terraform: write-only user data, import by identity",
+        limit: minutes(45),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: terraform_new::run,
+    },
+    Suite {
+        name: "gitops",
+        about: "Flux's controllers, Helm 3 and 4 and Argo's engine: create, health, drift, upgrade, rollback, prune, uninstall",
+        limit: minutes(30),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: gitops::run,
+    },
+    Suite {
+        name: "debian",
+        about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent",
+        limit: minutes(25),
+        obstacle: needs_root,
+        alone: false,
+        run: debian::run,
+    },
+    Suite {
+        name: "demo",
+        about: "`cargo demo`, interrupted at several points: it ends at once and leaves nothing",
+        limit: minutes(10),
+        obstacle: needs_root,
+        alone: false,
+        run: demo::run,
+    },
+    Suite {
+        name: "kubernetes",
+        about: "the terraform suite's cases on a real kube-apiserver and etcd",
+        limit: minutes(50),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: kubernetes::run,
+    },
+    Suite {
+        name: "hosts",
+        about: "three hosts and more: joining, a spread group, networks between hosts, tenants, drained and silent hosts",
+        limit: minutes(25),
+        obstacle: needs_root,
+        alone: false,
+        run: hosts::embedded,
+    },
+    Suite {
+        name: "upgrade",
+        about: "two builds of berth under running guests: this version, the next one, and back; hosts of either version",
+        limit: minutes(25),
+        obstacle: needs_root,
+        alone: false,
+        run: upgrade::run,
+    },
+    Suite {
+        name: "faults",
+        about: "a host with a full disk, hosts with clocks that jump: refusals, running guests, recovery",
+        limit: minutes(20),
+        obstacle: needs_root,
+        alone: false,
+        run: faults::run,
+    },
+    Suite {
+        name: "hosts-kubernetes",
+        about: "hosts, their placement and faults on a real kube-apiserver; what a host's credential opens there",
+        limit: minutes(20),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: hosts::kubernetes,
+    },
+    Suite {
+        name: "attack-kubernetes",
+        about: "the same attacks on a real kube-apiserver",
+        limit: minutes(20),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: attack::kubernetes,
+    },
+    Suite {
+        name: "graduate",
+        about: "a site of two hosts moves from `berth up` to a real kube-apiserver and back, its guests running on",
+        limit: minutes(15),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: graduate::run,
+    },
+];
+
+fn needs_root() -> Option<String> {
+    (!prerequisites::is_root()).then(|| "it needs root: it makes network namespaces and taps".to_owned())
+}
+
+/// The resources that suites share, created on first use.
+#[derive(Debug)]
+pub struct Kit {
+    cache: Cache,
+    source: Source,
+    binaries: OnceCell<Binaries>,
+    small: OnceCell<GuestImage>,
+    debian: OnceCell<GuestImage>,
+}
+
+fn once<T: Clone>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    if let Some(value) = cell.get() {
+        return Ok(value.clone());
+    }
+    let value = make()?;
+    Ok(cell.get_or_init(|| value).clone())
+}
+
+impl Kit {
+    /// Creates nothing yet.
+    pub fn new(source: Source) -> Result<Self> {
+        Ok(Self {
+            cache: Cache::open()?,
+            source,
+            binaries: OnceCell::new(),
+            small: OnceCell::new(),
+            debian: OnceCell::new(),
+        })
+    }
+
+    /// The programs, and the folder for the suite's logs.
+    pub fn parts(&self, suite: &str) -> Result<Parts> {
+        self.parts_with(suite, tools::terraform)
+    }
+
+    /// Like [`Self::parts`], with the Terraform that `terraform` finds or builds.
+    pub fn parts_with(
+        &self,
+        suite: &str,
+        terraform: impl FnOnce(&Cache) -> Result<TerraformCli>,
+    ) -> Result<Parts> {
+        let binaries = once(&self.binaries, || {
+            prerequisites::ensure_installed()?;
+            Binaries::get(&self.source)
+        })?;
+        let logs = workspace::artifacts().join(suite);
+        if logs.exists() {
+            std::fs::remove_dir_all(&logs)?;
+        }
+        Ok(Parts {
+            binaries,
+            kubectl: tools::kubectl(&self.cache)?,
+            terraform: terraform(&self.cache)?,
+            logs,
+        })
+    }
+
+    /// Whether our programs are debug builds.
+    pub fn is_debug(&self) -> bool {
+        self.source == Source::Debug
+    }
+
+    /// Only our programs.
+    pub fn binaries(&self) -> Result<Binaries> {
+        Binaries::get(&self.source)
+    }
+
+    /// berth in a simulated next version.
+    pub fn next_version(&self) -> Result<NextVersion> {
+        let binaries = once(&self.binaries, || Binaries::get(&self.source))?;
+        next_version::get(&self.cache, &self.source, &binaries)
+    }
+
+    /// kubectl.
+    pub fn kubectl(&self) -> Result<PathBuf> {
+        tools::kubectl(&self.cache)
+    }
+
+    /// The small guest.
+    pub fn small_guest(&self) -> Result<GuestImage> {
+        once(&self.small, || {
+            prerequisites::ensure_installed()?;
+            guests::small::image(&self.cache)
+        })
+    }
+
+    /// The Debian guest.
+    pub fn debian_guest(&self) -> Result<GuestImage> {
+        once(&self.debian, || {
+            prerequisites::ensure_installed()?;
+            guests::debian::image(&self.cache)
+        })
+    }
+
+    /// Flux's controllers, Helm and Argo's engine.
+    pub fn gitops_clients(&self) -> Result<GitopsClients> {
+        tools::gitops_clients(&self.cache)
+    }
+
+    /// OpenTofu and the newer Terraform.
+    pub fn other_terraforms(&self) -> Result<[TerraformCli; 2]> {
+        Ok([tools::opentofu(&self.cache)?, tools::newer_terraform(&self.cache)?])
+    }
+
+    /// The programs with kube-rs's tests, by crate.
+    pub fn kube_rs(&self) -> Result<BTreeMap<&'static str, PathBuf>> {
+        crate::kube_rs::programs(&self.cache)
+    }
+
+    /// The library that gives a program a clock of its own.
+    pub fn settable_clock(&self) -> Result<PathBuf> {
+        tools::faketime(&self.cache)
+    }
+
+    /// etcd and kube-apiserver.
+    pub fn kubernetes(&self) -> Result<Programs> {
+        prerequisites::ensure_installed()?;
+        Programs::get(&self.cache)
+    }
+}

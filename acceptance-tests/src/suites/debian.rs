@@ -1,0 +1,112 @@
+//! Terraform and a real Debian 12: cloud-init, ssh, HTTP through the public address, and the guest agent's report.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::kubectl::contains_all;
+use super::{Kit, lifecycle};
+use crate::platform::Platform;
+use crate::process::Finished;
+use crate::report::{Report, note};
+use crate::terraform::Project;
+use crate::{http, wait, workspace};
+
+/// The time limit for Debian under emulation, on a busy machine, up to the end of cloud-init.
+const BOOT: Duration = Duration::from_secs(420);
+const SOON: Duration = Duration::from_secs(90);
+
+/// Runs the suite.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("debian"))?;
+    let guest = report.step("the Debian guest is built", || kit.debian_guest())?;
+    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let before = report.step("the empty host is looked at", || platform.footprint())?;
+    let user_data = std::fs::read_to_string(workspace::root().join("examples/quickstart/cloud-init.yaml"))?;
+    let project = report.step("init finds the provider in a mirror", || {
+        let project = lifecycle::quickstart(&platform, &guest, &user_data)?;
+        let mut variables: serde_json::Value = serde_json::from_str(&project.read("terraform.tfvars.json")?)?;
+        variables["guest_agent"] = true.into();
+        project.write("terraform.tfvars.json", &variables.to_string())?;
+        project.init()?;
+        Ok(project)
+    })?;
+    let public = report.step("apply of the quickstart ends when the guest agent answers", || {
+        project.apply()?;
+        project.output("public_address")
+    });
+    let outcome = public.and_then(|public| guest_cases(report, &platform, &project, &public));
+    if report.count().failed > 0 {
+        note(&platform.keep_evidence());
+    }
+    report.case("destroy leaves nothing behind", || {
+        project.destroy()?;
+        platform.nothing_beyond(&before, Duration::from_secs(60))
+    });
+    outcome
+}
+
+fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, public: &str) -> Result<()> {
+    report.step(
+        "what cloud-init started answers over HTTP on the public address, from a neighbour",
+        || {
+            let text = http::get_within(platform.neighbour(), public, "/", BOOT)?;
+            contains_all(&text, &["hello from berth"])
+        },
+    )?;
+    report.case("the second plan is empty", || project.plan_is_empty());
+    report.case("ssh with the declared key gets in through the public address", || {
+        let text = wait::until("ssh", SOON, || {
+            ssh(platform, project, public, "hostname; cloud-init status --wait")?.success()
+        })?;
+        contains_all(&text, &["web", "status: done"])
+    });
+    report.case("the guest agent reports host name, system and addresses", || {
+        let private = project.output("private_address")?;
+        let vm = platform.kubectl().until("vm/web", "the guest's facts", SOON, |vm| {
+            vm["status"]["guest"]["agent"] == true && vm["status"]["guest"]["os"].is_string()
+        })?;
+        contains_all(&vm["status"]["guest"].to_string(), &["web", "Debian GNU/Linux 12", &private])
+    });
+    report.case("the root disk was grown to its declared size by the guest", || {
+        let text = ssh(platform, project, public, "df -BM --output=size / | tail -n 1")?.success()?;
+        let size: u64 = text.trim().trim_end_matches('M').parse()?;
+        ensure!(size > 3_500, "the root file system has {size} MiB");
+        Ok(())
+    });
+    let serial = lifecycle::serial_of(platform, "web-data")?;
+    let device = format!("/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{serial}");
+    report.case("the hot-plugged disk takes a file system", || {
+        let script = format!("sudo mkfs.ext4 -q {device} && sudo mkdir -p /data && sudo mount {device} /data && echo kept | sudo tee /data/file && sync");
+        let text = ssh(platform, project, public, &script)?.success()?;
+        contains_all(&text, &["kept"])
+    });
+    report.case("a mounted disk is not unplugged: the attachment reports it and stays", || {
+        let kubectl = platform.kubectl();
+        let name = kubectl.ok(&["get", "hda", "-o", "name"])?;
+        let name = name.trim().rsplit('/').next().unwrap_or_default().to_owned();
+        kubectl.ok(&["delete", "hda", &name, "--wait=false"])?;
+        kubectl.condition(&format!("hda/{name}"), "Ready=False", Some("GuestBusy"), SOON)?;
+        ssh(platform, project, public, "cat /data/file")?.success()?;
+        ssh(platform, project, public, "sudo umount /data")?.success()?;
+        kubectl.ok(&["wait", &format!("hda/{name}"), "--for=delete", "--timeout=90s"])?;
+        project.apply()?;
+        let script = format!("sudo mount {device} /data && cat /data/file && sudo umount /data");
+        let text =
+            wait::until("the disk to be back", SOON, || ssh(platform, project, public, &script)?.success())?;
+        contains_all(&text, &["kept"])
+    });
+    report.case("no secret of the bootstrap data is in the VM object, an event or the log", || {
+        let objects = platform.kubectl().ok(&["get", "vms,events", "-o", "yaml"])?;
+        let log = std::fs::read_to_string(platform.host().log())?;
+        ensure!(!objects.contains("hello from berth"), "user data in an object");
+        ensure!(!log.contains("hello from berth"), "user data in the log");
+        Ok(())
+    });
+    Ok(())
+}
+
+/// Runs a script in the guest over ssh, from the neighbouring machine.
+fn ssh(platform: &Platform, project: &Project, address: &str, script: &str) -> Result<Finished> {
+    platform.ssh(&project.folder().join("id"), address, script)
+}

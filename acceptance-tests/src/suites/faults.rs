@@ -1,0 +1,20 @@
+//! Faults of a machine that no user causes: a full disk, a clock that jumps.
+
+pub mod clocks;
+pub mod full_disk;
+
+use anyhow::Result;
+
+use super::Kit;
+use crate::platform::Parts;
+use crate::report::Report;
+
+/// Runs the suite.
+pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
+    let parts = report.step("the programs are built", || kit.parts("faults"))?;
+    let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let library = report.step("a clock that can be set is there", || kit.settable_clock())?;
+    let within = |folder: &str| Parts { logs: parts.logs.join(folder), ..parts.clone() };
+    full_disk::run(report, &within("full-disk"), &guest)?;
+    clocks::run(report, &within("clocks"), &guest, &library)
+}

@@ -1,0 +1,179 @@
+//! Invalid images, and connections that break during a download.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::{LONGER, SOON, delete};
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::kubectl::condition_of;
+use crate::manifests;
+use crate::platform::Platform;
+use crate::report::Report;
+use crate::suites::kubectl::contains_all;
+use crate::{process, wait};
+
+fn sum_of(path: &Path) -> Result<String> {
+    let text = process::run(Command::new("sha256sum").arg(path), Duration::from_secs(60))?.success()?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+/// The same disk in another file with another checksum, which no cache has.
+fn variant(guest: &GuestImage, folder: &Path, name: &str) -> Result<PathBuf> {
+    let path = folder.join(name);
+    fs::copy(&guest.path, &path)?;
+    // A qcow2 may be longer than what it refers to.
+    let mut file = File::options().append(true).open(&path)?;
+    file.write_all(format!("{name:>4096}").as_bytes())?;
+    Ok(path)
+}
+
+fn qemu_img(arguments: &[&str], folder: &Path) -> Result<()> {
+    process::run(Command::new("qemu-img").args(arguments).current_dir(folder), Duration::from_secs(60))?
+        .success()?;
+    Ok(())
+}
+
+/// Applies an Image and waits until it is Stalled. Returns its message.
+fn stalled(platform: &Platform, name: &str, url: &str, sha256: &str, reason: &str) -> Result<String> {
+    let kubectl = platform.kubectl();
+    kubectl.apply(&manifests::image(name, url, sha256).to_string())?;
+    let image = kubectl.condition(&format!("image/{name}"), "Stalled=True", Some(reason), SOON)?;
+    let message =
+        condition_of(&image, "Stalled").and_then(|stalled| stalled["message"].as_str()).unwrap_or_default();
+    delete(kubectl, &[&format!("image/{name}")])?;
+    Ok(message.to_owned())
+}
+
+/// Runs the cases; each cleans up after itself.
+pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    let server = platform.images();
+    let good = server.put("good.qcow2", Content::File(guest.path.clone()));
+    report.case("a wrong checksum is refused, naming the declared one and not that of the bytes", || {
+        let wrong = "0".repeat(64);
+        let message = stalled(platform, "wrong-sum", &good, &wrong, "ChecksumMismatch")?;
+        ensure!(!message.contains(&guest.sha256), "{message}");
+        contains_all(&message, &[&wrong])
+    });
+    report.case("an image that is not found is refused with the answer", || {
+        let message = stalled(platform, "missing", &server.url("missing"), &"1".repeat(64), "ImageNotFound")?;
+        contains_all(&message, &["404"])
+    });
+    report.case("a connection cut in the middle is resumed where it ended", || {
+        let fresh = variant(guest, platform.folder(), "cut")?;
+        let length = fs::metadata(&fresh)?.len();
+        let url = server.put("cut.qcow2", Content::CutOnce(fresh.clone(), length / 2));
+        let kubectl = platform.kubectl();
+        let sent = server.bytes_sent();
+        kubectl.apply(&manifests::image("cut", &url, &sum_of(&fresh)?).to_string())?;
+        kubectl.condition("image/cut", "Ready=True", None, LONGER)?;
+        let sent = server.bytes_sent() - sent;
+        ensure!(server.requests("cut.qcow2") >= 2, "the connection was not cut");
+        ensure!(
+            (length..length + length / 4).contains(&sent),
+            "{sent} bytes were sent for an image of {length}"
+        );
+        Ok(())
+    });
+    report.case(
+        "an image is downloaded once for any number of objects of a namespace, and goes when nothing refers to it",
+        || {
+            let kubectl = platform.kubectl();
+            let sum = sum_of(&platform.folder().join("cut"))?;
+            let requests = server.requests("cut.qcow2");
+            kubectl.apply(&manifests::image("cut-again", &server.url("cut.qcow2"), &sum).to_string())?;
+            kubectl.condition("image/cut-again", "Ready=True", None, SOON)?;
+            ensure!(server.requests("cut.qcow2") == requests, "it was asked for again");
+            let cached = platform.host().state().join("images").join(&sum);
+            ensure!(cached.exists(), "{} is not there", cached.display());
+            delete(kubectl, &["image/cut", "image/cut-again"])?;
+            wait::until("the cached content to go", LONGER, || {
+                ensure!(!cached.exists(), "{} is still there", cached.display());
+                Ok(())
+            })
+        },
+    );
+    report.case("a connection that is always cut is reported, retried, and heals", || {
+        let kubectl = platform.kubectl();
+        let fresh = variant(guest, platform.folder(), "always")?;
+        let url = server.put("always.qcow2", Content::CutAlways(fresh.clone(), 100_000));
+        kubectl.apply(&manifests::image("always", &url, &sum_of(&fresh)?).to_string())?;
+        kubectl.condition("image/always", "Ready=False", Some("Retrying"), SOON)?;
+        server.put("always.qcow2", Content::File(fresh));
+        kubectl.condition("image/always", "Ready=True", None, LONGER)?;
+        delete(kubectl, &["image/always"])
+    });
+    for (fact, name, make, reason) in hostile() {
+        report.case(fact, || {
+            let path = make(platform.folder())?;
+            let url = server.put(name, Content::File(path.clone()));
+            let message = stalled(platform, name, &url, &sum_of(&path)?, reason)?;
+            ensure!(!message.is_empty(), "no message");
+            Ok(())
+        });
+    }
+}
+
+type Make = fn(&Path) -> Result<PathBuf>;
+
+/// Images that must not be booted.
+fn hostile() -> [(&'static str, &'static str, Make, &'static str); 5] {
+    [
+        (
+            "what is no image is refused",
+            "text",
+            |folder| {
+                let path = folder.join("text");
+                fs::write(&path, "<html>not found</html>\n".repeat(100))?;
+                Ok(path)
+            },
+            "ImageInvalid",
+        ),
+        (
+            "an empty file is refused",
+            "empty",
+            |folder| {
+                let path = folder.join("empty");
+                File::create(&path)?;
+                Ok(path)
+            },
+            "ImageInvalid",
+        ),
+        (
+            "a qcow2 with a backing file is refused",
+            "backed",
+            |folder| {
+                qemu_img(
+                    &["create", "-q", "-f", "qcow2", "-u", "-b", "/etc/passwd", "-F", "raw", "backed", "1M"],
+                    folder,
+                )?;
+                Ok(folder.join("backed"))
+            },
+            "ImageInvalid",
+        ),
+        (
+            "a qcow2 with an external data file is refused",
+            "external",
+            |folder| {
+                let options = "data_file=external.raw,data_file_raw=on";
+                qemu_img(&["create", "-q", "-f", "qcow2", "-o", options, "external", "1M"], folder)?;
+                Ok(folder.join("external"))
+            },
+            "ImageInvalid",
+        ),
+        (
+            "a qcow2 of an absurd virtual size is refused",
+            "absurd",
+            |folder| {
+                qemu_img(&["create", "-q", "-f", "qcow2", "absurd", "1000T"], folder)?;
+                Ok(folder.join("absurd"))
+            },
+            "ImageTooLarge",
+        ),
+    ]
+}

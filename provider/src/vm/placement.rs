@@ -1,0 +1,92 @@
+//! Placement constraints: read only when a VM is placed. A VM that is placed does not move.
+
+use serde_json::Value as Json;
+use tfplugin6::{AttributePath, CancellationToken, Value};
+
+use crate::{
+    api::{Address, Api, RetryLimit},
+    change::PlannedChange,
+    field::Effect,
+};
+
+/// The time limit for reading a host's labels, in seconds.
+const READ_SECONDS: u64 = 2;
+
+/// Applies the rules that do not need the control plane: a change that the VM's host satisfies is live, another host is
+/// refused.
+pub(super) fn refine(change: &mut PlannedChange<'_>) {
+    if change.is_create() || !change.replace.is_empty() {
+        return;
+    }
+    let bound = bound_host(change.prior);
+    let (was, is) = (change.prior.get("placement"), change.planned.get("placement"));
+    let wanted = is.get("host").clone();
+    let only_less = is_subset(is.get("host_selector"), was.get("host_selector"));
+    let mut refused = None;
+    for change in change.changes.iter_mut().filter(|change| change.effect == Effect::Placement) {
+        let fits = match leaf(&change.path) {
+            _ if bound.is_none() => true,
+            Some("host") => wanted.is_null() || wanted.as_str() == bound.as_deref(),
+            _ => only_less,
+        };
+        if fits {
+            change.effect = Effect::Live;
+        } else if leaf(&change.path) == Some("host") && wanted.as_str().is_some() {
+            refused = Some(change.path.clone());
+        }
+    }
+    if let (Some(path), Some(bound)) = (refused, bound) {
+        let detail = format!(
+            "A VM stays on the host where it was placed, also when it is stopped and started: this one is on {bound}. Declare \
+             that host or none, or make another VM: terraform apply -replace=ADDRESS."
+        );
+        change.refuse("A placed VM does not move to another host", detail, path);
+    }
+}
+
+/// Applies the rules that need the labels of the VM's host.
+pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
+    let waits = |path: &AttributePath| leaf(path) == Some("host_selector");
+    let path = change.with_effect(Effect::Placement).find(|change| waits(&change.path));
+    let (Some(path), Some(bound)) = (path.map(|change| change.path.clone()), bound_host(change.prior)) else {
+        return;
+    };
+    let selector = change.planned.get("placement").get("host_selector").clone();
+    if change.is_create() || !change.replace.is_empty() || !selector.is_wholly_known() {
+        return;
+    }
+    let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+    let Ok(Some(host)) = api.get(&Address::cluster("hosts", &bound), &retry_limit).await else { return };
+    let labels = host.pointer("/metadata/labels");
+    let has = |name: &str, value: &Value| {
+        labels.and_then(|labels| labels.get(name)).and_then(Json::as_str) == value.as_str()
+    };
+    let lacks = selector.as_map().into_iter().flatten().find(|(name, value)| !has(name, value));
+    let Some((name, value)) = lacks else {
+        let changes = change.changes.iter_mut().filter(|change| waits(&change.path));
+        changes.for_each(|change| change.effect = Effect::Live);
+        return;
+    };
+    let detail = format!(
+        "A VM stays on the host where it was placed, also when it is stopped and started: this one is on {bound}, which does \
+         not have the label {name} = {:?}. Declare a selector that this host fits, or make another VM: terraform apply \
+         -replace=ADDRESS.",
+        value.as_str().unwrap_or_default()
+    );
+    change.refuse("A placed VM does not move to another host", detail, path);
+}
+
+fn bound_host(prior: &Value) -> Option<String> {
+    prior.get("host").as_str().filter(|host| !host.is_empty()).map(str::to_owned)
+}
+
+fn is_subset(less: &Value, more: &Value) -> bool {
+    !less.is_unknown() && less.as_map().into_iter().flatten().all(|(name, value)| more.get(name) == value)
+}
+
+fn leaf(path: &AttributePath) -> Option<&str> {
+    match path.steps().last() {
+        Some(tfplugin6::Step::Attribute(name)) => Some(name),
+        _ => None,
+    }
+}

@@ -1,0 +1,383 @@
+//! Rules about changes: refusals, equality of values, and changes that restart a VM.
+
+use serde_json::{Value as Json, json};
+use tfplugin6::{Diagnostic, Severity, Value};
+
+use crate::{
+    control_plane::ControlPlane,
+    stage::{Stage, provider, text_of},
+};
+
+fn vm(name: &str) -> Json {
+    json!({"name": name, "class": "small", "disks": [{"name": "root", "boot": true}],
+        "timeouts": {"create": "20s", "update": "20s", "delete": "5s", "read": null}})
+}
+
+fn with(mut config: Json, changes: Json) -> Json {
+    for (name, value) in changes.as_object().expect("an object") {
+        config[name] = value.clone();
+    }
+    config
+}
+
+fn no_errors(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning)
+}
+
+async fn token(plane: &ControlPlane, name: &str) -> Option<String> {
+    let object = plane.object("VM", name).await;
+    object.pointer("/spec/restartToken").and_then(Json::as_str).map(str::to_owned)
+}
+
+#[tokio::test]
+async fn a_refused_change_is_a_warning_of_the_plan_and_an_error_of_the_apply_that_changes_nothing() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut disk = Stage::new(&provider, "berth_disk");
+    disk.apply(&json!({"name": "root", "size": "2Gi"})).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let with_data = |text: &str| with(vm("web"), json!({"bootstrap": {"user_data": text}}));
+    let made = machine.apply(&with_data("#!/bin/sh\n")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let other_mac = with(
+        with_data("#!/bin/sh\n"),
+        json!({"network_interfaces": [{"name": "nic0", "mac_address": "52:54:00:00:00:77"}]}),
+    );
+    let elsewhere = with(with_data("#!/bin/sh\n"), json!({"placement": {"host": "host-b"}}));
+    let cases = [
+        (&mut disk, json!({"name": "root", "size": "1Gi"}), "can only grow"),
+        (&mut machine, with_data("#!/bin/bash\n"), "user_data_policy"),
+    ];
+    for (stage, config, words) in cases {
+        refused(stage, &config, words).await;
+    }
+    for (config, words) in [(other_mac, "another name"), (elsewhere, "stays on the host")] {
+        refused(&mut machine, &config, words).await;
+    }
+    let object = plane.object("VM", "web").await;
+    assert_eq!(object["metadata"]["generation"], 1, "nothing was changed");
+    plane.close().await;
+}
+
+async fn refused(stage: &mut Stage, config: &Json, words: &str) {
+    let before = stage.state.clone();
+    let plan = stage.plan(config).await;
+    let text = text_of(&plan.diagnostics);
+    assert!(no_errors(&plan.diagnostics) && text.contains(words), "{text}");
+    let applied = stage.apply(config).await;
+    let errors: Vec<_> = applied.diagnostics.iter().filter(|found| found.is_error()).collect();
+    assert!(errors.len() == 1 && errors[0].detail.contains(words), "{}", applied.text());
+    assert!(errors[0].attribute.is_some(), "{}", applied.text());
+    assert_eq!(stage.state, before);
+}
+
+#[tokio::test]
+async fn an_update_that_the_control_plane_refuses_leaves_the_secret_as_it_was() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let config = |text: &str, restart: &str| {
+        let bootstrap = json!({"user_data": text, "user_data_policy": "reboot"});
+        with(vm("web"), json!({"bootstrap": bootstrap, "restart_policy": restart}))
+    };
+    let made = machine.apply(&config("#!/bin/sh\n", "Always")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    plane.declare_as("flux", "VM", "web", json!({"restartPolicy": "Never"})).await;
+    let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
+        kube::Api::namespaced(plane.client.clone(), "default");
+    let before = secrets.get("web-bootstrap").await.expect("it was written");
+    let applied = machine.apply(&config("#!/bin/bash\n", "OnFailure")).await;
+    assert!(!no_errors(&applied.diagnostics) && applied.text().contains("flux"), "{}", applied.text());
+    let after = secrets.get("web-bootstrap").await.expect("it is there");
+    assert_eq!(after.data, before.data, "the VM would have other user data at its next start");
+    let applied =
+        machine.apply(&with(config("#!/bin/bash\n", "OnFailure"), json!({"force_conflicts": true}))).await;
+    assert!(no_errors(&applied.diagnostics), "{}", applied.text());
+    let after = secrets.get("web-bootstrap").await.expect("it is there");
+    assert_eq!(after.data.expect("it has data")["userData"].0, b"#!/bin/bash\n");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn what_the_control_plane_would_refuse_is_a_warning_of_the_plan() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut class = Stage::new(&provider, "berth_vm_class");
+    let config = |cpus: i64| json!({"name": "small", "cpus": cpus, "memory": "1Gi"});
+    class.apply(&config(1)).await;
+    plane.declare_as("flux", "VMClass", "small", json!({"cpus": 4, "memory": "1Gi"})).await;
+    class.read().await;
+    let plan = class.plan(&config(1)).await;
+    let text = text_of(&plan.diagnostics);
+    assert!(
+        no_errors(&plan.diagnostics) && text.contains("flux") && text.contains("force_conflicts"),
+        "{text}"
+    );
+    let applied = class.apply(&config(1)).await;
+    assert!(!no_errors(&applied.diagnostics) && applied.text().contains("flux"), "{}", applied.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn user_data_that_is_not_known_yet_is_judged_when_it_is() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let with_data = |text: &str| with(vm("web"), json!({"bootstrap": {"user_data": text}}));
+    machine.apply(&with_data("#!/bin/sh\n")).await;
+    let plan = machine.plan(&with_data("<unknown>")).await;
+    assert!(plan.diagnostics.is_empty(), "{}", text_of(&plan.diagnostics));
+    assert!(plan.requires_replace.is_empty());
+    // As in core within an apply: planned again, with the values known by then.
+    assert!(machine.plan_is_empty(&with_data("#!/bin/sh\n")).await);
+    refused(&mut machine, &with_data("#!/bin/bash\n"), "user_data_policy").await;
+    let network = with(
+        with_data("#!/bin/sh\n"),
+        json!({"network_interfaces": [{"name": "nic0", "network": "<unknown>", "address": "<unknown>"}]}),
+    );
+    let plan = machine.plan(&network).await;
+    assert!(!text_of(&plan.diagnostics).contains("cannot change"), "{}", text_of(&plan.diagnostics));
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn values_that_a_module_passes_on_and_that_may_be_null_are_no_contradiction() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let stage = Stage::new(&provider, "berth_vm");
+    // As when Terraform validates a child module: no variable has a value.
+    let all = [
+        "user_data",
+        "user_data_wo",
+        "user_data_wo_version",
+        "secret_name",
+        "ssh_authorized_keys",
+        "hostname",
+    ];
+    let bootstrap: Json = all
+        .iter()
+        .map(|name| (name.to_string(), json!("<unknown>")))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let unknown = with(vm("web"), json!({"bootstrap": bootstrap}));
+    assert_eq!(text_of(&stage.validate(&unknown).await), "");
+    let write_only =
+        with(vm("web"), json!({"bootstrap": {"user_data_wo": "<unknown>", "user_data_wo_version": null}}));
+    assert_eq!(text_of(&stage.validate(&write_only).await), "");
+    // As when it plans: the variables have values, or are null.
+    for known in [
+        json!({"user_data": null, "secret_name": null}),
+        json!({"user_data": "#!/bin/sh\n", "secret_name": null}),
+    ] {
+        assert_eq!(text_of(&stage.validate(&with(vm("web"), json!({"bootstrap": known}))).await), "");
+    }
+    let both = with(vm("web"), json!({"bootstrap": {"user_data": "#!/bin/sh\n", "secret_name": "b"}}));
+    assert!(text_of(&stage.validate(&both).await).contains("two places"));
+    let ways =
+        crate::stage::value(&json!({"kubeconfig": "<unknown>", "host": "<unknown>", "token": "<unknown>"}));
+    let client = tfplugin6::provider::ClientCapabilities::default();
+    let request = tfplugin6::resource::ValidateRequest {
+        config: ways,
+        client,
+        cancel: tfplugin6::CancellationToken::new(),
+    };
+    assert_eq!(text_of(&tfplugin6::Provider::validate(&provider, request).await), "");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn writing_down_what_was_decided_is_no_change_now_or_later() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut ip = Stage::new(&provider, "berth_public_ip");
+    ip.apply(&json!({"name": "web"})).await;
+    let written = json!({"name": "web", "address": ip.state.get("address").as_str()});
+    assert!(ip.plan_is_empty(&written).await);
+    let applied = ip.apply(&with(written.clone(), json!({"labels": {"a": "b"}}))).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+
+    let mut machine = Stage::new(&provider, "berth_vm");
+    machine.apply(&vm("web")).await;
+    let decided = machine.state.get("network_interfaces").index(0).clone();
+    let text = |name: &str| decided.get(name).as_str().expect("it was decided").to_owned();
+    let interface =
+        |mac: &str, address: &str| json!([{"name": "nic0", "mac_address": mac, "address": address}]);
+    let written = with(
+        vm("web"),
+        json!({"network_interfaces": interface(&text("mac_address").to_uppercase(), &text("address"))}),
+    );
+    assert!(machine.plan_is_empty(&written).await);
+    let later = with(written.clone(), json!({"restart_policy": "Always"}));
+    let applied = machine.apply(&later).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert_eq!(
+        plane.object("VM", "web").await["spec"]["networkInterfaces"][0]["macAddress"],
+        text("mac_address").as_str()
+    );
+    machine.read().await;
+    assert!(machine.plan_is_empty(&later).await);
+    // Omitted again, as another client may do: the interface keeps its value.
+    plane
+        .edit("VM", "web", json!({"spec": {"networkInterfaces": [{"name": "nic0", "network": "default"}]}}))
+        .await;
+    // Any other value means another interface, and another PublicIP.
+    let other = [
+        (
+            "VM",
+            json!({"spec": {"networkInterfaces": [{"name": "nic0", "network": "default", "macAddress": "52:54:00:00:00:99"}]}}),
+        ),
+        (
+            "VM",
+            json!({"spec": {"networkInterfaces": [{"name": "nic0", "network": "default", "address": "10.77.0.99"}]}}),
+        ),
+        ("PublicIP", json!({"spec": {"address": "198.18.100.99"}})),
+    ];
+    for (kind, patch) in other {
+        let params = kube::api::PatchParams::default();
+        let refused = plane.objects(kind).patch("web", &params, &kube::api::Patch::Merge(&patch)).await;
+        let text = refused.expect_err("it is another one").to_string();
+        assert!(text.contains("cannot change"), "{text}");
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_label_of_ours_is_put_right_beside_a_foreign_one() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let config = json!({"name": "d", "size": "1Gi", "labels": {"team": "red"}});
+    let mut disk = Stage::new(&provider, "berth_disk");
+    disk.apply(&config).await;
+    plane.edit("Disk", "d", json!({"metadata": {"labels": {"team": "blue", "theirs": "kept"}}})).await;
+    disk.read().await;
+    let applied = disk.apply(&config).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    let labels = plane.object("Disk", "d").await["metadata"]["labels"].clone();
+    assert_eq!(labels, json!({"team": "red", "theirs": "kept"}));
+    // An edit that the plan did not show is still not overwritten.
+    let larger = with(config.clone(), json!({"size": "2Gi"}));
+    let plan = disk.plan(&larger).await;
+    plane.edit("Disk", "d", json!({"metadata": {"labels": {"team": "green"}}})).await;
+    let applied = disk.apply_plan(plan, &larger).await;
+    assert!(applied.text().contains("plan again"), "{}", applied.text());
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_restart_token_of_the_users_goes_together_with_what_else_restarts() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let config =
+        |changes: Json| with(with(vm("web"), json!({"restart_token": "1+a", "allow_reboot": true})), changes);
+    machine.apply(&config(json!({}))).await;
+    assert_eq!(token(&plane, "web").await.as_deref(), Some("1+a"));
+    let larger = config(json!({"class": "large"}));
+    let applied = machine.apply(&larger).await;
+    assert!(applied.text().contains("will be restarted"), "{}", applied.text());
+    let first = token(&plane, "web").await.expect("there is one");
+    assert!(first.starts_with("1+a+terraform-"), "{first}");
+    machine.read().await;
+    assert_eq!(machine.state.get("restart_token").as_str(), Some("1+a"));
+    assert!(machine.plan_is_empty(&larger).await);
+    // Another restart, by the policy for bootstrap data.
+    let data =
+        json!({"class": "large", "bootstrap": {"user_data": "#!/bin/sh\n", "user_data_policy": "reboot"}});
+    machine.apply(&config(data.clone())).await;
+    let second = token(&plane, "web").await.expect("there is one");
+    assert!(second.starts_with("1+a+terraform-") && second != first, "{first} {second}");
+    // And one by the user alone, which keeps the provider's part.
+    let mut third = config(data);
+    third["restart_token"] = "2".into();
+    machine.apply(&third).await;
+    assert_eq!(token(&plane, "web").await, Some(second.replace("1+a+", "2+")));
+    machine.read().await;
+    assert!(machine.plan_is_empty(&third).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_restart_token_on_a_stopped_vm_is_said_to_have_no_effect() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let stopped = with(vm("web"), json!({"power": "Stopped"}));
+    machine.apply(&stopped).await;
+    let plan = machine.plan(&with(stopped, json!({"restart_token": "1"}))).await;
+    assert!(
+        text_of(&plan.diagnostics).contains("restart_token has no effect"),
+        "{}",
+        text_of(&plan.diagnostics)
+    );
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn another_boot_disk_restarts_the_vm_where_that_is_allowed() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    machine.apply(&vm("web")).await;
+    let other = with(vm("web"), json!({"disks": [{"name": "new-root", "boot": true}]}));
+    let plan = machine.plan(&other).await;
+    assert!(text_of(&plan.diagnostics).contains("next power cycle"), "{}", text_of(&plan.diagnostics));
+    let allowed = with(other, json!({"allow_reboot": true}));
+    let applied = machine.apply(&allowed).await;
+    assert!(applied.text().contains("will be restarted"), "{}", applied.text());
+    assert!(token(&plane, "web").await.is_some_and(|token| token.starts_with("terraform-")));
+    machine.read().await;
+    assert!(machine.plan_is_empty(&allowed).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_selector_that_the_vms_host_fits_is_live_and_another_is_refused() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.host("host-a", json!({"disk": "ssd", "zone": "a"})).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    machine.apply(&vm("web")).await;
+    let selects = |labels: Json| with(vm("web"), json!({"placement": {"host_selector": labels}}));
+    let applied = machine.apply(&selects(json!({"disk": "ssd"}))).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    refused(&mut machine, &selects(json!({"disk": "ssd", "zone": "b"})), "zone").await;
+    let mut unplaced = machine.state.clone();
+    unplaced.set("host", Value::Null);
+    let plan = machine.plan_from(unplaced, &selects(json!({"zone": "b"}))).await;
+    assert_eq!(text_of(&plan.diagnostics), "", "it is read when the VM is placed");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_disk_of_a_pool_that_does_not_exist_is_refused() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut disk = Stage::new(&provider, "berth_disk");
+    refused(&mut disk, &json!({"name": "d", "size": "1Gi", "pool": "fast"}), "StoragePool").await;
+    assert_eq!(plane.count("Disk").await, 0);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn addresses_are_in_the_state_after_the_apply_whatever_is_waited_for() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut ip = Stage::new(&provider, "berth_public_ip");
+    ip.apply(&json!({"name": "web"})).await;
+    for (name, wish) in [("late-1", json!({"wait_for": "none"})), ("late-2", json!({"power": "Stopped"}))] {
+        let mut machine = Stage::new(&provider, "berth_vm");
+        let config = with(vm(name), json!({"network_interfaces": [{"public_ip": "web"}]}));
+        let config = with(config, wish);
+        let made = machine.apply(&config).await;
+        assert!(made.is_clean(), "{}", made.text());
+        let after = machine.state.clone();
+        machine.read().await;
+        for output in ["private_address", "public_address", "network_interfaces"] {
+            assert!(!after.get(output).is_null(), "{name}: {output}");
+            assert_eq!(after.get(output), machine.state.get(output), "{name}: {output}");
+        }
+        assert_eq!(after.get("public_address"), ip.state.get("address"));
+        assert!(machine.destroy().await.is_clean());
+    }
+    plane.close().await;
+}

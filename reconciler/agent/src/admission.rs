@@ -1,0 +1,349 @@
+//! Admission of a VM: the final decision whether it may run here, however it was bound.
+//!
+//! ```text
+//!  bound ──judge──▶ fits: reserved here ─▶ status.admittedEpoch ─▶ its disks are made, it is started
+//!              └──▶ does not: status.refusal ─▶ the scheduler unbinds the VM and binds it anew
+//! ```
+//!
+//! Nothing is created for a VM before `admittedEpoch` has been read back from the control plane, and the scheduler
+//! unbinds only VMs that are not admitted. Both are writes of the same object with its resourceVersion, so one of them
+//! fails: a VM bound by a scheduler with outdated state never runs on two hosts.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use berth_api::placement_group::GroupMember;
+use berth_api::{PlacementGroup, Quantity, Strategy, VM, VMStatus};
+use kube::ResourceExt;
+
+use crate::index::{Tables, vm_size};
+use crate::queue::ObjectName;
+
+/// Whether a VM may run here.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Admission {
+    /// Admitted before, as recorded in its status.
+    Recorded,
+    /// Admitted; its status must record that first.
+    Granted,
+    /// It fits into this offer, and no capacity is reserved for it yet.
+    Fits(Box<Offer>),
+    /// Its requirements are not known yet.
+    Unknown,
+    /// Refused, for this reason.
+    Refused(String),
+}
+
+/// Capacity reserved for admitted VMs for which the status may not record it yet: epoch of the binding, by uid.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    epochs: Mutex<BTreeMap<String, i64>>,
+}
+
+/// The resources that this host offers to a VM, besides the objects in the tables.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Offer {
+    pub(crate) host: String,
+    /// CPUs and bytes of memory for all VMs.
+    pub(crate) capacity: (i64, u64),
+    /// Bytes of memory that each VM takes above its guest memory.
+    pub(crate) overhead: u64,
+    /// The VM's required placement group.
+    pub(crate) group: Option<PlacementGroup>,
+    /// Whether the control plane's definitions store the claims of placement groups.
+    pub(crate) has_claims: bool,
+    /// Whether this agent is older than the control plane's definitions.
+    pub(crate) outdated: bool,
+}
+
+/// Input of the decision.
+#[derive(Clone, Debug, Default)]
+struct AdmissionInput {
+    cordoned: bool,
+    /// Whether this agent is older than the control plane's definitions.
+    outdated: bool,
+    /// CPUs and bytes of memory the VM requests.
+    needs: (i64, u64),
+    /// CPUs and bytes of memory of all admitted VMs, overhead included.
+    taken: (i64, u64),
+    /// CPUs and bytes of memory the host offers.
+    offered: (i64, u64),
+    overhead: u64,
+    group: Option<GroupInput>,
+}
+
+/// Constraints of a required placement group on this host.
+#[derive(Clone, Debug, Default)]
+struct GroupInput {
+    name: String,
+    strategy: Strategy,
+    topology_key: String,
+    /// This host's value of the topology key.
+    value: Option<String>,
+    /// An admitted member on this host.
+    here: Option<String>,
+    /// Members on other hosts, according to the group's status.
+    elsewhere: Vec<GroupMember>,
+    /// Whether the group admits members by claim and has none for this one.
+    unclaimed: bool,
+}
+
+impl Reservations {
+    fn epochs(&self) -> MutexGuard<'_, BTreeMap<String, i64>> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides whether the VM may run here. Changes nothing.
+    pub(crate) fn judge(&self, tables: &Tables, vm: &VM, offer: Offer) -> Admission {
+        let epochs = self.epochs();
+        let Some(case) = case(tables, vm, &offer, &epochs) else { return Admission::Unknown };
+        match judge(&case) {
+            Ok(()) if is_reserved(vm, &epochs) => Admission::Granted,
+            Ok(()) => Admission::Fits(Box::new(offer)),
+            Err(why) => Admission::Refused(why),
+        }
+    }
+
+    /// Decides again, as others may have reserved meanwhile, and reserves what the VM takes if it fits.
+    pub(crate) fn reserve(&self, tables: &Tables, vm: &VM, offer: &Offer) {
+        let mut epochs = self.epochs();
+        // An entry is dropped once the tables show the VM as admitted, bound anew, or gone.
+        epochs.retain(|uid, epoch| {
+            let mut vms = tables.vms.all().map(|(_, vm)| vm);
+            vms.any(|vm| vm.metadata.uid.as_ref() == Some(uid) && awaits(vm, *epoch))
+        });
+        if case(tables, vm, offer, &epochs).is_some_and(|case| judge(&case).is_ok()) {
+            epochs.insert(vm.uid().unwrap_or_default(), epoch_of(vm).unwrap_or_default());
+        }
+    }
+}
+
+/// Whether the VM is bound under this epoch and its status does not record its admission.
+fn awaits(vm: &VM, epoch: i64) -> bool {
+    vm.status.as_ref().is_some_and(|s| !s.is_admitted()) && epoch_of(vm) == Some(epoch)
+}
+
+fn is_reserved(vm: &VM, epochs: &BTreeMap<String, i64>) -> bool {
+    let epoch = vm.metadata.uid.as_ref().and_then(|uid| epochs.get(uid));
+    epoch.is_some_and(|epoch| awaits(vm, *epoch))
+}
+
+/// Returns the admission of a VM that was admitted before, whatever its status records.
+pub(crate) fn admitted_before(vm: &VM) -> Admission {
+    let is_recorded = vm.status.as_ref().is_some_and(VMStatus::is_admitted);
+    if is_recorded || vm.metadata.deletion_timestamp.is_some() {
+        Admission::Recorded
+    } else {
+        Admission::Granted
+    }
+}
+
+fn epoch_of(vm: &VM) -> Option<i64> {
+    vm.status.as_ref()?.binding.as_ref().map(|b| b.epoch)
+}
+
+/// Returns the input of the decision; None if the size of the VM is not known.
+fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64>) -> Option<AdmissionInput> {
+    let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+    let needs = vm_size(tables, &name, vm)?;
+    let is_admitted = |other: &VM| other.status.as_ref().is_some_and(VMStatus::is_admitted);
+    let others: Vec<_> = tables
+        .vms
+        .all()
+        .filter(|(_, other)| other.metadata.uid != vm.metadata.uid)
+        .filter(|(_, other)| is_admitted(other) || is_reserved(other, reserved))
+        .collect();
+    let sizes = others.iter().filter_map(|(name, other)| vm_size(tables, name, other));
+    let taken = sizes.fold((0, 0u64), |(cpus, memory), (c, m)| {
+        (cpus + c, memory.saturating_add(m).saturating_add(offer.overhead))
+    });
+    let host = tables.hosts.get(&ObjectName::new("", &offer.host));
+    let group = offer.group.as_ref().map(|group| {
+        let same = |other: &VM| group_of(other) == Some(group.name_any());
+        let here = others.iter().find(|(n, other)| n.namespace == name.namespace && same(other));
+        let label = host.as_ref().and_then(|h| h.labels().get(&group.spec.topology_key).cloned());
+        let by_claim = group.is_claimed() && offer.has_claims;
+        let uid = vm.metadata.uid.as_deref().unwrap_or_default();
+        let allows = |value: &String| group.allows(uid, epoch_of(vm).unwrap_or_default(), value);
+        let members = group.status.as_ref().map(|s| s.members.clone()).unwrap_or_default();
+        GroupInput {
+            unclaimed: by_claim && !label.as_ref().is_some_and(allows),
+            name: group.name_any(),
+            strategy: group.spec.strategy,
+            value: label,
+            here: here.map(|(n, _)| n.name.clone()),
+            elsewhere: elsewhere(members, &name.name, &offer.host),
+            topology_key: group.spec.topology_key.clone(),
+        }
+    });
+    Some(AdmissionInput {
+        cordoned: host.as_ref().is_some_and(|h| h.spec.cordoned || h.spec.draining),
+        outdated: offer.outdated,
+        needs,
+        taken,
+        offered: offer.capacity,
+        overhead: offer.overhead,
+        group,
+    })
+}
+
+fn group_of(vm: &VM) -> Option<String> {
+    vm.spec.placement.as_ref()?.group.as_ref().map(ToString::to_string)
+}
+
+fn elsewhere(members: Vec<GroupMember>, me: &str, here: &str) -> Vec<GroupMember> {
+    let other = |m: &GroupMember| m.vm != me && m.host.as_deref().is_some_and(|host| host != here);
+    members.into_iter().filter(other).collect()
+}
+
+/// Decides whether the VM may run here, or why not. Pure.
+///
+/// *Guarantees:* never admits more than the host offers; never a second member of a required `Spread` group on this
+/// host or in its topology domain, nor a member of a required `Pack` group in a domain other than its other members':
+/// within its domain, a member is admitted by the claim that the group holds for it, see [`TopologyClaim`].
+///
+/// [`TopologyClaim`]: berth_api::placement_group::TopologyClaim
+fn judge(case: &AdmissionInput) -> Result<(), String> {
+    if case.cordoned {
+        return Err("the host is cordoned: it takes no new VMs".to_owned());
+    }
+    if case.outdated {
+        return Err("its agent is older than the control plane's definitions: update berth there".to_owned());
+    }
+    let free = case.offered.0 - case.taken.0;
+    if case.needs.0 > free {
+        return Err(format!("it needs {} CPUs and the host has {} left", case.needs.0, free.max(0)));
+    }
+    let free = case.offered.1.saturating_sub(case.taken.1);
+    if case.needs.1.saturating_add(case.overhead) > free {
+        let mib = |bytes: u64| Quantity::from_bytes(bytes >> 20 << 20);
+        return Err(format!(
+            "it needs {} of memory and {} of overhead and the host has {} left",
+            mib(case.needs.1),
+            mib(case.overhead),
+            mib(free)
+        ));
+    }
+    case.group.as_ref().map_or(Ok(()), judge_group)
+}
+
+fn judge_group(group: &GroupInput) -> Result<(), String> {
+    let (name, key) = (&group.name, &group.topology_key);
+    let Some(value) = &group.value else {
+        return Err(format!("the host does not have the label {key} of placement group {name}"));
+    };
+    let at = |member: &GroupMember| {
+        let host = member.host.as_deref().unwrap_or_default();
+        format!("{} on host {host}", member.vm)
+    };
+    let unclaimed =
+        || format!("placement group {name} does not give {key} {value} to this binding of the VM");
+    match group.strategy {
+        Strategy::Spread => {
+            if let Some(other) = &group.here {
+                return Err(format!("the host already has {other} of placement group {name}"));
+            }
+            match group.elsewhere.iter().find(|m| m.value.as_ref() == Some(value)) {
+                Some(other) => Err(format!("placement group {name} already has {} at {value}", at(other))),
+                None if group.unclaimed => Err(unclaimed()),
+                None => Ok(()),
+            }
+        }
+        Strategy::Pack => match group.elsewhere.iter().find(|m| m.value.as_ref() != Some(value)) {
+            Some(other) => Err(format!("placement group {name} has {}, which is not at {value}", at(other))),
+            None if group.unclaimed => Err(unclaimed()),
+            None => Ok(()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{prelude::prop, prop_assert, proptest};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn case() -> AdmissionInput {
+        AdmissionInput {
+            needs: (1, 500 * MIB),
+            offered: (4, 1024 * MIB),
+            overhead: 80 * MIB,
+            ..AdmissionInput::default()
+        }
+    }
+
+    fn group(strategy: Strategy) -> GroupInput {
+        let value = Some("a".to_owned());
+        GroupInput {
+            name: "web".into(),
+            strategy,
+            topology_key: "zone".into(),
+            value,
+            ..GroupInput::default()
+        }
+    }
+
+    fn member(vm: &str, value: &str) -> GroupMember {
+        GroupMember { vm: vm.into(), host: Some("h2".into()), value: Some(value.into()) }
+    }
+
+    fn refused(case: &AdmissionInput) -> String {
+        judge(case).expect_err("it must not be let in")
+    }
+
+    #[test]
+    fn cpus_memory_and_overhead_are_looked_at_again_and_each_refusal_says_the_numbers() {
+        assert_eq!(judge(&case()), Ok(()));
+        let full = AdmissionInput { taken: (4, 0), ..case() };
+        insta::assert_snapshot!(refused(&full), @"it needs 1 CPUs and the host has 0 left");
+        let full = AdmissionInput { taken: (1, 500 * MIB), ..case() };
+        insta::assert_snapshot!(refused(&full), @"it needs 500Mi of memory and 80Mi of overhead and the host has 524Mi left");
+        let outdated = AdmissionInput { outdated: true, ..case() };
+        insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
+        let cordoned = AdmissionInput { cordoned: true, ..case() };
+        insta::assert_snapshot!(refused(&cordoned), @"the host is cordoned: it takes no new VMs");
+    }
+
+    #[test]
+    fn a_second_member_of_a_group_that_keeps_apart_is_refused_on_this_host_and_in_its_zone() {
+        let with = |group| AdmissionInput { group: Some(group), ..case() };
+        assert_eq!(judge(&with(group(Strategy::Spread))), Ok(()));
+        let here = GroupInput { here: Some("web-0".into()), ..group(Strategy::Spread) };
+        insta::assert_snapshot!(refused(&with(here)), @"the host already has web-0 of placement group web");
+        let zone = GroupInput {
+            elsewhere: vec![member("web-1", "b"), member("web-0", "a")],
+            ..group(Strategy::Spread)
+        };
+        insta::assert_snapshot!(refused(&with(zone)), @"placement group web already has web-0 on host h2 at a");
+        let unclaimed = GroupInput { unclaimed: true, ..group(Strategy::Spread) };
+        insta::assert_snapshot!(refused(&with(unclaimed)), @"placement group web does not give zone a to this binding of the VM");
+        let label = GroupInput { value: None, ..group(Strategy::Spread) };
+        insta::assert_snapshot!(refused(&with(label)), @"the host does not have the label zone of placement group web");
+        let packed = GroupInput {
+            here: Some("web-0".into()),
+            elsewhere: vec![member("web-1", "a")],
+            ..group(Strategy::Pack)
+        };
+        assert_eq!(judge(&with(packed)), Ok(()));
+        let unclaimed = GroupInput { unclaimed: true, ..group(Strategy::Pack) };
+        insta::assert_snapshot!(refused(&with(unclaimed)), @"placement group web does not give zone a to this binding of the VM");
+        let apart = GroupInput { elsewhere: vec![member("web-1", "b")], ..group(Strategy::Pack) };
+        insta::assert_snapshot!(refused(&with(apart)), @"placement group web has web-1 on host h2, which is not at a");
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_is_let_in_never_adds_up_to_more_than_the_host_offers(vms in prop::collection::vec((1i64..4, 1u64..400), 0..20)) {
+            let mut taken = (0, 0);
+            for (cpus, memory) in vms {
+                let case = AdmissionInput { needs: (cpus, memory * MIB), taken, ..case() };
+                if judge(&case).is_ok() {
+                    taken = (taken.0 + cpus, taken.1 + memory * MIB + case.overhead);
+                    prop_assert!(taken.0 <= case.offered.0 && taken.1 <= case.offered.1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The journal of an instance: state that must survive a crash of the agent, stored with the instance's files.
+//!
+//! It contains only what cannot be read back: what was decided once (pins), what was requested (a stop), and how the
+//! machine ended. Whether QEMU runs and which devices it has is always read from the host.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use berth_api::{IPPoolMode, VM, former_uid, vm::InterfaceStatus};
+use berth_host::ProcessFacts;
+use berth_qemu::hypervisor::ProcessIdentity;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// The newest version, which this agent writes; older ones can be read.
+const VERSION: u32 = 1;
+/// A machine that ran for this long before it ended is not in a crash loop.
+const STABLE: SignedDuration = SignedDuration::from_secs(600);
+const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);
+const LONGEST_DELAY: SignedDuration = SignedDuration::from_secs(300);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Journal {
+    pub(crate) version: u32,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// The newest binding under which this instance was reconciled.
+    pub(crate) epoch: i64,
+    #[serde(default)]
+    pub(crate) pins: Option<PinnedHardware>,
+    /// PCI slot of each network interface, by name: it determines the interface's name in the guest.
+    #[serde(default)]
+    pub(crate) slots: BTreeMap<String, u8>,
+    /// The network interfaces as decided at the last start; used to restore the VM's status if that is lost.
+    #[serde(default)]
+    pub(crate) interfaces: Vec<InterfaceStatus>,
+    /// The public addresses forwarded to it.
+    #[serde(default)]
+    pub(crate) public: Vec<ForwardedAddress>,
+    #[serde(default)]
+    pub(crate) run: Option<Run>,
+    /// The bootstrap data given to the guest at the last start.
+    #[serde(default)]
+    pub(crate) bootstrap: Option<BootstrapRecord>,
+    #[serde(default)]
+    pub(crate) stop: Option<Stop>,
+    #[serde(default)]
+    pub(crate) restarts: i64,
+    /// Number of consecutive runs that ended soon after their start.
+    #[serde(default)]
+    pub(crate) failures: u32,
+    #[serde(default)]
+    pub(crate) not_before: Option<Timestamp>,
+    /// The VM is being deleted: what remains of the instance may be removed without the VM.
+    #[serde(default)]
+    pub(crate) deleting: bool,
+}
+
+/// Bootstrap data as given to a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BootstrapRecord {
+    /// Equal for equal data.
+    pub(crate) digest: String,
+    /// Number of different data so far, including this one.
+    pub(crate) number: u32,
+}
+
+/// A public address forwarded to an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ForwardedAddress {
+    pub(crate) interface: String,
+    /// Name of the PublicIP.
+    pub(crate) name: String,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) mode: IPPoolMode,
+}
+
+/// Owner of an instance according to its journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    ThisVm,
+    /// This VM under the uid it had before.
+    Former,
+    Other,
+}
+
+/// Hardware that stays the same for the whole life of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PinnedHardware {
+    pub(crate) machine_type: String,
+    pub(crate) cpu_model: String,
+    /// The accelerator that `cpu_model` was chosen for.
+    pub(crate) accelerator: String,
+    pub(crate) uuid: String,
+}
+
+/// The machine that runs, is about to run, or ran last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Run {
+    pub(crate) class: String,
+    pub(crate) cpus: i64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) firmware: String,
+    /// The boot volume: it cannot be unplugged while the machine runs.
+    pub(crate) boot_volume: String,
+    /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
+    #[serde(default)]
+    pub(crate) interfaces: Option<Vec<String>>,
+    /// The spec's `restartToken` at the start.
+    #[serde(default)]
+    pub(crate) token: Option<String>,
+    /// None if not launched yet or gone.
+    #[serde(default)]
+    pub(crate) process: Option<ProcessIdentity>,
+    #[serde(default)]
+    pub(crate) started_at: Option<Timestamp>,
+    /// Set when it ended by itself.
+    #[serde(default)]
+    pub(crate) ended: Option<Ended>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Ended {
+    pub(crate) at: Timestamp,
+    /// Whether the guest switched itself off, as opposed to a crash.
+    pub(crate) orderly: bool,
+    pub(crate) how: String,
+}
+
+/// A requested stop that is in progress.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Stop {
+    pub(crate) why: StopReason,
+    pub(crate) since: Timestamp,
+    /// How often the guest has been asked to shut down.
+    pub(crate) asked: u8,
+    /// The stop is no longer wanted; a guest that received the request may still shut down.
+    #[serde(default)]
+    pub(crate) cancelled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum StopReason {
+    PowerOff,
+    Restart,
+    Delete,
+}
+
+impl Journal {
+    /// Returns the first journal of an instance.
+    pub(crate) fn new(vm: &VM) -> Self {
+        Self {
+            version: VERSION,
+            namespace: vm.namespace().unwrap_or_default(),
+            name: vm.name_any(),
+            uid: vm.uid().unwrap_or_default(),
+            epoch: epoch_of(vm),
+            pins: None,
+            slots: BTreeMap::new(),
+            interfaces: Vec::new(),
+            public: Vec::new(),
+            run: None,
+            bootstrap: None,
+            stop: None,
+            restarts: 0,
+            failures: 0,
+            not_before: None,
+            deleting: false,
+        }
+    }
+
+    pub(crate) fn parse(value: Value) -> Result<Self, Error> {
+        let journal: Self =
+            serde_json::from_value(value).map_err(|e| Error::Journal { detail: e.to_string() })?;
+        if journal.version > VERSION {
+            let detail = format!("its version {} is newer than this agent ({VERSION})", journal.version);
+            return Err(Error::Journal { detail });
+        }
+        Ok(journal)
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        serde_json::to_value(self).expect("a journal is plain data with text keys")
+    }
+
+    pub(crate) fn owner(&self, vm: &VM) -> Owner {
+        if self.uid.is_empty() || Some(&self.uid) == vm.metadata.uid.as_ref() {
+            return Owner::ThisVm;
+        }
+        let same_name = Some(&self.namespace) == vm.metadata.namespace.as_ref()
+            && Some(&self.name) == vm.metadata.name.as_ref();
+        if same_name && former_uid(vm) == Some(self.uid.as_str()) { Owner::Former } else { Owner::Other }
+    }
+
+    /// Whether QEMU was launched and its end has not been recorded.
+    pub(crate) fn has_process(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.process.is_some())
+    }
+
+    /// Returns the journal with each new interface in the lowest free slot.
+    pub(crate) fn with_slots<'a>(mut self, interfaces: impl Iterator<Item = &'a str>) -> Self {
+        let wanted: Vec<&str> = interfaces.collect();
+        self.slots.retain(|name, _| wanted.contains(&name.as_str()));
+        for name in wanted {
+            if !self.slots.contains_key(name) {
+                let free = (0..u8::MAX).find(|slot| !self.slots.values().any(|s| s == slot)).unwrap_or(0);
+                self.slots.insert(name.to_owned(), free);
+            }
+        }
+        self
+    }
+
+    /// Returns the journal with the bootstrap data given to the guest now. For a machine started by an older agent, the
+    /// previous data is not known and counts as unchanged.
+    pub(crate) fn with_bootstrap(mut self, digest: String) -> Self {
+        let number = match &self.bootstrap {
+            None => 1,
+            Some(before) if before.digest == digest => before.number,
+            Some(before) => before.number.saturating_add(1),
+        };
+        self.bootstrap = Some(BootstrapRecord { digest, number });
+        self
+    }
+
+    /// Returns cloud-init's `instance-id`. A guest applies its bootstrap data once per id. Data that returns after
+    /// other data also needs a new id, so the ids are numbered. The first one is the instance's own name.
+    pub(crate) fn cloud_instance(&self, instance: &str) -> String {
+        match self.bootstrap.as_ref().map(|note| note.number) {
+            None | Some(0 | 1) => instance.to_owned(),
+            Some(number) => format!("{instance}-{number}"),
+        }
+    }
+
+    /// Returns the journal after the machine ended by itself; decides when it may be started again.
+    pub(crate) fn with_ending(mut self, ended: Ended) -> Self {
+        let Some(run) = &mut self.run else { return self };
+        let lasted = run.started_at.map_or(SignedDuration::ZERO, |start| ended.at.duration_since(start));
+        self.failures = if lasted >= STABLE { 1 } else { self.failures.saturating_add(1) };
+        self.not_before = ended.at.checked_add(restart_delay(self.failures)).ok();
+        run.ended = Some(ended);
+        self
+    }
+
+    /// Returns the journal with the process started for its run.
+    pub(crate) fn with_process(mut self, process: &ProcessFacts) -> Self {
+        if let Some(run) = &mut self.run {
+            run.process = Some(process.identity.clone());
+            run.started_at = Some(process.started_at);
+        }
+        self
+    }
+
+    /// Returns the journal after a requested stop has completed.
+    pub(crate) fn stopped(mut self) -> Self {
+        self.run = None;
+        self.stop = None;
+        self.failures = 0;
+        self.not_before = None;
+        self
+    }
+}
+
+/// Returns the delay before a restart: none after the first end, then increasing.
+pub(crate) fn restart_delay(failures: u32) -> SignedDuration {
+    match failures {
+        0 | 1 => SignedDuration::ZERO,
+        n => (FIRST_DELAY * (1 << (n - 2).min(8))).min(LONGEST_DELAY),
+    }
+}
+
+pub(crate) fn epoch_of(vm: &VM) -> i64 {
+    vm.status.as_ref().and_then(|s| s.binding.as_ref()).map_or(0, |b| b.epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> Journal {
+        let run = Run {
+            class: "s".into(),
+            cpus: 1,
+            memory_bytes: 1,
+            firmware: "UEFI".into(),
+            boot_volume: "v-1".into(),
+            interfaces: None,
+            token: None,
+            process: None,
+            started_at: Some(Timestamp::UNIX_EPOCH),
+            ended: None,
+        };
+        Journal { run: Some(run), ..Journal::new(&VM::default()) }
+    }
+
+    fn ended(second: i64) -> Ended {
+        Ended { at: Timestamp::from_second(second).expect("small"), orderly: false, how: "crash".into() }
+    }
+
+    #[test]
+    fn it_survives_the_way_to_disk_and_back() {
+        let journal = journal().with_slots(["nic0", "nic1"].into_iter()).with_ending(ended(3));
+        assert_eq!(Journal::parse(journal.to_value()).expect("just written"), journal);
+    }
+
+    #[test]
+    fn one_of_a_newer_agent_is_refused_rather_than_misread() {
+        let newer = Journal { version: VERSION + 1, ..journal() };
+        assert!(matches!(Journal::parse(newer.to_value()), Err(Error::Journal { .. })));
+    }
+
+    #[test]
+    fn the_first_restart_is_at_once_and_later_ones_wait_longer_up_to_five_minutes() {
+        let mut journal = journal();
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            journal = journal.with_ending(ended(3));
+            delays.push(journal.not_before.expect("set").as_second() - 3);
+        }
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(journal.with_ending(ended(700)).failures, 1, "it ran long enough");
+    }
+
+    #[test]
+    fn changed_bootstrap_data_is_another_instance_to_cloud_init_and_unchanged_data_is_not() {
+        let mut journal = journal();
+        let mut seen = Vec::new();
+        for data in ["a", "a", "b", "b", "a"] {
+            journal = Journal::parse(journal.with_bootstrap(data.into()).to_value()).expect("just written");
+            seen.push(journal.cloud_instance("i-1"));
+        }
+        assert_eq!(seen, ["i-1", "i-1", "i-1-2", "i-1-2", "i-1-3"]);
+    }
+
+    #[test]
+    fn an_interface_keeps_its_slot_when_others_come_and_go() {
+        let journal = journal().with_slots(["a", "b"].into_iter()).with_slots(["b", "c"].into_iter());
+        assert_eq!(journal.slots, BTreeMap::from([("b".to_owned(), 1), ("c".to_owned(), 0)]));
+    }
+}

@@ -1,0 +1,153 @@
+//! Disk: a volume in a pool of this host.
+//!
+//! ```text
+//!  (image cached) ─Create─▶ file ─GrowOnline / GrowOffline─▶ file …   deleted, unused: ─Trash─▶ trash ─Release─▶ (gone)
+//!  restore annotation: trash ─Restore─▶ file                          Retain: file stays, recorded ─Release─▶ (gone)
+//! ```
+//!
+//! A file that existed once and is missing is never created again: that would replace data with an empty disk.
+
+mod apply;
+mod claims;
+mod observe;
+mod plan;
+mod status;
+
+use async_trait::async_trait;
+use berth_api::{Binding, Conditions, Disk, DiskStatus, Readiness};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::context::Context;
+use crate::converge::{Plan, Reconciler, converge};
+use crate::departed;
+use crate::error::Error;
+use crate::index::volume_of;
+use crate::queue::{ObjectName, Requeue};
+use berth_host::{ImageSource, NewVolume, VolumeOwner};
+
+use observe::Observed;
+
+/// A step of a disk's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Starts the download of its image, which continues in the background.
+    Pull(ImageSource),
+    /// Has the disk enqueued on the progress of a download that another object started.
+    FollowPull(ImageSource),
+    Create(NewVolume),
+    Restore {
+        pool: String,
+        volume: String,
+        owner: VolumeOwner,
+    },
+    /// Records beside the file that it belongs to this disk, which had another uid before.
+    TakeOver {
+        pool: String,
+        volume: String,
+        owner: VolumeOwner,
+    },
+    GrowOffline {
+        pool: String,
+        volume: String,
+        bytes: u64,
+    },
+    /// Grows the volume through the machine that has it open.
+    GrowOnline {
+        volume: String,
+        bytes: u64,
+    },
+    Trash {
+        pool: String,
+        volume: String,
+    },
+    /// Records beside the file that it is kept without a Disk.
+    Retain {
+        pool: String,
+        volume: String,
+    },
+    /// Removes this host's finalizer.
+    Release,
+}
+
+#[derive(Debug)]
+pub(crate) struct DiskReconciler;
+
+#[async_trait]
+impl Reconciler for DiskReconciler {
+    type Object = Disk;
+    type Status = DiskStatus;
+    type Observed = Observed;
+    type Step = Step;
+
+    async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
+        observe::observe(ctx, disk).await
+    }
+
+    fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
+        plan::plan(disk, observed)
+    }
+
+    async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
+        apply::apply(ctx, disk, step).await
+    }
+
+    fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
+        status::status(disk, observed, readiness, now)
+    }
+
+    fn binding(disk: &Disk) -> Option<&Binding> {
+        disk.status.as_ref()?.binding.as_ref()
+    }
+
+    fn conditions(status: &DiskStatus) -> &Conditions {
+        &status.conditions
+    }
+}
+
+/// Reconciles the disk of this name, and those of the same name that were deleted without their finalizer.
+pub(crate) async fn reconcile(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
+    let departed = reconcile_departed(ctx, name).await?;
+    let found = ctx.index.read().disks.get(name);
+    match found {
+        Some(disk) => Ok(departed.sooner(reconcile_one(ctx, &disk).await?)),
+        None => Ok(departed),
+    }
+}
+
+/// Moves the files of the departed Disks of this name to the trash, unless they are to be retained.
+async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
+    let found = ctx.index.read().departed_disks.named(name);
+    let mut again = Requeue::OnChange;
+    for disk in found {
+        let volume = match volume_of(&disk) {
+            Some(volume) => ctx.system.volume(disk.spec.pool.as_str(), volume).await?,
+            None => None,
+        };
+        let here = volume.is_some_and(|v| !v.retained && v.owner.uid == disk.metadata.uid);
+        if !here || departed::exists(ctx, disk.as_ref()).await? {
+            ctx.index.read().departed_disks.forget(&disk);
+            continue;
+        }
+        tracing::warn!(disk = %name, uid = disk.uid(), "deleted without its finalizer: its file is let go");
+        let disk = departed::with_finalizer(ctx, disk.as_ref());
+        again = again.sooner(reconcile_one(ctx, &disk).await?);
+    }
+    Ok(again)
+}
+
+/// Reconciles a disk. No machine can take the volume during the reconcile. After a reconcile that changed the users but
+/// could not report them, no machine can take it until a later one succeeds: only then is it known what the control
+/// plane holds.
+async fn reconcile_one(ctx: &Context, disk: &Disk) -> Result<Requeue, Error> {
+    let volume = volume_of(disk).unwrap_or_default();
+    ctx.machines.block_reservations(volume);
+    let done = converge::<DiskReconciler>(ctx, disk).await;
+    // Without a change of users, the control plane can only hold the users known here. Whether the file exists is not
+    // known here; assuming that it does is the stricter check, as it includes orphans.
+    let same = || disk.status.as_ref().is_some_and(|s| s.used_by == observe::users(ctx, disk, volume, true));
+    if done.is_ok() || same() {
+        ctx.machines.allow_reservations(volume);
+    }
+    done
+}

@@ -1,0 +1,40 @@
+//! Applies the steps of a disk's plan.
+
+use berth_api::Disk;
+use kube::ResourceExt;
+
+use super::Step;
+use crate::context::Context;
+use crate::converge::release;
+use crate::error::Error;
+use crate::machine::MachineError;
+use crate::pulls::Wanted;
+use crate::queue::{Key, ObjectName};
+
+pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
+    let key = || Key::Disk(ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any()));
+    match step {
+        Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), key()),
+        Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),
+        Step::Create(volume) => {
+            ctx.system.create_volume(volume).await?;
+        }
+        Step::Restore { pool, volume, owner } => {
+            ctx.system.restore_volume(pool, volume, owner).await?;
+        }
+        Step::TakeOver { pool, volume, owner } => {
+            ctx.system.hand_over_volume(pool, volume, owner).await?;
+        }
+        Step::GrowOffline { pool, volume, bytes } => {
+            ctx.system.grow_volume(pool, volume, *bytes).await?;
+        }
+        Step::GrowOnline { volume, bytes } => match ctx.machines.holder(volume) {
+            Some(machine) => machine.resize(volume, *bytes).await?,
+            None => return Err(MachineError::Gone.into()),
+        },
+        Step::Trash { pool, volume } => ctx.system.trash_volume(pool, volume).await?,
+        Step::Retain { pool, volume } => ctx.system.retain_volume(pool, volume).await?,
+        Step::Release => release(ctx, disk).await?,
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Observation of a disk.
+
+use berth_api::{Disk, ObjectUse, UseKind, VM, former_uid};
+use berth_host::{ImageFacts, ImageSource, VolumeFacts};
+use jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+
+use super::claims::{self, UseRequest};
+use crate::context::Context;
+use crate::error::Error;
+use crate::index::{Tables, volume_of};
+use crate::kinds::image::wanted_by;
+use crate::machine::Holder;
+use crate::pulls::{Pull, Wanted};
+use crate::queue::{Key, ObjectName};
+
+/// Everything a disk's plan is made from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    pub(crate) volume: Option<VolumeFacts>,
+    /// Size in bytes as seen by the running machine that has it open.
+    pub(crate) open_size: Option<u64>,
+    pub(crate) image: BaseImage,
+    /// Whether the file is in the trash; only checked for a disk that is to be restored.
+    pub(crate) in_trash: bool,
+    pub(crate) users: Vec<ObjectUse>,
+    /// Whether a machine without a VM bound here has its file open, or may have.
+    pub(crate) has_orphan: bool,
+    /// Whether the VM it is created for has not been admitted by this host yet.
+    pub(crate) user_waits: bool,
+}
+
+/// The image that a disk without a file is created from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum BaseImage {
+    /// A blank disk, or one that already has a file.
+    #[default]
+    NotNeeded,
+    Missing,
+    /// Its checksum has not been read yet.
+    Unknown,
+    Absent(ImageSource),
+    Pulling(ImageSource, Pull),
+    Cached(ImageFacts),
+}
+
+pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
+    let Some(id) = volume_of(disk).map(str::to_owned) else { return Ok(Observed::default()) };
+    let pool = disk.spec.pool.as_str();
+    let volume = ctx.system.volume(pool, &id).await?;
+    let restores = disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION);
+    let in_trash = volume.is_none()
+        && restores
+        && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == pool);
+    let open_size = match ctx.machines.holder(&id) {
+        Some(machine) => machine
+            .state()
+            .await
+            .ok()
+            .and_then(|machine| machine.disks.iter().find(|d| d.id == id).map(|d| d.size)),
+        None => None,
+    };
+    let image = match &volume {
+        Some(_) => BaseImage::NotNeeded,
+        None => image(ctx, disk).await?,
+    };
+    let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
+    let users = users(ctx, disk, &id, volume.is_some());
+    let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(ctx, user));
+    Ok(Observed { volume, open_size, image, in_trash, users, has_orphan, user_waits })
+}
+
+async fn image(ctx: &Context, disk: &Disk) -> Result<BaseImage, Error> {
+    let Some(name) = &disk.spec.image else { return Ok(BaseImage::NotNeeded) };
+    let namespace = disk.namespace().unwrap_or_default();
+    let found = ctx.index.read().images.find(&namespace, name.as_str());
+    let Some(image) = found else { return Ok(BaseImage::Missing) };
+    let wanted = wanted_by(&image);
+    let Wanted::Image(source) = &wanted else { return Ok(BaseImage::Unknown) };
+    if let Some(facts) = ctx.system.image(source).await? {
+        return Ok(BaseImage::Cached(facts));
+    }
+    let key = Key::Disk(ObjectName::new(namespace, disk.name_any()));
+    Ok(match ctx.pulls.state(&wanted, &key) {
+        Some(pull) => BaseImage::Pulling(source.clone(), pull),
+        None => BaseImage::Absent(source.clone()),
+    })
+}
+
+/// Returns the users of the disk. A machine without a VM bound here can only have the file open if the file exists.
+pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) -> Vec<ObjectUse> {
+    let name = ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any());
+    let mut requests = requests(&ctx.index.read(), &name);
+    if leaves(disk) {
+        // A deleted disk stays with the VM that has it and is given to no other.
+        let have: Vec<&str> =
+            disk.status.iter().flat_map(|s| &s.used_by).map(|user| user.vm_uid.as_str()).collect();
+        requests.retain(|request| have.contains(&request.by.vm_uid.as_str()));
+    }
+    let have = disk.status.as_ref().map(|s| s.used_by.clone()).unwrap_or_default();
+    // The scheduler binds a disk before the VM it is for. The file has not been created yet, and the scheduler unbinds
+    // the disk if the VM does not arrive.
+    let unmade = disk.status.as_ref().is_some_and(|s| s.size.is_none());
+    let orphan = if is_there { orphan(ctx, disk, volume) } else { None };
+    if unmade && orphan.is_none() && !leaves(disk) && have.iter().any(|user| !is_here(ctx, user)) {
+        return have;
+    }
+    // A machine is known by the uid in its journal until the VM that now has another uid has taken it over.
+    let former = |user: &ObjectUse| {
+        let tables = ctx.index.read();
+        let vm = tables.vms.all().map(|(_, vm)| vm).find(|vm| vm.metadata.uid.as_ref() == Some(&user.vm_uid));
+        vm.and_then(|vm| former_uid(vm.as_ref()).map(str::to_owned))
+    };
+    claims::users(&have, &requests, orphan.as_ref(), |user| {
+        ctx.machines.holds(&user.vm_uid, volume)
+            || former(user).is_some_and(|uid| ctx.machines.holds(&uid, volume))
+    })
+}
+
+/// Returns the use by a machine that has the volume open, or may have, and has no VM bound here: the VM's object was
+/// deleted, or is not bound here, as after a restore.
+fn orphan(ctx: &Context, disk: &Disk, volume: &str) -> Option<ObjectUse> {
+    let holders = ctx.machines.holders(volume);
+    let tables = ctx.index.read();
+    let is_here = |uid: &str| {
+        let mut vms = tables.vms.all().map(|(_, vm)| vm);
+        vms.any(|vm| vm.metadata.uid.as_deref() == Some(uid) || former_uid(vm.as_ref()) == Some(uid))
+    };
+    let vm = |holder: &Holder| match &holder.key {
+        Some(Key::Vm(name)) => Some(name.clone()),
+        _ => None,
+    };
+    // A machine only has disks of its own namespace, so an unresponsive machine blocks no other tenant.
+    let is_possible = |holder: &Holder| {
+        holder.is_certain
+            || vm(holder).is_none_or(|vm| Some(&vm.namespace) == disk.metadata.namespace.as_ref())
+    };
+    let orphans = holders.into_iter().filter(|holder| !holder.vm_uid.as_deref().is_some_and(is_here));
+    let orphan = orphans.filter(is_possible).max_by_key(|holder| holder.is_certain)?;
+    Some(ObjectUse {
+        use_kind: UseKind::Fixed,
+        vm: vm(&orphan).map_or_else(|| orphan.instance.clone(), |vm| vm.name),
+        vm_uid: orphan.vm_uid.unwrap_or_default(),
+        attachment: None,
+    })
+}
+
+fn is_here(ctx: &Context, user: &ObjectUse) -> bool {
+    ctx.index.read().vms.all().any(|(_, vm)| vm.metadata.uid.as_ref() == Some(&user.vm_uid))
+}
+
+fn is_admitted(ctx: &Context, user: &ObjectUse) -> bool {
+    let tables = ctx.index.read();
+    let vm = tables.vms.all().map(|(_, vm)| vm).find(|vm| vm.metadata.uid.as_ref() == Some(&user.vm_uid));
+    vm.and_then(|vm| vm.status.as_ref()).is_some_and(berth_api::VMStatus::is_admitted)
+}
+
+/// Returns the claims of all VMs and attachments on this host that name the disk.
+fn requests(tables: &Tables, disk: &ObjectName) -> Vec<UseRequest> {
+    let here = |name: &ObjectName| name.namespace == disk.namespace;
+    let mut requests = Vec::new();
+    for (name, vm) in tables.vms.all().filter(|(name, _)| here(name)) {
+        if vm.spec.disks.iter().any(|d| d.name.as_str() == disk.name) {
+            let by = used(UseKind::Fixed, name, vm, None);
+            requests.push(UseRequest { by, since: created(vm.as_ref()), leaving: leaves(vm.as_ref()) });
+        }
+    }
+    for (name, attachment) in tables.attachments.all().filter(|(name, _)| here(name)) {
+        if attachment.spec.disk.as_str() != disk.name {
+            continue;
+        }
+        let vm_name = name.beside(attachment.spec.vm.as_str());
+        let Some(vm) = tables.vms.get(&vm_name) else { continue };
+        let by = used(UseKind::Hotswap, &vm_name, &vm, Some(name.name.clone()));
+        let leaving = leaves(attachment.as_ref()) || leaves(vm.as_ref());
+        requests.push(UseRequest { by, since: created(attachment.as_ref()), leaving });
+    }
+    requests
+}
+
+fn used(use_kind: UseKind, name: &ObjectName, vm: &VM, attachment: Option<String>) -> ObjectUse {
+    ObjectUse { use_kind, vm: name.name.clone(), vm_uid: vm.uid().unwrap_or_default(), attachment }
+}
+
+fn created(object: &impl ResourceExt) -> Option<Timestamp> {
+    object.creation_timestamp().map(|time| time.0)
+}
+
+fn leaves(object: &impl Resource) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}

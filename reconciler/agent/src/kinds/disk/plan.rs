@@ -1,0 +1,222 @@
+//! Plan for a disk. Pure.
+
+use std::time::Duration;
+
+use berth_api::{DeletionPolicy, Disk, Quantity, Readiness, Reason, former_uid};
+use berth_host::{NewVolume, VolumeFacts, VolumeOwner};
+use kube::ResourceExt;
+
+use super::Step;
+use super::observe::{BaseImage, Observed};
+use crate::converge::Plan;
+use crate::index::volume_of;
+use crate::pulls::Pull;
+
+pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
+    let Some(volume) = volume_of(disk) else {
+        return Plan::without_steps(Readiness::Reconciling(
+            Reason::Bound,
+            "bound without a volume identity".into(),
+        ));
+    };
+    if disk.metadata.deletion_timestamp.is_some() {
+        return delete(disk, volume, observed);
+    }
+    match &observed.volume {
+        Some(facts) => match owner(disk, facts) {
+            Owner::ThisDisk => keep(disk, volume, facts, observed),
+            Owner::Former => take_over(disk, facts),
+            Owner::Other(uid) => {
+                let text = format!(
+                    "volume {volume} was made for another Disk of this name, with the uid {uid}: it is left alone"
+                );
+                Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text))
+            }
+        },
+        None => make(disk, volume, observed),
+    }
+}
+
+/// The owner of a volume according to the record beside it.
+enum Owner<'a> {
+    ThisDisk,
+    /// This disk, under the uid it had before.
+    Former,
+    Other(&'a str),
+}
+
+fn owner<'a>(disk: &Disk, facts: &'a VolumeFacts) -> Owner<'a> {
+    let noted = &facts.owner;
+    let Some(uid) = noted.uid.as_deref().filter(|uid| Some(*uid) != disk.metadata.uid.as_deref()) else {
+        return Owner::ThisDisk;
+    };
+    let same_name = Some(&noted.namespace) == disk.metadata.namespace.as_ref()
+        && Some(&noted.name) == disk.metadata.name.as_ref();
+    if same_name && former_uid(disk) == Some(uid) { Owner::Former } else { Owner::Other(uid) }
+}
+
+fn take_over(disk: &Disk, facts: &VolumeFacts) -> Plan<Step> {
+    let owner = VolumeOwner { uid: disk.uid(), ..facts.owner.clone() };
+    let step = Step::TakeOver { pool: facts.pool.clone(), volume: facts.id.clone(), owner };
+    let text = "taken over from the uid it had before".to_owned();
+    Plan::steps(vec![step], Readiness::Reconciling(Reason::Bound, text))
+}
+
+fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
+    if let Some(user) = observed.users.first() {
+        let text = format!("deleted, and held until nothing uses it: used by VM {}", user.vm);
+        return Plan::without_steps(Readiness::Reconciling(Reason::InUse, text));
+    }
+    if observed.open_size.is_some() {
+        let text = "waits for the machine that has its file open".to_owned();
+        return Plan::without_steps(Readiness::Reconciling(Reason::Deleting, text));
+    }
+    let mut steps = Vec::new();
+    let is_its_own = |facts: &VolumeFacts| !matches!(owner(disk, facts), Owner::Other(_));
+    if observed.volume.as_ref().is_some_and(is_its_own) {
+        let (pool, volume) = (disk.spec.pool.to_string(), volume.to_owned());
+        steps.push(match disk.spec.deletion_policy {
+            DeletionPolicy::Delete => Step::Trash { pool, volume },
+            DeletionPolicy::Retain => Step::Retain { pool, volume },
+        });
+    }
+    steps.push(Step::Release);
+    Plan::steps(steps, Readiness::Reconciling(Reason::Deleting, "being deleted".into()))
+}
+
+fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
+    let ready = Plan::without_steps(Readiness::Ready(Reason::Available, String::new()));
+    let wanted = match wanted_size(disk) {
+        Ok(Some(wanted)) => wanted,
+        Ok(None) => return ready,
+        Err(plan) => return plan,
+    };
+    let growing = |step| {
+        let text = format!("growing to {}", Quantity::from_bytes(wanted));
+        Plan::steps(vec![step], Readiness::Reconciling(Reason::Growing, text))
+    };
+    match observed.open_size {
+        Some(size) if size < wanted => growing(Step::GrowOnline { volume: volume.to_owned(), bytes: wanted }),
+        Some(_) => ready,
+        // When an orphan ends, the host forgets it and enqueues its disks.
+        None if facts.size < wanted && observed.has_orphan => {
+            let text = "grows once the machine that may have its file open answers or ends".to_owned();
+            Plan::without_steps(Readiness::Reconciling(Reason::Growing, text))
+        }
+        None if facts.size < wanted => {
+            let (pool, volume) = (facts.pool.clone(), volume.to_owned());
+            growing(Step::GrowOffline { pool, volume, bytes: wanted })
+        }
+        None => ready,
+    }
+}
+
+fn wanted_size(disk: &Disk) -> Result<Option<u64>, Plan<Step>> {
+    let Some(size) = &disk.spec.size else { return Ok(None) };
+    match size.bytes() {
+        // A disk consists of whole 512-byte sectors.
+        Ok(bytes) => Ok(Some(bytes.next_multiple_of(512))),
+        Err(error) => Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, error.to_string()))),
+    }
+}
+
+fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
+    let pool = disk.spec.pool.to_string();
+    if disk.status.as_ref().is_some_and(|status| status.size.is_some()) {
+        let text = format!(
+            "volume {volume} was on this host and its file is gone: bring the file back, or replace the Disk"
+        );
+        return Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text));
+    }
+    let owner = VolumeOwner {
+        namespace: disk.namespace().unwrap_or_default(),
+        name: disk.name_any(),
+        uid: disk.uid(),
+        image: disk.spec.image.as_ref().map(ToString::to_string),
+    };
+    if disk.annotations().contains_key(berth_api::RESTORE_ANNOTATION) {
+        if !observed.in_trash {
+            let text = format!("volume {volume} is not in the trash of this host (any more)");
+            return Plan::without_steps(Readiness::Stalled(Reason::DiskLost, text));
+        }
+        let restore = Step::Restore { pool, volume: volume.to_owned(), owner };
+        let text = "being brought back from the trash".into();
+        return Plan::steps(vec![restore], Readiness::Reconciling(Reason::Provisioning, text));
+    }
+    let size = match wanted_size(disk) {
+        Ok(size) => size,
+        Err(plan) => return plan,
+    };
+    let base = match base(disk, size, &observed.image) {
+        Ok(base) => base,
+        Err(plan) => return plan,
+    };
+    if observed.user_waits {
+        let text = "its VM was not taken on by this host yet".to_owned();
+        return Plan::without_steps(Readiness::Reconciling(Reason::WaitingForVM, text));
+    }
+    let create = NewVolume { pool, id: volume.to_owned(), size, base, owner };
+    Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
+}
+
+/// Returns the base image of the new file's overlay, or the plan to wait until it is known.
+fn base(disk: &Disk, size: Option<u64>, image: &BaseImage) -> Result<Option<String>, Plan<Step>> {
+    let name = disk.spec.image.as_ref().map(ToString::to_string).unwrap_or_default();
+    match image {
+        BaseImage::NotNeeded if size.is_some() => Ok(None),
+        BaseImage::NotNeeded => {
+            let text = "size is required for a disk without an image".into();
+            Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, text)))
+        }
+        BaseImage::Missing => {
+            let text = format!("Image {name} does not exist (yet)");
+            Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForImage, text)))
+        }
+        BaseImage::Unknown => {
+            let text = format!("the checksum of Image {name} was not read yet");
+            Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForImage, text)))
+        }
+        BaseImage::Absent(source) => {
+            let text = format!("Image {name} is being downloaded");
+            let readiness = Readiness::Reconciling(Reason::Pulling, text);
+            Err(Plan::steps(vec![Step::Pull(source.clone())], readiness))
+        }
+        BaseImage::Pulling(source, pull @ (Pull::Running { .. } | Pull::Found(_))) => {
+            let is_new = matches!(pull, Pull::Running { followed: false, .. });
+            let follow = is_new.then(|| Step::FollowPull(source.clone()));
+            let text = format!("Image {name} is being downloaded");
+            let readiness = Readiness::Reconciling(Reason::Pulling, text);
+            Err(Plan::steps(follow.into_iter().collect(), readiness))
+        }
+        BaseImage::Pulling(_, Pull::Failed { readiness, again }) => {
+            let mut plan = Plan::without_steps(prefixed(&name, readiness));
+            if let Some(again) = again {
+                plan = plan.requeue_after((*again).max(Duration::from_millis(1)));
+            }
+            Err(plan)
+        }
+        BaseImage::Cached(facts) => match size {
+            Some(size) if size < facts.virtual_size => {
+                let image = Quantity::from_bytes(facts.virtual_size);
+                let text = format!(
+                    "the disk has {}, its image {name} needs at least {image}",
+                    Quantity::from_bytes(size)
+                );
+                Err(Plan::without_steps(Readiness::Stalled(Reason::DiskSmallerThanImage, text)))
+            }
+            _ => Ok(Some(facts.digest.clone())),
+        },
+    }
+}
+
+fn prefixed(image: &str, readiness: &Readiness) -> Readiness {
+    let text = format!("Image {image}: {}", readiness.message());
+    match readiness {
+        Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
+        other => Readiness::Reconciling(other.reason(), text),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

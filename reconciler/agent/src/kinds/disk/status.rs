@@ -1,0 +1,33 @@
+//! Status of a disk. Pure.
+
+use berth_api::{Disk, DiskState, DiskStatus, Quantity, Readiness};
+use jiff::Timestamp;
+
+use super::observe::Observed;
+
+pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
+    let mut status = disk.status.clone().unwrap_or_default();
+    let generation = disk.metadata.generation.unwrap_or(0);
+    status.observed_generation = generation;
+    readiness.write(&mut status.conditions, generation, now);
+    status.used_by.clone_from(&observed.users);
+    // A known size is kept when the file is lost: it distinguishes a lost disk from a new one.
+    let size = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
+    if let Some(size) = size {
+        status.size = Some(Quantity::from_bytes(size).0);
+    }
+    status.state = Some(state(disk, observed, readiness));
+    status
+}
+
+fn state(disk: &Disk, observed: &Observed, readiness: &Readiness) -> DiskState {
+    if disk.metadata.deletion_timestamp.is_some() {
+        return DiskState::Terminating;
+    }
+    match (&observed.volume, readiness) {
+        (_, Readiness::Stalled(..)) => DiskState::Failed,
+        (None, _) => DiskState::Creating,
+        (Some(_), _) if observed.users.is_empty() => DiskState::Available,
+        (Some(_), _) => DiskState::InUse,
+    }
+}

@@ -1,0 +1,258 @@
+use berth_api::{ObjectUse, UseKind};
+use berth_host::{ImageFacts, ImageSource};
+use berth_qemu::machine::Format;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kinds::disk::status::status;
+
+const GIB: u64 = 1 << 30;
+
+fn disk(spec: Value, status: Value) -> Disk {
+    let mut whole = json!({"observedGeneration": 1, "volumeID": "v-1", "serial": "v1", "binding": {"host": "h", "epoch": 1}});
+    for (key, value) in status.as_object().cloned().unwrap_or_default() {
+        whole[key] = value;
+    }
+    let object =
+        json!({"metadata": {"name": "d", "namespace": "ns", "generation": 3}, "spec": spec, "status": whole});
+    serde_json::from_value(object).expect("a Disk")
+}
+
+fn deleted(mut disk: Disk) -> Disk {
+    disk.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    disk
+}
+
+fn volume(size: u64) -> Observed {
+    let facts = VolumeFacts {
+        retained: false,
+        pool: "default".into(),
+        id: "v-1".into(),
+        size,
+        base: None,
+        owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None },
+        path: "/v-1.qcow2".into(),
+        format: Format::Qcow2,
+        backing: None,
+    };
+    Observed { volume: Some(facts), ..Observed::default() }
+}
+
+fn user() -> ObjectUse {
+    ObjectUse { use_kind: UseKind::Fixed, vm: "web".into(), vm_uid: "u".into(), attachment: None }
+}
+
+fn source() -> ImageSource {
+    ImageSource {
+        namespace: "ns".into(),
+        shared: false,
+        url: "http://x".into(),
+        shown: "http://x".into(),
+        digest: "ab".into(),
+        format: Format::Qcow2,
+    }
+}
+
+fn cached(virtual_size: u64) -> Observed {
+    let facts = ImageFacts {
+        digest: "ab".into(),
+        format: Format::Qcow2,
+        virtual_size,
+        bytes: 1,
+        path: "/ab".into(),
+        readers: std::collections::BTreeSet::new(),
+    };
+    Observed { image: BaseImage::Cached(facts), ..Observed::default() }
+}
+
+fn reason(plan: &Plan<Step>) -> (bool, Reason) {
+    (matches!(plan.readiness, Readiness::Stalled(..)), plan.readiness.reason())
+}
+
+#[test]
+fn a_blank_disk_is_made_at_once() {
+    let plan = plan(&disk(json!({"size": "1Gi"}), json!({})), &Observed::default());
+    insta::assert_debug_snapshot!(plan.steps, @r#"
+    [
+        Create(
+            NewVolume {
+                pool: "default",
+                id: "v-1",
+                size: Some(
+                    1073741824,
+                ),
+                base: None,
+                owner: VolumeOwner {
+                    namespace: "ns",
+                    name: "d",
+                    uid: None,
+                    image: None,
+                },
+            },
+        ),
+    ]
+    "#);
+}
+
+#[test]
+fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
+    let disk = disk(json!({"image": "debian"}), json!({}));
+    let see = |image| Observed { image, ..Observed::default() };
+    let missing = plan(&disk, &see(BaseImage::Missing));
+    assert_eq!((missing.steps.len(), reason(&missing)), (0, (false, Reason::WaitingForImage)));
+    let absent = plan(&disk, &see(BaseImage::Absent(source())));
+    assert_eq!((absent.steps, absent.readiness.reason()), (vec![Step::Pull(source())], Reason::Pulling));
+    let pulling = Pull::Running { done: 1, total: None, followed: true };
+    assert!(plan(&disk, &see(BaseImage::Pulling(source(), pulling))).steps.is_empty());
+    let made = plan(&disk, &cached(2 * GIB));
+    let [Step::Create(new)] = &made.steps[..] else { panic!("{made:?}") };
+    assert_eq!((new.size, new.base.as_deref()), (None, Some("ab")));
+}
+
+#[test]
+fn a_failed_download_says_so_on_the_disk_too() {
+    let failed = Pull::Failed {
+        readiness: Readiness::Stalled(Reason::ChecksumMismatch, "has another checksum".into()),
+        again: None,
+    };
+    let see = Observed { image: BaseImage::Pulling(source(), failed), ..Observed::default() };
+    let plan = plan(&disk(json!({"image": "debian"}), json!({})), &see);
+    assert_eq!(reason(&plan), (true, Reason::ChecksumMismatch));
+    assert_eq!(plan.readiness.message(), "Image debian: has another checksum");
+}
+
+#[test]
+fn a_disk_smaller_than_its_image_waits_for_a_person() {
+    let plan = plan(&disk(json!({"image": "debian", "size": "1Gi"}), json!({})), &cached(2 * GIB));
+    assert_eq!((plan.steps.len(), reason(&plan)), (0, (true, Reason::DiskSmallerThanImage)));
+}
+
+#[test]
+fn a_file_that_was_there_and_is_gone_is_never_made_anew() {
+    for observed in [Observed::default(), cached(GIB)] {
+        let plan = plan(&disk(json!({"image": "debian", "size": "4Gi"}), json!({"size": "4Gi"})), &observed);
+        assert_eq!((plan.steps.len(), reason(&plan)), (0, (true, Reason::DiskLost)));
+    }
+}
+
+#[test]
+fn an_open_disk_is_grown_through_its_machine_and_a_closed_one_in_its_file() {
+    let disk = disk(json!({"size": "2Gi"}), json!({"size": "1Gi"}));
+    let offline = plan(&disk, &volume(GIB));
+    assert!(matches!(&offline.steps[..], [Step::GrowOffline { bytes, .. }] if *bytes == 2 * GIB));
+    let orphaned = plan(&disk, &Observed { has_orphan: true, ..volume(GIB) });
+    assert_eq!((orphaned.steps.len(), orphaned.readiness.reason()), (0, Reason::Growing));
+    let online = plan(&disk, &Observed { open_size: Some(GIB), ..volume(GIB) });
+    assert!(matches!(&online.steps[..], [Step::GrowOnline { bytes, .. }] if *bytes == 2 * GIB));
+    assert!(plan(&disk, &Observed { open_size: Some(2 * GIB), ..volume(GIB) }).steps.is_empty());
+    let larger = plan(&disk, &volume(3 * GIB));
+    assert_eq!((larger.steps.len(), larger.readiness.reason()), (0, Reason::Available));
+}
+
+#[test]
+fn a_deleted_disk_goes_to_the_trash_unless_it_is_used_or_retained() {
+    let used = Observed { users: vec![user()], ..volume(GIB) };
+    assert!(plan(&deleted(disk(json!({"size": "1Gi"}), json!({}))), &used).steps.is_empty());
+    let open = Observed { open_size: Some(GIB), ..volume(GIB) };
+    assert!(plan(&deleted(disk(json!({"size": "1Gi"}), json!({}))), &open).steps.is_empty());
+    let gone = plan(&deleted(disk(json!({"size": "1Gi"}), json!({}))), &volume(GIB));
+    let trash = Step::Trash { pool: "default".into(), volume: "v-1".into() };
+    assert_eq!(gone.steps, [trash, Step::Release]);
+    let spec = json!({"size": "1Gi", "deletionPolicy": "Retain"});
+    let retain = Step::Retain { pool: "default".into(), volume: "v-1".into() };
+    assert_eq!(plan(&deleted(disk(spec, json!({}))), &volume(GIB)).steps, [retain, Step::Release]);
+}
+
+#[test]
+fn what_is_reported_is_what_the_file_is_not_what_was_declared() {
+    let disk = disk(json!({"size": "8Gi"}), json!({"size": "1Gi"}));
+    let observed = Observed { users: vec![user()], ..volume(2 * GIB) };
+    let plan = plan(&disk, &observed);
+    let reported = status(&disk, &observed, &plan.readiness, Timestamp::UNIX_EPOCH);
+    assert_eq!((reported.size.as_deref(), reported.observed_generation), (Some("2Gi"), 3));
+    assert_eq!((reported.state, reported.used_by.len()), (Some(berth_api::DiskState::InUse), 1));
+    let again =
+        status(&Disk { status: Some(reported.clone()), ..disk }, &observed, &plan.readiness, Timestamp::MAX);
+    assert_eq!(again, reported, "nothing is written twice");
+}
+
+fn any_observed() -> impl Strategy<Value = Observed> {
+    let image = prop_oneof![
+        Just(BaseImage::NotNeeded),
+        Just(BaseImage::Missing),
+        Just(BaseImage::Absent(source())),
+        (0u64..4).prop_map(|gib| cached(gib * GIB).image),
+    ];
+    (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 3]>()).prop_map(
+        |(file, open, image, [in_trash, used, has_orphan])| Observed {
+            user_waits: false,
+            volume: file.and_then(|gib| volume(gib * GIB).volume),
+            open_size: open.map(|gib| gib * GIB),
+            image,
+            in_trash,
+            users: if used { vec![user()] } else { Vec::new() },
+            has_orphan,
+        },
+    )
+}
+
+#[test]
+fn a_volume_of_a_disk_that_had_another_uid_is_taken_over_and_one_of_another_disk_is_left_alone() {
+    let mut object = disk(json!({"size": "1Gi"}), json!({"size": "1Gi"}));
+    object.metadata.uid = Some("u2".into());
+    let mut seen = volume(GIB);
+    seen.volume.as_mut().expect("set").owner.uid = Some("u1".into());
+    assert_eq!(reason(&plan(&object, &seen)), (true, Reason::NotSupported));
+    assert_eq!(plan(&deleted(object.clone()), &seen).steps, [Step::Release], "its file stays");
+    object.metadata.annotations =
+        Some([(berth_api::FORMER_UID_ANNOTATION.to_owned(), "u1".to_owned())].into());
+    let taken = plan(&object, &seen);
+    let [Step::TakeOver { volume, owner, .. }] = &taken.steps[..] else { panic!("{taken:?}") };
+    assert_eq!((volume.as_str(), owner.uid.as_deref()), ("v-1", Some("u2")));
+    seen.volume.as_mut().expect("set").owner = owner.clone();
+    assert_eq!(reason(&plan(&object, &seen)), (false, Reason::Available));
+}
+
+proptest! {
+    /// P2: whatever was observed, the disk of an existing object keeps its file, and its size never shrinks.
+    #[test]
+    fn no_plan_removes_or_shrinks_the_volume_of_a_disk_that_lives(
+        seen in prop::collection::vec(any_observed(), 1..12),
+        spec in prop::sample::select(vec![
+            json!({"size": "1Gi"}), json!({"size": "3Gi", "image": "debian"}), json!({"image": "debian"}),
+            json!({"size": "2Gi", "deletionPolicy": "Retain"}), json!({"size": "lots"}),
+        ]),
+        known in any::<bool>(),
+    ) {
+        let disk = disk(spec, if known { json!({"size": "1Gi"}) } else { json!({}) });
+        for observed in seen {
+            for step in plan(&disk, &observed).steps {
+                prop_assert!(!matches!(step, Step::Trash { .. } | Step::Retain { .. } | Step::Release), "{step:?}");
+                let had = observed.open_size.or(observed.volume.as_ref().map(|v| v.size));
+                match step {
+                    Step::GrowOffline { bytes, .. } | Step::GrowOnline { bytes, .. } => {
+                        let is_online = matches!(step, Step::GrowOnline { .. });
+                        prop_assert!(is_online || !observed.has_orphan);
+                        prop_assert!(had.is_some_and(|had| bytes > had));
+                    }
+                    Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
+                    Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
+                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeOver { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                }
+            }
+        }
+    }
+
+    /// A deleted disk loses its file only when it has no user and no machine has it open.
+    #[test]
+    fn no_plan_removes_a_volume_that_is_in_use(observed in any_observed()) {
+        let disk = deleted(disk(json!({"size": "1Gi"}), json!({"size": "1Gi"})));
+        let removes = plan(&disk, &observed).steps.iter().any(|s| matches!(s, Step::Trash { .. } | Step::Release));
+        if removes {
+            prop_assert!(observed.users.is_empty() && observed.open_size.is_none());
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Host: this machine as the control plane sees it, and the host's housekeeping.
+//!
+//! Unlike the other kinds, the agent creates the object itself and never deletes it. Housekeeping covers what no object
+//! requests any more: unreferenced images, expired trash, partly deleted instances. Foreign objects, which berth did
+//! not create, and orphans, which no object owns, are reported and left alone until an administrator releases them.
+
+mod apply;
+mod images;
+mod observe;
+mod plan;
+mod status;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use berth_api::Host;
+use berth_api::condition::find;
+use kube::api::PostParams;
+use kube::{Api, Resource};
+
+use apply::wake_disks;
+use observe::Observed;
+
+use crate::context::Context;
+use crate::converge::post;
+use crate::error::Error;
+use crate::journal::Journal;
+use crate::queue::{Key, ObjectName, Requeue};
+use berth_host::InstanceFacts;
+
+/// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// How long an orphan's monitor may take to answer during a reconcile of the host.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
+/// A released guest is stopped in one round; its files are moved in the next.
+const ROUNDS: usize = 2;
+
+/// A step of the host's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Removes a cached image that nothing refers to.
+    RemoveImage(String),
+    /// Removes a namespace, which has no Image of this digest any more, from the readers of a cached image.
+    ForgetReader { digest: String, namespace: String },
+    /// Permanently deletes what has been in a pool's trash for longer than this.
+    PurgeTrash { pool: String, older_than: Duration },
+    /// Stops an instance without a VM and removes what is left of it.
+    FinishInstance(String),
+    /// Records the most memory that a VM was measured to take above its guest memory.
+    RecordOverhead { most: u64, known: u64 },
+    /// Moves a file that no Disk owns to the trash.
+    TrashVolume { pool: String, volume: String },
+}
+
+/// Reconciles the Host and does the host's housekeeping.
+pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
+    enqueue_vms_on_drain(ctx);
+    ctx.definitions.refresh(&ctx.client).await;
+    // A failure prevents neither the remaining steps nor the report: without a report nothing is scheduled here, and a
+    // recovery waits. The error is returned at the end, so the reconcile is retried with back-off.
+    let mut failure = images::prune_downloads(ctx).await.err();
+    let mut observed = observe::observe(ctx).await?;
+    for _ in 0..ROUNDS {
+        let steps = plan::plan(&observed);
+        if steps.is_empty() {
+            break;
+        }
+        for step in &steps {
+            tracing::info!(?step, "applying");
+            if let Err(error) = apply::apply(ctx, step).await {
+                tracing::info!(?step, error = %error.chain(), "a step failed");
+                failure.get_or_insert(error);
+            }
+        }
+        observed = observe::observe(ctx).await?;
+        if failure.is_some() {
+            break;
+        }
+    }
+    report(ctx, &observed).await?;
+    forget_ended(ctx, &observed);
+    reconnect_orphans(ctx, &observed).await?;
+    failure.map_or(Ok(Requeue::After(LOOK_EVERY)), Err)
+}
+
+/// Enqueues every VM here when a drain or a recovery begins or ends.
+fn enqueue_vms_on_drain(ctx: &Context) {
+    let tables = ctx.index.read();
+    let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+    let draining = host.as_ref().is_some_and(|host| host.spec.draining);
+    let recovering = host.as_ref().is_some_and(|host| host.spec.recovery.is_some());
+    let drain_changed = ctx.draining.swap(draining, Ordering::Relaxed) != draining;
+    let recovery_changed = ctx.recovering.swap(recovering, Ordering::Relaxed) != recovering;
+    if !drain_changed && !recovery_changed {
+        return;
+    }
+    tracing::info!(draining, recovering, "what this host is asked for has changed");
+    let vms: Vec<Key> = tables.vms.all().map(|(name, _)| Key::Vm(name.clone())).collect();
+    drop(tables);
+    vms.into_iter().for_each(|key| ctx.queue.add(key));
+}
+
+/// Releases the disks of orphans that have ended. For VMs bound here, the VM's own reconcile does this.
+fn forget_ended(ctx: &Context, observed: &Observed) {
+    let ended = observed.orphan_instances.iter().filter(|lost| lost.pid.is_none());
+    let freed = ended.filter(|lost| ctx.machines.forget_ended(&lost.instance)).count();
+    if freed > 0 {
+        wake_disks(ctx);
+    }
+}
+
+/// Connects again to orphans that did not answer when they were found: until they do, they count as having every disk
+/// of their namespace open.
+async fn reconnect_orphans(ctx: &Context, observed: &Observed) -> Result<(), Error> {
+    let running = observed.orphan_instances.iter().filter(|lost| lost.pid.is_some());
+    let silent: Vec<&str> = running
+        .map(|lost| lost.instance.as_str())
+        .filter(|instance| ctx.machines.get(instance).is_none())
+        .collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    let found = ctx.system.instances().await?;
+    let found = found.into_iter().filter(|found| silent.contains(&found.instance.as_str()));
+    let asked = futures::future::join_all(found.map(|found| adopt(ctx, found)));
+    let _ = tokio::time::timeout(ANSWER_WAIT, asked).await;
+    if silent.iter().any(|instance| ctx.machines.get(instance).is_some()) {
+        wake_disks(ctx);
+    }
+    Ok(())
+}
+
+async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
+    let api: Api<Host> = Api::all(ctx.client.clone());
+    let known = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
+    let host = match known {
+        Some(host) => (*host).clone(),
+        None => ensure(ctx, &api).await?,
+    };
+    // An observation from before a recovery began must not be reported within it. The change of the Host enqueues it
+    // again.
+    if observed.generation.is_some() && observed.generation != host.metadata.generation {
+        return Ok(());
+    }
+    let mut status = status::status(&host, observed, &ctx.config, ctx.now());
+    let skew = ctx.definitions.version_skew();
+    status::write_definitions(&mut status, &skew, host.metadata.generation.unwrap_or(0), ctx.now());
+    if host.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    ctx.lease.ensure_renewed().await?;
+    let changed = Host { status: Some(status.clone()), ..host.clone() };
+    let written = api.replace_status(ctx.host(), &post(), &changed).await;
+    let mut answer = written.map_err(Error::api("write the Host's status"))?;
+    if ctx.definitions.check_response(&status, answer.status.as_ref()) {
+        answer.status = Some(status.clone());
+    }
+    ctx.index.written(&host, answer);
+    let ready = |conditions| find(conditions, "Ready").map(|c| c.reason.clone());
+    let before = host.status.as_ref().and_then(|s| ready(&s.conditions));
+    if let Some(reason) = ready(&status.conditions).filter(|reason| Some(reason) != before.as_ref()) {
+        ctx.recorder.record(host.object_ref(&()), false, &reason, "the host agent reports");
+    }
+    Ok(())
+}
+
+/// Returns the Host object, creating it if there is none.
+async fn ensure(ctx: &Context, api: &Api<Host>) -> Result<Host, Error> {
+    let name = ctx.host();
+    if let Some(host) = api.get_opt(name).await.map_err(Error::api("read the Host"))? {
+        return Ok(host);
+    }
+    let mut host = Host::new(name, berth_api::HostSpec::default());
+    let mut labels = ctx.config.labels.clone();
+    labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| name.to_owned());
+    host.metadata.labels = Some(labels);
+    let params = PostParams { field_manager: post().field_manager, ..PostParams::default() };
+    tracing::info!(name, "registering the host");
+    api.create(&params, &host).await.map_err(Error::api("create the Host"))
+}
+
+/// Takes inventory when the agent starts: every QEMU process counts as having its disks open until its monitor has
+/// answered, whether or not its VM still exists.
+pub(crate) async fn inventory(ctx: &Context) -> Result<(), Error> {
+    let found = ctx.system.instances().await?;
+    let running = found.iter().filter_map(|found| Some((&found.instance, found.process.as_ref()?)));
+    for (instance, process) in running {
+        tracing::info!(instance, pid = process.identity.pid, "found running");
+    }
+    futures::future::join_all(found.into_iter().map(|instance| adopt(ctx, instance))).await;
+    Ok(())
+}
+
+async fn adopt(ctx: &Context, found: InstanceFacts) {
+    let Some(process) = &found.process else { return };
+    let journal = found.journal.and_then(|value| Journal::parse(value).ok());
+    let uid = journal.as_ref().map(|j| j.uid.as_str());
+    let key = journal.as_ref().map(|j| Key::Vm(ObjectName::new(&j.namespace, &j.name)));
+    // An unresponsive machine must not block the others; its VM's reconcile tries again.
+    match ctx.machines.connect(&found.instance, uid, key, process).await {
+        Ok(machine) => {
+            let _ = machine.state().await;
+        }
+        Err(_) => tracing::warn!(instance = found.instance, "the monitor of a machine does not answer"),
+    }
+}

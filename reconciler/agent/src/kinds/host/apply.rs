@@ -1,0 +1,44 @@
+//! Applies the steps of the host's plan.
+
+use std::time::Duration;
+
+use super::Step;
+use crate::context::Context;
+use crate::error::Error;
+use crate::networking::tap_prefix;
+use crate::queue::Key;
+
+pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::RemoveImage(digest) => ctx.system.remove_image(digest).await?,
+        Step::ForgetReader { digest, namespace } => ctx.system.forget_reader(digest, namespace).await?,
+        Step::PurgeTrash { pool, older_than } => {
+            let purged = ctx.system.purge_trash(pool, *older_than).await?;
+            tracing::info!(?purged, "deleted for good");
+        }
+        Step::FinishInstance(instance) => {
+            ctx.system.kill(instance, Duration::from_secs(5)).await?;
+            let prefix = tap_prefix(instance);
+            for tap in ctx.system.taps().await?.iter().filter(|tap| tap.name.starts_with(&prefix)) {
+                ctx.system.remove_tap(&tap.name).await?;
+            }
+            ctx.system.remove_instance(instance).await?;
+            ctx.machines.forget(instance);
+            wake_disks(ctx);
+        }
+        Step::RecordOverhead { most, known } => ctx.overhead.measured(*most, *known, ctx.now()),
+        Step::TrashVolume { pool, volume } => ctx.system.trash_volume(pool, volume).await?,
+    }
+    Ok(())
+}
+
+/// Enqueues disks used by a VM that is no longer bound here: they may be free now.
+pub(super) fn wake_disks(ctx: &Context) {
+    let tables = ctx.index.read();
+    let is_here = |uid: &str| tables.vms.all().any(|(_, vm)| vm.metadata.uid.as_deref() == Some(uid));
+    let left = |disk: &berth_api::Disk| {
+        disk.status.iter().flat_map(|s| &s.used_by).any(|user| !is_here(&user.vm_uid))
+    };
+    let keys = tables.disks.all().filter(|(_, disk)| left(disk)).map(|(name, _)| Key::Disk(name.clone()));
+    keys.for_each(|key| ctx.queue.add(key));
+}

@@ -1,0 +1,277 @@
+//! Observation of this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::host::{HeldPublicIP, OrphanOwner};
+use berth_api::{Binding, Disk, Host, LISTED_USERS, ObjectUser, VM, listed_users};
+use berth_host::{ForeignObject, Forwarding, HostFacts, InstanceFacts, TrashedVolume, VolumeFacts};
+use kube::{Api, api::ListParams};
+
+use crate::context::Context;
+use crate::converge::Reconciler;
+use crate::error::Error;
+use crate::index::{Tables, instance_of, vm_size, volume_of};
+use crate::journal::{ForwardedAddress, Journal};
+use crate::kinds::disk::DiskReconciler;
+use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
+use crate::kinds::vm::VmReconciler;
+use crate::networking::RefusedAddress;
+use crate::queue::ObjectName;
+
+/// How long deleted disks stay in the trash if their pool does not specify it.
+const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);
+
+/// Everything the host's status and housekeeping are made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    /// The Host's generation before the observation, which is reported for no later generation.
+    pub(super) generation: Option<i64>,
+    pub(super) facts: HostFacts,
+    /// The most memory that a VM was just measured to take above its guest memory, and the known overhead of the
+    /// accelerator.
+    pub(super) overhead: Option<(u64, u64)>,
+    pub(super) forwarding: Forwarding,
+    /// Public addresses of VMs here that are not forwarded, and why.
+    pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    pub(super) foreign: Vec<ForeignObject>,
+    pub(super) images: Vec<String>,
+    /// Images that an object, a volume or the trash refers to, or that are being downloaded.
+    pub(super) images_in_use: BTreeSet<String>,
+    /// Digests, with namespaces that have downloaded them and no longer declare them.
+    pub(super) former_readers: Vec<(String, String)>,
+    pub(super) trash: Vec<TrashedVolume>,
+    pub(super) retention: BTreeMap<String, Duration>,
+    /// Volumes that no Disk bound here owns.
+    pub(super) orphan_volumes: Vec<VolumeFacts>,
+    /// Number of volumes that no Disk owns any more and that are retained as declared.
+    pub(super) retained: usize,
+    /// Instances that no VM bound here owns.
+    pub(super) orphan_instances: Vec<OrphanInstance>,
+    /// Orphans that an administrator has released.
+    pub(super) released: BTreeSet<String>,
+    /// Lost volumes that a machine has open, or may have.
+    pub(super) open_volumes: BTreeSet<String>,
+    pub(super) usage: Usage,
+    /// Objects bound here, as listed in the Host's status.
+    pub(super) users: Vec<ObjectUser>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OrphanInstance {
+    pub(super) instance: String,
+    /// `namespace/name` of its VM.
+    pub(super) vm: Option<String>,
+    /// The VM it was created for, according to its journal.
+    pub(super) owner: Option<OrphanOwner>,
+    pub(super) pid: Option<i32>,
+    /// Whether this agent was deleting its VM.
+    pub(super) deleting: bool,
+}
+
+/// Resources requested by the VMs bound here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(super) vms: i64,
+    pub(super) cpus: i64,
+    /// Guest memory in bytes, without overhead.
+    pub(super) memory: u64,
+}
+
+pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
+    let host = own_host(ctx);
+    let recovering = host.as_ref().is_some_and(|host| host.spec.recovery.is_some());
+    let system = &ctx.system;
+    let forwarding = system.forwarding().await?;
+    let foreign = system.foreign().await?;
+    let images = system.images().await?;
+    let volumes = system.volumes().await?;
+    let trash = system.trash().await?;
+    let instances = system.instances().await?;
+    let overhead = measured_overhead(ctx, &instances).await?;
+    let facts = ctx.system.facts().await?;
+    let overhead = overhead.map(|most| (most, facts.overhead_bytes));
+    let facts = HostFacts { overhead_bytes: ctx.overhead.figure(facts.overhead_bytes), ..facts };
+    let owned = owned(ctx).await?;
+    let orphan_volumes = orphan_volumes(&owned, volumes.clone());
+    let open_volumes =
+        orphan_volumes.iter().filter(|v| ctx.machines.is_open(&v.id)).map(|v| v.id.clone()).collect();
+    let tables = ctx.index.read();
+    let declared: BTreeSet<(String, String)> = tables
+        .images
+        .all()
+        .filter_map(|(name, image)| Some((image.digest()?.to_owned(), name.namespace.clone())))
+        .collect();
+    let mut images_in_use: BTreeSet<String> = declared.iter().map(|(digest, _)| digest.clone()).collect();
+    images_in_use.extend(volumes.iter().filter_map(|v| v.base.clone()));
+    images_in_use.extend(trash.iter().filter_map(|t| t.volume.base.clone()));
+    let readers =
+        images.iter().flat_map(|i| i.readers.iter().map(|reader| (i.digest.clone(), reader.clone())));
+    let former_readers = readers.filter(|reader| !declared.contains(reader)).collect();
+    let retained = orphan_volumes.iter().filter(|volume| volume.retained).count();
+    Ok(Observed {
+        generation: host.and_then(|host| host.metadata.generation),
+        facts,
+        overhead,
+        forwarding,
+        refused: ctx.networks.all_refused(),
+        foreign,
+        images: images.into_iter().map(|image| image.digest).collect(),
+        images_in_use,
+        former_readers,
+        retention: retention(&tables, &trash),
+        // In a recovery, a deleted Disk with a retained file may be back.
+        orphan_volumes: orphan_volumes.into_iter().filter(|volume| recovering || !volume.retained).collect(),
+        retained,
+        open_volumes,
+        released: released(&tables, ctx.host()),
+        orphan_instances: orphan_instances(&owned, instances),
+        usage: usage(&tables),
+        users: users(&tables, ctx.host()),
+        trash,
+    })
+}
+
+fn released(tables: &Tables, host: &str) -> BTreeSet<String> {
+    let host = tables.hosts.get(&ObjectName::new("", host));
+    // In a recovery, a listed orphan may be about to be adopted.
+    let host = host.filter(|host| host.spec.recovery.is_none());
+    host.map(|host| host.spec.released_orphans.iter().cloned().collect()).unwrap_or_default()
+}
+
+fn retention(tables: &Tables, trash: &[TrashedVolume]) -> BTreeMap<String, Duration> {
+    let of = |pool: &str| {
+        let pool = tables.pools.get(&ObjectName::new("", pool));
+        pool.and_then(|pool| u64::try_from(pool.spec.trash_retention_seconds).ok())
+            .map_or(DEFAULT_RETENTION, Duration::from_secs)
+    };
+    trash.iter().map(|t| (t.volume.pool.clone(), of(&t.volume.pool))).collect()
+}
+
+/// Returns the most memory that a running VM takes above its guest memory, if a measurement is due.
+async fn measured_overhead(ctx: &Context, instances: &[InstanceFacts]) -> Result<Option<u64>, Error> {
+    if !ctx.overhead.is_due(ctx.now()) {
+        return Ok(None);
+    }
+    let mut most = None;
+    for found in instances {
+        let run = found.journal.clone().and_then(|value| Journal::parse(value).ok()).and_then(|j| j.run);
+        let (Some(process), Some(run)) = (&found.process, run) else { continue };
+        most = most.max(ctx.system.overhead(&process.identity, run.memory_bytes).await?);
+    }
+    Ok(most)
+}
+
+/// The volumes and instances owned by objects bound here.
+struct Owned {
+    volumes: BTreeSet<String>,
+    instances: BTreeSet<String>,
+}
+
+fn own_host(ctx: &Context) -> Option<Arc<Host>> {
+    ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()))
+}
+
+/// Returns what objects bound here own. Before the first inventory is reported, and in a recovery, this is read from
+/// the control plane: after a restore the tables may still hold the state from before.
+async fn owned(ctx: &Context) -> Result<Owned, Error> {
+    let volume = |disk: &Disk| volume_of(disk).map(str::to_owned);
+    let instance = |vm: &VM| instance_of(vm).map(str::to_owned);
+    {
+        let tables = ctx.index.read();
+        let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+        let has_looked = |host: &Host| host.status.as_ref().is_some_and(|s| s.inventory.is_some());
+        if host.is_some_and(|host| has_looked(&host) && host.spec.recovery.is_none()) {
+            // An object deleted without its finalizer is brought down under its own key.
+            let disks = tables.disks.all().map(|(_, disk)| disk).chain(tables.departed_disks.all());
+            let vms = tables.vms.all().map(|(_, vm)| vm).chain(tables.departed_vms.all());
+            return Ok(Owned {
+                volumes: disks.filter_map(|disk| volume(disk)).collect(),
+                instances: vms.filter_map(|vm| instance(vm)).collect(),
+            });
+        }
+    }
+    let here = ListParams::default().fields(&format!("status.binding.host={}", ctx.host()));
+    let disks: Api<Disk> = Api::all(ctx.client.clone());
+    let vms: Api<VM> = Api::all(ctx.client.clone());
+    let disks = disks.list(&here).await.map_err(Error::api("list the Disks bound here"))?;
+    let vms = vms.list(&here).await.map_err(Error::api("list the VMs bound here"))?;
+    let tables = ctx.index.read();
+    let departed_disks = tables.departed_disks.all().filter_map(|disk| volume(disk));
+    let departed_vms = tables.departed_vms.all().filter_map(|vm| instance(vm));
+    Ok(Owned {
+        volumes: disks.iter().filter_map(volume).chain(departed_disks).collect(),
+        instances: vms.iter().filter_map(instance).chain(departed_vms).collect(),
+    })
+}
+
+fn orphan_volumes(owned: &Owned, volumes: Vec<VolumeFacts>) -> Vec<VolumeFacts> {
+    volumes.into_iter().filter(|volume| !owned.volumes.contains(&volume.id)).collect()
+}
+
+fn orphan_instances(owned: &Owned, instances: Vec<InstanceFacts>) -> Vec<OrphanInstance> {
+    let lost = instances.into_iter().filter(|found| !owned.instances.contains(&found.instance));
+    lost.map(|found| {
+        let journal = found.journal.and_then(|value| Journal::parse(value).ok());
+        OrphanInstance {
+            vm: journal.as_ref().map(|j| format!("{}/{}", j.namespace, j.name)),
+            deleting: journal.as_ref().is_some_and(|j| j.deleting),
+            owner: journal.filter(|j| !j.deleting).map(|j| OrphanOwner {
+                kind: "VM".to_owned(),
+                namespace: j.namespace,
+                name: j.name,
+                uid: Some(j.uid).filter(|uid| !uid.is_empty()),
+                epoch: j.epoch,
+                interfaces: j.interfaces,
+                public_ips: j.public.into_iter().map(held).collect(),
+            }),
+            pid: found.process.map(|p| p.identity.pid),
+            instance: found.instance,
+        }
+    })
+    .collect()
+}
+
+fn held(public: ForwardedAddress) -> HeldPublicIP {
+    HeldPublicIP { name: public.name, address: public.address.to_string() }
+}
+
+/// Returns the objects to list in the Host's status: a limited selection of those bound here.
+fn users(tables: &Tables, host: &str) -> Vec<ObjectUser> {
+    let here = |binding: Option<&Binding>| binding.is_some_and(|b| b.host == host);
+    let user = |kind: &str, name: &ObjectName| ObjectUser {
+        kind: kind.to_owned(),
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+    };
+    let is_user = |user: &ObjectUser| {
+        let name = ObjectName::new(&user.namespace, &user.name);
+        match user.kind.as_str() {
+            "VM" => here(tables.vms.get(&name).as_deref().and_then(VmReconciler::binding)),
+            "Disk" => here(tables.disks.get(&name).as_deref().and_then(DiskReconciler::binding)),
+            _ => here(tables.attachments.get(&name).as_deref().and_then(AttachmentReconciler::binding)),
+        }
+    };
+    let vms =
+        tables.vms.all().filter(|(_, vm)| here(VmReconciler::binding(vm))).map(|(name, _)| user("VM", name));
+    let disks = tables.disks.all().filter(|(_, disk)| here(DiskReconciler::binding(disk)));
+    let disks = disks.map(|(name, _)| user("Disk", name));
+    let attachments = tables.attachments.all().filter(|(_, a)| here(AttachmentReconciler::binding(a)));
+    let attachments = attachments.map(|(name, _)| user("HotswapDiskAttachment", name));
+    let before = tables.hosts.get(&ObjectName::new("", host)).and_then(|host| host.status.clone());
+    let before = before.map(|status| status.used_by).unwrap_or_default();
+    listed_users(&before, is_user, vms.chain(disks).chain(attachments).take(LISTED_USERS * 2))
+}
+
+fn usage(tables: &Tables) -> Usage {
+    let mut usage = Usage::default();
+    for (name, vm) in tables.vms.all() {
+        usage.vms += 1;
+        let (cpus, memory) = vm_size(tables, name, vm).unwrap_or_default();
+        usage.cpus += cpus;
+        usage.memory = usage.memory.saturating_add(memory);
+    }
+    usage
+}

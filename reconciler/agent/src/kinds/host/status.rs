@@ -1,0 +1,285 @@
+//! Status of this host. Pure. Amounts that change constantly are rounded, so that an idle host writes nothing.
+
+use berth_api::condition;
+use berth_api::host::{
+    AddressConflict, Inventory, KvmStatus, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
+};
+use berth_api::{ConditionType, ConditionUpdate, Host, HostStatus, Quantity, Readiness, Reason, in_use};
+use berth_host::ForeignKind;
+use berth_qemu::machine::Accelerator;
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::observe::Observed;
+use crate::config::AgentConfig;
+use crate::definitions::{self, VersionSkew};
+use crate::networking::RefusedAddress;
+
+/// Maximum length of the lists in the API that can grow without bound.
+const MAX_LISTED: usize = 1000;
+/// Maximum number of address ranges in the API.
+const MAX_RANGES: usize = 64;
+const GIB: u64 = 1 << 30;
+/// Number of orphans named in the condition; `status.orphans` lists them.
+const NAMED_ORPHANS: usize = 4;
+
+pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now: Timestamp) -> HostStatus {
+    let mut status = host.status.clone().unwrap_or_default();
+    let generation = host.metadata.generation.unwrap_or(0);
+    let facts = &observed.facts;
+    status.observed_generation = generation;
+    let text = match (host.spec.draining, host.spec.cordoned) {
+        (true, _) => "being drained: takes no new VMs, and stops those it has",
+        (false, true) => "cordoned: takes no new VMs",
+        (false, false) => "",
+    };
+    let readiness = match host.metadata.deletion_timestamp {
+        Some(_) if !observed.users.is_empty() => {
+            Readiness::Reconciling(Reason::InUse, in_use(&observed.users))
+        }
+        _ => Readiness::Ready(Reason::AgentReady, text.to_owned()),
+    };
+    readiness.write(&mut status.conditions, generation, now);
+    let accelerated = facts.accelerator == Accelerator::Kvm;
+    let reason = if accelerated { Reason::Accelerated } else { Reason::Emulated };
+    let conditions = &mut status.conditions;
+    condition::set(
+        conditions,
+        ConditionUpdate::from_bool(ConditionType::Accelerated, accelerated, reason, &facts.kvm.reason),
+        generation,
+        now,
+    );
+    let forwarding = &observed.forwarding;
+    let reason = if forwarding.ok { Reason::Available } else { Reason::ForeignFirewall };
+    condition::set(
+        conditions,
+        ConditionUpdate::from_bool(ConditionType::Forwarding, forwarding.ok, reason, &forwarding.message),
+        generation,
+        now,
+    );
+    match observed.refused.values().next() {
+        None => condition::remove(conditions, ConditionType::PublicAddresses),
+        Some(first) => {
+            let texts: Vec<&str> = observed.refused.values().take(8).map(|r| r.text.as_str()).collect();
+            let (kind, text) = (ConditionType::PublicAddresses, texts.join("; "));
+            condition::set(
+                conditions,
+                ConditionUpdate::from_bool(kind, false, first.reason, &text),
+                generation,
+                now,
+            );
+        }
+    }
+    let conflict = |(address, refused): (&std::net::Ipv4Addr, &RefusedAddress)| {
+        let mac = refused.mac.clone()?;
+        Some(AddressConflict { address: address.to_string(), mac })
+    };
+    status.address_conflicts = observed.refused.iter().filter_map(conflict).take(MAX_LISTED).collect();
+    status.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    status.address = facts.address.map(|address| address.to_string());
+    status.mtu = facts.mtu.and_then(believable_mtu);
+    status.ranges = ranges(observed, config);
+    status.qemu_version = facts.qemu.as_ref().ok().map(|qemu| qemu.version.clone());
+    status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
+    status.kvm = Some(KvmStatus {
+        usable: facts.kvm.usable,
+        reason: facts.kvm.reason.clone(),
+        mips: facts.kvm.mips.map(|mips| (mips * 100.0).round() / 100.0),
+    });
+    write_resources(&mut status, observed, config);
+    status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
+    status.vms = observed.usage.vms;
+    status.used_by.clone_from(&observed.users);
+    status.images.clone_from(&observed.images);
+    status.images.sort();
+    status.images.truncate(MAX_LISTED);
+    status.retained = i64::try_from(observed.retained).ok().filter(|count| *count > 0);
+    status.trash = trash(observed);
+    (status.orphans, status.inventory) = orphans(observed);
+    write_orphans(&mut status, &host.name_any(), generation, now);
+    status
+}
+
+/// Returns the MTU as the API accepts it: None for a link that is too small for tunnels, as no tunnel traffic uses it.
+fn believable_mtu(mtu: u16) -> Option<i64> {
+    let mtu = i64::from(mtu).min(*MTU.end());
+    MTU.contains(&mtu).then_some(mtu)
+}
+
+fn ranges(observed: &Observed, config: &AgentConfig) -> Vec<String> {
+    let own = observed.facts.ranges.iter().map(|of| of.range);
+    // Drops ranges that are contained in another.
+    let all = Ipv4Net::aggregate(&own.chain(config.control_plane.iter().copied()).collect());
+    all.iter().filter(|range| range.prefix_len() > 0).take(MAX_RANGES).map(ToString::to_string).collect()
+}
+
+/// Sets the `Orphans` condition while there are orphans on this host.
+fn write_orphans(status: &mut HostStatus, host: &str, generation: i64, now: Timestamp) {
+    let kind = ConditionType::Orphans;
+    if status.orphans.is_empty() {
+        return condition::remove(&mut status.conditions, kind);
+    }
+    let named = status.orphans.iter().take(NAMED_ORPHANS).map(|orphan| match &orphan.owner {
+        Some(owner) => {
+            format!("{} {} of {} {}/{}", orphan.kind, orphan.name, owner.kind, owner.namespace, owner.name)
+        }
+        None => format!("{} {}", orphan.kind, orphan.name),
+    });
+    let named: Vec<String> = named.collect();
+    let more = match status.orphans.len().saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "no object owns {}{more}: \"berth host adopt {host} NAME\" gives it to the object of its name, \
+         \"berth host release {host} NAME\" ends the guest and moves its files to the trash",
+        named.join(", ")
+    );
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::from_bool(kind, true, Reason::OrphansFound, &text),
+        generation,
+        now,
+    );
+}
+
+/// Sets the `DefinitionsCurrent` condition while the control plane's definitions do not match this agent.
+pub(super) fn write_definitions(
+    status: &mut HostStatus,
+    skew: &VersionSkew,
+    generation: i64,
+    now: Timestamp,
+) {
+    let kind = ConditionType::DefinitionsCurrent;
+    let Some(text) = definitions::text(skew) else {
+        return condition::remove(&mut status.conditions, kind);
+    };
+    let newer = matches!(skew, VersionSkew::Newer(_));
+    let reason = if newer { Reason::NewerDefinitions } else { Reason::OlderDefinitions };
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::from_bool(kind, false, reason, &text),
+        generation,
+        now,
+    );
+    if newer {
+        // Not ready, so that nothing is scheduled here.
+        Readiness::Reconciling(reason, text).write(&mut status.conditions, generation, now);
+    }
+}
+
+fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentConfig) {
+    let (facts, usage) = (&observed.facts, &observed.usage);
+    let overcommit = i64::from(config.cpu_overcommit.max(1));
+    let cpus = i64::from(facts.cpus);
+    let offered = config.offered_memory(facts.memory_bytes);
+    let vms = u64::try_from(usage.vms).unwrap_or(0);
+    let used = usage.memory.saturating_add(vms.saturating_mul(facts.overhead_bytes));
+    let mib = |bytes: u64| amount(bytes >> 20 << 20);
+    let gib = |bytes: u64| amount(bytes / GIB * GIB);
+    status.capacity =
+        Some(Resources { cpus, memory: mib(facts.memory_bytes), storage: gib(facts.storage_total_bytes) });
+    status.allocatable = Some(Resources {
+        cpus: cpus * overcommit,
+        memory: mib(offered),
+        storage: gib(facts.storage_total_bytes),
+    });
+    status.free = Some(Resources {
+        cpus: (cpus * overcommit - usage.cpus).max(0),
+        memory: mib(offered.saturating_sub(used)),
+        storage: gib(facts.storage_free_bytes),
+    });
+}
+
+/// Formats an amount. Unlike a declared quantity, a remaining amount may be zero.
+fn amount(bytes: u64) -> String {
+    Quantity::from_bytes(bytes).0
+}
+
+fn trash(observed: &Observed) -> Vec<TrashedVolume> {
+    let mut trash: Vec<TrashedVolume> = observed
+        .trash
+        .iter()
+        .map(|t| TrashedVolume {
+            volume_id: t.volume.id.clone(),
+            pool: t.volume.pool.clone(),
+            namespace: t.volume.owner.namespace.clone(),
+            name: t.volume.owner.name.clone(),
+            size: Quantity::from_bytes(t.volume.size).0,
+            image: t.volume.owner.image.clone(),
+            deleted_at: t.deleted_at.to_string(),
+        })
+        .collect();
+    trash.sort_by(|a, b| b.deleted_at.cmp(&a.deleted_at).then_with(|| a.volume_id.cmp(&b.volume_id)));
+    trash.truncate(MAX_LISTED);
+    trash
+}
+
+/// Priority of an orphan in a list that is too long: the last ranks are left out first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Runs,
+    Lost,
+    /// A file that is retained as declared.
+    Kept,
+    /// Not created by berth.
+    Foreign,
+}
+
+/// Returns the orphans, and whether the list contains all lost ones. Retained files do not count: there may be any
+/// number of them, and a recovery would never complete.
+fn orphans(observed: &Observed) -> (Vec<Orphan>, Option<Inventory>) {
+    let mut orphans: Vec<(Rank, Orphan)> = Vec::new();
+    for found in &observed.foreign {
+        let kind = match found.kind {
+            ForeignKind::Process => "Process",
+            ForeignKind::Volume => "Volume",
+            ForeignKind::Instance => "Instance",
+        };
+        orphans.push((Rank::Foreign, orphan(kind, found.name.clone(), found.detail.clone(), None)));
+    }
+    for volume in &observed.orphan_volumes {
+        let owner = format!("{}/{}", volume.owner.namespace, volume.owner.name);
+        let file = orphan(
+            "Volume",
+            volume.id.clone(),
+            format!("no Disk has it; it was made for Disk {owner}"),
+            Some(OrphanOwner {
+                kind: "Disk".to_owned(),
+                namespace: volume.owner.namespace.clone(),
+                name: volume.owner.name.clone(),
+                uid: volume.owner.uid.clone(),
+                ..OrphanOwner::default()
+            }),
+        );
+        let rank = if volume.retained { Rank::Kept } else { Rank::Lost };
+        let file = Orphan {
+            size: Some(Quantity::from_bytes(volume.size).0),
+            pool: Some(volume.pool.clone()),
+            image: volume.owner.image.clone(),
+            ..file
+        };
+        orphans.push((rank, file));
+    }
+    for lost in &observed.orphan_instances {
+        let vm = lost.vm.as_deref().unwrap_or("unknown");
+        let runs = lost.pid.map_or("does not run".to_owned(), |pid| format!("runs as pid {pid}"));
+        let detail = format!("no VM bound to this host has it; it was VM {vm} and {runs}");
+        // An instance that berth is deleting, or with an unreadable journal, cannot be adopted by an object.
+        let rank = if lost.owner.is_some() { Rank::Runs } else { Rank::Foreign };
+        orphans.push((rank, orphan("Instance", lost.instance.clone(), detail, lost.owner.clone())));
+    }
+    let by_name = |a: &Orphan, b: &Orphan| (&a.kind, &a.name).cmp(&(&b.kind, &b.name));
+    orphans.sort_by(|(a_rank, a), (b_rank, b)| a_rank.cmp(b_rank).then_with(|| by_name(a, b)));
+    orphans.dedup();
+    let complete = orphans.get(MAX_LISTED).is_none_or(|(first_left_out, _)| *first_left_out > Rank::Lost);
+    orphans.truncate(MAX_LISTED);
+    let mut orphans: Vec<Orphan> = orphans.into_iter().map(|(_, orphan)| orphan).collect();
+    orphans.sort_by(by_name);
+    (orphans, Some(Inventory { complete }))
+}
+
+fn orphan(kind: &str, name: String, detail: String, owner: Option<OrphanOwner>) -> Orphan {
+    Orphan { kind: kind.to_owned(), name, detail, owner, ..Orphan::default() }
+}

@@ -1,0 +1,237 @@
+use std::time::Duration;
+
+use berth_api::Host;
+use berth_host::{
+    ForeignKind, ForeignObject, Forwarding, HostFacts, KvmFacts, QemuFacts, TrashedVolume, VolumeFacts,
+    VolumeOwner,
+};
+use berth_qemu::machine::{Accelerator, Format};
+use jiff::Timestamp;
+
+use super::super::observe::{OrphanInstance, Usage};
+use super::super::status::status;
+use super::*;
+use crate::config::AgentConfig;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("small")
+}
+
+fn volume(id: &str) -> VolumeFacts {
+    VolumeFacts {
+        pool: "default".into(),
+        id: id.into(),
+        size: 1 << 30,
+        base: Some("base".into()),
+        owner: VolumeOwner {
+            namespace: "ns".into(),
+            name: "d".into(),
+            uid: None,
+            image: Some("debian".into()),
+        },
+        path: "/v".into(),
+        format: Format::Qcow2,
+        backing: None,
+        retained: false,
+    }
+}
+
+fn observed() -> Observed {
+    let qemu = QemuFacts {
+        version: "7.2.0".into(),
+        machine_type: "pc-q35-7.2".into(),
+        cpu_model: "max".into(),
+        uefi: true,
+    };
+    Observed {
+        generation: None,
+        facts: HostFacts {
+            cpus: 4,
+            memory_bytes: 8 << 30,
+            storage_total_bytes: 100 << 30,
+            storage_free_bytes: (50 << 30) + 12345,
+            qemu: Ok(qemu),
+            kvm: KvmFacts { usable: false, reason: "emulates every instruction".into(), mips: Some(1.234) },
+            accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+            address: None,
+            mtu: None,
+            ranges: Vec::new(),
+            overhead_bytes: 82 << 20,
+        },
+        overhead: None,
+        forwarding: Forwarding { ok: true, message: String::new() },
+        refused: Default::default(),
+        foreign: Vec::new(),
+        images: Vec::new(),
+        images_in_use: Default::default(),
+        former_readers: Vec::new(),
+        trash: Vec::new(),
+        retention: [("default".to_owned(), Duration::from_secs(3600))].into(),
+        orphan_volumes: Vec::new(),
+        retained: 0,
+        orphan_instances: Vec::new(),
+        released: Default::default(),
+        open_volumes: Default::default(),
+        usage: Usage { vms: 2, cpus: 3, memory: 2 << 30 },
+        users: Vec::new(),
+    }
+}
+
+fn lost(instance: &str, deleting: bool) -> OrphanInstance {
+    OrphanInstance {
+        instance: instance.into(),
+        vm: Some("ns/web".into()),
+        owner: None,
+        pid: Some(7),
+        deleting,
+    }
+}
+
+#[test]
+fn only_an_instance_whose_deletion_was_begun_is_finished() {
+    let observed = Observed { orphan_instances: vec![lost("i-1", false), lost("i-2", true)], ..observed() };
+    assert_eq!(plan(&observed), [Step::FinishInstance("i-2".into())]);
+}
+
+#[test]
+fn an_image_goes_when_nothing_stands_on_it() {
+    let observed = Observed {
+        images: vec!["a".into(), "b".into()],
+        images_in_use: ["a".to_owned()].into(),
+        ..observed()
+    };
+    assert_eq!(plan(&observed), [Step::RemoveImage("b".into())]);
+}
+
+#[test]
+fn a_namespace_that_declares_an_image_no_more_is_no_reader_of_it() {
+    let former = |digest: &str| (digest.to_owned(), "former".to_owned());
+    let observed = Observed {
+        images: vec!["a".into(), "b".into()],
+        images_in_use: ["a".to_owned()].into(),
+        former_readers: vec![former("a"), former("b")],
+        ..observed()
+    };
+    let forget = Step::ForgetReader { digest: "a".into(), namespace: "former".into() };
+    assert_eq!(plan(&observed), [Step::RemoveImage("b".into()), forget]);
+}
+
+#[test]
+fn the_trash_is_emptied_once_something_in_it_is_past_its_time() {
+    let trashed = |second| TrashedVolume {
+        volume: volume("v"),
+        // Only `rested` counts, not the wall-clock time.
+        deleted_at: at(0),
+        rested: Duration::from_secs(second),
+    };
+    let young = Observed { trash: vec![trashed(3_000)], ..observed() };
+    assert_eq!(plan(&young), []);
+    let old = Observed { trash: vec![trashed(3_000), trashed(3_600), trashed(9_900)], ..observed() };
+    let older_than = Duration::from_secs(3600);
+    assert_eq!(plan(&old), [Step::PurgeTrash { pool: "default".into(), older_than }]);
+}
+
+#[test]
+fn a_thousand_and_one_kept_files_are_counted_and_leave_the_inventory_complete() {
+    let kept = Observed { retained: 1001, ..observed() };
+    let host = Host::new("h", Default::default());
+    let reported = status(&host, &kept, &AgentConfig::new("h"), at(1));
+    assert_eq!((reported.retained, reported.orphans.len()), (Some(1001), 0));
+    assert!(reported.inventory.is_some_and(|inventory| inventory.complete));
+    let lost = (0..1001).map(|n| volume(&format!("v-{n}"))).collect();
+    let lost = Observed { orphan_volumes: lost, orphan_instances: vec![lost_vm()], ..observed() };
+    let reported = status(&host, &lost, &AgentConfig::new("h"), at(1));
+    assert!(
+        reported.inventory.is_some_and(|inventory| !inventory.complete),
+        "what has an owner and is left out counts"
+    );
+    assert_eq!(
+        reported.orphans.first().map(|o| o.kind.as_str()),
+        Some("Instance"),
+        "what runs is never left out"
+    );
+}
+
+#[test]
+fn kept_files_in_a_recovery_leave_room_for_what_was_lost_and_keep_no_inventory_open() {
+    let kept = (0..1001).map(|n| VolumeFacts { retained: true, ..volume(&format!("v-{n:04}")) });
+    let mut seen = Observed { orphan_instances: vec![lost_vm()], ..observed() };
+    seen.orphan_volumes = kept.chain([volume("v-lost")]).collect();
+    let reported = |seen: &Observed| {
+        let status = status(&Host::new("h", Default::default()), seen, &AgentConfig::new("h"), at(1));
+        let names: Vec<String> = status.orphans.into_iter().map(|o| o.name).collect();
+        (status.inventory.expect("it is looked at").complete, names)
+    };
+    let (complete, names) = reported(&seen);
+    assert!(complete, "more kept files than are listed");
+    assert_eq!(names.len(), 1000);
+    assert!(names.contains(&"i-1".to_owned()) && names.contains(&"v-lost".to_owned()), "{names:?}");
+    seen.orphan_volumes.extend((0..1000).map(|n| volume(&format!("v-lost{n}"))));
+    assert!(!reported(&seen).0, "not all that was lost is listed");
+}
+
+fn lost_vm() -> OrphanInstance {
+    OrphanInstance { owner: Some(Default::default()), ..lost("i-1", false) }
+}
+
+#[test]
+fn an_mtu_that_no_tunnel_fits_is_not_reported_and_a_huge_one_is_cut() {
+    let mtu = |mtu: u16| {
+        let mut seen = observed();
+        seen.facts.mtu = Some(mtu);
+        status(&Host::new("h", Default::default()), &seen, &AgentConfig::new("h"), at(1)).mtu
+    };
+    assert_eq!(
+        [mtu(60), mtu(1279), mtu(1280), mtu(9000), mtu(65535)],
+        [None, None, Some(1280), Some(9000), Some(9216)]
+    );
+}
+
+#[test]
+fn cpus_are_offered_more_than_once_and_memory_never() {
+    let config = AgentConfig::new("h");
+    let reported = status(&Host::new("h", Default::default()), &observed(), &config, at(1));
+    let free = reported.free.expect("counted");
+    assert_eq!((free.cpus, free.memory.as_str(), free.storage.as_str()), (4 * 4 - 3, "5468Mi", "50Gi"));
+    assert_eq!(reported.allocatable.expect("counted").memory, "7680Mi");
+    assert_eq!((reported.vms, reported.vm_overhead.as_deref()), (2, Some("82Mi")));
+}
+
+#[test]
+fn why_it_emulates_is_said_and_a_second_look_writes_nothing() {
+    let config = AgentConfig::new("h");
+    let mut host = Host::new("h", Default::default());
+    let reported = status(&host, &observed(), &config, at(1));
+    let accelerated = berth_api::condition::find(&reported.conditions, "Accelerated").expect("said");
+    assert_eq!(
+        (accelerated.reason.as_str(), accelerated.message.as_str()),
+        ("Emulated", "emulates every instruction")
+    );
+    assert_eq!(reported.kvm.as_ref().and_then(|kvm| kvm.mips), Some(1.23), "slow is not nothing");
+    host.status = Some(reported.clone());
+    let mut later = observed();
+    later.facts.storage_free_bytes -= 4096;
+    assert_eq!(status(&host, &later, &config, at(999)), reported);
+}
+
+#[test]
+fn what_no_object_owns_is_listed_with_what_it_was() {
+    let process =
+        ForeignObject { kind: ForeignKind::Process, name: "42 theirs".into(), detail: "not berth's".into() };
+    let observed = Observed {
+        foreign: vec![process],
+        orphan_volumes: vec![volume("v-9")],
+        orphan_instances: vec![lost("i-1", false)],
+        ..observed()
+    };
+    let reported = status(&Host::new("h", Default::default()), &observed, &AgentConfig::new("h"), at(1));
+    let lines: Vec<String> =
+        reported.orphans.iter().map(|o| format!("{} {}: {}", o.kind, o.name, o.detail)).collect();
+    insta::assert_debug_snapshot!(lines, @r#"
+    [
+        "Instance i-1: no VM bound to this host has it; it was VM ns/web and runs as pid 7",
+        "Process 42 theirs: not berth's",
+        "Volume v-9: no Disk has it; it was made for Disk ns/d",
+    ]
+    "#);
+}

@@ -1,0 +1,75 @@
+//! Observation of an attachment.
+
+use std::sync::Arc;
+
+use berth_api::{Disk, HotswapDiskAttachment, ObjectUse, VM};
+use berth_host::VolumeFacts;
+use kube::ResourceExt;
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::index::{instance_of, volume_of};
+use crate::machine::{GuestFacts, MachineState};
+use crate::queue::ObjectName;
+
+/// Everything an attachment's plan is made from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    pub(crate) vm: Option<Arc<VM>>,
+    pub(crate) disk: Option<Arc<Disk>>,
+    pub(crate) volume: Option<VolumeFacts>,
+    /// None: no QEMU, or one that does not answer (see `unreachable`).
+    pub(crate) machine: Option<MachineState>,
+    /// Whether a QEMU may be running that does not answer.
+    pub(crate) unreachable: bool,
+    pub(crate) guest: GuestFacts,
+    /// Mount points of the disk in the guest; only queried when the attachment is being deleted. None: no guest agent
+    /// answers.
+    pub(crate) mounts: Option<Vec<String>>,
+}
+
+impl Observed {
+    pub(crate) fn plugged(&self) -> Option<&berth_qemu::block::ObservedDisk> {
+        let volume = volume_of(self.disk.as_deref()?)?;
+        self.machine.as_ref()?.disks.iter().find(|d| d.id == volume)
+    }
+
+    pub(super) fn user(&self) -> Option<&ObjectUse> {
+        self.disk.as_ref()?.status.as_ref()?.used_by.first()
+    }
+}
+
+pub(super) async fn observe(ctx: &Context, attachment: &HotswapDiskAttachment) -> Result<Observed, Error> {
+    let name = ObjectName::new(attachment.namespace().unwrap_or_default(), attachment.name_any());
+    let (vm, disk) = {
+        let tables = ctx.index.read();
+        let vm = tables.vms.get(&name.beside(attachment.spec.vm.as_str()));
+        (vm, tables.disks.get(&name.beside(attachment.spec.disk.as_str())))
+    };
+    let mut observed = Observed { vm, disk, ..Observed::default() };
+    if let Some(disk) = observed.disk.clone()
+        && let Some(volume) = volume_of(&disk)
+    {
+        observed.volume = ctx.system.volume(disk.spec.pool.as_str(), volume).await?;
+    }
+    let instance = observed.vm.as_deref().and_then(instance_of).map(str::to_owned);
+    let Some(instance) = instance else { return Ok(observed) };
+    let Some(machine) = ctx.machines.get(&instance) else {
+        observed.unreachable = ctx.system.process(&instance).await?.is_some();
+        return Ok(observed);
+    };
+    match machine.state().await {
+        Ok(state) => observed.machine = Some(state),
+        Err(error) => {
+            tracing::debug!(error = %Error::from(error).chain(), "the machine does not answer");
+            observed.unreachable = true;
+        }
+    }
+    observed.guest = machine.guest();
+    if attachment.metadata.deletion_timestamp.is_some()
+        && let Some(plugged) = observed.plugged()
+    {
+        observed.mounts = machine.mounts(&plugged.serial, plugged.target).await;
+    }
+    Ok(observed)
+}

@@ -1,0 +1,97 @@
+//! Image: a verified file in this host's cache.
+//!
+//! This host verifies the image for the whole site; other hosts download it when a disk needs it. The host's
+//! housekeeping, not this module, removes unused images. The controllers hold a deleted Image.
+//!
+//! ```text
+//!  checksumUrl ─Pull─▶ status.checksum ─┐
+//!  sha256, sha512 ──────────────────────┴─Pull─▶ cached
+//! ```
+
+mod apply;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use async_trait::async_trait;
+use berth_api::{
+    Binding, Conditions, Image, ImageFormat, ImageStatus, Readiness, SHARED_NAMESPACE, redacted_url,
+};
+use berth_host::{ChecksumSource, ImageSource};
+use berth_qemu::machine::Format;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use observe::Observed;
+
+use crate::context::Context;
+use crate::converge::{Plan, Reconciler};
+use crate::error::Error;
+use crate::pulls::Wanted;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Starts the download and verification of the image, or first of its checksum; continues in the background.
+    Pull(Wanted),
+    /// Has the object enqueued on the progress of a download that another object started.
+    FollowPull(Wanted),
+}
+
+#[derive(Debug)]
+pub(crate) struct ImageReconciler;
+
+#[async_trait]
+impl Reconciler for ImageReconciler {
+    type Object = Image;
+    type Status = ImageStatus;
+    type Observed = Observed;
+    type Step = Step;
+
+    async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Error> {
+        observe::observe(ctx, image).await
+    }
+
+    fn plan(image: &Image, observed: &Observed) -> Plan<Step> {
+        plan::plan(image, observed)
+    }
+
+    async fn apply(ctx: &Context, image: &Image, step: &Step) -> Result<(), Error> {
+        apply::apply(ctx, image, step).await
+    }
+
+    fn status(image: &Image, observed: &Observed, readiness: &Readiness, now: Timestamp) -> ImageStatus {
+        status::status(image, observed, readiness, now)
+    }
+
+    fn binding(image: &Image) -> Option<&Binding> {
+        image.status.as_ref()?.binding.as_ref()
+    }
+
+    fn conditions(status: &ImageStatus) -> &Conditions {
+        &status.conditions
+    }
+}
+
+/// Returns what must be downloaded for an Image.
+pub(crate) fn wanted_by(image: &Image) -> Wanted {
+    let namespace = image.namespace().unwrap_or_default();
+    let url = image.spec.source.url.clone();
+    match image.digest() {
+        Some(digest) => {
+            let format = match image.spec.format {
+                ImageFormat::Qcow2 => Format::Qcow2,
+                ImageFormat::Raw => Format::Raw,
+            };
+            // Only administrators can declare images in the shared namespace, and they declare them for all.
+            let (shared, shown) = (namespace == SHARED_NAMESPACE, redacted_url(&url));
+            Wanted::Image(ImageSource { namespace, shared, url, shown, digest: digest.to_owned(), format })
+        }
+        None => {
+            let at = image.spec.source.checksum_url.clone().unwrap_or_default();
+            let shown = redacted_url(&at);
+            Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url })
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Observation of an image.
+
+use berth_api::Image;
+use berth_host::ImageFacts;
+use kube::ResourceExt;
+
+use super::wanted_by;
+use crate::context::Context;
+use crate::error::Error;
+use crate::pulls::{Pull, Wanted};
+use crate::queue::{Key, ObjectName};
+
+/// Everything an image's plan is made from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Observed {
+    pub(crate) cached: Option<ImageFacts>,
+    pub(crate) pull: Option<Pull>,
+}
+
+pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Error> {
+    let wanted = wanted_by(image);
+    let cached = match &wanted {
+        Wanted::Image(source) => ctx.system.image(source).await?,
+        Wanted::Checksum(_) => None,
+    };
+    let name = ObjectName::new(image.namespace().unwrap_or_default(), image.name_any());
+    let pull = if cached.is_some() { None } else { ctx.pulls.state(&wanted, &Key::Image(name)) };
+    Ok(Observed { cached, pull })
+}

@@ -1,0 +1,103 @@
+use std::collections::BTreeSet;
+
+use berth_api::{ImageState, Reason};
+use berth_host::ImageFacts;
+use berth_qemu::machine::Format;
+use serde_json::json;
+
+use super::plan::progress;
+use super::*;
+use crate::pulls::Pull;
+
+fn image() -> Image {
+    serde_json::from_value(json!({
+        "metadata": {"name": "debian", "namespace": "ns", "generation": 2},
+        "spec": {"source": {"url": "http://x/d.qcow2", "sha256": "ab"}},
+        "status": {"observedGeneration": -1, "binding": {"host": "h", "epoch": 1}},
+    }))
+    .expect("an image")
+}
+
+fn cached() -> Observed {
+    let facts = ImageFacts {
+        digest: "ab".into(),
+        format: Format::Qcow2,
+        virtual_size: 2 << 30,
+        bytes: 700,
+        path: "/images/ab".into(),
+        readers: BTreeSet::from(["ns".into()]),
+    };
+    Observed { cached: Some(facts), pull: None }
+}
+
+fn report(observed: &Observed) -> ImageStatus {
+    let plan = ImageReconciler::plan(&image(), observed);
+    ImageReconciler::status(&image(), observed, &plan.readiness, Timestamp::UNIX_EPOCH)
+}
+
+#[test]
+fn an_image_nobody_has_is_pulled_once() {
+    let plan = ImageReconciler::plan(&image(), &Observed::default());
+    assert_eq!(plan.steps, [Step::Pull(wanted_by(&image()))]);
+    let running =
+        Observed { cached: None, pull: Some(Pull::Running { done: 0, total: None, followed: true }) };
+    assert_eq!(ImageReconciler::plan(&image(), &running).steps, []);
+}
+
+#[test]
+fn a_verified_image_is_ready_with_its_sizes() {
+    let status = report(&cached());
+    assert_eq!(status.state, Some(ImageState::Ready));
+    assert_eq!(status.virtual_size.as_deref(), Some("2Gi"));
+    assert_eq!((status.bytes, status.observed_generation), (Some(700), 2));
+    assert_eq!(status.conditions[0].reason, "Verified");
+}
+
+#[test]
+fn a_wrong_checksum_stalls_and_is_not_tried_again_by_itself() {
+    let readiness = Readiness::Stalled(Reason::ChecksumMismatch, "has another checksum".into());
+    let observed = Observed { cached: None, pull: Some(Pull::Failed { readiness, again: None }) };
+    let plan = ImageReconciler::plan(&image(), &observed);
+    assert_eq!((plan.steps.len(), plan.requeue_after), (0, None));
+    assert_eq!(report(&observed).state, Some(ImageState::Failed));
+}
+
+#[test]
+fn a_step_does_not_show_what_a_url_is_signed_with() {
+    let mut signed = image();
+    signed.spec.source.url = "https://me:canary-1@a.example/d?X-Signature=canary-2".into();
+    let text = format!("{:?}", ImageReconciler::plan(&signed, &Observed::default()).steps);
+    assert!(text.contains("a.example/d") && !text.contains("canary"), "{text}");
+    signed.spec.source.sha256 = None;
+    signed.spec.source.checksum_url = Some("https://a.example/SUMS?X-Signature=canary-3".into());
+    let text = format!("{:?}", ImageReconciler::plan(&signed, &Observed::default()).steps);
+    assert!(text.contains("a.example/SUMS") && !text.contains("canary"), "{text}");
+}
+
+#[test]
+fn the_first_checksum_that_was_read_is_kept() {
+    let mut image = image();
+    image.spec.source.sha256 = None;
+    image.spec.source.checksum_url = Some("https://a.example/SHA512SUMS".into());
+    assert!(matches!(wanted_by(&image), Wanted::Checksum(_)));
+    let found = |digest: &str| Observed { cached: None, pull: Some(Pull::Found(digest.into())) };
+    let now = Timestamp::UNIX_EPOCH;
+    let readiness = ImageReconciler::plan(&image, &found("cd")).readiness;
+    let status = ImageReconciler::status(&image, &found("cd"), &readiness, now);
+    assert_eq!((status.checksum.as_deref(), status.state), (Some("cd"), Some(ImageState::Pulling)));
+    image.status = Some(status);
+    let Wanted::Image(source) = wanted_by(&image) else { panic!("the checksum is known") };
+    assert_eq!(source.digest, "cd");
+    assert_eq!(
+        ImageReconciler::status(&image, &found("ef"), &readiness, now).checksum.as_deref(),
+        Some("cd")
+    );
+}
+
+#[test]
+fn progress_is_told_in_twentieths() {
+    assert_eq!(progress(149, Some(1000)), "10 % downloaded");
+    assert_eq!(progress(150, Some(1000)), "15 % downloaded");
+    assert_eq!(progress(7, None), "downloading");
+    assert_eq!(progress(7, Some(0)), "downloading");
+}

@@ -1,0 +1,53 @@
+//! Applies the steps of the networks' plan.
+
+use super::Step;
+use super::observe::Observed;
+use crate::context::Context;
+use crate::error::Error;
+use crate::queue::Key;
+
+/// Records which networks get which bridge, and the addresses that guests may send from, before any step is applied.
+pub(super) fn record(ctx: &Context, observed: &Observed) {
+    ctx.networks.ports.keep_only(&observed.instances, &observed.read_ports);
+    let mut applied = ctx.networks.applied();
+    applied.bridges.clone_from(&observed.wanted.bridges);
+    applied.refused_networks.clone_from(&observed.wanted.refused_networks);
+}
+
+pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::ProbeAddresses { interface, addresses } => ctx.networks.probes.ensure(interface, addresses),
+        Step::EnsureNetwork(network) => {
+            ctx.system.ensure_network(network).await?;
+            ctx.networks.applied().networks.insert(network.bridge.clone(), network.clone());
+        }
+        Step::ApplyFirewall(firewall) => {
+            ctx.system.apply_firewall(firewall).await?;
+            let before = ctx.networks.applied().firewall.replace(firewall.clone());
+            if before.is_none_or(|before| before.forwards != firewall.forwards) {
+                wake_public(ctx);
+            }
+        }
+        Step::RemoveTap(name) => ctx.system.remove_tap(name).await?,
+        Step::RemoveNetwork(bridge) => {
+            ctx.system.remove_network(bridge).await?;
+            ctx.networks.applied().networks.remove(bridge);
+        }
+    }
+    Ok(())
+}
+
+/// Enqueues the VMs with public addresses, which may be forwarded differently now.
+pub(super) fn wake_public(ctx: &Context) {
+    let keys: Vec<Key> = {
+        let tables = ctx.index.read();
+        let public = tables.vms.all().filter(|(_, vm)| {
+            let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ip.is_some());
+            spec || vm.status.as_ref().is_some_and(|s| s.public_address.is_some())
+        });
+        public.map(|(name, _)| Key::Vm(name.clone())).collect()
+    };
+    for key in keys {
+        ctx.queue.add(key);
+    }
+}

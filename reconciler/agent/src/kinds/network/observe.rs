@@ -1,0 +1,466 @@
+//! Desired state of this host's networks, and observation of the actual one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use berth_api::vm::InterfaceStatus;
+use berth_api::{IPPoolMode, Network, NetworkHost, PublicIP, Reason, VM};
+use berth_host::{
+    Firewall, Forward, HostRange, InstanceFacts, Lease, Nat, NetworkConfig, Port, TapFacts, Tunnel, Uplink,
+};
+use ipnet::Ipv4Net;
+use kube::Api;
+
+use super::Step;
+use super::bridges::{Existing, assign};
+use crate::context::Context;
+use crate::error::Error;
+use crate::index::{Tables, instance_of, mtu_of};
+use crate::journal::{ForwardedAddress, Journal};
+use crate::networking::{
+    Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, tap_prefix,
+};
+use crate::queue::ObjectName;
+
+/// Desired state according to the objects.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Desired {
+    pub(super) networks: Vec<NetworkConfig>,
+    pub(super) firewall: Firewall,
+    /// By network (`namespace/name`).
+    pub(super) bridges: BTreeMap<String, String>,
+    /// Networks that are not created here, and why.
+    pub(super) refused_networks: BTreeMap<String, String>,
+    /// Bridges that a guest's tap is on: left as they are while their Network cannot be read.
+    pub(super) left_alone: BTreeSet<String>,
+    /// Public addresses that cannot be forwarded, and why.
+    pub(super) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    /// Public addresses to announce that are not on this host yet: to be probed first.
+    pub(super) to_probe: Vec<Ipv4Addr>,
+}
+
+/// Everything a plan for the networks is made from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    pub(super) wanted: Desired,
+    pub(super) bridges: Vec<String>,
+    pub(super) taps: Vec<String>,
+    /// Prefixes of the names of taps that an instance may use.
+    pub(super) tap_owners: BTreeSet<String>,
+    pub(super) applied: Applied,
+    /// The interface on which public addresses are to be probed, if any probe is due.
+    pub(super) to_probe: Option<String>,
+    /// The instances of the VMs bound here.
+    pub(super) instances: BTreeSet<String>,
+    /// Taps of their guests according to journals that were read.
+    pub(super) read_ports: BTreeMap<String, Vec<GuestPort>>,
+    /// Whether to apply again what has been applied before.
+    pub(super) ensure_all: bool,
+}
+
+/// A guest that runs here while its VM is not bound here (any more): its network state is kept as it is.
+#[derive(Clone, Debug)]
+pub(super) struct KeptGuest {
+    pub(super) instance: String,
+    pub(super) name: ObjectName,
+    pub(super) uid: String,
+    pub(super) interfaces: Vec<InterfaceStatus>,
+    pub(super) public: Vec<ForwardedAddress>,
+    pub(super) ports: Vec<GuestPort>,
+}
+
+/// Actual state of the host, as input of `wanted`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Actual<'a> {
+    pub(super) kept: &'a [KeptGuest],
+    pub(super) host: &'a str,
+    pub(super) uplink: Option<&'a Uplink>,
+    pub(super) probed: BTreeMap<Ipv4Addr, Probe>,
+    pub(super) bridges: &'a [String],
+    pub(super) taps: &'a [TapFacts],
+    /// Records of the taps that exist or are about to be created.
+    pub(super) ports: Vec<GuestPort>,
+    /// Ranges that the host itself uses.
+    pub(super) ranges: &'a [HostRange],
+    /// Addresses closed to guests, besides the site's hosts.
+    pub(super) closed: &'a [Ipv4Net],
+    pub(super) allowed: &'a [Ipv4Net],
+}
+
+/// How many times an observation is tried when a VM leaves during it.
+const ATTEMPTS: usize = 8;
+
+pub(super) async fn observe(ctx: &Context) -> Result<Observed, Error> {
+    for _ in 0..ATTEMPTS {
+        if let Some(observed) = observe_once(ctx).await? {
+            return Ok(observed);
+        }
+    }
+    Err(Error::Conflict)
+}
+
+/// Returns None if a VM left during the observation: its guest may still run and must not be treated as gone.
+async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
+    let bridges = ctx.system.networks().await?;
+    let taps = ctx.system.taps().await?;
+    let known = known_owners(&ctx.index.read());
+    let mut tap_owners = known.clone();
+    let mut kept = Vec::new();
+    // Instances are only read if there is a tap that belongs to none of the VMs bound here.
+    if taps.iter().any(|tap| !is_owned(&tap.name, &tap_owners)) {
+        let instances = ctx.system.instances().await?;
+        let strange: Vec<InstanceFacts> =
+            instances.into_iter().filter(|i| !tap_owners.contains(&tap_prefix(&i.instance))).collect();
+        tap_owners.extend(strange.iter().map(|i| tap_prefix(&i.instance)));
+        kept = self::kept(ctx, strange).await;
+    }
+    let ports = guest_ports(ctx, &taps, &kept).await?;
+    let any_public =
+        ctx.index.read().public_ips.all().next().is_some() || kept.iter().any(|k| !k.public.is_empty());
+    let uplink = if any_public { Some(ctx.system.uplink().await?) } else { None };
+    let facts;
+    let mut seen = Actual {
+        kept: &kept,
+        host: ctx.host(),
+        uplink: uplink.as_ref(),
+        probed: ctx.networks.probes.all(),
+        bridges: &bridges,
+        taps: &taps,
+        ports: ports.all,
+        ranges: &[],
+        closed: &ctx.config.control_plane,
+        allowed: &ctx.config.guest_allow,
+    };
+    // Read after the host, so that a VM that was bound meanwhile is included.
+    let mut wanted = wanted(&ctx.index.read(), &seen);
+    if wanted.bridges.values().any(|bridge| !bridges.contains(bridge)) {
+        // Only a bridge that does not exist yet can conflict with the host's own ranges.
+        facts = ctx.system.facts().await?;
+        seen.ranges = &facts.ranges;
+        wanted = self::wanted(&ctx.index.read(), &seen);
+    }
+    let now = known_owners(&ctx.index.read());
+    if !known.is_subset(&now) {
+        return Ok(None);
+    }
+    let interface = uplink.as_ref().and_then(|uplink| uplink.interface.as_ref().ok());
+    let to_probe = interface.filter(|_| !ctx.networks.probes.is_settled(&wanted.to_probe)).cloned();
+    tap_owners.extend(now);
+    wanted.left_alone = taps
+        .iter()
+        .filter(|tap| is_owned(&tap.name, &tap_owners))
+        .filter_map(|tap| tap.bridge.clone())
+        .collect();
+    let applied = ctx.networks.applied().clone();
+    let taps = taps.into_iter().map(|tap| tap.name).collect();
+    let (instances, read_ports) = (ports.instances, ports.read);
+    Ok(Some(Observed {
+        wanted,
+        bridges,
+        taps,
+        tap_owners,
+        applied,
+        to_probe,
+        instances,
+        read_ports,
+        ensure_all: false,
+    }))
+}
+
+/// The taps of guests, as recorded by this agent or by their journals.
+#[derive(Default)]
+struct Ports {
+    all: Vec<GuestPort>,
+    /// The instances of the VMs bound here.
+    instances: BTreeSet<String>,
+    /// Records that were read, of instances of which this agent had none.
+    read: BTreeMap<String, Vec<GuestPort>>,
+}
+
+/// Returns the taps of VMs bound here and of kept guests. The journal of an instance with a tap is read if this agent
+/// has neither read nor written it since its start.
+async fn guest_ports(ctx: &Context, taps: &[TapFacts], kept: &[KeptGuest]) -> Result<Ports, Error> {
+    let interfaces: BTreeMap<String, Vec<InterfaceStatus>> = {
+        let tables = ctx.index.read();
+        let of_vm = |(_, vm): (&ObjectName, &Arc<VM>)| {
+            let interfaces = vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
+            Some((instance_of(vm)?.to_owned(), interfaces))
+        };
+        tables.vms.all().filter_map(of_vm).collect()
+    };
+    let instances: BTreeSet<String> = interfaces.keys().cloned().collect();
+    let mut known = ctx.networks.ports.of(&instances);
+    let mut read = BTreeMap::new();
+    for (instance, interfaces) in interfaces.iter().filter(|(instance, _)| !known.contains_key(*instance)) {
+        let prefix = BTreeSet::from([tap_prefix(instance)]);
+        if !taps.iter().any(|tap| is_owned(&tap.name, &prefix)) {
+            continue;
+        }
+        // An unreadable journal is read again by the next observation; until then its guest can send nothing.
+        if let Some(Ok(journal)) = ctx.system.read_journal(instance).await?.map(Journal::parse) {
+            read.insert(instance.clone(), ports_of(instance, &journal, interfaces));
+        }
+    }
+    known.extend(read.clone());
+    let mut all: Vec<GuestPort> = known.into_values().flatten().collect();
+    let of_others = kept.iter().filter(|kept| !instances.contains(&kept.instance));
+    all.extend(of_others.flat_map(|kept| kept.ports.iter().cloned()));
+    Ok(Ports { all, instances, read })
+}
+
+/// Returns the tap name prefixes of all VMs bound here.
+fn known_owners(tables: &Tables) -> BTreeSet<String> {
+    tables.vms.all().filter_map(|(_, vm)| instance_of(vm)).map(tap_prefix).collect()
+}
+
+/// Whether this tap's name consists of one of these prefixes and a slot number.
+pub(super) fn is_owned(tap: &str, owners: &BTreeSet<String>) -> bool {
+    owners.contains(tap.trim_end_matches(|c: char| c.is_ascii_digit()))
+}
+
+/// Returns the guests that run as these instances, with the public addresses that still belong to them.
+async fn kept(ctx: &Context, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> {
+    let running = instances.into_iter().filter(|i| i.process.is_some());
+    let kept = running.filter_map(|found| {
+        let journal = Journal::parse(found.journal?).ok()?;
+        Some(KeptGuest {
+            ports: ports_of(&found.instance, &journal, &[]),
+            instance: found.instance,
+            name: ObjectName::new(&journal.namespace, &journal.name),
+            uid: journal.uid,
+            interfaces: journal.interfaces,
+            public: journal.public,
+        })
+    });
+    let mut all: Vec<KeptGuest> = kept.collect();
+    for guest in &mut all {
+        let mut public = Vec::new();
+        for note in std::mem::take(&mut guest.public) {
+            if is_still_its(ctx, guest, &note).await {
+                public.push(note);
+            }
+        }
+        guest.public = public;
+    }
+    all
+}
+
+/// Whether a public address has not been given to another user. If the control plane does not answer, it has not.
+async fn is_still_its(ctx: &Context, guest: &KeptGuest, note: &ForwardedAddress) -> bool {
+    let ips: Api<PublicIP> = Api::namespaced(ctx.client.clone(), &guest.name.namespace);
+    let status = match ips.get_opt(&note.name).await {
+        Ok(Some(ip)) => ip.status.unwrap_or_default(),
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
+    let same = status.address.is_none_or(|address| address.parse() == Ok(note.address));
+    same && status.used_by.iter().all(|user| user.vm_uid == guest.uid)
+}
+
+impl Observed {
+    /// Whether this step was applied before and, as far as observed, is still in effect.
+    pub(super) fn is_in_effect(&self, step: &Step) -> bool {
+        match step {
+            Step::EnsureNetwork(network) => {
+                self.applied.networks.get(&network.bridge) == Some(network)
+                    && self.bridges.contains(&network.bridge)
+            }
+            Step::ApplyFirewall(firewall) => self.applied.firewall.as_ref() == Some(firewall),
+            Step::ProbeAddresses { .. } | Step::RemoveTap(_) | Step::RemoveNetwork(_) => false,
+        }
+    }
+}
+
+/// Network state of a guest.
+struct Guest {
+    interfaces: Vec<InterfaceStatus>,
+    hostname: String,
+    /// By interface.
+    public: BTreeMap<String, (Ipv4Addr, IPPoolMode)>,
+}
+
+/// Returns the guests of the VMs bound here, followed by the kept ones.
+fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
+    let of_vm = |(name, vm): (&ObjectName, &Arc<VM>)| {
+        let interfaces: Vec<InterfaceStatus> = vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
+        let public = interfaces
+            .iter()
+            .filter_map(|i| Some((i.name.clone(), public_address(tables, name, vm, &i.name)?)));
+        Guest { public: public.collect(), interfaces, hostname: hostname(vm) }
+    };
+    let is_owned =
+        |kept: &KeptGuest| tables.vms.all().any(|(_, vm)| instance_of(vm) == Some(kept.instance.as_str()));
+    let of_kept = |kept: &KeptGuest| Guest {
+        interfaces: kept.interfaces.clone(),
+        hostname: kept.name.name.clone(),
+        public: kept.public.iter().map(|p| (p.interface.clone(), (p.address, p.mode))).collect(),
+    };
+    let kept = kept.iter().filter(|kept| !is_owned(kept)).map(of_kept);
+    tables.vms.all().map(of_vm).chain(kept).collect()
+}
+
+/// Returns the desired state according to the objects. Pure.
+pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
+    let guests = guests(tables, seen.kept);
+    let named = guests.iter().flat_map(|guest| &guest.interfaces).map(|interface| &interface.network);
+    let existing = Existing { attached: attached(seen), bridges: seen.bridges, ranges: seen.ranges };
+    let assigned = assign(tables, named, &existing);
+    let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
+    let mut wanted = Desired::default();
+    for guest in &guests {
+        for interface in &guest.interfaces {
+            let config = || {
+                let bridge = assigned.bridges.get(&interface.network)?;
+                config(find(tables, &interface.network)?.as_ref(), bridge, seen.host)
+            };
+            let (Some(config), Ok(address)) = (config(), interface.address.parse::<Ipv4Addr>()) else {
+                continue;
+            };
+            let network = networks.entry(config.bridge.clone()).or_insert(config);
+            let mac = interface.mac_address.to_ascii_lowercase();
+            if network.leases.iter().any(|lease| lease.address == address || lease.mac == mac) {
+                continue;
+            }
+            network.leases.push(Lease { mac, address, hostname: guest.hostname.clone() });
+            if let Some((public, mode)) = guest.public.get(&interface.name).copied() {
+                forward(public, mode, address, seen, &mut wanted);
+            }
+        }
+    }
+    wanted.networks = networks.into_values().collect();
+    for network in &mut wanted.networks {
+        network.leases.sort();
+        wanted.firewall.nat.push(Nat {
+            bridge: network.bridge.clone(),
+            cidr: network.cidr,
+            gateway: network.gateway,
+            tunnel: network.tunnel.clone(),
+        });
+    }
+    wanted.firewall.forwards.sort();
+    wanted.firewall.nat.sort();
+    wanted.firewall.ports = ports(seen);
+    // A tap that is about to be created counts, so that the firewall is the same before and after.
+    wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
+    wanted.firewall.closed = closed(tables, &assigned.bridges, seen);
+    wanted.firewall.allowed = seen.allowed.to_vec();
+    wanted.bridges = assigned.bridges;
+    wanted.refused_networks = assigned.refused;
+    wanted
+}
+
+/// Returns, by network, the bridge that a tap of it is on.
+fn attached(seen: &Actual<'_>) -> BTreeMap<String, String> {
+    let mut attached = BTreeMap::new();
+    for guest in &seen.ports {
+        let tap = seen.taps.iter().find(|tap| tap.name == guest.port.tap);
+        if let Some(bridge) = tap.and_then(|tap| tap.bridge.as_ref()) {
+            attached.entry(guest.network.clone()).or_insert_with(|| bridge.clone());
+        }
+    }
+    attached
+}
+
+fn ports(seen: &Actual<'_>) -> Vec<Port> {
+    let mut ports: Vec<Port> = seen.ports.iter().map(|guest| guest.port.clone()).collect();
+    ports.sort();
+    ports.dedup();
+    ports
+}
+
+/// Returns the destinations closed to guests: the control plane, all hosts of the site, and the hosts listed in the
+/// status of networks here.
+fn closed(tables: &Tables, bridges: &BTreeMap<String, String>, seen: &Actual<'_>) -> Vec<Ipv4Net> {
+    let mut closed = seen.closed.to_vec();
+    if !bridges.is_empty() {
+        closed.extend(tables.host_addresses.listed().into_iter().flatten().copied().map(Ipv4Net::from));
+    }
+    for network in bridges.keys().filter_map(|name| find(tables, name)) {
+        let hosts = network.status.iter().flat_map(|s| s.hosts.iter().map(|h| &h.address));
+        closed.extend(hosts.filter_map(|address| address.parse::<Ipv4Addr>().ok()).map(Ipv4Net::from));
+    }
+    Ipv4Net::aggregate(&closed)
+}
+
+/// Forwards a public address to a private one, or records why it cannot.
+fn forward(public: Ipv4Addr, mode: IPPoolMode, private: Ipv4Addr, seen: &Actual<'_>, wanted: &mut Desired) {
+    let announced_on = announced_on(public, mode, seen.uplink);
+    let announced = matches!(announced_on, Ok(Some(_)));
+    if announced && !seen.uplink.is_some_and(|uplink| uplink.public.contains(&public)) {
+        wanted.to_probe.push(public);
+        match seen.probed.get(&public) {
+            Some(Probe::Free) => {}
+            Some(Probe::Taken(mac, _)) => {
+                wanted.refused.insert(public, occupied(public, mac));
+                return;
+            }
+            Some(Probe::Running) | None => return,
+        }
+    }
+    match announced_on {
+        Ok(announced_on) => wanted.firewall.forwards.push(Forward { public, private, announced_on }),
+        Err(refused) => {
+            wanted.refused.insert(public, refused);
+        }
+    }
+}
+
+/// Refuses an address that another machine answers for: two that answer for it would cut each other off.
+fn occupied(public: Ipv4Addr, mac: &str) -> RefusedAddress {
+    let text = format!(
+        "{public} is answered for by {mac} on the segment: it is not taken, and asked for again every few seconds; take it \
+         away from that machine, or out of its IPPool's ranges"
+    );
+    RefusedAddress { reason: Reason::AddressConflict, text, mac: Some(mac.to_owned()) }
+}
+
+/// Returns the interface a public address is announced on, if it is, or why it cannot be used by a VM here.
+fn announced_on(
+    public: Ipv4Addr,
+    mode: IPPoolMode,
+    uplink: Option<&Uplink>,
+) -> Result<Option<String>, RefusedAddress> {
+    let Some(uplink) = uplink else { return Ok(None) };
+    if uplink.own.contains(&public) {
+        let text = format!(
+            "{public} is this host's own address, so that it leads to no VM: take it out of its IPPool's ranges"
+        );
+        return Err(RefusedAddress { reason: Reason::HostAddress, text, mac: None });
+    }
+    match (mode, &uplink.interface) {
+        (IPPoolMode::Local, _) => Ok(None),
+        (IPPoolMode::L2, Ok(interface)) => Ok(Some(interface.clone())),
+        (IPPoolMode::L2, Err(why)) => Err(RefusedAddress {
+            reason: Reason::NoPublicInterface,
+            text: format!("{public} is not announced: {why}"),
+            mac: None,
+        }),
+    }
+}
+
+fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> {
+    let cidr: Ipv4Net = network.spec.cidr.parse().ok()?;
+    Some(NetworkConfig {
+        bridge: bridge.to_owned(),
+        cidr,
+        gateway: cidr.hosts().next()?,
+        mtu: mtu_of(network),
+        dns: network.spec.dns.iter().filter_map(|server| server.parse().ok()).collect(),
+        leases: Vec::new(),
+        tunnel: tunnel(network, host),
+    })
+}
+
+/// Returns the tunnel to the network's other hosts, if it has any and this host is one of its hosts.
+fn tunnel(network: &Network, host: &str) -> Option<Tunnel> {
+    let status = network.status.as_ref()?;
+    let vni = u32::try_from(status.vni?).ok()?;
+    let address = |of: &NetworkHost| of.address.parse::<Ipv4Addr>().ok();
+    let local = status.hosts.iter().find(|h| h.name == host).and_then(address)?;
+    let others = status.hosts.iter().filter(|h| h.name != host).filter_map(address);
+    let mut peers: Vec<Ipv4Addr> = others.filter(|peer| *peer != local).collect();
+    peers.sort();
+    peers.dedup();
+    if peers.is_empty() { None } else { Some(Tunnel { vni, local, peers }) }
+}

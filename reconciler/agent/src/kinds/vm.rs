@@ -1,0 +1,171 @@
+//! VM: one QEMU on this host, with everything it depends on.
+//!
+//! ```text
+//!            class, disks, networks, addresses, bootstrap there
+//!  (bound) ─────────── Note ▸ EnsureNetworks ▸ MakeTap ▸ Launch ▸ Note ───▶ prelaunch ─────Start────▶ running
+//!     ▲                                                                                                │ │
+//!     │       restart policy, power cycle, another restartToken                  guest ended by itself │ │ stop asked for
+//!     └───────────────────────────── stopped ◀── EndProcess ◀── Note (how it ended) ◀──────────────────┘ │
+//!                                       ▲                                                                │
+//!                                       └──────── EndProcess ◀── guest off, or grace over ◀── PressPowerButton
+//!  deleted: stopped ▸ RemoveTap ▸ RemoveInstance ▸ (disks released) ▸ Release
+//! ```
+
+mod apply;
+mod hardware;
+mod observe;
+mod plan;
+mod seed;
+mod status;
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use berth_api::{Binding, Conditions, Readiness, StopMode, VM, VMStatus};
+use berth_host::{LaunchRequest, ProcessFacts, TapConfig};
+use berth_qemu::block::ObservedDisk;
+use berth_qemu::machine::DiskSpec;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+pub(crate) use observe::Observed;
+
+use crate::admission::Offer;
+use crate::context::Context;
+use crate::converge::{Plan, Reconciler, converge};
+use crate::departed;
+use crate::error::Error;
+use crate::index::instance_of;
+use crate::journal::Journal;
+use crate::lease_watcher::PendingLease;
+use crate::machine::MachineState;
+use crate::queue::{ObjectName, Requeue};
+
+/// A step of a VM's plan.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Reserves what the VM takes of this host, so that no other VM is admitted to it.
+    ReserveCapacity(Box<Offer>),
+    /// Connects to the machine's monitor. A failure is no error of the step: the next observation shows it.
+    Connect(ProcessFacts),
+    /// Forgets a machine that has no process.
+    ForgetMachine,
+    /// Watches for the guest's first DHCP lease on exactly these interfaces.
+    WatchLeases(Vec<PendingLease>),
+    /// Writes the journal, so that even after a crash later steps can be distinguished from earlier ones.
+    WriteJournal(Box<Journal>),
+    /// Applies the bridges and leases that this VM needs.
+    EnsureNetworks,
+    MakeTap(TapConfig),
+    Launch(Box<LaunchRequest>),
+    /// Lets the guest run.
+    Start,
+    Plug {
+        disk: Box<DiskSpec>,
+    },
+    Unplug {
+        volume: String,
+    },
+    PressPowerButton,
+    AskGuestToShutDown,
+    /// Ends QEMU, through its monitor if that answers.
+    EndProcess,
+    RemoveTap(String),
+    RemoveInstance,
+    /// Removes this host's finalizer.
+    Release,
+}
+
+#[derive(Debug)]
+pub(crate) struct VmReconciler;
+
+#[async_trait]
+impl Reconciler for VmReconciler {
+    type Object = VM;
+    type Status = VMStatus;
+    type Observed = Observed;
+    type Step = Step;
+
+    async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
+        observe::observe(ctx, vm).await
+    }
+
+    fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
+        plan::plan(vm, observed)
+    }
+
+    async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Error> {
+        apply::apply(ctx, vm, step).await
+    }
+
+    fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
+        status::status(vm, observed, readiness, now)
+    }
+
+    fn binding(vm: &VM) -> Option<&Binding> {
+        vm.status.as_ref()?.binding.as_ref()
+    }
+
+    fn conditions(status: &VMStatus) -> &Conditions {
+        &status.conditions
+    }
+}
+
+/// Returns the disks QEMU has that neither the VM nor an attachment names. The boot disk stays until the machine is
+/// off.
+fn surplus<'a>(machine: &'a MachineState, observed: &Observed) -> Vec<&'a ObservedDisk> {
+    let boot = observed.journal.run.as_ref().map(|run| run.boot_volume.as_str());
+    let wanted = |id: &str| {
+        Some(id) == boot
+            || observed.disks.iter().any(|d| d.volume_id.as_deref() == Some(id))
+            || observed.attachments.contains_key(id)
+    };
+    machine.disks.iter().filter(|disk| !wanted(&disk.id)).collect()
+}
+
+/// Reconciles the VM of this name, and those of the same name that were deleted without their finalizer.
+pub(crate) async fn reconcile(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
+    let departed = reconcile_departed(ctx, name).await?;
+    let found = ctx.index.read().vms.get(name);
+    match found {
+        Some(vm) => Ok(departed.sooner(converge::<VmReconciler>(ctx, &vm).await?)),
+        None => Ok(departed),
+    }
+}
+
+/// Brings down the departed VMs of this name.
+async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
+    let found = ctx.index.read().departed_vms.named(name);
+    let mut again = Requeue::OnChange;
+    for vm in found {
+        let here = match ctx.system.read_journal(instance_of(&vm).unwrap_or_default()).await? {
+            Some(journal) => Journal::parse(journal).is_ok_and(|j| Some(&j.uid) == vm.metadata.uid.as_ref()),
+            None => false,
+        };
+        if !here || departed::exists(ctx, vm.as_ref()).await? {
+            ctx.index.read().departed_vms.forget(&vm);
+            continue;
+        }
+        tracing::warn!(vm = %name, uid = vm.uid(), "deleted without its finalizer: its guest is stopped");
+        let mut vm = departed::with_finalizer(ctx, vm.as_ref());
+        // Its addresses are free from the moment its object is gone and may already belong to another guest, so it gets
+        // no grace period. A guest that ran on without its taps would keep its disks for as long.
+        vm.spec.stop.mode = StopMode::Hard;
+        again = again.sooner(converge::<VmReconciler>(ctx, &vm).await?);
+    }
+    Ok(again)
+}
+
+/// Returns the leases that a guest takes once it runs, on interfaces that have a bridge here. `since`: the start of its
+/// machine, or a time shortly before it.
+fn pending_leases(vm: &VM, bridges: &BTreeMap<String, String>, since: Timestamp) -> Vec<PendingLease> {
+    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let pending = interfaces.iter().filter_map(|interface| {
+        Some(PendingLease {
+            bridge: bridges.get(&interface.network)?.clone(),
+            mac: interface.mac_address.clone(),
+            since,
+        })
+    });
+    pending.collect()
+}

@@ -1,0 +1,162 @@
+//! Applies the steps of a VM's plan.
+
+use std::time::Duration;
+
+use berth_api::VM;
+use berth_host::LaunchRequest;
+use berth_qemu::machine::MachineSpec;
+use kube::ResourceExt;
+
+use super::{Step, observe::User};
+use crate::context::Context;
+use crate::converge::release;
+use crate::error::Error;
+use crate::index::{instance_of, volume_of};
+use crate::journal::Journal;
+use crate::kinds::network;
+use crate::machine::{Machine, MachineError};
+use crate::plugging::unplug;
+use crate::queue::{Key, ObjectName};
+
+/// How long a QEMU that was asked to quit may take before it is killed.
+const QUIT_WAIT: Duration = Duration::from_secs(5);
+
+pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Error> {
+    let instance = instance_of(vm).unwrap_or_default();
+    let machine = || ctx.machines.get(instance).ok_or(Error::from(MachineError::Gone));
+    match step {
+        Step::ReserveCapacity(offer) => ctx.reservations.reserve(&ctx.index.read(), vm, offer),
+        Step::Connect(process) => {
+            let (uid, key) = (vm.metadata.uid.as_deref(), key_of(vm));
+            // A machine that does not answer is an observation, and not an error: it can still be ended.
+            let _ = ctx.machines.connect(instance, uid, Some(key), process).await;
+        }
+        Step::ForgetMachine => ctx.machines.forget(instance),
+        Step::WatchLeases(leases) => {
+            let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+            ctx.lease_watcher.watch(&name, leases.clone());
+        }
+        Step::WriteJournal(journal) => {
+            ctx.system.write_journal(instance, &journal.to_value()).await?;
+            let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+            ctx.networks.ports.record(instance, journal, given);
+        }
+        Step::EnsureNetworks => {
+            network::ensure(ctx).await?;
+            // Checked after the networks were observed: a tap never joins another network's bridge.
+            if let Some(why) = network::why_not(ctx, &ctx.index.read(), vm) {
+                return Err(Error::NetworkRefused { why });
+            }
+        }
+        Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
+        Step::Launch(request) => launch(ctx, vm, request).await?,
+        Step::Start => open(ctx, vm, instance).await?.start().await?,
+        Step::Plug { disk } => {
+            take(ctx, vm, instance, &disk.id)?;
+            let machine = machine()?;
+            let lent = ctx.system.grant_disk(instance, disk).await?;
+            machine.plug(lent).await?;
+        }
+        Step::Unplug { volume } => {
+            unplug(ctx, instance, volume).await?;
+            wake_disks(ctx, vm);
+        }
+        Step::PressPowerButton => machine()?.press_power_button().await?,
+        Step::AskGuestToShutDown => {
+            let machine = machine()?;
+            if !machine.ask_guest_to_shut_down().await {
+                machine.press_power_button().await?;
+            }
+        }
+        Step::EndProcess => end_process(ctx, instance).await?,
+        Step::RemoveTap(tap) => ctx.system.remove_tap(tap).await?,
+        Step::RemoveInstance => {
+            ctx.system.remove_instance(instance).await?;
+            ctx.machines.forget(instance);
+            wake_disks(ctx, vm);
+        }
+        Step::Release => release(ctx, vm).await?,
+    }
+    Ok(())
+}
+
+async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), Error> {
+    let MachineSpec { instance, disks, .. } = &request.machine;
+    for disk in disks {
+        take(ctx, vm, instance, &disk.id)?;
+    }
+    let process = ctx.system.launch(request).await?;
+    tracing::info!(pid = process.identity.pid, instance, "launched");
+    // Recorded before the guest may run. An unreadable journal is left to the next observation.
+    if let Some(Ok(journal)) = ctx.system.read_journal(instance).await?.map(Journal::parse) {
+        let updated = journal.with_process(&process).to_value();
+        ctx.system.write_journal(instance, &updated).await?;
+    }
+    Ok(())
+}
+
+/// Returns the machine of a running instance, connecting to it if needed.
+async fn open(ctx: &Context, vm: &VM, instance: &str) -> Result<Machine, Error> {
+    if let Some(machine) = ctx.machines.get(instance) {
+        return Ok(machine);
+    }
+    let process = ctx.system.process(instance).await?.ok_or(MachineError::Gone)?;
+    Ok(ctx.machines.connect(instance, vm.metadata.uid.as_deref(), Some(key_of(vm)), &process).await?)
+}
+
+fn key_of(vm: &VM) -> Key {
+    Key::Vm(ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any()))
+}
+
+/// Reserves a volume for this VM's machine if the control plane still lists this VM as its user.
+fn take(ctx: &Context, vm: &VM, instance: &str, volume: &str) -> Result<(), Error> {
+    ctx.machines.reserve(instance, &vm.uid().unwrap_or_default(), volume)?;
+    if user_of(ctx, vm, volume) == User::ThisVm {
+        return Ok(());
+    }
+    ctx.machines.unreserve(instance, volume);
+    Err(Error::Conflict)
+}
+
+fn user_of(ctx: &Context, vm: &VM, volume: &str) -> User {
+    let tables = ctx.index.read();
+    let disk = tables.disks.all().map(|(_, disk)| disk).find(|disk| volume_of(disk) == Some(volume));
+    match disk.and_then(|d| d.status.as_ref()?.used_by.first().cloned()) {
+        None => User::None,
+        Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
+            User::ThisVm
+        }
+        Some(user) => User::Other(user.vm),
+    }
+}
+
+async fn end_process(ctx: &Context, instance: &str) -> Result<(), Error> {
+    let Some(process) = ctx.system.process(instance).await? else { return Ok(()) };
+    let quit = match ctx.machines.get(instance) {
+        Some(machine) => tokio::time::timeout(QUIT_WAIT, machine.quit()).await.is_ok_and(|done| done.is_ok()),
+        None => false,
+    };
+    if quit {
+        // QEMU may finish its last flushes before it is killed.
+        let _ = tokio::time::timeout(QUIT_WAIT, ctx.system.exited(&process.identity)).await;
+    }
+    ctx.system.kill(instance, QUIT_WAIT).await?;
+    Ok(())
+}
+
+/// Enqueues the disks this VM uses: they may be free now.
+fn wake_disks(ctx: &Context, vm: &VM) {
+    let namespace = vm.namespace().unwrap_or_default();
+    let keys: Vec<Key> = {
+        let tables = ctx.index.read();
+        let uses = |disk: &berth_api::Disk| {
+            let users = disk.status.iter().flat_map(|s| &s.used_by);
+            users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
+        };
+        let mine = tables.disks.all().filter(|(name, disk)| name.namespace == namespace && uses(disk));
+        mine.map(|(name, _)| Key::Disk(ObjectName::new(name.namespace.clone(), name.name.clone()))).collect()
+    };
+    for key in keys {
+        ctx.queue.add(key);
+    }
+}

@@ -1,0 +1,485 @@
+//! Observation of a VM.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use berth_api::condition::{find, is_true};
+use berth_api::{ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, VM, VMClass};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt};
+
+use super::hardware::is_synced;
+use super::pending_leases;
+use super::seed::Bootstrap;
+use crate::admission::{Admission, Offer, admitted_before};
+use crate::context::Context;
+use crate::definitions::VersionSkew;
+use crate::error::Error;
+use crate::index::{Tables, instance_of, mtu_of, volume_of};
+use crate::journal::{Journal, Owner};
+use crate::kinds::network;
+use crate::lease_watcher::PendingLease;
+use crate::machine::{Connection, GuestFacts, Machine, MachineState};
+use crate::networking::{public_address, tap_prefix};
+use crate::queue::ObjectName;
+use berth_host::{HostFacts, ProcessFacts, VolumeFacts};
+
+/// Everything a plan for a VM is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(crate) now: Timestamp,
+    pub(crate) instance: String,
+    /// Whether the VM may run here.
+    pub(crate) admission: Admission,
+    /// A new journal, not written yet, if the instance has none.
+    pub(crate) journal: Journal,
+    pub(crate) journal_written: bool,
+    /// Why the existing journal cannot be used.
+    pub(crate) journal_problem: Option<String>,
+    pub(crate) process: Option<ProcessFacts>,
+    /// None also while QEMU's monitor does not answer.
+    pub(crate) machine: Option<MachineState>,
+    pub(crate) unreachable: Option<String>,
+    /// Whether the agent has no connection to the process and has not just tried to open one.
+    pub(crate) connection_due: bool,
+    /// Whether a machine is still recorded for the instance, although it has no process.
+    pub(crate) machine_known: bool,
+    /// The leases to watch for, if other ones are watched for now.
+    pub(crate) lease_watch: Option<Vec<PendingLease>>,
+    pub(crate) guest: GuestFacts,
+    pub(crate) lease_taken: bool,
+    pub(crate) class: Option<Arc<VMClass>>,
+    /// In the order of the spec.
+    pub(crate) disks: Vec<DeclaredDisk>,
+    /// Disks to be plugged by attachments: volume → (disk, attachment).
+    pub(crate) attachments: BTreeMap<String, (String, String)>,
+    /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
+    pub(crate) mounts: BTreeMap<String, Vec<String>>,
+    pub(crate) missing_networks: Vec<String>,
+    /// Why one of its interfaces cannot be on its network here, for people.
+    pub(crate) refused_network: Option<String>,
+    /// The bridge of each of its networks.
+    pub(crate) bridges: BTreeMap<String, String>,
+    pub(crate) mtus: BTreeMap<String, u16>,
+    pub(crate) public: Vec<DeclaredAddress>,
+    /// Only observed when the VM is to be started.
+    pub(crate) bootstrap: Bootstrap,
+    pub(crate) host: Option<HostFacts>,
+    /// CPUs and bytes of guest memory this host could give the VM if it were alone here; only observed for a start, and
+    /// while the VM runs with a size other than its class's.
+    pub(crate) offered: Option<(i64, u64)>,
+    /// Bytes of guest memory this host can still give, minus what its running VMs have; only observed for a start.
+    pub(crate) free_memory: Option<u64>,
+    /// Taps of this instance; only observed while it has no QEMU and is not to be started.
+    pub(crate) taps: Vec<String>,
+    /// Whether a Disk still lists this VM as its user.
+    pub(crate) still_user: bool,
+    /// Whether this host is being drained.
+    pub(crate) draining: bool,
+    /// Why the VM's placement would not choose this host, if it would not.
+    pub(crate) misplaced: Option<String>,
+}
+
+/// A disk listed in the spec.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeclaredDisk {
+    pub(crate) name: String,
+    pub(crate) boot: bool,
+    pub(crate) volume: Option<VolumeFacts>,
+    pub(crate) volume_id: Option<String>,
+    pub(crate) serial: String,
+    pub(crate) user: User,
+    /// The Disk's own message when it is not ready.
+    pub(crate) problem: Option<String>,
+    /// Whether the control plane knows that its file exists, so that it never gets another one.
+    pub(crate) reported: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    None,
+    ThisVm,
+    Other(String),
+}
+
+/// A public address named by an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeclaredAddress {
+    pub(crate) interface: String,
+    pub(crate) name: String,
+    /// Set once allocated and given to this VM.
+    pub(crate) address: Option<Ipv4Addr>,
+    pub(crate) mode: IPPoolMode,
+    pub(crate) forwarded: bool,
+    /// Why it cannot be forwarded here, for people.
+    pub(crate) refused: Option<String>,
+}
+
+pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
+    let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+    let instance = instance_of(vm).unwrap_or_default().to_owned();
+    let written = ctx.system.read_journal(&instance).await?;
+    let journal_written = written.is_some();
+    let (journal, journal_problem) = match written.map(Journal::parse) {
+        None => (Journal::new(vm), None),
+        Some(Ok(journal)) => (journal, None),
+        Some(Err(error)) => (Journal::new(vm), Some(error.chain())),
+    };
+    // An instance without a journal was not started here, and a launch checks for a running process itself. Only a plan
+    // that releases what a process would hold needs to know beforehand.
+    let process = match journal_written || !should_run(vm) {
+        true => ctx.system.process(&instance).await?,
+        false => None,
+    };
+    let admission = match &process {
+        Some(_) => Admission::Recorded,
+        // An instance with a journal here was admitted: only its status can have been lost.
+        None if journal_written && !journal.uid.is_empty() && journal.owner(vm) != Owner::Other => {
+            admitted_before(vm)
+        }
+        None => admission(ctx, vm).await?,
+    };
+    let mut observed = Observed {
+        now: ctx.now(),
+        admission,
+        journal_written,
+        journal_problem,
+        journal,
+        process: process.clone(),
+        guest: GuestFacts::default(),
+        lease_taken: false,
+        disks: disks(ctx, vm, &name).await?,
+        mounts: BTreeMap::new(),
+        bootstrap: Bootstrap::NotObserved,
+        host: None,
+        offered: None,
+        free_memory: None,
+        taps: Vec::new(),
+        instance,
+        ..from_index(ctx, vm, &name)
+    };
+    match &process {
+        // Another VM's machine is not observed for this VM.
+        Some(_) if observed.journal.owner(vm) == Owner::Other => {}
+        Some(process) => observe_running(ctx, vm, &name, process, &mut observed).await?,
+        None => observe_absent(ctx, vm, &name, &mut observed).await?,
+    }
+    Ok(observed)
+}
+
+/// Whether the VM is to run.
+fn should_run(vm: &VM) -> bool {
+    vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none()
+}
+
+/// Returns why a VM's placement, as declared now, would not choose its host.
+pub(super) fn misplaced(vm: &VM, host: &Host) -> Option<String> {
+    let placement = vm.spec.placement.as_ref()?;
+    let name = host.name_any();
+    let stays = "a placed VM does not move, also not when it is restarted: make another one";
+    if let Some(wanted) = placement.host.as_ref().filter(|wanted| **wanted != name) {
+        return Some(format!("placement.host is {wanted} and the VM is on {name}; {stays}"));
+    }
+    let lacks = |(label, value): &(&String, &String)| host.labels().get(*label) != Some(*value);
+    let (label, value) = placement.host_selector.iter().find(lacks)?;
+    Some(format!("placement.hostSelector asks for {label}={value}, which host {name} does not have; {stays}"))
+}
+
+/// Fills in what the control plane knows and leaves the rest empty.
+fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
+    let tables = ctx.index.read();
+    let interfaces = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let mut missing_networks = Vec::new();
+    let mut mtus = BTreeMap::new();
+    let mut bridges = BTreeMap::new();
+    for interface in interfaces {
+        if let Some(bridge) = ctx.networks.bridge_of(&tables, &interface.network) {
+            bridges.insert(interface.network.clone(), bridge);
+        }
+        let network = interface
+            .network
+            .split_once('/')
+            .and_then(|(namespace, network)| tables.networks.get(&ObjectName::new(namespace, network)));
+        match network {
+            Some(network) => {
+                mtus.insert(interface.network.clone(), mtu_of(&network));
+            }
+            None => missing_networks.push(interface.network.clone()),
+        }
+    }
+    let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
+    Observed {
+        now: Timestamp::UNIX_EPOCH,
+        instance: String::new(),
+        admission: Admission::Unknown,
+        journal: Journal::new(vm),
+        journal_written: false,
+        journal_problem: None,
+        process: None,
+        machine: None,
+        unreachable: None,
+        connection_due: false,
+        machine_known: false,
+        lease_watch: None,
+        guest: GuestFacts::default(),
+        lease_taken: false,
+        class: tables.classes.find(&name.namespace, vm.spec.class.as_str()),
+        disks: Vec::new(),
+        attachments: attachments(&tables, name),
+        mounts: BTreeMap::new(),
+        missing_networks,
+        refused_network: network::why_not(ctx, &tables, vm),
+        bridges,
+        mtus,
+        public: public(ctx, &tables, vm, name),
+        bootstrap: Bootstrap::NotObserved,
+        host: None,
+        offered: None,
+        free_memory: None,
+        taps: Vec::new(),
+        draining: host.as_ref().is_some_and(|h| h.spec.draining),
+        misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
+        still_user: tables.disks.all().any(|(disk_name, disk)| {
+            let users = disk.status.iter().flat_map(|s| &s.used_by);
+            disk_name.namespace == name.namespace
+                && users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
+        }),
+    }
+}
+
+fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {
+    let volume = |disk: &str| {
+        let disk = tables.disks.get(&name.beside(disk))?;
+        volume_of(&disk).map(str::to_owned)
+    };
+    tables
+        .attachments_of(name)
+        .filter_map(|a| Some((volume(a.spec.disk.as_str())?, (a.spec.disk.to_string(), a.name_any()))))
+        .collect()
+}
+
+fn public(ctx: &Context, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<DeclaredAddress> {
+    let private = |interface: &str| {
+        let status = vm.status.as_ref()?;
+        status.interfaces.iter().find(|i| i.name == interface)?.address.parse::<Ipv4Addr>().ok()
+    };
+    let named = vm.spec.network_interfaces.iter().filter_map(|n| Some((n, n.public_ip.as_ref()?)));
+    named
+        .map(|(interface, public_ip)| {
+            let interface = interface.name.as_str();
+            let (address, mode) = public_address(tables, name, vm, interface).unzip();
+            let forwarded = match (address, private(interface)) {
+                (Some(public), Some(private)) => ctx.networks.has_forward(public, private),
+                _ => false,
+            };
+            let name = public_ip.to_string();
+            let refused = address.and_then(|a| ctx.networks.refused(a)).map(|refused| refused.text);
+            let mode = mode.unwrap_or_default();
+            DeclaredAddress { interface: interface.to_owned(), name, address, mode, forwarded, refused }
+        })
+        .collect()
+}
+
+async fn disks(ctx: &Context, vm: &VM, name: &ObjectName) -> Result<Vec<DeclaredDisk>, Error> {
+    let mut seen = Vec::new();
+    for wanted in &vm.spec.disks {
+        let disk = ctx.index.read().disks.get(&name.beside(wanted.name.as_str()));
+        let status = disk.as_ref().and_then(|d| d.status.clone()).unwrap_or_default();
+        let volume = match (&disk, &status.volume_id) {
+            (Some(disk), Some(id)) => ctx.system.volume(disk.spec.pool.as_str(), id).await?,
+            _ => None,
+        };
+        let user = match status.used_by.first() {
+            None => User::None,
+            Some(user) if Some(&user.vm_uid) == vm.metadata.uid.as_ref() && user.attachment.is_none() => {
+                User::ThisVm
+            }
+            Some(user) => User::Other(user.vm.clone()),
+        };
+        let ready = find(&status.conditions, "Ready").filter(|c| c.status != "True");
+        let stalled = is_true(&status.conditions, ConditionType::Stalled);
+        let problem = ready.filter(|_| stalled || volume.is_none()).map(|c| match c.message.as_str() {
+            "" => c.reason.clone(),
+            message => format!("{}: {message}", c.reason),
+        });
+        seen.push(DeclaredDisk {
+            name: wanted.name.to_string(),
+            boot: wanted.boot,
+            volume,
+            reported: status.size.is_some(),
+            volume_id: status.volume_id,
+            serial: status.serial.unwrap_or_default(),
+            user,
+            problem,
+        });
+    }
+    Ok(seen)
+}
+
+async fn observe_running(
+    ctx: &Context,
+    vm: &VM,
+    name: &ObjectName,
+    process: &ProcessFacts,
+    observed: &mut Observed,
+) -> Result<(), Error> {
+    let uid = vm.metadata.uid.as_deref();
+    // A machine that does not answer may be ending, or may hang: an observation like any other.
+    match ctx.machines.connection(&observed.instance, uid, &process.identity) {
+        Connection::Due => observed.connection_due = true,
+        Connection::Failed(why) => observed.unreachable = Some(why),
+        Connection::Open(machine) => match machine.state().await {
+            Ok(state) => {
+                observed.guest = machine.guest();
+                observed.mounts = mounts(&machine, &state, observed).await;
+                observed.machine = Some(state);
+            }
+            Err(error) => observed.unreachable = Some(Error::from(error).chain()),
+        },
+    }
+    let synced = match (&observed.journal.run, &observed.class) {
+        (Some(run), Some(class)) => is_synced(run, vm, class),
+        _ => true,
+    };
+    if !synced {
+        observed.offered = Some(offered(ctx, &ctx.system.facts().await?));
+    }
+    let mut pending = Vec::new();
+    if !observed.guest.agent {
+        pending = pending_leases(vm, &observed.bridges, process.started_at);
+        observed.lease_taken = lease_taken(ctx, &pending).await?;
+    }
+    let is_young = pending.iter().any(|lease| lease.is_young(observed.now));
+    if observed.lease_taken || !is_young {
+        pending.clear();
+    }
+    observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &pending)).then_some(pending);
+    Ok(())
+}
+
+/// Queries mount points; only of disks that are to be unplugged.
+async fn mounts(
+    machine: &Machine,
+    state: &MachineState,
+    observed: &Observed,
+) -> BTreeMap<String, Vec<String>> {
+    let mut mounts = BTreeMap::new();
+    for disk in super::surplus(state, observed) {
+        if let Some(points) = machine.mounts(&disk.serial, disk.target).await {
+            mounts.insert(disk.id.clone(), points);
+        }
+    }
+    mounts
+}
+
+async fn lease_taken(ctx: &Context, interfaces: &[PendingLease]) -> Result<bool, Error> {
+    for interface in interfaces {
+        let leases = ctx.system.leases_taken(&interface.bridge).await?;
+        if leases.iter().any(|lease| interface.is_found(lease)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn observe_absent(
+    ctx: &Context,
+    vm: &VM,
+    name: &ObjectName,
+    observed: &mut Observed,
+) -> Result<(), Error> {
+    observed.machine_known = ctx.machines.is_known(&observed.instance);
+    observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &[])).then(Vec::new);
+    if !should_run(vm) || observed.draining {
+        let prefix = tap_prefix(&observed.instance);
+        let taps = ctx.system.taps().await?;
+        observed.taps = taps.into_iter().map(|tap| tap.name).filter(|tap| tap.starts_with(&prefix)).collect();
+    }
+    if should_run(vm) {
+        let host = ctx.facts().await?;
+        observed.free_memory = Some(free_memory(ctx, vm, &host));
+        observed.offered = Some(offered(ctx, &host));
+        observed.host = Some(host);
+        observed.bootstrap = bootstrap(ctx, vm).await?;
+    }
+    Ok(())
+}
+
+fn offered(ctx: &Context, host: &HostFacts) -> (i64, u64) {
+    let cpus = i64::from(host.cpus) * i64::from(ctx.config.cpu_overcommit.max(1));
+    let memory = ctx.config.offered_memory(host.memory_bytes);
+    (cpus, memory.saturating_sub(host.overhead_bytes))
+}
+
+/// Returns the memory left for a VM; what the other running VMs have is read from their status.
+fn free_memory(ctx: &Context, vm: &VM, host: &HostFacts) -> u64 {
+    let tables = ctx.index.read();
+    let running = tables.vms.all().map(|(_, other)| other).filter(|other| {
+        let runs = other.status.as_ref().is_some_and(|s| s.process.is_some());
+        runs && other.metadata.uid != vm.metadata.uid
+    });
+    let taken = running.map(|other| {
+        let hardware = other.status.as_ref().and_then(|s| s.hardware.as_ref());
+        let memory = hardware.and_then(|h| Quantity(h.memory.clone()).bytes().ok());
+        memory.unwrap_or(0).saturating_add(host.overhead_bytes)
+    });
+    offered(ctx, host).1.saturating_sub(taken.sum())
+}
+
+/// Decides whether a VM that has nothing on this host may run here.
+async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
+    let status = vm.status.clone().unwrap_or_default();
+    if status.is_admitted() || vm.metadata.deletion_timestamp.is_some() {
+        return Ok(Admission::Recorded);
+    }
+    if let Some(refusal) = status.refused() {
+        return Ok(Admission::Refused(refusal.message.clone()));
+    }
+    if in_recovery(ctx).await? {
+        return Ok(Admission::Unknown);
+    }
+    let facts = ctx.facts().await?;
+    let skew = ctx.definitions.version_skew();
+    let overcommit = i64::from(ctx.config.cpu_overcommit.max(1));
+    let offer = Offer {
+        host: ctx.host().to_owned(),
+        capacity: (i64::from(facts.cpus) * overcommit, ctx.config.offered_memory(facts.memory_bytes)),
+        overhead: facts.overhead_bytes,
+        group: group(ctx, vm).await?,
+        has_claims: !matches!(skew, VersionSkew::Older(_)),
+        outdated: matches!(skew, VersionSkew::Newer(_)),
+    };
+    Ok(ctx.reservations.judge(&ctx.index.read(), vm, offer))
+}
+
+/// Whether this host is in a recovery: a VM bound here may run elsewhere under a later binding that the control plane
+/// has lost. Read each time, as a table may be older than the binding.
+async fn in_recovery(ctx: &Context) -> Result<bool, Error> {
+    let hosts: Api<Host> = Api::all(ctx.client.clone());
+    let host = hosts.get_opt(ctx.host()).await.map_err(Error::api("read the Host"))?;
+    Ok(host.is_some_and(|host| host.spec.recovery.is_some()))
+}
+
+/// Reads the VM's required placement group: a table's copy may be older than the binding.
+async fn group(ctx: &Context, vm: &VM) -> Result<Option<PlacementGroup>, Error> {
+    let Some(name) = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref()) else { return Ok(None) };
+    let groups: Api<PlacementGroup> =
+        Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let found = groups.get_opt(name.as_str()).await.map_err(Error::api("read the PlacementGroup"))?;
+    Ok(found.filter(|group| group.spec.enforcement == Enforcement::Required))
+}
+
+async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {
+    let Some(name) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else {
+        return Ok(Bootstrap::inline(vm));
+    };
+    let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let found = match secrets.get_opt(&name).await {
+        // The controllers grant this host access to the Secret once the VM is bound here.
+        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Bootstrap::Missing(name)),
+        other => other.map_err(Error::api("read the bootstrap Secret"))?,
+    };
+    Ok(found.map_or(Bootstrap::Missing(name), |secret| Bootstrap::secret(&secret)))
+}

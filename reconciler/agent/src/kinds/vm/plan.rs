@@ -1,0 +1,261 @@
+//! Plan for a VM. Pure: decided from the object, the journal and the observation.
+
+mod running;
+mod start;
+mod stop;
+#[cfg(test)]
+mod tests;
+
+use berth_api::{Power, Readiness, Reason, VM};
+
+use super::{Observed, Step};
+use crate::admission::Admission;
+use crate::converge::Plan;
+use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
+use crate::machine::has_ended;
+
+pub(super) use start::{too_large, unsynced_interfaces};
+
+pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let mut plan = decide(vm, observed);
+    plan.steps.splice(0..0, bookkeeping(observed));
+    plan
+}
+
+/// Steps that bring what the agent keeps in memory up to date, whatever is decided about the VM.
+fn bookkeeping(observed: &Observed) -> Vec<Step> {
+    let forget = observed.machine_known.then_some(Step::ForgetMachine);
+    let watch = observed.lease_watch.clone().map(Step::WatchLeases);
+    forget.into_iter().chain(watch).collect()
+}
+
+fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {
+    if observed.instance.is_empty() {
+        return Plan::without_steps(Readiness::Reconciling(
+            Reason::Bound,
+            "bound without an instance identity".into(),
+        ));
+    }
+    if let Some(problem) = &observed.journal_problem {
+        // It is not known what was requested of this machine, so any step might be wrong.
+        return Plan::without_steps(Readiness::Stalled(Reason::NotSupported, problem.clone()));
+    }
+    if epoch_of(vm) < observed.journal.epoch {
+        let text = "a newer binding of this VM was worked on here: this one is void";
+        return Plan::without_steps(Readiness::Reconciling(Reason::Bound, text.into()));
+    }
+    match observed.journal.owner(vm) {
+        Owner::ThisVm => {}
+        Owner::Former => return Plan::steps(vec![write_journal(taken_over(vm, observed))], taking_over()),
+        Owner::Other => {
+            let text = format!(
+                "instance {} was made for another VM of this name, with the uid {}: it is left alone",
+                observed.instance, observed.journal.uid
+            );
+            return Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text));
+        }
+    }
+    if let Some(process) = &observed.process {
+        if observed.connection_due {
+            let text = "connecting to QEMU".to_owned();
+            let connect = vec![Step::Connect(process.clone())];
+            return Plan::steps(connect, Readiness::Reconciling(Reason::Retrying, text));
+        }
+        return present(vm, observed);
+    }
+    match &observed.admission {
+        Admission::Recorded => absent(vm, observed),
+        // Nothing is created for the VM before the control plane knows that it was admitted.
+        Admission::Granted | Admission::Unknown => Plan { steps: Vec::new(), ..absent(vm, observed) },
+        Admission::Fits(offer) => {
+            Plan { steps: vec![Step::ReserveCapacity(offer.clone())], ..absent(vm, observed) }
+        }
+        Admission::Refused(why) => Plan::without_steps(Readiness::Reconciling(
+            Reason::Refused,
+            format!("its host refused it: {why}"),
+        )),
+    }
+}
+
+pub(super) fn write_journal(journal: Journal) -> Step {
+    Step::WriteJournal(Box::new(journal))
+}
+
+fn deleting(vm: &VM) -> bool {
+    vm.metadata.deletion_timestamp.is_some()
+}
+
+/// Returns why this VM's machine must stop, if it must.
+fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<StopReason> {
+    if deleting(vm) {
+        return Some(StopReason::Delete);
+    }
+    if vm.spec.power == Power::Stopped || draining {
+        return Some(StopReason::PowerOff);
+    }
+    run.is_some_and(|run| run.token != vm.spec.restart_token).then_some(StopReason::Restart)
+}
+
+/// Returns the journal with the VM's current uid, for an instance recorded under the uid it had before. From here on
+/// the instance belongs to the current uid, whatever happens to the former one.
+fn taken_over(vm: &VM, observed: &Observed) -> Journal {
+    let uid = vm.metadata.uid.clone().unwrap_or_default();
+    Journal { uid, epoch: epoch_of(vm), ..observed.journal.clone() }
+}
+
+fn taking_over() -> Readiness {
+    Readiness::Reconciling(Reason::Bound, "taken over from the uid it had before".into())
+}
+
+/// Returns the journal with the public addresses the VM has now, if they have changed.
+fn with_public(observed: &Observed) -> Option<Journal> {
+    let seen = observed.public.iter().filter_map(|seen| {
+        let (interface, name) = (seen.interface.clone(), seen.name.clone());
+        Some(ForwardedAddress { interface, name, address: seen.address?, mode: seen.mode })
+    });
+    let public: Vec<ForwardedAddress> = seen.collect();
+    (public != observed.journal.public).then(|| Journal { public, ..observed.journal.clone() })
+}
+
+/// Plans for a VM with a QEMU.
+fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let journal = &observed.journal;
+    let starting = || Readiness::Reconciling(Reason::Starting, "being started".into());
+    if let Some(adopted) = adopted(vm, observed) {
+        return Plan::steps(vec![write_journal(adopted)], starting());
+    }
+    if !deleting(vm)
+        && let Some(updated) = with_public(observed)
+    {
+        return Plan::steps(vec![write_journal(updated)], starting());
+    }
+    let ended = observed.machine.as_ref().is_some_and(|machine| has_ended(&machine.run_state));
+    if ended {
+        return finish(observed);
+    }
+    let wanted = reason_to_stop(vm, journal.run.as_ref(), observed.draining);
+    match (&journal.stop, wanted) {
+        (None, None) => running::plan(vm, observed),
+        (None, Some(why)) => {
+            let stop = Stop { why, since: observed.now, asked: 0, cancelled: false };
+            let updated = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
+            Plan::steps(vec![write_journal(updated)], stop::stopping(why))
+        }
+        (Some(stop), Some(why)) if stop.why != why || stop.cancelled => {
+            // The reason changed during the stop. The time the guest has already been given counts, unless the stop was
+            // cancelled.
+            let fresh = Stop { why, since: observed.now, asked: 0, cancelled: false };
+            let stop = if stop.cancelled { fresh } else { Stop { why, ..stop.clone() } };
+            let updated = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
+            Plan::steps(vec![write_journal(updated)], stop::stopping(why))
+        }
+        (Some(stop), Some(_)) => stop::plan(vm, observed, stop),
+        (Some(stop), None) => cancelled(vm, observed, stop),
+    }
+}
+
+/// Returns the journal updated to the running process, after a crash between a launch and its record.
+fn adopted(vm: &VM, observed: &Observed) -> Option<Journal> {
+    let process = observed.process.as_ref()?;
+    let mut journal = observed.journal.clone();
+    let run = journal.run.get_or_insert_with(|| start::unknown_run(vm, observed));
+    if run.process.as_ref() == Some(&process.identity) {
+        return None;
+    }
+    journal.epoch = epoch_of(vm);
+    Some(journal.with_process(process))
+}
+
+/// Plans for a guest that has ended while its QEMU waits to be asked why.
+fn finish(observed: &Observed) -> Plan<Step> {
+    let journal = &observed.journal;
+    let readiness = Readiness::Reconciling(Reason::Stopping, "the guest has ended".into());
+    let known = journal.stop.is_some() || journal.run.as_ref().is_some_and(|run| run.ended.is_some());
+    if known {
+        return Plan::steps(vec![Step::EndProcess], readiness);
+    }
+    let updated = journal.clone().with_ending(ending(observed));
+    Plan::steps(vec![write_journal(updated), Step::EndProcess], readiness)
+}
+
+fn ending(observed: &Observed) -> Ended {
+    use berth_qemu::power::RunState;
+    let state = observed.machine.as_ref().map(|machine| &machine.run_state);
+    let reported = observed.machine.as_ref().and_then(|machine| machine.ending.as_ref());
+    let (orderly, how) = match (state, reported) {
+        (Some(RunState::GuestPanicked), _) => (false, "the guest's kernel panicked".to_owned()),
+        (Some(RunState::InternalError), _) => (false, "QEMU reports an internal error".to_owned()),
+        (_, Some(reported)) if reported.by_guest && reported.reason != "guest-panic" => {
+            (true, "the guest switched itself off".to_owned())
+        }
+        (_, Some(reported)) => (false, format!("QEMU was ended ({})", reported.reason)),
+        // The driver was not connected to receive the event; a guest that powers itself off leads to this paused state.
+        (_, None) => (true, "the guest switched itself off".to_owned()),
+    };
+    Ended { at: observed.now, orderly, how }
+}
+
+/// Plans for a stop that is no longer wanted: a guest that received the request may still end until its grace period is
+/// over.
+fn cancelled(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
+    let journal = &observed.journal;
+    if !stop.cancelled {
+        let stop = Stop { cancelled: true, ..stop.clone() };
+        let updated = Journal { stop: Some(stop), ..journal.clone() };
+        return Plan::steps(
+            vec![write_journal(updated)],
+            Readiness::Reconciling(Reason::Starting, String::new()),
+        );
+    }
+    let left = stop::time_left(vm, observed, stop);
+    if left.is_zero() {
+        let updated = Journal { stop: None, ..journal.clone() };
+        return Plan::steps(
+            vec![write_journal(updated)],
+            Readiness::Reconciling(Reason::Starting, String::new()),
+        );
+    }
+    running::plan(vm, observed).requeue_after(left)
+}
+
+/// Plans for a VM without a QEMU.
+fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let journal = &observed.journal;
+    if journal.stop.is_some() {
+        let updated = Journal { deleting: deleting(vm), ..journal.clone().stopped() };
+        return Plan::steps(
+            vec![write_journal(updated)],
+            Readiness::Reconciling(Reason::Stopping, "stopped".into()),
+        );
+    }
+    if journal.has_process() {
+        return Plan::steps(
+            vec![write_journal(vanished(observed))],
+            Readiness::Reconciling(Reason::Stopping, "ended".into()),
+        );
+    }
+    if deleting(vm) {
+        return stop::remove(observed);
+    }
+    if vm.spec.power == Power::Stopped {
+        return stop::stopped(observed);
+    }
+    if observed.draining {
+        return stop::held(observed);
+    }
+    start::plan(vm, observed)
+}
+
+/// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.
+fn vanished(observed: &Observed) -> Journal {
+    let mut journal = observed.journal.clone();
+    let known = journal.run.as_ref().is_some_and(|run| run.ended.is_some());
+    if !known {
+        let how = "QEMU was gone without having been asked to end".to_owned();
+        journal = journal.with_ending(Ended { at: observed.now, orderly: false, how });
+    }
+    if let Some(run) = &mut journal.run {
+        run.process = None;
+    }
+    journal
+}

@@ -1,0 +1,134 @@
+//! Plan for a VM that runs as declared: its disks are plugged and unplugged to match the spec.
+
+use std::time::Duration;
+
+use berth_api::{Readiness, Reason, VM};
+use berth_qemu::power::RunState;
+use jiff::SignedDuration;
+
+use super::super::observe::User;
+use super::super::surplus;
+use super::start::since;
+use super::{Observed, Step};
+use crate::converge::Plan;
+use crate::machine::MachineState;
+use crate::plugging::disk_spec;
+
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How often a guest that was paused by an error of the host is resumed.
+const RESUME_EVERY: Duration = Duration::from_secs(10);
+/// How often a guest that has not been seen is looked for.
+const SEEK_EVERY: Duration = Duration::from_secs(30);
+/// How often a guest that does not release a disk is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let Some(machine) = &observed.machine else {
+        let text = format!(
+            "QEMU runs and its monitor does not answer: {}",
+            observed.unreachable.as_deref().unwrap_or("")
+        );
+        return Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN);
+    };
+    match &machine.run_state {
+        RunState::Running => disks(vm, observed, machine),
+        RunState::Prelaunch => {
+            Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
+        }
+        RunState::Paused => {
+            resume(observed, machine, Reason::Starting, "the machine was paused and is made to go on")
+        }
+        RunState::IoError => resume(
+            observed,
+            machine,
+            Reason::NoSpace,
+            "the machine is paused: the host cannot write its disk",
+        ),
+        other => {
+            let text = format!("QEMU is in state {other:?}");
+            Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN)
+        }
+    }
+}
+
+/// Resumes at once the first time, then at intervals: the cause of the pause may recur.
+fn resume(observed: &Observed, machine: &MachineState, reason: Reason, text: &str) -> Plan<Step> {
+    let every = SignedDuration::try_from(RESUME_EVERY).unwrap_or(SignedDuration::ZERO);
+    let due = machine.resumed_at.is_none_or(|at| since(at, observed.now) >= every);
+    let readiness = Readiness::Reconciling(reason, text.to_owned());
+    let plan = if due { Plan::steps(vec![Step::Start], readiness) } else { Plan::without_steps(readiness) };
+    plan.requeue_after(RESUME_EVERY)
+}
+
+fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
+    let mut steps = Vec::new();
+    let mut waiting = None;
+    for disk in observed.disks.iter().filter(|d| !d.boot) {
+        let plugged = |id: &String| machine.disks.iter().any(|d| d.id == *id);
+        if disk.volume_id.as_ref().is_some_and(plugged) {
+            continue;
+        }
+        match (&disk.volume, &disk.user) {
+            (Some(volume), User::ThisVm) => {
+                let spec = disk_spec(volume, &disk.serial, false, None);
+                steps.push(Step::Plug { disk: Box::new(spec) });
+            }
+            (_, User::Other(other)) => {
+                let text = format!("Disk {} is used by VM {other}", disk.name);
+                waiting.get_or_insert(Readiness::Stalled(Reason::DiskInUse, text));
+            }
+            _ => {
+                let why = disk.problem.as_deref().unwrap_or("is not ready yet");
+                let text = format!("Disk {}: {why}", disk.name);
+                waiting.get_or_insert(Readiness::Reconciling(Reason::WaitingForDisk, text));
+            }
+        }
+    }
+    let mut busy = false;
+    for disk in surplus(machine, observed) {
+        let why = match observed.mounts.get(&disk.id).map(Vec::as_slice) {
+            Some([]) => {
+                steps.push(Step::Unplug { volume: disk.id.clone() });
+                continue;
+            }
+            Some(mounted) => {
+                let at = mounted.join(", ");
+                let text = format!("the guest has disk {} mounted at {at}: unmount it there", disk.serial);
+                Readiness::Stalled(Reason::GuestBusy, text)
+            }
+            None => {
+                let text = format!(
+                    "no guest agent says what the guest has mounted of disk {}: run qemu-guest-agent there, or stop the VM",
+                    disk.serial
+                );
+                Readiness::Stalled(Reason::MountsUnknown, text)
+            }
+        };
+        busy = true;
+        waiting.get_or_insert(why);
+    }
+    if !steps.is_empty() {
+        let text = "disks are being plugged in or out".to_owned();
+        return Plan::steps(steps, Readiness::Reconciling(Reason::Attaching, text)).requeue_after(ASK_AGAIN);
+    }
+    let readiness = waiting.or_else(|| addresses(observed));
+    let readiness = readiness.unwrap_or_else(|| Readiness::Ready(Reason::Running, String::new()));
+    let plan = seek_guest(vm, observed, Plan::without_steps(readiness));
+    if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
+}
+
+fn addresses(observed: &Observed) -> Option<Readiness> {
+    let missing = observed.public.iter().find(|public| !public.forwarded)?;
+    let text = match &missing.refused {
+        Some(why) => format!("PublicIP {} cannot lead here: {why}", missing.name),
+        None => format!("PublicIP {} does not lead here yet", missing.name),
+    };
+    Some(Readiness::Reconciling(Reason::WaitingForPublicIP, text))
+}
+
+/// Looks again for a guest that has not been seen. Until then, the machine's driver reports a guest agent, and
+/// [`crate::lease_watcher`] a lease taken soon after the start.
+fn seek_guest(vm: &VM, observed: &Observed, plan: Plan<Step>) -> Plan<Step> {
+    let seen = observed.guest.agent || observed.lease_taken;
+    if seen || vm.spec.network_interfaces.is_empty() { plan } else { plan.requeue_after(SEEK_EVERY) }
+}

@@ -1,0 +1,373 @@
+//! Plan for the start of a VM: what it waits for, and how it is launched once everything exists.
+
+use std::time::Duration;
+
+use berth_api::{Firmware, Quantity, Readiness, Reason, RestartPolicy, VM, VMClass};
+use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
+use berth_qemu::hypervisor::Limits;
+use berth_qemu::machine::{Accelerator, DiskSpec, MachineSpec, NicSpec, Tap};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+
+use super::super::hardware::{class_memory, firmware_name};
+use super::super::observe::{DeclaredDisk, User};
+use super::super::pending_leases;
+use super::super::seed::{Bootstrap, digest, seed};
+use super::{Observed, Step, write_journal};
+use crate::converge::Plan;
+use crate::journal::{Journal, PinnedHardware, Run, epoch_of};
+use crate::networking::tap_of;
+use crate::plugging::disk_spec;
+
+/// Retry interval for dependencies that are not watched.
+const LOOK_FOR: Duration = Duration::from_secs(2);
+/// Retry interval while the host lacks something.
+const ASK_HOST: Duration = Duration::from_secs(30);
+/// Memory for QEMU's own peaks above its measured overhead, in bytes.
+const SLACK: u64 = 256 << 20;
+
+pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
+    let mut is_restart = false;
+    if let Some(run) = &observed.journal.run
+        && let Some(ended) = &run.ended
+        && run.token == vm.spec.restart_token
+    {
+        let allowed = match vm.spec.restart_policy {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => !ended.orderly,
+            RestartPolicy::Never => false,
+        };
+        if !allowed {
+            let text = format!(
+                "{}: restartPolicy leaves it off; change restartToken or power to start it",
+                ended.how
+            );
+            return Plan::without_steps(Readiness::Stalled(Reason::GuestEnded, text));
+        }
+        if let Some(wait) = back_off(observed) {
+            return backed_off(observed, &ended.how, wait);
+        }
+        is_restart = true;
+    }
+    match prepared(vm, observed) {
+        Err(blocked) => blocked,
+        Ok(prepared) => launch(vm, observed, &prepared, is_restart),
+    }
+}
+
+fn back_off(observed: &Observed) -> Option<Duration> {
+    let not_before = observed.journal.not_before?;
+    let left = Duration::try_from(not_before.duration_since(observed.now)).ok()?;
+    (!left.is_zero()).then_some(left)
+}
+
+fn backed_off(observed: &Observed, how: &str, wait: Duration) -> Plan<Step> {
+    // A time, not a countdown: the text must not change with every observation.
+    let at = observed.journal.not_before.unwrap_or(Timestamp::UNIX_EPOCH);
+    let at = at.round(jiff::Unit::Second).unwrap_or(at);
+    let text = format!("{how}, {} times in a row: started again at {at}", observed.journal.failures);
+    Plan::without_steps(Readiness::Stalled(Reason::CrashLoop, text)).requeue_after(wait)
+}
+
+/// Returns everything a start needs, or the plan to wait for the first missing dependency.
+/// The parts of the observation that a start needs.
+struct Prepared<'a> {
+    class: &'a VMClass,
+    host: &'a HostFacts,
+    qemu: &'a QemuFacts,
+}
+
+fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
+    let waits = |reason, text: String| Plan::without_steps(Readiness::Reconciling(reason, text));
+    let Some(class) = &observed.class else {
+        return Err(waits(
+            Reason::WaitingForClass,
+            format!("VMClass {} does not exist (yet)", vm.spec.class),
+        ));
+    };
+    if let Some(network) = observed.missing_networks.first() {
+        return Err(waits(Reason::WaitingForNetwork, format!("Network {network} does not exist (yet)")));
+    }
+    if let Some(text) = &observed.refused_network {
+        return Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, text.clone()))
+            .requeue_after(ASK_HOST));
+    }
+    let networks = vm.status.iter().flat_map(|s| &s.interfaces).map(|i| &i.network);
+    if let Some(network) = networks.into_iter().find(|network| !observed.bridges.contains_key(*network)) {
+        let text = format!("Network {network} has no identifier (yet)");
+        return Err(waits(Reason::WaitingForNetwork, text));
+    }
+    if vm.spec.network_interfaces.iter().any(|n| !has_interface(vm, n.name.as_str())) {
+        return Err(waits(Reason::WaitingForNetwork, "an interface has no address yet".to_owned()));
+    }
+    for disk in &observed.disks {
+        disk_ready(disk)?;
+    }
+    if let Some(public) = observed.public.iter().find(|p| p.address.is_none()) {
+        let text = format!("PublicIP {} does not exist or has no address (yet)", public.name);
+        return Err(waits(Reason::WaitingForPublicIP, text));
+    }
+    match &observed.bootstrap {
+        Bootstrap::Missing(name) => {
+            let text = format!(
+                "Secret {name} with the bootstrap data does not exist (yet), or this host may not read it (yet)"
+            );
+            return Err(waits(Reason::WaitingForBootstrap, text).requeue_after(LOOK_FOR));
+        }
+        Bootstrap::Unusable(text) => {
+            let stalled = Readiness::Stalled(Reason::InvalidSpec, text.clone());
+            return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
+        }
+        Bootstrap::NotObserved | Bootstrap::Inline | Bootstrap::Secret { .. } => {}
+    }
+    let Some(host) = &observed.host else {
+        return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
+    };
+    let qemu = qemu(class, host)?;
+    if let Some(text) = too_large(class, observed) {
+        let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
+        return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
+    }
+    // Checked again here, where the running VMs are known: the scheduler may have been mistaken.
+    let needed = class_memory(class);
+    if let Some(free) = observed.free_memory.filter(|free| *free < needed) {
+        let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
+        let text = format!("the VM needs {needed} of memory and this host has {free} left");
+        return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
+    }
+    Ok(Prepared { class, host, qemu })
+}
+
+fn has_interface(vm: &VM, name: &str) -> bool {
+    vm.status.iter().flat_map(|s| &s.interfaces).any(|i| i.name == name)
+}
+
+fn qemu<'a>(class: &VMClass, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
+    let stalled =
+        |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
+    let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
+    if class.spec.firmware == Firmware::UEFI && !qemu.uefi {
+        let text = "UEFI firmware is not installed on this host (Debian: apt install ovmf), and the class asks for it";
+        return Err(stalled(Reason::NotSupported, text.to_owned()));
+    }
+    Ok(qemu)
+}
+
+fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
+    let waits = |text| Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForDisk, text)));
+    match (&disk.problem, &disk.volume, &disk.user) {
+        (_, _, User::Other(other)) => {
+            let text = format!("Disk {} is used by VM {other}", disk.name);
+            Err(Plan::without_steps(Readiness::Stalled(Reason::DiskInUse, text)))
+        }
+        (Some(problem), _, _) => waits(format!("Disk {}: {problem}", disk.name)),
+        (None, None, _) => waits(format!("Disk {} has no file on this host (yet)", disk.name)),
+        (None, Some(_), _) if !disk.reported => waits(format!("Disk {} is being made", disk.name)),
+        (None, Some(_), User::None) => waits(format!("Disk {} is being given to this VM", disk.name)),
+        (None, Some(_), User::ThisVm) => Ok(()),
+    }
+}
+
+/// Launches the machine; `is_restart` if its guest ended by itself.
+fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
+    let Prepared { class, host, qemu } = *prepared;
+    let memory = match class.spec.memory.bytes() {
+        Ok(bytes) => bytes.next_multiple_of(1 << 20),
+        Err(error) => return Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, error.to_string())),
+    };
+    let pins = pinned_hardware(observed, host, qemu);
+    let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
+    let mut journal = observed.journal.clone().with_slots(names);
+    journal.epoch = epoch_of(vm);
+    journal.uid = vm.uid().unwrap_or_default();
+    journal.interfaces = interfaces(vm, &journal).map(|(interface, _)| interface.clone()).collect();
+    journal.pins = Some(pins.clone());
+    let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
+    let cloud_instance = journal.cloud_instance(&observed.instance);
+    journal.restarts += i64::from(is_restart);
+    let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
+    journal.run = Some(Run {
+        class: vm.spec.class.to_string(),
+        cpus: class.spec.cpus,
+        memory_bytes: memory,
+        firmware: firmware_name(class.spec.firmware).to_owned(),
+        boot_volume: boot.unwrap_or_default(),
+        interfaces: Some(interface_names(vm, &journal)),
+        token: vm.spec.restart_token.clone(),
+        process: None,
+        started_at: None,
+        ended: None,
+    });
+    let taps = taps(vm, observed, &journal);
+    let machine = MachineSpec {
+        instance: observed.instance.clone(),
+        name: format!("{}/{}", journal.namespace, journal.name),
+        uuid: pins.uuid,
+        cpus: u16::try_from(class.spec.cpus).unwrap_or(1),
+        memory_bytes: memory,
+        accelerator: host.accelerator,
+        firmware: match class.spec.firmware {
+            Firmware::BIOS => berth_qemu::machine::Firmware::Bios,
+            Firmware::UEFI => berth_qemu::machine::Firmware::Uefi,
+        },
+        machine_type: pins.machine_type,
+        cpu_model: pins.cpu_model,
+        disks: disks(observed),
+        nics: nics(vm, observed, &journal),
+    };
+    let request = LaunchRequest {
+        machine,
+        seed: Some(seed(vm, &cloud_instance, &observed.bootstrap)),
+        limits: Limits { memory_max: Some(memory + 2 * host.overhead_bytes + SLACK), cpu_max_percent: None },
+    };
+    let mut steps = vec![write_journal(journal)];
+    if !taps.is_empty() {
+        steps.push(Step::EnsureNetworks);
+    }
+    steps.extend(taps.into_iter().map(Step::MakeTap));
+    steps.extend([Step::Launch(Box::new(request)), Step::Start]);
+    let leases = pending_leases(vm, &observed.bridges, observed.now);
+    if !leases.is_empty() {
+        steps.push(Step::WatchLeases(leases));
+    }
+    Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being started".into()))
+}
+
+/// Returns the pins: chosen at the first start and kept. Only a CPU model that the host's accelerator does not support
+/// is replaced.
+fn pinned_hardware(observed: &Observed, host: &HostFacts, qemu: &QemuFacts) -> PinnedHardware {
+    let accelerator = accelerator_name(host.accelerator);
+    let mut pins = observed.journal.pins.clone().unwrap_or_else(|| PinnedHardware {
+        machine_type: qemu.machine_type.clone(),
+        cpu_model: qemu.cpu_model.clone(),
+        accelerator: accelerator.to_owned(),
+        uuid: uuid_of(&observed.instance),
+    });
+    if pins.accelerator != accelerator {
+        pins.cpu_model.clone_from(&qemu.cpu_model);
+        pins.accelerator = accelerator.to_owned();
+    }
+    pins
+}
+
+/// Returns the SMBIOS UUID of an instance: always the same for the same instance id, on any host.
+fn uuid_of(instance: &str) -> String {
+    let digest = Sha256::digest(instance.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+fn accelerator_name(accelerator: Accelerator) -> &'static str {
+    match accelerator {
+        Accelerator::Kvm => "kvm",
+        Accelerator::Tcg { .. } => "tcg",
+    }
+}
+
+/// Returns the disks with the boot disk first: firmware finds it at the lowest target.
+fn disks(observed: &Observed) -> Vec<DiskSpec> {
+    let mut ordered: Vec<&DeclaredDisk> = observed.disks.iter().collect();
+    ordered.sort_by_key(|disk| !disk.boot);
+    let specs = ordered.into_iter().zip(0u8..).filter_map(|(disk, target)| {
+        Some(disk_spec(disk.volume.as_ref()?, &disk.serial, disk.boot, Some(target)))
+    });
+    specs.collect()
+}
+
+fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
+    interfaces(vm, journal)
+        .filter_map(|(interface, slot)| {
+            Some(TapConfig {
+                name: tap_of(&observed.instance, slot),
+                bridge: observed.bridges.get(&interface.network)?.clone(),
+                mtu: observed.mtus.get(&interface.network).copied().unwrap_or(1500),
+            })
+        })
+        .collect()
+}
+
+fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
+    interfaces(vm, journal)
+        .map(|(interface, slot)| NicSpec {
+            id: format!("nic{slot}"),
+            tap: Tap::Name(tap_of(&observed.instance, slot)),
+            mac: interface.mac_address.to_ascii_lowercase(),
+            mtu: observed.mtus.get(&interface.network).copied().filter(|mtu| *mtu != 1500),
+            slot,
+        })
+        .collect()
+}
+
+/// Returns the interfaces listed in the spec, with what was decided for them at binding.
+fn interfaces<'a>(
+    vm: &'a VM,
+    journal: &'a Journal,
+) -> impl Iterator<Item = (&'a berth_api::vm::InterfaceStatus, u8)> {
+    let decided = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    vm.spec.network_interfaces.iter().filter_map(move |wanted| {
+        let interface = decided.iter().find(|i| i.name == wanted.name.as_str())?;
+        Some((interface, *journal.slots.get(wanted.name.as_str())?))
+    })
+}
+
+/// Returns the run to record for a running machine if its journal contains no start: the values the objects have now.
+pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
+    let class = observed.class.as_deref();
+    let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
+    let memory = class.and_then(|c| c.spec.memory.bytes().ok()).unwrap_or(0);
+    Run {
+        class: vm.spec.class.to_string(),
+        cpus: class.map_or(0, |c| c.spec.cpus),
+        memory_bytes: memory,
+        firmware: class.map_or("", |c| firmware_name(c.spec.firmware)).to_owned(),
+        boot_volume: boot.unwrap_or_default(),
+        interfaces: None,
+        token: vm.spec.restart_token.clone(),
+        process: None,
+        started_at: None,
+        ended: None,
+    }
+}
+
+fn interface_names(vm: &VM, journal: &Journal) -> Vec<String> {
+    let name = |(interface, _): (&berth_api::vm::InterfaceStatus, u8)| {
+        format!("{}/{}", interface.name, interface.mac_address)
+    };
+    interfaces(vm, journal).map(name).collect()
+}
+
+/// Returns the names of interfaces that differ between the running machine and one started now.
+pub(in crate::kinds::vm) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Journal) -> Vec<String> {
+    let Some(has) = &run.interfaces else { return Vec::new() };
+    let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
+    let wanted = interface_names(vm, &journal.clone().with_slots(names));
+    let differing =
+        has.iter().filter(|i| !wanted.contains(i)).chain(wanted.iter().filter(|i| !has.contains(i)));
+    let names: std::collections::BTreeSet<&str> =
+        differing.map(|i| i.split('/').next().unwrap_or_default()).collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns why a VM of this class can never start on this host, even an empty one, if so: a class may be changed to any
+/// size.
+pub(in crate::kinds::vm) fn too_large(class: &VMClass, observed: &Observed) -> Option<String> {
+    let (cpus, memory) = observed.offered?;
+    if class.spec.cpus <= cpus && class_memory(class) <= memory {
+        return None;
+    }
+    Some(format!(
+        "VMClass {} asks for {} CPUs and {} of memory, and this host can give a VM {cpus} CPUs and {} at most: make the \
+         class smaller, or name another",
+        class.name_any(),
+        class.spec.cpus,
+        class.spec.memory,
+        Quantity::from_bytes(memory >> 20 << 20)
+    ))
+}
+
+/// Returns the time elapsed, in a comparable form.
+pub(super) fn since(then: Timestamp, now: Timestamp) -> SignedDuration {
+    now.duration_since(then)
+}

@@ -1,0 +1,115 @@
+//! Plan for stopping a VM, and for what is left to do when it is off.
+
+use std::time::Duration;
+
+use berth_api::{Readiness, Reason, StopMode, VM};
+use berth_qemu::power::RunState;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Observed, Step, write_journal};
+use crate::converge::Plan;
+use crate::journal::{Journal, Stop, StopReason};
+
+/// Maximum number of shutdown requests to a guest, spread over its grace period.
+const ASKED_AT_MOST: u8 = 3;
+/// Retry interval for a monitor that does not answer.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+pub(super) fn stopping(why: StopReason) -> Readiness {
+    match why {
+        StopReason::PowerOff => Readiness::Reconciling(Reason::Stopping, "the guest is being stopped".into()),
+        StopReason::Restart => {
+            Readiness::Reconciling(Reason::Stopping, "the guest is being stopped to be started again".into())
+        }
+        StopReason::Delete => Readiness::Reconciling(Reason::Deleting, "the guest is being stopped".into()),
+    }
+}
+
+fn grace(vm: &VM) -> SignedDuration {
+    match vm.spec.stop.mode {
+        StopMode::Hard => SignedDuration::ZERO,
+        StopMode::Graceful => SignedDuration::from_secs(vm.spec.stop.grace_period_seconds.clamp(0, 3600)),
+    }
+}
+
+/// Returns how much of its grace period the guest has left.
+pub(super) fn time_left(vm: &VM, observed: &Observed, stop: &Stop) -> Duration {
+    until(stop.since, grace(vm), observed.now)
+}
+
+fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
+    let left = span - now.duration_since(since);
+    Duration::try_from(left).unwrap_or(Duration::ZERO)
+}
+
+/// Asks the guest a few times to shut down, then ends QEMU.
+pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
+    let readiness = stopping(stop.why);
+    let left = time_left(vm, observed, stop);
+    if left.is_zero() {
+        return Plan::steps(vec![Step::EndProcess], readiness);
+    }
+    match observed.machine.as_ref().map(|machine| &machine.run_state) {
+        // The guest has not executed anything yet, so it cannot react.
+        Some(RunState::Prelaunch) => Plan::steps(vec![Step::EndProcess], readiness),
+        Some(RunState::Running) => ask(vm, observed, stop, readiness, left),
+        Some(_) => Plan::without_steps(readiness).requeue_after(left),
+        None => Plan::without_steps(readiness).requeue_after(left.min(TRY_AGAIN)),
+    }
+}
+
+fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Duration) -> Plan<Step> {
+    let due_in =
+        until(stop.since, grace(vm) / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
+    if stop.asked >= ASKED_AT_MOST {
+        return Plan::without_steps(readiness).requeue_after(left);
+    }
+    if !due_in.is_zero() {
+        return Plan::without_steps(readiness).requeue_after(due_in.min(left));
+    }
+    let asked = Stop { asked: stop.asked + 1, ..stop.clone() };
+    let updated = write_journal(Journal { stop: Some(asked), ..observed.journal.clone() });
+    // A guest that did not react to the button the first time may react to its agent.
+    let how = if stop.asked == 1 && observed.guest.agent {
+        Step::AskGuestToShutDown
+    } else {
+        Step::PressPowerButton
+    };
+    Plan::steps(vec![updated, how], readiness).requeue_after(left)
+}
+
+/// Plans for a VM that is off as declared.
+pub(super) fn stopped(observed: &Observed) -> Plan<Step> {
+    off(observed, Readiness::Ready(Reason::Stopped, String::new()))
+}
+
+/// Plans for a VM that is off because its host is being drained, whatever is declared.
+pub(super) fn held(observed: &Observed) -> Plan<Step> {
+    let text = "its host is being drained: it starts again when the host is uncordoned";
+    off(observed, Readiness::Reconciling(Reason::HostDraining, text.into()))
+}
+
+fn off(observed: &Observed, readiness: Readiness) -> Plan<Step> {
+    let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
+    // A power cycle: how the machine ended before no longer matters.
+    if observed.journal.run.is_some() {
+        steps.push(write_journal(observed.journal.clone().stopped()));
+    }
+    Plan::steps(steps, readiness)
+}
+
+/// Removes everything of a VM that is being deleted; its disks are released before the object is.
+pub(super) fn remove(observed: &Observed) -> Plan<Step> {
+    let readiness = |text: &str| Readiness::Reconciling(Reason::Deleting, text.to_owned());
+    let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
+    if observed.journal_written {
+        steps.push(Step::RemoveInstance);
+    }
+    if !steps.is_empty() {
+        return Plan::steps(steps, readiness("being removed"));
+    }
+    if observed.still_user {
+        return Plan::without_steps(readiness("its disks are being given back")).requeue_after(TRY_AGAIN);
+    }
+    Plan::steps(vec![Step::Release], readiness("removed"))
+}

@@ -1,0 +1,216 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::{VM, VMState};
+use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
+use berth_qemu::block::ObservedDisk;
+use berth_qemu::hypervisor::ProcessIdentity;
+use berth_qemu::machine::{Accelerator, Format};
+use berth_qemu::power::RunState;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::observe::{DeclaredAddress, DeclaredDisk, User};
+use super::super::seed::Bootstrap;
+use super::super::status::status;
+use super::*;
+use crate::admission::Admission;
+use crate::journal::{Ended, Journal, Run};
+use crate::machine::{GuestFacts, MachineState};
+
+mod always;
+mod ended;
+mod running;
+mod start;
+mod stop;
+
+const NOW: i64 = 1_000_000;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("small")
+}
+
+fn vm(spec: Value) -> VM {
+    let mut whole = json!({"class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}]});
+    for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+        whole[key] = value;
+    }
+    serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "generation": 4},
+        "spec": whole,
+        "status": {"observedGeneration": 1, "instanceID": "i-0123456789ab", "binding": {"host": "h", "epoch": 1},
+            "interfaces": [{"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:02", "address": "10.77.0.2"}]},
+    }))
+    .expect("a VM")
+}
+
+fn deleted(mut vm: VM) -> VM {
+    vm.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(NOW)));
+    vm
+}
+
+fn disk(name: &str, boot: bool) -> DeclaredDisk {
+    let id = format!("v-{name}");
+    let volume = VolumeFacts {
+        retained: false,
+        pool: "default".into(),
+        id: id.clone(),
+        size: 1 << 30,
+        base: None,
+        owner: VolumeOwner { namespace: "ns".into(), name: name.into(), uid: None, image: None },
+        path: format!("/{id}.qcow2").into(),
+        format: Format::Qcow2,
+        backing: None,
+    };
+    DeclaredDisk {
+        name: name.into(),
+        boot,
+        volume: Some(volume),
+        volume_id: Some(id),
+        serial: format!("serial-{name}"),
+        user: User::ThisVm,
+        problem: None,
+        reported: true,
+    }
+}
+
+fn host() -> HostFacts {
+    let qemu = QemuFacts {
+        version: "7.2.0".into(),
+        machine_type: "pc-q35-7.2".into(),
+        cpu_model: "max".into(),
+        uefi: true,
+    };
+    HostFacts {
+        cpus: 4,
+        memory_bytes: 8 << 30,
+        storage_total_bytes: 1 << 40,
+        storage_free_bytes: 1 << 40,
+        qemu: Ok(qemu),
+        kvm: KvmFacts { usable: false, reason: String::new(), mips: None },
+        accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        address: None,
+        mtu: None,
+        ranges: Vec::new(),
+        overhead_bytes: 80 << 20,
+    }
+}
+
+/// An observation with every dependency in place and no QEMU.
+fn ready_to_start() -> Observed {
+    let class = json!({"metadata": {"name": "small"}, "spec": {"cpus": 1, "memory": "512Mi"}});
+    Observed {
+        now: at(NOW),
+        instance: "i-0123456789ab".into(),
+        admission: Admission::Recorded,
+        journal: Journal::new(&vm(json!({}))),
+        journal_written: false,
+        journal_problem: None,
+        process: None,
+        machine: None,
+        unreachable: None,
+        connection_due: false,
+        machine_known: false,
+        lease_watch: None,
+        guest: GuestFacts::default(),
+        lease_taken: false,
+        class: Some(Arc::new(serde_json::from_value(class).expect("a class"))),
+        disks: vec![disk("root", true), disk("data", false)],
+        attachments: Default::default(),
+        mounts: Default::default(),
+        missing_networks: Vec::new(),
+        refused_network: None,
+        bridges: [("berth-shared/default".to_owned(), "bth-00004d".to_owned())].into(),
+        mtus: [("berth-shared/default".to_owned(), 1500)].into(),
+        public: Vec::new(),
+        bootstrap: Bootstrap::Inline,
+        host: Some(host()),
+        offered: Some((16, 7 << 30)),
+        free_memory: Some(1 << 30),
+        taps: Vec::new(),
+        still_user: false,
+        draining: false,
+        misplaced: None,
+    }
+}
+
+fn identity() -> ProcessIdentity {
+    ProcessIdentity { pid: 42, start_time: 1, boot_id: "b".into() }
+}
+
+fn run() -> Run {
+    Run {
+        class: "small".into(),
+        cpus: 1,
+        memory_bytes: 512 << 20,
+        firmware: "UEFI".into(),
+        boot_volume: "v-root".into(),
+        interfaces: None,
+        token: None,
+        process: Some(identity()),
+        started_at: Some(at(NOW - 100)),
+        ended: None,
+    }
+}
+
+fn plugged(id: &str) -> ObservedDisk {
+    ObservedDisk {
+        id: id.into(),
+        node: Some(id.into()),
+        serial: format!("serial-{id}"),
+        file: None,
+        size: 1 << 30,
+        read_only: false,
+        target: Some(0),
+        io_error: false,
+    }
+}
+
+/// An observation with a QEMU in this state and both disks.
+fn present(state: RunState) -> Observed {
+    let machine = MachineState {
+        run_state: state,
+        disks: vec![plugged("v-data"), plugged("v-root")],
+        ending: None,
+        resumed_at: None,
+    };
+    Observed {
+        journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },
+        journal_written: true,
+        process: Some(ProcessFacts { identity: identity(), started_at: at(NOW - 100) }),
+        machine: Some(machine),
+        guest: GuestFacts { agent: true, ..GuestFacts::default() },
+        host: None,
+        ..ready_to_start()
+    }
+}
+
+fn names(plan: &Plan<Step>) -> Vec<&'static str> {
+    let name = |step: &Step| match step {
+        Step::ReserveCapacity(_) => "ReserveCapacity",
+        Step::Connect(_) => "Connect",
+        Step::ForgetMachine => "ForgetMachine",
+        Step::WatchLeases(_) => "WatchLeases",
+        Step::WriteJournal(_) => "WriteJournal",
+        Step::EnsureNetworks => "EnsureNetworks",
+        Step::MakeTap(_) => "MakeTap",
+        Step::Launch(_) => "Launch",
+        Step::Start => "Start",
+        Step::Plug { .. } => "Plug",
+        Step::Unplug { .. } => "Unplug",
+        Step::PressPowerButton => "PressPowerButton",
+        Step::AskGuestToShutDown => "AskGuestToShutDown",
+        Step::EndProcess => "EndProcess",
+        Step::RemoveTap(_) => "RemoveTap",
+        Step::RemoveInstance => "RemoveInstance",
+        Step::Release => "Release",
+    };
+    plan.steps.iter().map(name).collect()
+}
+
+fn stands(plan: &Plan<Step>) -> (bool, Reason) {
+    assert_eq!(plan.steps, [], "{plan:?}");
+    (matches!(plan.readiness, Readiness::Stalled(..)), plan.readiness.reason())
+}

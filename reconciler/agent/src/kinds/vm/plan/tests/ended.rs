@@ -1,0 +1,58 @@
+//! A guest that ended: restarted, backed off, or left off.
+
+use super::*;
+
+fn ended(policy: &str, orderly: bool) -> Plan<Step> {
+    let mut observed = ready_to_start();
+    let ending = Ended { at: at(NOW), orderly, how: "it ended".into() };
+    let run = Run { process: None, ended: Some(ending), ..run() };
+    observed.journal = Journal { run: Some(run), failures: 1, ..observed.journal };
+    plan(&vm(json!({"restartPolicy": policy})), &observed)
+}
+
+#[test]
+fn the_restart_policy_decides_about_a_guest_that_ended_by_itself() {
+    let starts = |policy: &str, orderly: bool| names(&ended(policy, orderly)).contains(&"Launch");
+    assert_eq!([starts("Always", true), starts("Always", false)], [true, true]);
+    assert_eq!([starts("OnFailure", true), starts("OnFailure", false)], [false, true]);
+    assert_eq!([starts("Never", true), starts("Never", false)], [false, false]);
+    assert_eq!(stands(&ended("Never", false)), (true, Reason::GuestEnded));
+    let Step::WriteJournal(journal) = &ended("Always", false).steps[0] else {
+        panic!("a start is updated first")
+    };
+    assert_eq!(journal.restarts, 1);
+}
+
+#[test]
+fn a_loop_waits_and_says_until_when_without_counting_down() {
+    let mut observed = ready_to_start();
+    let ending = Ended { at: at(NOW), orderly: false, how: "it crashed".into() };
+    let run = Run { process: None, ended: Some(ending), ..run() };
+    observed.journal =
+        Journal { run: Some(run), failures: 3, not_before: Some(at(NOW + 20)), ..observed.journal };
+    let early = plan(&vm(json!({})), &observed);
+    assert_eq!(
+        (stands(&early), early.requeue_after),
+        ((true, Reason::CrashLoop), Some(Duration::from_secs(20)))
+    );
+    observed.now = at(NOW + 15);
+    let later = plan(&vm(json!({})), &observed);
+    assert_eq!(later.readiness, early.readiness);
+    let reported = status(&vm(json!({})), &observed, &later.readiness, at(NOW));
+    assert_eq!(reported.state, Some(VMState::CrashLoop));
+    let token = vm(json!({"restartToken": "now"}));
+    assert!(names(&plan(&token, &observed)).contains(&"Launch"), "a person need not wait");
+}
+
+#[test]
+fn why_a_guest_ended_is_told_from_what_qemu_says() {
+    let ending = |state: RunState| {
+        let plan = plan(&vm(json!({})), &present(state));
+        assert_eq!(names(&plan), ["WriteJournal", "EndProcess"]);
+        let Step::WriteJournal(journal) = plan.steps[0].clone() else { panic!("updated first") };
+        journal.run.and_then(|run| run.ended).expect("updated").orderly
+    };
+    assert!(ending(RunState::Shutdown));
+    assert!(!ending(RunState::GuestPanicked));
+    assert!(!ending(RunState::InternalError));
+}

@@ -1,0 +1,153 @@
+//! A running VM: left alone, or its disks plugged and unplugged.
+
+use super::*;
+
+#[test]
+fn a_machine_launched_before_a_crash_is_noted_and_let_run() {
+    let mut observed = present(RunState::Prelaunch);
+    if let Some(run) = &mut observed.journal.run {
+        run.process = None;
+    }
+    let first = plan(&vm(json!({})), &observed);
+    let [Step::WriteJournal(journal)] = &first.steps[..] else { panic!("{first:?}") };
+    assert!(journal.has_process());
+    observed.journal = (**journal).clone();
+    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Start"]);
+}
+
+#[test]
+fn a_machine_of_a_vm_that_had_another_uid_is_noted_as_this_ones_and_any_other_is_left_alone() {
+    let mut observed = present(RunState::Running);
+    observed.journal.uid = "u0".into();
+    let other = plan(&vm(json!({})), &observed);
+    assert_eq!(stands(&other), (true, Reason::NotSupported));
+    let mut said = vm(json!({}));
+    said.annotations_mut().insert(berth_api::FORMER_UID_ANNOTATION.into(), "u0".into());
+    let taken = plan(&said, &observed);
+    let [Step::WriteJournal(journal)] = &taken.steps[..] else { panic!("{taken:?}") };
+    assert_eq!((journal.uid.as_str(), &journal.run), ("u1", &observed.journal.run));
+    observed.journal = (**journal).clone();
+    assert_eq!(stands(&plan(&said, &observed)), (false, Reason::Running));
+    said.metadata.name = Some("web-2".into());
+    observed.journal.uid = "u0".into();
+    assert_eq!(stands(&plan(&said, &observed)), (true, Reason::NotSupported), "it is of another name");
+}
+
+#[test]
+fn a_guest_that_a_full_disk_of_its_host_paused_is_called_paused_with_the_reason() {
+    let vm = vm(json!({}));
+    for (state, reason) in [(RunState::IoError, "NoSpace"), (RunState::Paused, "Starting")] {
+        let observed = present(state.clone());
+        let reported = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
+        assert_eq!(reported.state, Some(VMState::Paused), "{state:?}");
+        let running = berth_api::condition::find(&reported.conditions, "Running").expect("it says so");
+        assert_eq!((running.status.as_str(), running.reason.as_str()), ("False", reason));
+        assert!(running.message.contains("paused"), "{}", running.message);
+    }
+}
+
+#[test]
+fn the_public_addresses_that_lead_to_it_are_noted() {
+    let mut observed = present(RunState::Running);
+    let seen = |address: &str| DeclaredAddress {
+        interface: "nic0".into(),
+        name: "p".into(),
+        address: address.parse().ok(),
+        mode: berth_api::IPPoolMode::L2,
+        forwarded: true,
+        refused: None,
+    };
+    observed.public.push(seen("192.0.2.7"));
+    let noting = plan(&vm(json!({})), &observed);
+    let [Step::WriteJournal(journal)] = &noting.steps[..] else { panic!("{noting:?}") };
+    let updated = &journal.public[0];
+    assert_eq!((updated.name.as_str(), updated.address.to_string().as_str()), ("p", "192.0.2.7"));
+    observed.journal = (**journal).clone();
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running));
+    observed.public.clear();
+    let noting = plan(&vm(json!({})), &observed);
+    assert!(
+        matches!(&noting.steps[..], [Step::WriteJournal(journal)] if journal.public.is_empty()),
+        "{noting:?}"
+    );
+}
+
+#[test]
+fn what_runs_as_declared_is_left_alone() {
+    let plan = plan(&vm(json!({})), &present(RunState::Running));
+    assert_eq!((stands(&plan), plan.requeue_after), ((false, Reason::Running), None));
+}
+
+#[test]
+fn a_disk_added_to_the_list_is_plugged_in_and_one_taken_off_it_is_pulled() {
+    let mut observed = present(RunState::Running);
+    observed.disks.push(disk("more", false));
+    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Plug"]);
+    let mut observed = present(RunState::Running);
+    observed.disks.truncate(1);
+    assert_eq!(
+        stands(&plan(&vm(json!({})), &observed)),
+        (true, Reason::MountsUnknown),
+        "nothing tells what is mounted"
+    );
+    observed.mounts.insert("v-data".into(), Vec::new());
+    assert_eq!(names(&plan(&vm(json!({})), &observed)), ["Unplug"]);
+    observed.mounts.insert("v-data".into(), vec!["/srv".into()]);
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (true, Reason::GuestBusy));
+    observed.attachments.insert("v-data".into(), ("data".into(), "a".into()));
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running), "an attachment has it");
+}
+
+#[test]
+fn another_boot_disk_waits_for_the_next_power_cycle() {
+    let mut observed = present(RunState::Running);
+    observed.disks[0] = disk("newroot", true);
+    assert_eq!(stands(&plan(&vm(json!({})), &observed)), (false, Reason::Running));
+    let readiness = Readiness::Ready(Reason::Running, String::new());
+    let reported = status(&vm(json!({})), &observed, &readiness, at(NOW));
+    let reported = reported.disks[0].message.as_deref();
+    assert_eq!(reported, Some("becomes the boot disk at the next power cycle"));
+}
+
+#[test]
+fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
+    let started = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
+    let steps = plan(&started, &ready_to_start()).steps;
+    let journal = steps.iter().find_map(|step| match step {
+        Step::WriteJournal(journal) if journal.run.is_some() => Some((**journal).clone()),
+        _ => None,
+    });
+    let journal = journal.expect("a start is updated");
+    let run = journal.run.clone().expect("just looked");
+    assert_eq!(run.interfaces, Some(vec!["nic0/52:54:00:00:00:02".to_owned()]));
+    assert!(unsynced_interfaces(&run, &started, &journal).is_empty());
+    let mut more = vm(json!({"networkInterfaces": [{"name": "nic0"}, {"name": "nic1"}]}));
+    let interfaces = &mut more.status.as_mut().expect("bound").interfaces;
+    let second = berth_api::vm::InterfaceStatus {
+        name: "nic1".into(),
+        mac_address: "52:54:00:00:00:03".into(),
+        ..interfaces[0].clone()
+    };
+    interfaces.push(second);
+    assert_eq!(unsynced_interfaces(&run, &more, &journal), ["nic1"]);
+    assert_eq!(unsynced_interfaces(&run, &vm(json!({"networkInterfaces": []})), &journal), ["nic0"]);
+    let old = Run { interfaces: None, ..run };
+    assert!(
+        unsynced_interfaces(&old, &more, &journal).is_empty(),
+        "what an older agent started is not known"
+    );
+}
+
+#[test]
+fn what_is_reported_is_what_qemu_has_and_reporting_twice_changes_nothing() {
+    let mut object = vm(json!({"power": "Stopped"}));
+    let mut observed = present(RunState::Running);
+    observed.machine.as_mut().expect("set").disks.remove(0);
+    let readiness = Readiness::Reconciling(Reason::Stopping, String::new());
+    let reported = status(&object, &observed, &readiness, at(NOW));
+    assert!(berth_api::condition::is_true(&reported.conditions, berth_api::ConditionType::Running));
+    let attached: Vec<_> = reported.disks.iter().map(|d| (d.name.as_str(), d.attached)).collect();
+    assert_eq!(attached, [("root", true), ("data", false)]);
+    object.status = Some(reported.clone());
+    assert_eq!(status(&object, &observed, &readiness, at(NOW + 99)), reported);
+}

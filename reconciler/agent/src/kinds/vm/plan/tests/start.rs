@@ -1,0 +1,172 @@
+//! Starting a VM: what it waits for and how it is launched.
+
+use super::*;
+
+#[test]
+fn a_start_notes_what_it_decides_makes_the_network_launches_and_lets_run() {
+    let plan = plan(&vm(json!({})), &ready_to_start());
+    assert_eq!(names(&plan), ["WriteJournal", "EnsureNetworks", "MakeTap", "Launch", "Start", "WatchLeases"]);
+    let (Step::WriteJournal(journal), Step::Launch(config)) = (&plan.steps[0], &plan.steps[3]) else {
+        panic!("{plan:?}")
+    };
+    insta::assert_json_snapshot!(journal.pins, @r#"
+    {
+      "machineType": "pc-q35-7.2",
+      "cpuModel": "max",
+      "accelerator": "tcg",
+      "uuid": "21a1d1ec-d5d8-864d-8e13-e65caf94d6ec"
+    }
+    "#);
+    let disks: Vec<_> = config.machine.disks.iter().map(|d| (d.id.as_str(), d.boot, d.target)).collect();
+    assert_eq!(disks, [("v-root", true, Some(0)), ("v-data", false, Some(1))]);
+    let nics: Vec<_> = config.machine.nics.iter().map(|n| (n.id.as_str(), n.mac.as_str(), n.slot)).collect();
+    assert_eq!(nics, [("nic0", "52:54:00:00:00:02", 0)]);
+    assert_eq!((config.machine.name.as_str(), config.machine.memory_bytes), ("ns/web", 512 << 20));
+}
+
+#[test]
+fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
+    let plan_with = |change: fn(&mut Observed)| {
+        let mut observed = ready_to_start();
+        change(&mut observed);
+        plan(&vm(json!({})), &observed)
+    };
+    assert_eq!(stands(&plan_with(|o| o.class = None)), (false, Reason::WaitingForClass));
+    assert_eq!(
+        stands(&plan_with(|o| o.missing_networks.push("a/b".into()))),
+        (false, Reason::WaitingForNetwork)
+    );
+    let refused = plan_with(|o| o.refused_network = Some("Network a/b: its identifier is another's".into()));
+    assert_eq!(stands(&refused), (true, Reason::InvalidSpec));
+    assert!(refused.requeue_after.is_some(), "nobody tells when the host's routes change");
+    assert_eq!(stands(&plan_with(|o| o.bridges.clear())), (false, Reason::WaitingForNetwork));
+    assert_eq!(stands(&plan_with(|o| o.disks[1].volume = None)), (false, Reason::WaitingForDisk));
+    assert_eq!(stands(&plan_with(|o| o.disks[1].user = User::None)), (false, Reason::WaitingForDisk));
+    assert_eq!(stands(&plan_with(|o| o.disks[0].user = User::Other("db".into()))), (true, Reason::DiskInUse));
+    let public = |o: &mut Observed| {
+        o.public.push(DeclaredAddress {
+            interface: "nic0".into(),
+            name: "p".into(),
+            address: None,
+            mode: Default::default(),
+            forwarded: false,
+            refused: None,
+        });
+    };
+    assert_eq!(stands(&plan_with(public)), (false, Reason::WaitingForPublicIP));
+    let secret = plan_with(|o| o.bootstrap = Bootstrap::Missing("s".into()));
+    assert_eq!(stands(&secret), (false, Reason::WaitingForBootstrap));
+    assert!(secret.requeue_after.is_some(), "Secrets are not watched");
+    let qemu = plan_with(|o| o.host.as_mut().expect("set").qemu = Err("not installed".into()));
+    assert_eq!(stands(&qemu), (true, Reason::QemuMissing));
+    assert!(qemu.requeue_after.is_some(), "nobody tells when it is installed");
+    let memory = plan_with(|o| o.free_memory = Some(500 << 20));
+    assert_eq!(stands(&memory), (false, Reason::Unschedulable));
+    let uefi = plan_with(|o| o.host.as_mut().expect("set").qemu.as_mut().expect("set").uefi = false);
+    assert_eq!(stands(&uefi), (true, Reason::NotSupported));
+}
+
+#[test]
+fn hardware_that_was_pinned_stays_when_the_host_has_newer() {
+    let mut observed = ready_to_start();
+    let first = plan(&vm(json!({})), &observed);
+    let Step::WriteJournal(journal) = &first.steps[0] else { panic!("{first:?}") };
+    observed.journal = Journal { run: None, ..(**journal).clone() };
+    let qemu = observed.host.as_mut().and_then(|h| h.qemu.as_mut().ok()).expect("set");
+    qemu.machine_type = "pc-q35-10.0".into();
+    let second = plan(&vm(json!({})), &observed);
+    let [.., Step::Launch(config), Step::Start, Step::WatchLeases(_)] = &second.steps[..] else {
+        panic!("{second:?}")
+    };
+    assert_eq!(config.machine.machine_type, "pc-q35-7.2");
+}
+
+#[test]
+fn nothing_is_made_for_a_vm_before_the_control_plane_knows_that_it_was_let_in() {
+    let (vm, now) = (vm(json!({})), at(NOW));
+    let seen = |admission| Observed { admission, ..ready_to_start() };
+    for admission in [Admission::Granted, Admission::Unknown, Admission::Refused("it is full".into())] {
+        assert_eq!(plan(&vm, &seen(admission.clone())).steps, [], "{admission:?}");
+    }
+    let let_in = seen(Admission::Granted);
+    let reported = status(&vm, &let_in, &plan(&vm, &let_in).readiness, now);
+    assert!(reported.admitted_epoch == Some(1) && reported.is_admitted());
+    let refused = seen(Admission::Refused("it is full".into()));
+    let reported = status(&vm, &refused, &plan(&vm, &refused).readiness, now);
+    assert!(!reported.is_admitted());
+    let refusal = reported.refused().expect("it is refused");
+    assert_eq!((refusal.host.as_str(), refusal.epoch, refusal.message.as_str()), ("h", 1, "it is full"));
+    let scheduled = berth_api::condition::find(&reported.conditions, "Scheduled").expect("it says so");
+    assert_eq!((scheduled.status.as_str(), scheduled.reason.as_str()), ("False", "Refused"));
+}
+
+#[test]
+fn a_class_that_became_larger_than_the_host_is_told_of_before_the_stop_and_at_the_start() {
+    let class = json!({"metadata": {"name": "small"}, "spec": {"cpus": 1, "memory": "1Ti"}});
+    let class = Some(Arc::new(serde_json::from_value(class).expect("a class")));
+    let stopped = plan(&vm(json!({})), &Observed { class: class.clone(), ..ready_to_start() });
+    assert_eq!(stands(&stopped), (true, Reason::NoHostLargeEnough));
+    insta::assert_snapshot!(stopped.readiness.message(), @"VMClass small asks for 1 CPUs and 1Ti of memory, and this host can give a VM 16 CPUs and 7Gi at most: make the class smaller, or name another");
+    let running = Observed { class, ..present(RunState::Running) };
+    assert!(matches!(plan(&vm(json!({})), &running).readiness, Readiness::Ready(..)), "what runs goes on");
+    let reported = status(&vm(json!({})), &running, &plan(&vm(json!({})), &running).readiness, at(NOW));
+    let synced = berth_api::condition::find(&reported.conditions, "ClassSynced").expect("said");
+    assert_eq!((synced.status.as_str(), synced.reason.as_str()), ("False", "NoHostLargeEnough"));
+    assert!(synced.message.contains("once stopped it cannot start here"), "{}", synced.message);
+}
+
+#[test]
+fn a_restart_with_other_user_data_is_another_instance_to_cloud_init() {
+    let mut observed = ready_to_start();
+    let mut start = |user_data: &str| {
+        let plan = plan(&vm(json!({"bootstrap": {"userData": user_data}})), &observed);
+        let (
+            Some(Step::WriteJournal(journal)),
+            [.., Step::Launch(config), Step::Start, Step::WatchLeases(_)],
+        ) = (plan.steps.first(), &plan.steps[..])
+        else {
+            panic!("{plan:?}")
+        };
+        observed.journal = Journal { run: None, ..(**journal).clone() };
+        let seed = config.seed.as_ref().expect("it has one");
+        let meta: Value = serde_json::from_str(&seed.meta_data).expect("JSON");
+        meta["instance-id"].as_str().expect("text").to_owned()
+    };
+    let first = start("#!/bin/sh\n");
+    assert_eq!(first, "i-0123456789ab");
+    assert_eq!(start("#!/bin/sh\n"), first, "a restart alone changes nothing");
+    let second = start("#!/bin/sh\ntrue\n");
+    assert_ne!(second, first);
+    assert_eq!(start("#!/bin/sh\ntrue\n"), second);
+}
+
+#[test]
+fn a_placement_that_the_host_does_not_fit_is_told_of_and_moves_nothing() {
+    let host: berth_api::Host =
+        serde_json::from_value(json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
+        "metadata": {"name": "h", "labels": {"disk": "ssd"}}, "spec": {}}))
+        .expect("a host");
+    let cases = [
+        (json!({}), None),
+        (json!({"host": "h", "hostSelector": {"disk": "ssd"}}), None),
+        (json!({"host": "other"}), Some("placement.host is other and the VM is on h")),
+        (json!({"hostSelector": {"disk": "ssd", "zone": "b"}}), Some("zone=b, which host h does not have")),
+    ];
+    for (placement, expected) in cases {
+        let vm = vm(json!({"placement": placement}));
+        let misplaced = super::super::super::observe::misplaced(&vm, &host);
+        let observed = Observed { misplaced, ..present(RunState::Running) };
+        let plan = plan(&vm, &observed);
+        assert!(matches!(plan.readiness, Readiness::Ready(..)), "what runs goes on");
+        let reported = status(&vm, &observed, &plan.readiness, at(NOW));
+        let synced = berth_api::condition::find(&reported.conditions, "PlacementSynced");
+        match (expected, synced) {
+            (None, None) => {}
+            (Some(expected), Some(synced)) => {
+                assert_eq!((synced.status.as_str(), synced.reason.as_str()), ("False", "PlacedElsewhere"));
+                assert!(synced.message.contains(expected), "{}", synced.message);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

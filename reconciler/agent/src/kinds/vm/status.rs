@@ -1,0 +1,290 @@
+//! Status of a VM: read back from QEMU, the guest and the journal. Pure.
+
+use berth_api::condition::{self, remove};
+use berth_api::vm::{DiskAttachmentStatus, GuestStatus, Hardware, HostRefusal, ProcessStatus};
+use berth_api::{ConditionType, ConditionUpdate, Power, Quantity, Readiness, Reason, VM, VMState, VMStatus};
+use berth_qemu::power::RunState;
+use jiff::Timestamp;
+
+use super::Observed;
+use super::hardware::is_synced;
+use super::plan::{too_large, unsynced_interfaces};
+use crate::admission::Admission;
+use crate::journal::Run;
+use crate::plugging::device;
+
+pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
+    let mut status = vm.status.clone().unwrap_or_default();
+    let generation = vm.metadata.generation.unwrap_or(0);
+    status.observed_generation = generation;
+    readiness.write(&mut status.conditions, generation, now);
+    write_running(&mut status, observed, readiness, generation, now);
+    write_guest_ready(&mut status, observed, generation, now);
+    write_class_synced(&mut status, vm, observed, generation, now);
+    write_interfaces_synced(&mut status, vm, observed, generation, now);
+    write_placement_synced(&mut status, observed, generation, now);
+    write_admission(&mut status, observed, readiness, generation, now);
+    status.state = Some(state(vm, observed, readiness));
+    status.hardware = hardware(observed).or(status.hardware.take());
+    status.disks = disks(observed);
+    status.guest = guest(observed);
+    status.process = observed.process.as_ref().map(|process| ProcessStatus {
+        pid: i64::from(process.identity.pid),
+        started_at: process.started_at.round(jiff::Unit::Second).unwrap_or(process.started_at),
+    });
+    status.restarts = observed.journal.restarts;
+    if let Some(run) = &observed.journal.run
+        && run.process.is_some()
+    {
+        status.restart_token.clone_from(&run.token);
+    }
+    for interface in &mut status.interfaces {
+        let public = observed.public.iter().find(|p| p.interface == interface.name && p.forwarded);
+        interface.public_address = public.and_then(|p| p.address).map(|address| address.to_string());
+    }
+    status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
+    status
+}
+
+fn write_admission(
+    status: &mut VMStatus,
+    observed: &Observed,
+    readiness: &Readiness,
+    generation: i64,
+    now: Timestamp,
+) {
+    let Some(binding) = status.binding.clone() else { return };
+    match &observed.admission {
+        Admission::Recorded | Admission::Fits(_) | Admission::Unknown => {}
+        Admission::Granted => {
+            status.admitted_epoch = Some(binding.epoch);
+            status.refusal = None;
+        }
+        Admission::Refused(why) => {
+            let refusal =
+                HostRefusal { host: binding.host, epoch: binding.epoch, message: why.clone(), time: None };
+            status.refusal = Some(refusal);
+            let (reason, text) = (Reason::Refused, readiness.message());
+            let scheduled = ConditionType::Scheduled;
+            condition::set(
+                &mut status.conditions,
+                ConditionUpdate::from_bool(scheduled, false, reason, text),
+                generation,
+                now,
+            );
+        }
+    }
+}
+
+fn runs(observed: &Observed) -> bool {
+    observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running)
+}
+
+fn write_running(
+    status: &mut VMStatus,
+    observed: &Observed,
+    readiness: &Readiness,
+    generation: i64,
+    now: Timestamp,
+) {
+    let running = runs(observed);
+    let (reason, text) =
+        if running { (Reason::Running, "") } else { (not_running(readiness), readiness.message()) };
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::from_bool(ConditionType::Running, running, reason, text),
+        generation,
+        now,
+    );
+}
+
+/// Replaces the reason `Running`, which must not be that of `Running=False`.
+fn not_running(readiness: &Readiness) -> Reason {
+    match readiness.reason() {
+        Reason::Running => Reason::Starting,
+        reason => reason,
+    }
+}
+
+fn write_guest_ready(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
+    let (seen, reason, text) = match (runs(observed), observed.guest.agent, observed.lease_taken) {
+        (true, true, _) => (true, Reason::GuestSeen, "the guest agent answers"),
+        (true, false, true) => (true, Reason::GuestSeen, "the guest took its address by DHCP"),
+        (true, false, false) => {
+            (false, Reason::GuestNotSeen, "no guest agent answers and no address was taken yet")
+        }
+        (false, _, _) => (false, Reason::GuestNotSeen, "the VM does not run"),
+    };
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::from_bool(ConditionType::GuestReady, seen, reason, text),
+        generation,
+        now,
+    );
+}
+
+fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, generation: i64, now: Timestamp) {
+    let conditions = &mut status.conditions;
+    let (Some(_), Some(run), Some(class)) = (&observed.process, &observed.journal.run, &observed.class)
+    else {
+        // A VM that does not run takes its size from the class when it starts.
+        remove(conditions, ConditionType::ClassSynced);
+        return;
+    };
+    let synced = is_synced(run, vm, class);
+    let (reason, text) = if synced {
+        (Reason::Synced, String::new())
+    } else {
+        let memory = Quantity::from_bytes(run.memory_bytes);
+        let has = format!("the VM runs with class {}, {} CPUs and {memory}", run.class, run.cpus);
+        match too_large(class, observed) {
+            None => {
+                (Reason::PowerCycleNeeded, format!("{has}: stop and start it for the class to take effect"))
+            }
+            Some(why) => {
+                (Reason::NoHostLargeEnough, format!("{has}; once stopped it cannot start here: {why}"))
+            }
+        }
+    };
+    condition::set(
+        conditions,
+        ConditionUpdate::from_bool(ConditionType::ClassSynced, synced, reason, &text),
+        generation,
+        now,
+    );
+}
+
+fn write_interfaces_synced(
+    status: &mut VMStatus,
+    vm: &VM,
+    observed: &Observed,
+    generation: i64,
+    now: Timestamp,
+) {
+    let (Some(_), Some(run)) = (&observed.process, &observed.journal.run) else {
+        remove(&mut status.conditions, ConditionType::InterfacesSynced);
+        return;
+    };
+    let differing = unsynced_interfaces(run, vm, &observed.journal);
+    let (reason, text) = if differing.is_empty() {
+        (Reason::Synced, String::new())
+    } else {
+        let names = differing.join(", ");
+        (Reason::PowerCycleNeeded, format!("stop and start the VM for the change of {names} to take effect"))
+    };
+    let (kind, synced) = (ConditionType::InterfacesSynced, differing.is_empty());
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::from_bool(kind, synced, reason, &text),
+        generation,
+        now,
+    );
+}
+
+fn write_placement_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
+    let kind = ConditionType::PlacementSynced;
+    match &observed.misplaced {
+        None => remove(&mut status.conditions, kind),
+        Some(why) => {
+            let reason = Reason::PlacedElsewhere;
+            condition::set(
+                &mut status.conditions,
+                ConditionUpdate::from_bool(kind, false, reason, why),
+                generation,
+                now,
+            );
+        }
+    }
+}
+
+fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
+    if vm.metadata.deletion_timestamp.is_some() {
+        return VMState::Terminating;
+    }
+    if observed.process.is_some() {
+        if observed.journal.stop.as_ref().is_some_and(|stop| !stop.cancelled) {
+            return VMState::Stopping;
+        }
+        return match observed.machine.as_ref().map(|machine| &machine.run_state) {
+            Some(RunState::Running) => VMState::Running,
+            Some(RunState::IoError | RunState::Paused) => VMState::Paused,
+            _ => VMState::Starting,
+        };
+    }
+    match readiness {
+        Readiness::Ready(..) => VMState::Stopped,
+        Readiness::Stalled(Reason::CrashLoop, _) => VMState::CrashLoop,
+        Readiness::Stalled(Reason::GuestEnded, _) | Readiness::Reconciling(Reason::HostDraining, _) => {
+            VMState::Stopped
+        }
+        Readiness::Stalled(..) => VMState::Failed,
+        Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
+        _ if vm.spec.power == Power::Stopped => VMState::Stopping,
+        Readiness::Reconciling(Reason::Starting, _) => VMState::Starting,
+        _ => VMState::Creating,
+    }
+}
+
+fn hardware(observed: &Observed) -> Option<Hardware> {
+    let (run, pins) = (observed.journal.run.as_ref()?, observed.journal.pins.as_ref()?);
+    let Run { class, cpus, memory_bytes, firmware, .. } = run;
+    Some(Hardware {
+        class: class.clone(),
+        cpus: *cpus,
+        memory: Quantity::from_bytes(*memory_bytes).0,
+        firmware: firmware.clone(),
+        machine_type: pins.machine_type.clone(),
+        cpu_model: pins.cpu_model.clone(),
+        accelerator: pins.accelerator.clone(),
+        uuid: pins.uuid.clone(),
+    })
+}
+
+/// Returns the disks of the spec, then those plugged by attachments.
+fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
+    let plugged = |volume: Option<&str>| {
+        let machine = observed.machine.as_ref()?;
+        machine.disks.iter().find(|d| Some(d.id.as_str()) == volume)
+    };
+    let entry = |name: &str, attachment: Option<&str>, volume: Option<&str>, message: Option<String>| {
+        let plugged = plugged(volume);
+        DiskAttachmentStatus {
+            name: name.to_owned(),
+            attachment: attachment.map(str::to_owned),
+            attached: plugged.is_some(),
+            serial: plugged.map(|d| d.serial.clone()),
+            device: plugged.map(|d| device(&d.serial, &observed.guest)),
+            message: message.filter(|_| plugged.is_none()),
+        }
+    };
+    let mut all: Vec<DiskAttachmentStatus> = Vec::new();
+    for disk in &observed.disks {
+        let booted = observed.journal.run.as_ref().filter(|run| run.process.is_some());
+        let later = disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref());
+        let message = if later {
+            Some("becomes the boot disk at the next power cycle".to_owned())
+        } else {
+            disk.problem.clone()
+        };
+        all.push(entry(&disk.name, None, disk.volume_id.as_deref(), message));
+    }
+    for (volume, (disk, attachment)) in &observed.attachments {
+        let listed = all.iter().any(|entry| entry.name == *disk);
+        if !listed && plugged(Some(volume)).is_some() {
+            all.push(entry(disk, Some(attachment), Some(volume), None));
+        }
+    }
+    all
+}
+
+fn guest(observed: &Observed) -> Option<GuestStatus> {
+    if !runs(observed) {
+        return None;
+    }
+    Some(GuestStatus {
+        agent: observed.guest.agent,
+        hostname: observed.guest.hostname.clone(),
+        os: observed.guest.os.clone(),
+        addresses: observed.guest.addresses.clone(),
+    })
+}

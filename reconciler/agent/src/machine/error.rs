@@ -1,0 +1,33 @@
+//! Why a request to a machine failed.
+
+use berth_qemu::block::BlockError;
+use berth_qemu::qmp::QmpError;
+
+use super::legal::IllegalAction;
+use berth_engine::ErrorChain;
+use berth_host::SystemError;
+
+/// Why a request to a machine failed. Variants are named after the attempt.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MachineError {
+    #[error(transparent)]
+    System(#[from] SystemError),
+    #[error("cannot change the machine's disks")]
+    Block(#[from] BlockError),
+    #[error("cannot drive the machine")]
+    Monitor(#[from] QmpError),
+    #[error(transparent)]
+    Illegal(#[from] IllegalAction),
+    #[error("the machine is not there any more")]
+    Gone,
+    /// The users of the volume are being determined at this moment.
+    #[error("volume {volume} cannot be reserved while its users are being determined")]
+    ReservationBlocked { volume: String },
+}
+
+impl MachineError {
+    /// Returns the error with all its sources in one line.
+    pub(super) fn chain(&self) -> String {
+        ErrorChain(self).to_string()
+    }
+}

@@ -1,0 +1,155 @@
+//! The networks of this host as applied last: bridges, firewall, probes of public addresses, and the names of taps.
+//!
+//! The host's networks have no object of their own, so what is known of them is kept here: the networks' reconcile
+//! writes it, VMs and the Host read it.
+
+mod ports;
+mod probes;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_api::{IPPoolMode, Network, Reason, VM};
+use berth_qemu::single_flight::SingleFlight;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use crate::index::Tables;
+use crate::queue::{ObjectName, Queue};
+use berth_host::{Firewall, NetworkConfig, System};
+
+pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
+pub(crate) use probes::{Probe, Probes, RETRY_TAKEN};
+
+/// State applied since this agent started.
+#[derive(Debug)]
+pub(crate) struct Networks {
+    applied: Mutex<Applied>,
+    /// Results of the probes of public addresses that are to be announced.
+    pub(crate) probes: Probes,
+    /// Addresses each tap's guest may send from.
+    pub(crate) ports: GuestPorts,
+    /// Serialises passes. A pass that applies everything again serves all callers waiting for one.
+    pub(crate) flight: SingleFlight<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Applied {
+    pub(crate) networks: BTreeMap<String, NetworkConfig>,
+    pub(crate) firewall: Option<Firewall>,
+    /// Public addresses of VMs here that are not forwarded, and why.
+    pub(crate) refused: BTreeMap<Ipv4Addr, RefusedAddress>,
+    /// The bridge of each network (`namespace/name`) that has one here.
+    pub(crate) bridges: BTreeMap<String, String>,
+    /// Networks that are not created here, and why.
+    pub(crate) refused_networks: BTreeMap<String, String>,
+    /// When everything was last applied again.
+    pub(crate) ensured_at: Option<Instant>,
+}
+
+/// Why a public address is not forwarded to its VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedAddress {
+    pub(crate) reason: Reason,
+    /// Message for people: the cause and what to do.
+    pub(crate) text: String,
+    /// MAC address of the machine that has the address instead.
+    pub(crate) mac: Option<String>,
+}
+
+impl Networks {
+    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue>) -> Self {
+        Self {
+            applied: Mutex::default(),
+            probes: Probes::new(system, queue),
+            ports: GuestPorts::default(),
+            flight: SingleFlight::default(),
+        }
+    }
+
+    pub(crate) fn applied(&self) -> MutexGuard<'_, Applied> {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns why this public address cannot be forwarded to its VM.
+    pub(crate) fn refused(&self, public: Ipv4Addr) -> Option<RefusedAddress> {
+        self.applied().refused.get(&public).cloned()
+    }
+
+    /// Returns all public addresses that cannot be forwarded, in order.
+    pub(crate) fn all_refused(&self) -> BTreeMap<Ipv4Addr, RefusedAddress> {
+        self.applied().refused.clone()
+    }
+
+    /// Returns the bridge of a network (`namespace/name`): the one it has here, else the one it is to get.
+    pub(crate) fn bridge_of(&self, tables: &Tables, network: &str) -> Option<String> {
+        let here = self.applied().bridges.get(network).cloned();
+        here.or_else(|| find(tables, network)?.bridge_name())
+    }
+
+    /// Returns the networks (`namespace/name`) that have a bridge here or are to get one.
+    pub(crate) fn bridged(&self) -> Vec<String> {
+        self.applied().bridges.keys().cloned().collect()
+    }
+
+    /// Whether this public address is currently forwarded to this private one.
+    pub(crate) fn has_forward(&self, public: Ipv4Addr, private: Ipv4Addr) -> bool {
+        let applied = self.applied();
+        let forwards = applied.firewall.as_ref().map(|f| f.forwards.as_slice()).unwrap_or_default();
+        forwards.iter().any(|f| f.public == public && f.private == private)
+    }
+}
+
+/// Returns the Network of this `namespace/name`.
+pub(crate) fn find(tables: &Tables, network: &str) -> Option<Arc<Network>> {
+    let (namespace, name) = network.split_once('/')?;
+    tables.networks.get(&ObjectName::new(namespace, name))
+}
+
+/// Returns the common prefix of the names of all taps of an instance.
+pub(crate) fn tap_prefix(instance: &str) -> String {
+    let hex: String = instance.trim_start_matches("i-").chars().take(8).collect();
+    format!("btt{hex}n")
+}
+
+/// Returns the name of the tap of the network interface in this slot of an instance.
+pub(crate) fn tap_of(instance: &str, slot: u8) -> String {
+    format!("{}{slot}", tap_prefix(instance))
+}
+
+/// Returns the hostname given to the guest.
+pub(crate) fn hostname(vm: &VM) -> String {
+    let own = vm.spec.bootstrap.as_ref().and_then(|b| b.hostname.as_ref());
+    own.map_or_else(|| vm.name_any(), ToString::to_string)
+}
+
+/// Returns the public address to forward to this interface, once the control plane has given it to this VM, and how it
+/// is announced.
+pub(crate) fn public_address(
+    tables: &Tables,
+    vm_name: &ObjectName,
+    vm: &VM,
+    interface: &str,
+) -> Option<(Ipv4Addr, IPPoolMode)> {
+    if vm.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let spec = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface)?;
+    let public = tables.public_ips.get(&vm_name.beside(spec.public_ip.as_ref()?.as_str()))?;
+    let status = public.status.as_ref()?;
+    let ours = status.used_by.iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref());
+    let address = status.address.as_ref()?.parse().ok()?;
+    ours.then_some((address, status.mode.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_host_fit_into_fifteen_characters() {
+        assert_eq!(tap_of("i-0123456789ab", 13), "btt01234567n13");
+        assert!(tap_of("i-0123456789ab", 13).len() <= 15);
+    }
+}

@@ -1,0 +1,105 @@
+//! Probes whether public addresses are free on the segment they are to be announced on. Probes run in their own tasks,
+//! so that nothing waits for them, and enqueue the host's networks when they finish.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::queue::{Key, Queue};
+use berth_host::System;
+
+/// Interval at which an address taken by another machine is probed again.
+pub(crate) const RETRY_TAKEN: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent probes; further addresses are probed when these have finished.
+const AT_ONCE: usize = 32;
+
+/// State of a probed address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    Running,
+    /// No machine answers for it.
+    Free,
+    /// This MAC address answered for it at this time.
+    Taken(String, Instant),
+}
+
+impl Probe {
+    fn is_due(probe: Option<&Self>) -> bool {
+        match probe {
+            None => true,
+            Some(Self::Taken(_, at)) => at.elapsed() >= RETRY_TAKEN,
+            Some(Self::Running | Self::Free) => false,
+        }
+    }
+}
+
+/// State of all addresses that are to be announced. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Probes {
+    system: Arc<dyn System>,
+    queue: Arc<Queue>,
+    known: Arc<Mutex<BTreeMap<Ipv4Addr, Probe>>>,
+}
+
+impl Probes {
+    pub(super) fn new(system: Arc<dyn System>, queue: Arc<Queue>) -> Self {
+        Self { system, queue, known: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Probe>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn all(&self) -> BTreeMap<Ipv4Addr, Probe> {
+        self.known().clone()
+    }
+
+    /// Whether [`Probes::ensure`] would change nothing for these addresses.
+    pub(crate) fn is_settled(&self, wanted: &[Ipv4Addr]) -> bool {
+        let known = self.known();
+        known.keys().all(|address| wanted.contains(address)) && due(&known, wanted).is_empty()
+    }
+
+    /// Probes each of these addresses on the interface, unless its state is known and recent; forgets all others.
+    pub(crate) fn ensure(&self, interface: &str, wanted: &[Ipv4Addr]) {
+        let mut known = self.known();
+        known.retain(|address, _| wanted.contains(address));
+        for address in due(&known, wanted) {
+            // An address that was taken stays so until the probe finishes, so that its report does not flap.
+            if !matches!(known.get(&address), Some(Probe::Taken(..))) {
+                known.insert(address, Probe::Running);
+            }
+            tokio::spawn(self.clone().probe(interface.to_owned(), address));
+        }
+    }
+
+    async fn probe(self, interface: String, address: Ipv4Addr) {
+        let found = match self.system.occupant(&interface, address).await {
+            Ok(None) => Probe::Free,
+            Ok(Some(mac)) => {
+                tracing::warn!(%address, mac, interface, "another machine answers for this public address");
+                Probe::Taken(mac, Instant::now())
+            }
+            Err(error) => {
+                tracing::warn!(%address, error = %error.chain(), "the probe of a public address failed");
+                self.known().remove(&address);
+                self.queue.add_after(Key::Network, RETRY_TAKEN);
+                return;
+            }
+        };
+        if let Some(probe) = self.known().get_mut(&address) {
+            *probe = found;
+        }
+        self.queue.add(Key::Network);
+    }
+}
+
+/// Returns the addresses to probe now.
+fn due(known: &BTreeMap<Ipv4Addr, Probe>, wanted: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+    let running = known.values().filter(|probe| **probe == Probe::Running).count();
+    let due = wanted.iter().copied().filter(|address| Probe::is_due(known.get(address)));
+    due.take(AT_ONCE.saturating_sub(running)).collect()
+}

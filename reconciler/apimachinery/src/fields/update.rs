@@ -1,0 +1,342 @@
+//! Field ownership after a write.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use super::compare::Comparison;
+use super::element::PathElement;
+use super::managed::{
+    ManagerId, Managers, Operation, Owned, cap, decode, encode, is_reset, without_managed_fields,
+};
+use super::set::{FieldSet, show};
+use super::typed::{Ty, check, field_set};
+use super::{ApplyError, ApplyOptions, Conflict, Reset, UpdateOptions, last_applied, merge, remove};
+use crate::schema::StructuralSchema;
+
+/// The owner of existing fields at the first apply to an object without recorded ownership.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// Fields that are never owned.
+static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
+    let mut set = FieldSet::default();
+    for name in ["apiVersion", "kind", "metadata"] {
+        set.insert(&[PathElement::field(name)]);
+    }
+    for name in [
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "uid",
+        "clusterName",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    ] {
+        set.insert(&[PathElement::field("metadata"), PathElement::field(name)]);
+    }
+    set
+});
+
+impl Reset {
+    fn filter(self, set: &FieldSet) -> FieldSet {
+        let drop = |names: &mut dyn Iterator<Item = &PathElement>| {
+            let mut reset = FieldSet::default();
+            names.for_each(|name| reset.insert(std::slice::from_ref(name)));
+            set.recursive_difference(&reset)
+        };
+        let (status, spec) = (PathElement::field("status"), PathElement::field("spec"));
+        match self {
+            Self::Nothing => set.clone(),
+            Self::Status => drop(&mut std::iter::once(&status)),
+            Self::Spec => drop(&mut std::iter::once(&spec)),
+            Self::AllButStatus => {
+                drop(&mut set.members.iter().chain(set.children.keys()).filter(|name| **name != status))
+            }
+        }
+    }
+
+    /// Restores the fields that the request may not write.
+    fn restore(self, live: Option<&Value>, object: &mut Value) {
+        let Some(object) = object.as_object_mut() else { return };
+        match self {
+            Self::Nothing => {}
+            Self::Status => restore_member("status", live, object),
+            Self::Spec => restore_member("spec", live, object),
+            Self::AllButStatus => {
+                let names: Vec<String> = object
+                    .keys()
+                    .chain(live.and_then(Value::as_object).into_iter().flat_map(Map::keys))
+                    .cloned()
+                    .collect();
+                for name in names.iter().filter(|name| *name != "status") {
+                    restore_member(name, live, object);
+                }
+            }
+        }
+    }
+}
+
+fn restore_member(name: &str, live: Option<&Value>, object: &mut Map<String, Value>) {
+    match live.and_then(|l| l.get(name)) {
+        Some(value) => {
+            object.insert(name.to_owned(), value.clone());
+        }
+        None => {
+            object.remove(name);
+        }
+    }
+}
+
+/// Performs one apply; [`take_over`](super::take_over) calls it again, forced.
+pub(super) fn apply_once(
+    live: Option<&Value>,
+    applied: &Value,
+    options: &ApplyOptions,
+    schema: &StructuralSchema,
+) -> Result<Value, ApplyError> {
+    check_request(applied, options)?;
+    let ty = Ty::root(schema);
+    check(applied, ty).map_err(|e| {
+        ApplyError::Unmergeable(format!("failed to create typed patch object ({}): {e}", described(applied)))
+    })?;
+    let Some(mut managers) = decode(live.and_then(managed_fields)) else {
+        return Err(ApplyError::BadRequest(
+            "failed to decode managed fields of the stored object".to_owned(),
+        ));
+    };
+    let before = live.map_or_else(empty, without_managed_fields);
+    reconcile(&mut managers, ty);
+    if managers.is_empty() && live.is_some() {
+        let id = ManagerId::new(
+            BEFORE_FIRST_APPLY,
+            Operation::Update,
+            &options.api_version,
+            options.subresource.as_deref(),
+        );
+
+        let comparison = Comparison::of(&empty(), &before, ty);
+        take_changes(comparison, &mut managers, &id, &Request::of_apply(options));
+    }
+
+    let id = ManagerId::new(
+        &options.manager,
+        Operation::Apply,
+        &options.api_version,
+        options.subresource.as_deref(),
+    );
+    let merged = merge::merge(&before, applied, ty);
+    let last = managers.get(&id).map(|owned| owned.set.clone());
+    let set = options.reset.filter(&field_set(applied, ty));
+    let time = managers.get(&id).and_then(|owned| owned.time.clone());
+    managers.insert(id.clone(), Owned { set, api_version: options.api_version.clone(), time });
+    let mut after = prune(&merged, &managers, last.as_ref(), ty);
+    options.reset.restore(live.map(|_| &before), &mut after);
+
+    let comparison = Comparison::of(&before, &after, ty).without(|set| options.reset.filter(set));
+    take_from_others(&comparison, &mut managers, &id, options.force)?;
+    strip(&mut managers, &id);
+    if (live.is_none() || !crate::schema::equal(&before, &after))
+        && let Some(owned) = managers.get_mut(&id)
+    {
+        owned.time = Some(options.now.clone());
+    }
+    last_applied::refresh(live, applied, &mut after, &options.manager);
+    Ok(finish(live, after, managers, Some((&id, &options.now))))
+}
+
+/// Returns `namespace/name; group/version, Kind=Kind`.
+fn described(object: &Value) -> String {
+    let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+    format!("{namespace}/{name}; {}, Kind={}", text("/apiVersion"), text("/kind"))
+}
+
+fn check_request(applied: &Value, options: &ApplyOptions) -> Result<(), ApplyError> {
+    if !applied.is_object() {
+        return Err(ApplyError::BadRequest("the applied configuration must be an object".to_owned()));
+    }
+    if applied.pointer("/metadata/managedFields").is_some_and(|v| !v.is_null()) {
+        return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
+    }
+    let version = applied.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    if version != options.api_version {
+        return Err(ApplyError::BadRequest(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {}",
+            options.api_version
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn track(
+    before: Option<&Value>,
+    after: &mut Value,
+    options: &UpdateOptions,
+    schema: &StructuralSchema,
+) {
+    let ty = Ty::root(schema);
+    let sent = managed_fields(after).cloned();
+    // Ownership cannot be edited through a subresource.
+    let sent = if options.subresource.is_some() { None } else { sent };
+    let reset = is_reset(sent.as_ref());
+    let mut managers = match decode(sent.as_ref()) {
+        _ if reset => Managers::new(),
+        Some(managers) if !managers.is_empty() => managers,
+        _ => decode(before.and_then(managed_fields)).unwrap_or_default(),
+    };
+    let mut new = without_managed_fields(after);
+    // An object without recorded ownership stays so until the first apply.
+    if before.is_none() || !managers.is_empty() {
+        let blank = || if options.blank.is_object() { options.blank.clone() } else { empty() };
+        let old = before.map_or_else(blank, without_managed_fields);
+        reconcile(&mut managers, ty);
+        let id = ManagerId::new(
+            &options.manager,
+            Operation::Update,
+            &options.api_version,
+            options.subresource.as_deref(),
+        );
+        let request = Request { api_version: &options.api_version, now: &options.now, reset: options.reset };
+        take_changes(Comparison::of(&old, &new, ty), &mut managers, &id, &request);
+        cap(&mut managers);
+    }
+    new = finish(before, new, managers, None);
+    *after = new;
+}
+
+struct Request<'a> {
+    api_version: &'a str,
+    now: &'a str,
+    reset: Reset,
+}
+
+impl<'a> Request<'a> {
+    fn of_apply(options: &'a ApplyOptions) -> Self {
+        Self { api_version: &options.api_version, now: &options.now, reset: options.reset }
+    }
+}
+
+/// The manager becomes the only owner of the fields that it changed; removed fields lose all owners.
+fn take_changes(comparison: Comparison, managers: &mut Managers, id: &ManagerId, request: &Request<'_>) {
+    let comparison = comparison.without(|set| request.reset.filter(set));
+    let taken = comparison.modified.union(&comparison.added).difference(&STRIPPED);
+    for owned in managers.values_mut() {
+        owned.set = owned.set.difference(&comparison.removed);
+    }
+    for (_, owned) in managers.iter_mut().filter(|(other, _)| *other != id) {
+        owned.set = owned.set.difference(&comparison.modified.union(&comparison.added));
+    }
+    if !taken.is_empty() {
+        let owned = managers.entry(id.clone()).or_insert_with(|| Owned {
+            set: FieldSet::default(),
+            api_version: request.api_version.to_owned(),
+            time: None,
+        });
+        owned.set = owned.set.union(&taken);
+        owned.time = Some(request.now.to_owned()).filter(|now| !now.is_empty());
+    }
+    managers.retain(|_, owned| !owned.set.is_empty());
+}
+
+fn take_from_others(
+    comparison: &Comparison,
+    managers: &mut Managers,
+    id: &ManagerId,
+    force: bool,
+) -> Result<(), ApplyError> {
+    let changed = comparison.modified.union(&comparison.added);
+    let mut conflicts = Vec::new();
+    for (other, owned) in managers.iter_mut().filter(|(other, _)| *other != id) {
+        let contested = owned.set.intersection(&changed);
+        conflicts.extend(
+            contested.paths().iter().map(|path| Conflict { manager: other.shown(), field: show(path) }),
+        );
+        owned.set = owned.set.difference(&contested).difference(&comparison.removed);
+    }
+    if !force && !conflicts.is_empty() {
+        conflicts.sort_by(|a, b| a.manager.cmp(&b.manager));
+        return Err(ApplyError::Conflicts(conflicts));
+    }
+    managers.retain(|_, owned| !owned.set.is_empty());
+    Ok(())
+}
+
+fn strip(managers: &mut Managers, id: &ManagerId) {
+    if let Some(owned) = managers.get_mut(id) {
+        owned.set = owned.set.difference(&STRIPPED);
+        if owned.set.is_empty() {
+            managers.remove(id);
+        }
+    }
+}
+
+/// Removes the fields that the manager applied last time and does not apply now, unless another manager owns
+/// them.
+fn prune(merged: &Value, managers: &Managers, last: Option<&FieldSet>, ty: Ty<'_>) -> Value {
+    let Some(last) = last.filter(|set| !set.is_empty()) else { return merged.clone() };
+    let last = last.with_named_fields(ty);
+    let pruned = remove::without(merged, &last, ty);
+    let merged_set = field_set(merged, ty).with_named_fields(ty);
+
+    // Fields with any owner are added back, including those of the new configuration.
+    let owned =
+        managers.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set)).with_named_fields(ty);
+    let pruned_set = field_set(&pruned, ty).with_named_fields(ty);
+    let pruned = remove::without(merged, &merged_set.difference(&pruned_set.union(&owned)), ty);
+
+    // Fields that were removed only together with their parent are added back as well.
+    let pruned_set = field_set(&pruned, ty).with_named_fields(ty);
+    remove::without(merged, &merged_set.difference(&pruned_set).intersection(&last), ty)
+}
+
+fn reconcile(managers: &mut Managers, ty: Ty<'_>) {
+    for owned in managers.values_mut() {
+        owned.set = owned.set.reconciled(ty);
+    }
+}
+
+/// Writes the managers into the object. If they and the object are unchanged except for times, the times stay
+/// too. A manager that only became a co-owner of fields gets a new time as well.
+fn finish(
+    live: Option<&Value>,
+    mut object: Value,
+    mut managers: Managers,
+    applier: Option<(&ManagerId, &str)>,
+) -> Value {
+    let before = live.and_then(|l| decode(managed_fields(l))).unwrap_or_default();
+    let object_same = live.is_some_and(|l| crate::schema::equal(&without_managed_fields(l), &object));
+    let owners_same = before.len() == managers.len()
+        && before.iter().all(|(id, was)| {
+            managers.get(id).is_some_and(|is| is.set == was.set && is.api_version == was.api_version)
+        });
+    if let Some(live) = live.filter(|_| object_same && owners_same) {
+        return live.clone();
+    }
+    if let Some((id, now)) = applier
+        && let Some(owned) = managers.get_mut(id)
+        && (owned.time.is_none() || before.get(id).is_none_or(|was| was.set != owned.set))
+    {
+        owned.time = Some(now.to_owned());
+    }
+    let entries = encode(&managers);
+    let Some(map) = object.as_object_mut() else { return object };
+    if entries.as_array().is_some_and(Vec::is_empty) {
+        return object;
+    }
+    if let Some(metadata) = map.entry("metadata").or_insert_with(empty).as_object_mut() {
+        metadata.insert("managedFields".to_owned(), entries);
+    }
+    object
+}
+
+fn managed_fields(object: &Value) -> Option<&Value> {
+    object.pointer("/metadata/managedFields")
+}
+
+fn empty() -> Value {
+    Value::Object(Map::new())
+}

@@ -1,0 +1,204 @@
+//! Validation of the `metadata` of an object before it is stored, in kube-apiserver's words.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::names::{NameRule, label_value, qualified_name};
+use super::{field_error, forbidden, invalid, required};
+use crate::schema::{ErrorKind, FieldError};
+
+/// The maximum total size of all annotations of an object in bytes.
+const MAX_ANNOTATIONS: usize = 256 * 1024;
+/// The maximum number of surplus controllers that are reported, each with all owners.
+const MAX_CONTROLLERS: usize = 4;
+/// The finalizers that decide about dependents; only one of them may be set.
+const PROPAGATION: [&str; 2] = ["orphan", "foregroundDeletion"];
+
+/// Validates `metadata` of an object before it is stored; the fields set by the server are already present.
+pub fn validate(metadata: &Value, rule: NameRule, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if old.is_none() {
+        name(metadata, rule, &mut errors);
+    }
+    labels(&metadata["labels"], &mut errors);
+    annotations(&metadata["annotations"], &mut errors);
+    owners(&metadata["ownerReferences"], &mut errors);
+    finalizers(metadata, old, &mut errors);
+    errors
+}
+
+fn text<'a>(of: &'a Value, member: &str) -> &'a str {
+    of[member].as_str().unwrap_or_default()
+}
+
+fn all_invalid(field: &str, value: &str, problems: &[String], errors: &mut Vec<FieldError>) {
+    errors.extend(problems.iter().map(|why| invalid(field, &value.into(), why)));
+}
+
+fn name(metadata: &Value, rule: NameRule, errors: &mut Vec<FieldError>) {
+    let prefix = text(metadata, "generateName");
+    if !prefix.is_empty() {
+        all_invalid("metadata.generateName", prefix, &rule.problems_of_prefix(prefix), errors);
+    }
+    match text(metadata, "name") {
+        "" => errors.push(required("metadata.name", "name or generateName is required")),
+        name => all_invalid("metadata.name", name, &rule.problems(name), errors),
+    }
+}
+
+fn labels(labels: &Value, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        all_invalid("metadata.labels", key, &qualified_name(key), errors);
+        all_invalid("metadata.labels", value, &label_value(value), errors);
+    }
+}
+
+fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
+    let mut total = 0;
+    for (key, value) in annotations.as_object().into_iter().flatten() {
+        // Unlike in labels, the prefix may contain capitals.
+        all_invalid("metadata.annotations", key, &qualified_name(&key.to_ascii_lowercase()), errors);
+        total += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if total > MAX_ANNOTATIONS {
+        let message = format!("Too long: may not be more than {MAX_ANNOTATIONS} bytes");
+        errors.push(field_error(ErrorKind::TooLong, "metadata.annotations", message));
+    }
+}
+
+fn owners(owners: &Value, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "metadata.ownerReferences";
+    let (mut controller, mut further): (Option<String>, usize) = (None, 0);
+    for owner in owners.as_array().into_iter().flatten() {
+        let api_version = text(owner, "apiVersion");
+        let has_version = !api_version.ends_with('/') && matches!(api_version.split('/').count(), 1 | 2);
+        if api_version.is_empty() || !has_version {
+            let field = format!("{FIELD}.apiVersion");
+            errors.push(invalid(&field, &api_version.into(), "version must not be empty"));
+        }
+        for member in ["kind", "name", "uid"] {
+            if text(owner, member).is_empty() {
+                errors.push(invalid(&format!("{FIELD}.{member}"), &"".into(), "must not be empty"));
+            }
+        }
+        if owner["kind"] == "Event" && api_version == "v1" {
+            errors.push(invalid(
+                FIELD,
+                &in_order(owner),
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
+        }
+        if owner["controller"] == true {
+            let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            match &controller {
+                None => controller = Some(this),
+                Some(first) if further < MAX_CONTROLLERS => {
+                    further += 1;
+                    let all: Value = owners.as_array().into_iter().flatten().map(in_order).collect();
+                    let why = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                    );
+                    errors.push(invalid(FIELD, &all, &why));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// Returns an owner reference in Kubernetes' field order, regardless of the order it was sent in.
+fn in_order(owner: &Value) -> Value {
+    let texts = ["apiVersion", "kind", "name", "uid"].map(|member| (member, text(owner, member).into()));
+    let flags = ["controller", "blockOwnerDeletion"].map(|member| (member, owner[member].clone()));
+    let members = texts.into_iter().chain(flags.into_iter().filter(|(_, flag)| !flag.is_null()));
+    Value::Object(members.map(|(member, value)| (member.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+fn finalizers(metadata: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "metadata.finalizers";
+    fn list(metadata: &Value) -> Vec<&str> {
+        metadata["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+    let now = list(metadata);
+    for finalizer in &now {
+        all_invalid(FIELD, finalizer, &qualified_name(finalizer), errors);
+    }
+    if PROPAGATION.iter().all(|one| now.contains(one)) {
+        let why = format!("finalizer {} and {} cannot be both set", PROPAGATION[0], PROPAGATION[1]);
+        errors.push(invalid(FIELD, &metadata["finalizers"], &why));
+    }
+    let Some(old) = old.filter(|old| !old["deletionTimestamp"].is_null()) else { return };
+    let before: HashSet<&str> = list(old).into_iter().collect();
+    let mut added: Vec<&str> = now.into_iter().filter(|finalizer| !before.contains(finalizer)).collect();
+    added.sort_unstable();
+    added.dedup();
+    if !added.is_empty() {
+        let added: Vec<String> = added.into_iter().map(crate::schema::quote).collect();
+        let why = format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.join(", ")
+        );
+        errors.push(forbidden(FIELD, &why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reported(metadata: &Value) -> Vec<String> {
+        let errors = validate(metadata, NameRule::Subdomain, None);
+        errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
+    }
+
+    #[test]
+    fn finalizers_cannot_be_added_to_what_is_being_deleted() {
+        let old =
+            json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/a", "x/b"]});
+        let fewer = json!({"name": "a", "finalizers": ["x/b"]});
+        let more = json!({"name": "a", "finalizers": ["x/d", "x/b", "x/c"]});
+        assert!(validate(&fewer, NameRule::Subdomain, Some(&old)).is_empty());
+        let errors = validate(&more, NameRule::Subdomain, Some(&old));
+        assert_eq!(errors[0].field, "metadata.finalizers");
+        assert!(errors[0].message.ends_with("found new finalizers []string{\"x/c\", \"x/d\"}"));
+    }
+
+    #[test]
+    fn an_object_needs_a_name_or_the_beginning_of_one() {
+        assert_eq!(reported(&json!({})), ["metadata.name: Required value: name or generateName is required"]);
+        assert!(reported(&json!({"name": "a-x1", "generateName": "a-"})).is_empty());
+        let both = reported(&json!({"name": "A_x1", "generateName": "A_"}));
+        assert!(both[0].starts_with("metadata.generateName: Invalid value: \"A_\": a lowercase RFC 1123"));
+        assert!(both[1].starts_with("metadata.name: Invalid value: \"A_x1\": a lowercase RFC 1123"));
+    }
+
+    #[test]
+    fn owners_say_who_they_are_and_one_of_them_controls() {
+        let owned = |owners: Value| reported(&json!({"name": "a", "ownerReferences": owners}));
+        let empty = owned(json!([{"apiVersion": "", "kind": "", "name": "", "uid": ""}]));
+        assert_eq!(
+            empty,
+            [
+                "metadata.ownerReferences.apiVersion: Invalid value: \"\": version must not be empty",
+                "metadata.ownerReferences.kind: Invalid value: \"\": must not be empty",
+                "metadata.ownerReferences.name: Invalid value: \"\": must not be empty",
+                "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty",
+            ]
+        );
+        let one =
+            |uid: &str| json!({"uid": uid, "controller": true, "kind": "X", "apiVersion": "v1", "name": uid});
+        assert!(owned(json!([one("a")])).is_empty());
+        let two = owned(json!([one("a"), one("b")]));
+        assert_eq!(two.len(), 1);
+        assert!(two[0].contains(
+            r#"Invalid value: [{"apiVersion":"v1","kind":"X","name":"a","uid":"a","controller":true}"#
+        ));
+        assert!(two[0].ends_with("in references for X/a and X/b"), "{}", two[0]);
+        let deep = owned(json!([{"apiVersion": "a/b/c", "kind": "X", "name": "n", "uid": "u"}]));
+        assert!(deep[0].contains("Invalid value: \"a/b/c\": version must not be empty"));
+    }
+}

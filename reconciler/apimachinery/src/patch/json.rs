@@ -1,0 +1,112 @@
+//! JSON patches (RFC 6902), with limits on what one patch may do.
+
+use json_patch::{PatchOperation, patch_unsafe};
+use serde_json::Value;
+
+/// The maximum number of operations of one patch, as in Kubernetes.
+const MAX_OPERATIONS: usize = 10_000;
+/// The maximum number of bytes that all `copy` operations of one patch may copy, as in Kubernetes.
+const MAX_COPIED: usize = 3 << 20;
+
+/// Why a patch cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum PatchError {
+    #[error("{0}")]
+    Malformed(#[source] serde_json::Error),
+    #[error("the patch has {0} operations, {MAX_OPERATIONS} are allowed")]
+    TooLong(usize),
+    #[error("the patch copies more than {MAX_COPIED} bytes")]
+    CopiesTooMuch,
+    #[error(transparent)]
+    Unfit(json_patch::PatchError),
+}
+
+/// A well-formed patch.
+#[derive(Debug, Default)]
+pub struct Patch(Vec<PatchOperation>);
+
+impl Patch {
+    pub fn parse(patch: &Value) -> Result<Self, PatchError> {
+        match patch.as_array().map(Vec::len) {
+            Some(length) if length > MAX_OPERATIONS => Err(PatchError::TooLong(length)),
+            _ => serde_json::from_value(patch.clone()).map(Self).map_err(PatchError::Malformed),
+        }
+    }
+
+    /// # Errors
+    /// The first operation that fails; the operations before it have been applied.
+    pub fn apply(&self, document: &mut Value) -> Result<(), PatchError> {
+        let mut copied = 0;
+        for operation in &self.0 {
+            // As in Kubernetes, an absent value equals null: clients add the first finalizer under this test.
+            if let PatchOperation::Test(test) = operation
+                && test.value.is_null()
+                && document.pointer(test.path.as_str()).is_none()
+            {
+                continue;
+            }
+            // Each copy can double the document, even if the final document is small.
+            if let PatchOperation::Copy(copy) = operation
+                && let Some(value) = document.pointer(copy.from.as_str())
+            {
+                copied += serde_json::to_vec(value).map_or(0, |text| text.len());
+                if copied > MAX_COPIED {
+                    return Err(PatchError::CopiesTooMuch);
+                }
+            }
+            patch_unsafe(document, std::slice::from_ref(operation)).map_err(PatchError::Unfit)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn patched(patch: Value) -> Result<Value, PatchError> {
+        let mut document = json!({"a": {"b": 1, "c/d~": 2}, "l": ["x", "y", "z"], "n": null});
+        Patch::parse(&patch)?.apply(&mut document).map(|()| document)
+    }
+
+    #[test]
+    fn operations_do_what_the_standard_says() {
+        for (patch, at, wanted) in [
+            (json!({"op": "add", "path": "/a/e", "value": 3}), "/a/e", json!(3)),
+            (json!({"op": "add", "path": "/l/-", "value": 3}), "/l", json!(["x", "y", "z", 3])),
+            (json!({"op": "add", "path": "/l/1", "value": 3}), "/l", json!(["x", 3, "y", "z"])),
+            (json!({"op": "remove", "path": "/a/c~1d~0"}), "/a", json!({"b": 1})),
+            (json!({"op": "replace", "path": "/l/0", "value": 3}), "/l/0", json!(3)),
+            (json!({"op": "move", "from": "/l/0", "path": "/l/1"}), "/l", json!(["y", "x", "z"])),
+            (json!({"op": "copy", "from": "/a/b", "path": "/m"}), "/m", json!(1)),
+            (json!({"op": "test", "path": "/n", "value": null}), "/a/b", json!(1)),
+            (json!({"op": "test", "path": "/a/none", "value": null}), "/a/b", json!(1)),
+        ] {
+            let done = patched(json!([patch])).expect("it can be done");
+            assert_eq!(done.pointer(at), Some(&wanted), "{patch}");
+        }
+        for patch in [
+            json!({"op": "add", "path": "/x/y", "value": 1}),
+            json!({"op": "add", "path": "/l/5", "value": 1}),
+            json!({"op": "remove", "path": "/a/none"}),
+            json!({"op": "replace", "path": "/a/none", "value": 1}),
+            json!({"op": "test", "path": "/a/b", "value": 2}),
+        ] {
+            assert!(matches!(patched(json!([patch])), Err(PatchError::Unfit(_))), "{patch}");
+        }
+    }
+
+    #[test]
+    fn malformed_and_excessive_patches_are_refused() {
+        for patch in [json!({"op": "add"}), json!([{"op": 1}]), json!([{"op": "jump", "path": "/l"}])] {
+            assert!(matches!(patched(patch), Err(PatchError::Malformed(_))));
+        }
+        let many = vec![json!({"op": "test", "path": "/n", "value": null}); MAX_OPERATIONS + 1];
+        assert!(matches!(patched(many.into()), Err(PatchError::TooLong(_))));
+        let double = |at: usize| json!({"op": "copy", "from": "", "path": format!("/d{at}")});
+        let doubles: Vec<Value> = (0..40).map(double).collect();
+        assert!(matches!(patched(doubles.into()), Err(PatchError::CopiesTooMuch)));
+    }
+}

@@ -1,0 +1,37 @@
+//! Equality of values.
+
+use serde_json::Value;
+
+use super::message::quote;
+use super::whole;
+
+/// Returns the same text for equal values: keys sorted, numbers by value.
+pub(crate) fn canonical(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let mut members: Vec<_> =
+                map.iter().map(|(k, v)| format!("{}:{}", quote(k), canonical(v))).collect();
+            members.sort();
+            format!("{{{}}}", members.join(","))
+        }
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(","))
+        }
+        Value::Number(n) if n.is_f64() => n.as_f64().and_then(whole).unwrap_or_else(|| n.clone()).to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether two values are equal; `1` and `1.0` are.
+pub fn equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(x), Value::Number(y)) => {
+            x == y || (x.as_f64() == y.as_f64() && (x.is_f64() || y.is_f64()))
+        }
+        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| equal(x, y)),
+        (Value::Object(x), Value::Object(y)) => {
+            x.len() == y.len() && x.iter().all(|(k, v)| y.get(k).is_some_and(|w| equal(v, w)))
+        }
+        _ => a == b,
+    }
+}

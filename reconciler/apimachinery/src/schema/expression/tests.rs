@@ -1,0 +1,132 @@
+use super::*;
+
+fn compile(source: &str) -> Result<Expression, String> {
+    on_big_stack(|| Expression::compile(source, &[]))
+}
+
+fn value(source: &str) -> Result<cel::Value, Failure> {
+    let expression = compile(source).expect("compiles");
+    with_budget(10_000, || expression.evaluate(&Scope::default()))
+}
+
+fn refusal(source: &str) -> String {
+    compile(source).expect_err("does not compile")
+}
+
+#[test]
+fn types_are_compared_by_name() {
+    for source in [
+        "type('x') == string",
+        "type(1) == int",
+        "type([]) == list",
+        "type(dyn({})) == map",
+        "bool('true')",
+        "string(true) == 'true'",
+    ] {
+        assert_eq!(value(source), Ok(cel::Value::Bool(true)), "{source}");
+    }
+}
+
+#[test]
+fn names_bound_by_cel_bind_are_known_in_its_body_only() {
+    assert_eq!(value("cel.bind(x, 20, x + x + 2)"), Ok(cel::Value::Int(42)));
+    assert!(refusal("cel.bind(x, 1, x) + x").contains("undeclared reference to 'x'"));
+}
+
+#[test]
+fn hostile_sources_are_refused() {
+    let nested = format!("{}1{}", "(".repeat(20_000), ")".repeat(10_000));
+    assert!(!refusal(&nested).is_empty());
+    assert!(!refusal(&"!".repeat(30_000)).is_empty());
+    assert!(!refusal(&"[".repeat(10_000)).is_empty());
+    assert!(!refusal(&vec!["1"; 5_000].join("+")).is_empty());
+    assert!(refusal(&"x".repeat(MAX_SOURCE + 1)).contains("longer than"));
+    assert!(!refusal(&format!("{}true", "true ? false : ".repeat(500))).is_empty());
+    assert!(!refusal("a.b.c{d: 1}").is_empty());
+    assert!(!refusal("\u{0}").is_empty());
+}
+
+#[test]
+fn the_deepest_expression_accepted_is_evaluated_without_overflow() {
+    let source = vec!["1"; MAX_TREE_DEPTH - 1].join("+");
+    assert_eq!(value(&source), Ok(cel::Value::Int(MAX_TREE_DEPTH as i64 - 1)));
+    let source = vec!["1"; INLINE_DEPTH].join("+");
+    assert_eq!(value(&source), Ok(cel::Value::Int(INLINE_DEPTH as i64)));
+}
+
+#[test]
+fn budgets_are_shared_and_restored() {
+    let expression = compile("lists.range(100).all(x, x >= 0)").expect("compiles");
+    let scope = Scope::default();
+    let results = with_budget(150, || [expression.evaluate(&scope), expression.evaluate(&scope)]);
+    assert_eq!(results[0], Ok(cel::Value::Bool(true)));
+    assert_eq!(results[1], Err(Failure::OutOfBudget));
+    assert_eq!(with_budget(150, || expression.evaluate(&scope)), Ok(cel::Value::Bool(true)));
+}
+
+#[test]
+fn errors_that_logic_would_absorb_still_count_against_the_budget() {
+    assert_eq!(value("lists.range(20000).all(x, x >= 0) || true"), Err(Failure::OutOfBudget));
+}
+
+#[test]
+fn a_list_that_grows_in_a_loop_costs_what_copying_it_costs() {
+    let expression = compile("size(lists.range(3000).map(x, x)) == 3000").expect("compiles");
+    assert_eq!(with_budget(5_000, || expression.evaluate(&Scope::default())), Err(Failure::OutOfBudget));
+}
+
+#[test]
+fn what_looks_at_or_makes_much_costs_as_much() {
+    for source in [
+        "lists.range(1000000000).size() > 0",
+        "'x'.replace('', 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy').replace('y', 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz')\
+         .replace('z', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa').replace('a', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb')\
+         .size() > 0",
+        "lists.range(1000).map(x, 'x').join('yyyyyyyyyyyyyyyyyyyyyyyyyyyy').replace('y', 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz')\
+         .replace('z', 'aaaaaaaaaaaaaaaaaaaaaaa').size() > 0",
+        "lists.range(100).all(x, 'a'.matches('a{' + string(x) + '}') || true)",
+    ] {
+        assert_eq!(value(source), Err(Failure::OutOfBudget), "{source}");
+    }
+    let doubled = |seed: &str, double: &dyn Fn(usize) -> String, last: &str| {
+        let bound: String = (1..40).map(|at| format!("cel.bind(v{at}, {}, ", double(at - 1))).collect();
+        format!("cel.bind(v0, {seed}, {bound}{last}{})", ")".repeat(39))
+    };
+    let added = |at| format!("v{at} + v{at}");
+    let nested = |at| format!("[v{at}, v{at}]");
+    let mapped = |at| format!("{{'a': v{at}, 'b': v{at}}}");
+    for source in [
+        doubled("'x'", &added, "v39 != ''"),
+        doubled("b'x'", &added, "size(v39) > 0"),
+        doubled("[1]", &added, "v39 != []"),
+        doubled("[1]", &nested, "v39 == v39"),
+        doubled("[1]", &mapped, "v39 == v39"),
+    ] {
+        assert!(value(&source).is_err(), "{source}");
+    }
+}
+
+#[test]
+fn what_is_guarded_does_what_the_library_does() {
+    for (source, wanted) in [
+        ("'aXbX'.replace('X', 'yy')", "'ayybyy'"),
+        ("'aXbX'.replace('X', 'y', 1)", "'aybX'"),
+        ("'ab'.replace('', '-')", "'-a-b-'"),
+        ("['a', 'b'].join()", "'ab'"),
+        ("['a', 'b'].join(', ')", "'a, b'"),
+        ("'%s is %d, %.2f'.format(['a', 1, 2.5])", "'a is 1, 2.50'"),
+        ("'ab12'.matches('^[a-z]+[0-9]+$')", "true"),
+        ("'ab12'.find('[0-9]')", "'1'"),
+        ("'ab12'.findAll('[0-9]')", "['1', '2']"),
+        ("'ab12'.findAll('[a-z]', 1)", "['a']"),
+        ("lists.range(3)", "[0, 1, 2]"),
+        ("2 in [1, 2] && 'a' in {'a': [1]}", "true"),
+        ("{'a': [1, 2]} == {'a': [1, 2]}", "true"),
+    ] {
+        assert_eq!(value(source), value(wanted), "{source}");
+    }
+    let Err(Failure::Error(error)) = value("'%.99999f'.format([1.5])") else { panic!("it is refused") };
+    assert!(error.contains("precision"), "{error}");
+    let Err(Failure::Error(error)) = value("'a'.matches('(')") else { panic!("it is refused") };
+    assert!(error.contains("not a valid regex"), "{error}");
+}

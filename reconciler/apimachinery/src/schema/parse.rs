@@ -1,0 +1,532 @@
+//! Parsing of `openAPIV3Schema` into [`Node`]s; schemas that are not structural are refused.
+
+use regex::RegexBuilder;
+use serde_json::{Map, Value};
+
+use super::message::{child, forbidden, index, invalid, key, required};
+use super::node::{Additional, Checks, ListType, Node, Type};
+use super::rules;
+use super::{FieldError, MAX_DEPTH, StructuralSchema, defaults, validate};
+
+/// The maximum memory of a compiled pattern, which may be hostile.
+const MAX_PATTERN_SIZE: usize = 1 << 20;
+
+/// The maximum number of errors reported for one schema; more would only bury the first.
+const MAX_ERRORS: usize = 100;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Item,
+    Field,
+}
+
+pub(super) fn parse(path: &str, schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
+    let mut parser = Parser::default();
+    let mut root = parser.node(schema, Level::Root, path, 0);
+    if root.nullable {
+        parser.general.push(forbidden(&child(path, "nullable"), "nullable cannot be true at the root"));
+    }
+    mark(&mut root);
+    if parser.errors.is_empty() && !parser.unsupported {
+        check_defaults(&root, path, &mut parser.errors);
+    }
+    // A schema with unsupported fields is not checked for being structural.
+    let mut errors = if parser.unsupported { Vec::new() } else { parser.errors };
+    errors.extend(parser.general);
+    if errors.is_empty() {
+        rules::compile_all(&mut root, &mut errors);
+    }
+    if errors.is_empty() {
+        rules::check_all(&root, &mut errors);
+    }
+    finish(root, errors)
+}
+
+/// Parses a schema that was accepted before, possibly by older rules.
+pub(super) fn parse_stored(schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
+    let mut parser = Parser::default();
+    let mut root = parser.node(schema, Level::Root, "openAPIV3Schema", 0);
+    mark(&mut root);
+    if parser.errors.is_empty() {
+        rules::compile_all(&mut root, &mut parser.errors);
+    }
+    finish(root, parser.errors)
+}
+
+fn finish(root: Node, mut errors: Vec<FieldError>) -> Result<StructuralSchema, Vec<FieldError>> {
+    if errors.is_empty() {
+        return Ok(StructuralSchema { root });
+    }
+    errors.sort_by_key(ToString::to_string);
+    errors.truncate(MAX_ERRORS);
+    Err(errors)
+}
+
+#[derive(Default)]
+struct Parser {
+    /// Violations of the rules of structural schemas.
+    errors: Vec<FieldError>,
+    /// Violations of the rules of any schema of a definition.
+    general: Vec<FieldError>,
+    /// Whether there are unsupported fields.
+    unsupported: bool,
+}
+
+impl Parser {
+    fn node(&mut self, schema: &Value, level: Level, path: &str, depth: usize) -> Node {
+        let Some(map) = schema.as_object() else {
+            self.errors.push(invalid(path, schema, "must be an object"));
+            return Node::default();
+        };
+        if depth > MAX_DEPTH / 2 {
+            self.errors.push(forbidden(path, "nests too deeply"));
+            return Node::default();
+        }
+        let mut node = self.own_fields(map, path);
+        self.unsupported_members(map, path);
+        if let Some(items) = map.get("items") {
+            node.items = Some(Box::new(self.node(items, Level::Item, &child(path, "items"), depth + 1)));
+        }
+        for (name, of) in members(map, "properties") {
+            let here = key(&child(path, "properties"), name);
+            let parsed = self.node(of, Level::Field, &here, depth + 1);
+            node.properties.insert(name.clone(), parsed);
+        }
+        node.additional = match map.get("additionalProperties") {
+            None | Some(Value::Null | Value::Bool(false)) => Additional::Absent,
+            Some(Value::Bool(true)) => Additional::Any,
+            Some(of) => {
+                let here = child(path, "additionalProperties");
+                Additional::Schema(Box::new(self.node(of, Level::Field, &here, depth + 1)))
+            }
+        };
+        node.checks = self.checks(map, node.int_or_string, path, depth);
+        self.structure(map, &node, level, path);
+        node.rules = rules::declared(map, path, &mut self.errors);
+        node
+    }
+
+    fn own_fields(&mut self, map: &Map<String, Value>, path: &str) -> Node {
+        let ty = match map.get("type").and_then(Value::as_str).filter(|t| !t.is_empty()) {
+            Some(name) => {
+                let ty = Type::parse(name);
+                if ty.is_none() {
+                    let allowed =
+                        ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
+                    let here = child(path, "type");
+                    self.general.push(super::message::unsupported(&here, &Value::from(name), &allowed));
+                }
+                ty
+            }
+            None => None,
+        };
+        let list_type = match map.get("x-kubernetes-list-type").and_then(Value::as_str) {
+            None | Some("atomic") => ListType::Atomic,
+            Some("set") => ListType::Set,
+            Some("map") => ListType::Map,
+            Some(other) => {
+                let allowed = ["atomic", "set", "map"].map(Value::from);
+                let here = child(path, "x-kubernetes-list-type");
+                self.general.push(super::message::unsupported(&here, &Value::from(other), &allowed));
+                ListType::Atomic
+            }
+        };
+        Node {
+            ty,
+            nullable: flag(map, "nullable"),
+            default: map.get("default").filter(|v| !v.is_null()).cloned(),
+            preserve_unknown: flag(map, "x-kubernetes-preserve-unknown-fields"),
+            embedded: flag(map, "x-kubernetes-embedded-resource"),
+            int_or_string: flag(map, "x-kubernetes-int-or-string"),
+            list_type,
+            list_map_keys: strings(map, "x-kubernetes-list-map-keys"),
+            atomic_map: map.get("x-kubernetes-map-type").and_then(Value::as_str) == Some("atomic"),
+            ..Node::default()
+        }
+    }
+
+    /// Reports OpenAPI fields that definitions cannot have.
+    fn unsupported_members(&mut self, map: &Map<String, Value>, path: &str) {
+        for name in ["id", "$ref", "patternProperties", "definitions", "dependencies", "additionalItems"] {
+            if map.get(name).is_some_and(|value| !value.is_null()) {
+                self.general.push(forbidden(&child(path, name), &format!("{name} is not supported")));
+                self.unsupported = true;
+            }
+        }
+        if map.get("items").is_some_and(Value::is_array) {
+            let why = "items must be a schema object and not an array";
+            self.general.push(forbidden(&child(path, "items"), why));
+            self.unsupported = true;
+        }
+        if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
+            let here = child(path, "x-kubernetes-preserve-unknown-fields");
+            self.general.push(invalid(&here, &Value::Bool(false), "must be true or undefined"));
+            self.unsupported = true;
+        }
+    }
+
+    /// Checks Kubernetes' rules of a structural schema that go beyond well-formed fields.
+    fn structure(&mut self, map: &Map<String, Value>, node: &Node, level: Level, path: &str) {
+        if node.ty == Some(Type::Array) && node.items.is_none() {
+            self.errors.push(required(&child(path, "items"), "must be specified"));
+        }
+        if level == Level::Root && map.get("additionalProperties").is_some_and(|v| !v.is_null()) {
+            self.errors.push(forbidden(&child(path, "additionalProperties"), "must not be used at the root"));
+        }
+        if !node.properties.is_empty() && !matches!(node.additional, Additional::Absent) {
+            let detail = "additionalProperties and properties are mutual exclusive";
+            self.general.push(forbidden(&child(path, "additionalProperties"), detail));
+        }
+        if node.int_or_string && (node.preserve_unknown || node.embedded) {
+            let name = if node.preserve_unknown { "preserve-unknown-fields" } else { "embedded-resource" };
+            let here = child(path, &format!("x-kubernetes-{name}"));
+            self.errors.push(invalid(
+                &here,
+                &Value::Bool(true),
+                "must be false if x-kubernetes-int-or-string is true",
+            ));
+        }
+        let says_type = map.get("type").and_then(Value::as_str).is_some_and(|t| !t.is_empty());
+        self.declared_type(node, says_type, level, path);
+        self.lists(map, node, path);
+        self.map_type(map, node, path);
+        if level == Level::Root || node.embedded {
+            self.resource_fields(node, level, path);
+        }
+    }
+
+    fn declared_type(&mut self, node: &Node, says_type: bool, level: Level, path: &str) {
+        let here = child(path, "type");
+        if node.embedded && node.ty != Some(Type::Object) {
+            let why = "must be object if x-kubernetes-embedded-resource is true";
+            self.errors.push(match node.ty {
+                Some(ty) => invalid(&here, &Value::from(ty.name()), why),
+                None => required(&here, why),
+            });
+        } else if !says_type && !node.int_or_string && !node.preserve_unknown {
+            self.errors.push(required(
+                &here,
+                match level {
+                    Level::Root => "must not be empty at the root",
+                    Level::Item => "must not be empty for specified array items",
+                    Level::Field => "must not be empty for specified object fields",
+                },
+            ));
+        }
+        if let (Level::Root, Some(ty)) = (level, node.ty)
+            && ty != Type::Object
+        {
+            self.errors.push(invalid(&here, &Value::from(ty.name()), "must be object at the root"));
+        }
+    }
+
+    fn lists(&mut self, map: &Map<String, Value>, node: &Node, path: &str) {
+        let declared = map.get("x-kubernetes-list-type").and_then(Value::as_str);
+        if declared.is_some() && node.ty != Some(Type::Array) {
+            self.other_type(node, "array", "x-kubernetes-list-type", path);
+        }
+        if !node.list_map_keys.is_empty() && declared != Some("map") {
+            let here = child(path, "x-kubernetes-list-type");
+            let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+            self.general.push(match declared {
+                None => required(&here, why),
+                Some(other) => invalid(&here, &Value::from(other), why),
+            });
+        }
+        let Some(items) = node.items.as_deref().filter(|_| matches!(declared, Some("set" | "map"))) else {
+            return;
+        };
+        if items.nullable {
+            let why =
+                format!("cannot be nullable when x-kubernetes-list-type is {}", declared.unwrap_or_default());
+            self.general.push(forbidden(&child(&child(path, "items"), "nullable"), &why));
+        }
+        if declared == Some("map") {
+            self.list_map(node, items, path);
+        } else {
+            self.list_set(items, path);
+        }
+    }
+
+    /// Reports `x-kubernetes-list-type` or `-map-type` on a schema that is not a list or map.
+    fn other_type(&mut self, node: &Node, wanted: &str, because: &str, path: &str) {
+        let (here, why) = (child(path, "type"), format!("must be {wanted} if {because} is specified"));
+        self.general.push(match node.ty {
+            None => required(&here, &why),
+            Some(ty) => invalid(&here, &Value::from(ty.name()), &why),
+        });
+    }
+
+    fn map_type(&mut self, map: &Map<String, Value>, node: &Node, path: &str) {
+        let Some(declared) = map.get("x-kubernetes-map-type").and_then(Value::as_str) else { return };
+        if node.ty != Some(Type::Object) {
+            self.other_type(node, "object", "x-kubernetes-map-type", path);
+        }
+        if !matches!(declared, "atomic" | "granular") {
+            let allowed = ["atomic", "granular"].map(Value::from);
+            let here = child(path, "x-kubernetes-map-type");
+            self.general.push(super::message::unsupported(&here, &Value::from(declared), &allowed));
+        }
+    }
+
+    fn list_set(&mut self, items: &Node, path: &str) {
+        const WHY: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+        let here = child(path, "items");
+        match items.ty {
+            Some(Type::Array) if items.list_type != ListType::Atomic => {
+                self.general.push(invalid(&child(&here, "x-kubernetes-list-type"), &Value::Null, WHY));
+            }
+            Some(Type::Object) if !items.atomic_map => {
+                self.general.push(invalid(&child(&here, "x-kubernetes-map-type"), &Value::Null, WHY));
+            }
+            _ => {}
+        }
+    }
+
+    fn list_map(&mut self, node: &Node, items: &Node, path: &str) {
+        let here = child(path, "x-kubernetes-list-map-keys");
+        if node.list_map_keys.is_empty() {
+            self.general.push(required(&here, "must not be empty if x-kubernetes-list-type is map"));
+        }
+        let (of_items, keys) = (child(path, "items"), Value::from(node.list_map_keys.clone()));
+        if items.ty != Some(Type::Object) {
+            let got = Value::from(items.ty.map_or("", Type::name));
+            let why = "must be object if parent array's x-kubernetes-list-type is map";
+            self.general.push(invalid(&child(&of_items, "type"), &got, why));
+            return;
+        }
+        for (at, name) in node.list_map_keys.iter().enumerate() {
+            if node.list_map_keys[..at].contains(name) {
+                self.general.push(invalid(&here, &keys, "must not contain duplicate entries"));
+            }
+            let of_key = key(&child(&of_items, "properties"), name);
+            let Some(of) = items.properties.get(name) else {
+                self.general.push(invalid(&here, &keys, "entries must all be names of item properties"));
+                continue;
+            };
+            if matches!(of.ty, Some(Type::Array | Type::Object)) {
+                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                self.general.push(invalid(&child(&of_key, "type"), &Value::from("object"), why));
+            }
+            if of.default.is_none() && !items.checks.required.contains(name) {
+                let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+                self.general.push(required(&child(&of_key, "default"), why));
+            }
+            if of.nullable {
+                let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+                self.general.push(forbidden(&child(&of_key, "nullable"), why));
+            }
+        }
+    }
+
+    fn resource_fields(&mut self, node: &Node, level: Level, path: &str) {
+        let properties = child(path, "properties");
+        for (name, want) in [("kind", Type::String), ("apiVersion", Type::String), ("metadata", Type::Object)]
+        {
+            let Some(of) = node.properties.get(name) else { continue };
+            if of.ty != Some(want) {
+                let got = Value::from(of.ty.map_or("", Type::name));
+                let detail = format!("must be {}", want.name());
+                self.errors.push(invalid(&child(&key(&properties, name), "type"), &got, &detail));
+            }
+        }
+        if let (Level::Root, Some(metadata)) = (level, node.properties.get("metadata"))
+            && metadata.properties.keys().any(|k| k != "name" && k != "generateName")
+        {
+            let detail = "must not specify anything other than name and generateName, but metadata is implicitly \
+                          specified";
+            self.errors.push(forbidden(&key(&properties, "metadata"), detail));
+        }
+    }
+
+    fn checks(&mut self, map: &Map<String, Value>, int_or_string: bool, path: &str, depth: usize) -> Checks {
+        let number = |name: &str| map.get(name).and_then(Value::as_f64);
+        let count = |name: &str| map.get(name).and_then(Value::as_u64);
+        let mut checks = Checks {
+            format: map.get("format").and_then(Value::as_str).filter(|s| !s.is_empty()).map(str::to_owned),
+            allowed: map.get("enum").and_then(Value::as_array).cloned(),
+            maximum: number("maximum"),
+            exclusive_maximum: flag(map, "exclusiveMaximum"),
+            minimum: number("minimum"),
+            exclusive_minimum: flag(map, "exclusiveMinimum"),
+            multiple_of: number("multipleOf"),
+            max_length: count("maxLength"),
+            min_length: count("minLength"),
+            pattern: self.pattern(map, path),
+            max_items: count("maxItems"),
+            min_items: count("minItems"),
+            unique_items: flag(map, "uniqueItems"),
+            max_properties: count("maxProperties"),
+            min_properties: count("minProperties"),
+            required: strings(map, "required"),
+            ..Checks::default()
+        };
+        if checks.unique_items {
+            let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.general.push(forbidden(&child(path, "uniqueItems"), detail));
+        }
+        if checks.multiple_of.is_some_and(|m| m <= 0.0) {
+            self.errors.push(invalid(
+                &child(path, "multipleOf"),
+                &map["multipleOf"],
+                "must be greater than 0",
+            ));
+        }
+        checks.all_of = self.nested_list(map, "allOf", int_or_string, path, depth);
+        checks.any_of = self.nested_list(map, "anyOf", int_or_string, path, depth);
+        checks.one_of = self.nested_list(map, "oneOf", false, path, depth);
+        checks.not = map
+            .get("not")
+            .filter(|v| !v.is_null())
+            .map(|not| Box::new(self.nested(not, false, &child(path, "not"), depth + 1)));
+        checks
+    }
+
+    fn pattern(&mut self, map: &Map<String, Value>, path: &str) -> Option<regex::Regex> {
+        let pattern = map.get("pattern").and_then(Value::as_str).filter(|p| !p.is_empty())?;
+        match RegexBuilder::new(pattern).size_limit(MAX_PATTERN_SIZE).build() {
+            Ok(regex) => Some(regex),
+            Err(error) => {
+                let error = error.to_string();
+                // The last line has the reason; those before it show the place.
+                let why = error.lines().next_back().unwrap_or_default().trim_start_matches("error: ");
+                let detail = format!("must be a valid regular expression, but isn't: {why}");
+                self.errors.push(invalid(&child(path, "pattern"), &Value::from(pattern), &detail));
+                None
+            }
+        }
+    }
+
+    fn nested_list(
+        &mut self,
+        map: &Map<String, Value>,
+        name: &str,
+        types_allowed: bool,
+        path: &str,
+        depth: usize,
+    ) -> Vec<Node> {
+        let Some(list) = map.get(name).and_then(Value::as_array) else { return Vec::new() };
+        let here = child(path, name);
+        list.iter()
+            .enumerate()
+            .map(|(at, of)| self.nested(of, types_allowed, &index(&here, at), depth + 1))
+            .collect()
+    }
+
+    /// Parses a value validation under a combinator, which may not declare structure. The one exception is
+    /// `x-kubernetes-int-or-string`, which may spell out `anyOf: [{type: integer}, {type: string}]`.
+    fn nested(&mut self, schema: &Value, types_allowed: bool, path: &str, depth: usize) -> Node {
+        let Some(map) = schema.as_object() else {
+            self.errors.push(invalid(path, schema, "must be an object"));
+            return Node::default();
+        };
+        if depth > MAX_DEPTH / 2 {
+            self.errors.push(forbidden(path, "nests too deeply"));
+            return Node::default();
+        }
+        self.not_structural(map, types_allowed, path);
+        let mut node = Node { checks: self.checks(map, types_allowed, path, depth), ..Node::default() };
+        if types_allowed {
+            node.ty = map.get("type").and_then(Value::as_str).and_then(Type::parse);
+        }
+        if let Some(items) = map.get("items") {
+            node.items = Some(Box::new(self.nested(items, false, &child(path, "items"), depth + 1)));
+        }
+        for (name, of) in members(map, "properties") {
+            let here = key(&child(path, "properties"), name);
+            if name == "metadata" {
+                self.errors.push(forbidden(&here, "must not be specified in a nested context"));
+            }
+            let parsed = self.nested(of, false, &here, depth + 1);
+            node.properties.insert(name.clone(), parsed);
+        }
+        node
+    }
+
+    fn not_structural(&mut self, map: &Map<String, Value>, types_allowed: bool, path: &str) {
+        const FORBIDDEN: [(&str, &str); 11] = [
+            ("type", "must be empty to be structural"),
+            ("additionalProperties", "must be undefined to be structural"),
+            ("default", "must be undefined to be structural"),
+            ("title", "must be empty to be structural"),
+            ("description", "must be empty to be structural"),
+            ("nullable", "must be false to be structural"),
+            ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+            ("x-kubernetes-embedded-resource", "must be false to be structural"),
+            ("x-kubernetes-int-or-string", "must be false to be structural"),
+            ("x-kubernetes-list-type", "must be undefined to be structural"),
+            ("x-kubernetes-validations", "must be empty to be structural"),
+        ];
+        for (name, detail) in FORBIDDEN {
+            let said = match map.get(name) {
+                None | Some(Value::Null | Value::Bool(false)) => false,
+                Some(Value::String(s)) => !s.is_empty(),
+                Some(Value::Array(items)) => !items.is_empty(),
+                Some(_) => true,
+            };
+            if said && !(name == "type" && types_allowed) {
+                self.errors.push(forbidden(&child(path, name), detail));
+            }
+        }
+    }
+}
+
+/// Sets the properties that depend on the children: whether any node below has rules or defaults.
+fn mark(node: &mut Node) {
+    let mut has_rules = !node.rules.is_empty();
+    let mut has_defaults = node.default.is_some();
+    let additional = match &mut node.additional {
+        Additional::Schema(of) => Some(of.as_mut()),
+        _ => None,
+    };
+    for of in node.properties.values_mut().chain(node.items.as_deref_mut()).chain(additional) {
+        mark(of);
+        has_rules |= of.has_rules;
+        has_defaults |= of.has_defaults;
+    }
+    node.has_rules = has_rules;
+    node.has_defaults = has_defaults;
+}
+
+/// Checks defaults. A default that its own schema refuses could never be stored, so it is refused with the
+/// schema.
+fn check_defaults(node: &Node, path: &str, errors: &mut Vec<FieldError>) {
+    if !node.has_defaults {
+        return;
+    }
+    if let Some(default) = &node.default {
+        let mut filled = default.clone();
+        defaults::default_object(node, &mut filled);
+        let here = child(path, "default");
+        for error in validate::validate_value(node, &filled) {
+            let at_root = error.field.is_empty() || error.field == "<nil>";
+            let field = if at_root { here.clone() } else { child(&here, &error.field) };
+            errors.push(FieldError { field, ..error });
+        }
+    }
+    for (name, of) in &node.properties {
+        check_defaults(of, &key(&child(path, "properties"), name), errors);
+    }
+    if let Some(of) = &node.items {
+        check_defaults(of, &child(path, "items"), errors);
+    }
+    if let Some(of) = node.additional_schema() {
+        check_defaults(of, &child(path, "additionalProperties"), errors);
+    }
+}
+
+fn flag(map: &Map<String, Value>, name: &str) -> bool {
+    map.get(name).and_then(Value::as_bool).unwrap_or(false)
+}
+
+fn strings(map: &Map<String, Value>, name: &str) -> Vec<String> {
+    map.get(name)
+        .and_then(Value::as_array)
+        .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        .unwrap_or_default()
+}
+
+fn members<'a>(map: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    map.get(name).and_then(Value::as_object).into_iter().flatten()
+}

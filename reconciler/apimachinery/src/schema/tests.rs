@@ -1,0 +1,617 @@
+use serde_json::{Value, json};
+
+use super::{ErrorKind, FieldError, StructuralSchema};
+
+fn schema(properties: Value) -> StructuralSchema {
+    StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": {
+        "type": "object", "properties": properties,
+    }}}))
+    .expect("structural")
+}
+
+fn object(spec: Value) -> Value {
+    json!({"apiVersion": "x.dev/v1", "kind": "X", "metadata": {"name": "x"}, "spec": spec})
+}
+
+fn shown(errors: &[FieldError]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn refusals(schema: &Value) -> Vec<String> {
+    shown(&StructuralSchema::parse(schema).expect_err("not structural"))
+}
+
+#[test]
+fn what_is_not_structural_is_refused() {
+    assert_eq!(
+        refusals(&json!({"properties": {}})),
+        ["openAPIV3Schema.type: Required value: must not be empty at the root"]
+    );
+    assert_eq!(
+        refusals(&json!({"type": "object", "properties": {"spec": {"properties": {}}}})),
+        [
+            "openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
+        ]
+    );
+    assert_eq!(
+        refusals(&json!({"type": "object", "properties": {"l": {"type": "array"}}})),
+        ["openAPIV3Schema.properties[l].items: Required value: must be specified"]
+    );
+    assert_eq!(
+        refusals(
+            &json!({"type": "object", "properties": {"x": {"type": "string", "anyOf": [{"type": "string"}]}}})
+        ),
+        ["openAPIV3Schema.properties[x].anyOf[0].type: Forbidden: must be empty to be structural"]
+    );
+    assert_eq!(
+        refusals(&json!({"type": "object", "additionalProperties": {"type": "string"}})),
+        ["openAPIV3Schema.additionalProperties: Forbidden: must not be used at the root"]
+    );
+    assert_eq!(
+        refusals(&json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {
+            "labels": {"type": "object"},
+        }}}})),
+        [
+            "openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, \
+          but metadata is implicitly specified"
+        ]
+    );
+    assert_eq!(
+        refusals(
+            &json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "map",
+            "items": {"type": "object"}}}})
+        ),
+        ["openAPIV3Schema.properties[l].x-kubernetes-list-map-keys: Required value: must not be empty if \
+          x-kubernetes-list-type is map"]
+    );
+    assert_eq!(refusals(&json!([])), ["openAPIV3Schema: Invalid value: []: must be an object"]);
+}
+
+#[test]
+fn a_default_that_its_schema_refuses_is_refused_with_it() {
+    let errors =
+        refusals(&json!({"type": "object", "properties": {"n": {"type": "integer", "default": "three"}}}));
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].starts_with("openAPIV3Schema.properties[n].default: Invalid value: \"string\""),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn an_int_or_string_may_spell_out_its_types() {
+    let spelled =
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]});
+    let schema = schema(json!({"port": spelled}));
+    assert!(schema.validate(&object(json!({"port": 80})), None).is_empty());
+    assert!(schema.validate(&object(json!({"port": "http"})), None).is_empty());
+    let errors = schema.validate(&object(json!({"port": true})), None);
+    assert_eq!(errors[0].kind, ErrorKind::TypeInvalid);
+    assert!(errors[0].message.ends_with("must be of type integer,string: \"boolean\""), "{}", errors[0]);
+}
+
+#[test]
+fn pruning_removes_what_the_schema_does_not_name() {
+    let schema = schema(json!({
+        "size": {"type": "string"},
+        "disks": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {"known": {"type": "object", "properties": {"a": {"type": "string"}}}}},
+        "template": {"type": "object", "x-kubernetes-embedded-resource": true,
+            "properties": {"spec": {"type": "object"}}},
+    }));
+    let mut value = object(json!({
+        "size": "1Gi", "typo": 1,
+        "disks": [{"name": "a"}, {"name": "b", "typo": 2}],
+        "labels": {"any": "thing"},
+        "free": {"x": {"y": 1}, "known": {"a": "1", "b": "2"}},
+        "template": {"apiVersion": "v1", "kind": "K", "metadata": {"whatever": 1}, "spec": {"gone": 1}, "gone": 1},
+    }));
+    value["metadata"] = json!({"name": "x", "creationTimestamp": null, "nonsense": 1});
+    let removed = schema.prune(&mut value);
+    assert_eq!(
+        removed,
+        [
+            "metadata.nonsense",
+            "spec.disks[1].typo",
+            "spec.free.known.b",
+            "spec.template.gone",
+            "spec.template.spec.gone",
+            "spec.typo",
+        ]
+    );
+    assert_eq!(value["metadata"], json!({"name": "x"}));
+    assert_eq!(value["spec"]["free"], json!({"x": {"y": 1}, "known": {"a": "1"}}));
+    assert_eq!(schema.prune(&mut value), Vec::<String>::new());
+}
+
+#[test]
+fn defaults_fill_in_and_nulls_go() {
+    let schema = schema(json!({
+        "replicas": {"type": "integer", "default": 1},
+        "paused": {"type": "boolean", "nullable": true, "default": false},
+        "note": {"type": "string"},
+        "net": {"type": "object", "default": {}, "properties": {"mtu": {"type": "integer", "default": 1500}}},
+        "disks": {"type": "array", "items": {"type": "object", "properties": {"bus": {"type": "string", "default": "scsi"}}}},
+        "tags": {"type": "object", "additionalProperties": {"type": "object", "properties": {
+            "v": {"type": "string", "default": "x"}}}},
+    }));
+    let mut value = object(json!({
+        "replicas": null, "paused": null, "note": null, "disks": [{}, {"bus": "ide"}], "tags": {"a": {}},
+    }));
+    schema.default(&mut value);
+    assert_eq!(
+        value["spec"],
+        json!({
+            "replicas": 1, "paused": null, "disks": [{"bus": "scsi"}, {"bus": "ide"}], "tags": {"a": {"v": "x"}},
+            "net": {"mtu": 1500},
+        })
+    );
+    let mut bare = json!({"metadata": {}});
+    schema.default(&mut bare);
+    assert_eq!(bare, json!({"metadata": {}}), "a parent without a default is not made up");
+}
+
+#[test]
+fn status_defaults_too() {
+    let schema =
+        StructuralSchema::parse(&json!({"type": "object", "properties": {"status": {"type": "object",
+        "default": {"observedGeneration": -1}, "properties": {"observedGeneration": {"type": "integer"}}}}}))
+        .expect("structural");
+    let mut value = json!({});
+    schema.default(&mut value);
+    assert_eq!(value, json!({"status": {"observedGeneration": -1}}));
+}
+
+#[test]
+fn messages_are_worded_as_kubernetes_words_them() {
+    let schema = StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string"},
+            "memory": {"type": "string", "pattern": "^[0-9]+Gi$"},
+            "power": {"type": "string", "enum": ["On", "Off"]},
+            "cpus": {"type": "integer", "minimum": 1, "maximum": 8},
+            "share": {"type": "number", "minimum": 0, "exclusiveMinimum": true, "multipleOf": 0.5},
+            "short": {"type": "string", "maxLength": 2},
+            "long": {"type": "string", "minLength": 3},
+            "list": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+            "some": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            "ip": {"type": "string", "format": "ipv4"},
+            "map": {"type": "object", "maxProperties": 1, "additionalProperties": {"type": "string"}},
+        },
+    }}}))
+    .expect("structural");
+    let errors = schema.validate(
+        &object(json!({
+            "memory": "lots", "power": "x", "cpus": 9, "share": 0, "short": "äöü", "long": "ab", "list": ["a", "b"],
+            "some": [], "ip": "x", "map": {"a": "1", "b": 2},
+        })),
+        None,
+    );
+    insta::assert_snapshot!(shown(&errors).join("\n"), @r#"
+    spec.memory: Invalid value: "lots": spec.memory in body should match '^[0-9]+Gi$'
+    spec.power: Unsupported value: "x": supported values: "On", "Off"
+    spec.cpus: Invalid value: 9: spec.cpus in body should be less than or equal to 8
+    spec.share: Invalid value: 0: spec.share in body should be greater than 0
+    spec.short: Too long: may not be more than 2 bytes
+    spec.long: Invalid value: "ab": spec.long in body should be at least 3 chars long
+    spec.list: Too many: 2: must have at most 1 item
+    spec.some: Invalid value: 0: spec.some in body should have at least 1 items
+    spec.ip: Invalid value: "x": spec.ip in body must be of type ipv4: "x"
+    spec.map: Too many: 2: must have at most 1 item
+    spec.map.b: Invalid value: "integer": spec.map.b in body must be of type string: "integer"
+    spec.name: Required value
+    "#);
+}
+
+#[test]
+fn lengths_count_characters_not_bytes() {
+    let schema = schema(json!({"s": {"type": "string", "maxLength": 3}}));
+    assert!(schema.validate(&object(json!({"s": "äöü"})), None).is_empty());
+}
+
+#[test]
+fn a_whole_float_is_an_integer_and_null_is_nothing() {
+    let schema = schema(json!({"n": {"type": "integer"}, "m": {"type": "string", "nullable": true}}));
+    assert!(schema.validate(&object(json!({"n": 1.0, "m": null})), None).is_empty());
+    let errors = schema.validate(&object(json!({"n": null})), None);
+    assert_eq!(
+        shown(&errors),
+        ["spec.n: Invalid value: \"null\": spec.n in body must be of type integer: \"null\""]
+    );
+    assert_eq!(schema.validate(&object(json!({"n": 1.5})), None).len(), 1);
+}
+
+#[test]
+fn combinators_hold() {
+    let schema = StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "not": {"properties": {"a": {"enum": ["never"]}}, "required": ["a"]},
+    }}}))
+    .expect("structural");
+    assert!(schema.validate(&object(json!({"a": "x"})), None).is_empty());
+    assert_eq!(
+        shown(&schema.validate(&object(json!({"a": "x", "b": "y"})), None)),
+        [
+            "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
+        ]
+    );
+    let none = shown(&schema.validate(&object(json!({})), None));
+    assert_eq!(
+        none[0],
+        "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found none valid"
+    );
+    assert_eq!(none[1], "spec.a: Required value");
+    assert_eq!(
+        shown(&schema.validate(&object(json!({"a": "never"})), None)),
+        ["<nil>: Invalid value: \"\": \"spec\" must not validate the schema (not)"]
+    );
+}
+
+#[test]
+fn list_maps_and_sets_are_unique() {
+    let schema = schema(json!({
+        "disks": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+            "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}},
+        "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+    }));
+    let errors = schema.validate(
+        &object(json!({"disks": [{"name": "a"}, {"name": "b"}, {"name": "a"}, {"name": "a"}], "tags": ["x", "x"]})),
+        None,
+    );
+    assert_eq!(
+        shown(&errors),
+        ["spec.disks[2]: Duplicate value: {\"name\":\"a\"}", "spec.tags[1]: Duplicate value: \"x\"",]
+    );
+}
+
+#[test]
+fn what_did_not_change_is_let_through() {
+    let schema = schema(json!({"cpus": {"type": "integer", "maximum": 4}, "note": {"type": "string"}}));
+    let old = object(json!({"cpus": 8}));
+    assert!(schema.validate(&object(json!({"cpus": 8, "note": "n"})), Some(&old)).is_empty());
+    assert_eq!(schema.validate(&object(json!({"cpus": 9})), Some(&old)).len(), 1);
+}
+
+#[test]
+fn hostile_depth_is_an_error_and_no_overflow() {
+    let schema = StructuralSchema::untyped();
+    let mut value = json!({});
+    for _ in 0..1_000 {
+        value = json!([value]);
+    }
+    let mut object = json!({"spec": value});
+    schema.prune(&mut object);
+    schema.default(&mut object);
+    assert_eq!(schema.validate(&object, None).len(), 1);
+    assert!(schema.validate_cel(&object, None).is_empty());
+    let mut deep = json!({"type": "object"});
+    for _ in 0..100 {
+        deep = json!({"type": "object", "properties": {"x": deep}});
+    }
+    assert!(StructuralSchema::parse(&deep).is_err());
+}
+
+mod cel {
+    use super::*;
+
+    fn with_rules(spec: Value) -> StructuralSchema {
+        StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": spec}})).expect("structural")
+    }
+
+    #[test]
+    fn a_rule_that_fails_is_a_field_error() {
+        let schema = with_rules(json!({
+            "type": "object",
+            "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
+            "x-kubernetes-validations": [
+                {"rule": "self.min <= self.max", "message": "min may not exceed max", "fieldPath": ".min"},
+                {"rule": "self.max < 100", "messageExpression": "'max is ' + string(self.max)"},
+                {"rule": "self.max != 200", "reason": "FieldValueForbidden"},
+            ],
+        }));
+        assert!(schema.validate_cel(&object(json!({"min": 1, "max": 2})), None).is_empty());
+        assert_eq!(
+            shown(&schema.validate_cel(&object(json!({"min": 300, "max": 200})), None)),
+            [
+                "spec.min: Invalid value: \"object\": min may not exceed max",
+                "spec: Invalid value: \"object\": max is 200",
+                "spec: Forbidden: failed rule: self.max != 200",
+            ]
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(&object(json!({"max": 1})), None)),
+            ["spec: Invalid value: \"object\": no such key: min evaluating rule: min may not exceed max"]
+        );
+    }
+
+    #[test]
+    fn transition_rules_need_an_old_value_they_can_be_told_from() {
+        let schema = with_rules(json!({
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "x-kubernetes-validations": [
+                    {"rule": "self == oldSelf", "message": "id is immutable"}]},
+                "disks": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                    "items": {"type": "object", "required": ["name"],
+                        "properties": {"name": {"type": "string"}, "size": {"type": "integer"}},
+                        "x-kubernetes-validations": [{"rule": "self.size >= oldSelf.size", "message": "no shrinking"}]}},
+                "once": {"type": "string", "x-kubernetes-validations": [
+                    {"rule": "oldSelf.hasValue() || self == 'new'", "optionalOldSelf": true, "message": "starts as new"}]},
+            },
+        }));
+        let old = object(
+            json!({"id": "a", "disks": [{"name": "x", "size": 5}, {"name": "y", "size": 5}], "once": "new"}),
+        );
+        let new = object(
+            json!({"id": "b", "disks": [{"name": "y", "size": 4}, {"name": "z", "size": 1}], "once": "other"}),
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(&new, Some(&old))),
+            [
+                "spec.id: Invalid value: \"string\": id is immutable",
+                "spec.disks[0]: Invalid value: \"object\": no shrinking",
+            ]
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(&new, None)),
+            ["spec.once: Invalid value: \"string\": starts as new"]
+        );
+    }
+
+    #[test]
+    fn rules_that_cannot_work_are_refused_with_the_schema() {
+        let of = |rule: Value| {
+            refusals(&json!({"type": "object", "properties": {"l": {"type": "array", "items": {
+                "type": "string", "x-kubernetes-validations": [rule]}}}}))
+        };
+        let here = "openAPIV3Schema.properties[l].items.x-kubernetes-validations[0]";
+        assert!(
+            of(json!({"rule": "self +"}))[0]
+                .starts_with(&format!("{here}.rule: Invalid value: {{\"Rule\":\"self +\",\"Message\":\"\""))
+        );
+        assert!(of(json!({"rule": "self +"}))[0].contains("}: compilation failed: ERROR: <input>:1:"));
+        assert!(of(json!({"rule": "self + 'x'"}))[0].ends_with("cel expression must evaluate to a bool"));
+        assert!(of(json!({"rule": "self + 1 == 2"}))[0].contains("no matching overload for '_+_'"));
+        let message = of(json!({"rule": "true", "messageExpression": "size(self)"}));
+        assert!(message[0].ends_with("messageExpression must evaluate to a string"));
+        assert!(of(json!({"rule": "nothing == 1"}))[0].contains("undeclared reference to 'nothing'"));
+        assert!(of(json!({"rule": "self.frobnicate()"}))[0].contains("undeclared reference to 'frobnicate'"));
+        assert!(of(json!({"rule": "self == oldSelf"}))[0].contains("uncorrelatable"));
+        assert!(of(json!({"rule": "true", "reason": "Because"}))[0].contains("Unsupported value"));
+        assert!(of(json!({"rule": "true", "fieldPath": ".x"}))[0].contains("fieldPath"));
+        assert!(of(json!({"rule": "Type{a: 1} == 1"}))[0].contains("undeclared reference"));
+        assert_eq!(of(json!({"rule": " "})), [format!("{here}.rule: Required value: rule is not specified")]);
+    }
+
+    #[test]
+    fn quantities_and_optional_fields_are_understood() {
+        let schema = with_rules(json!({
+            "type": "object",
+            "properties": {"mem": {"x-kubernetes-int-or-string": true}, "my-field": {"type": "string"},
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "at": {"type": "string", "format": "date-time"}, "for": {"type": "string", "format": "duration"}},
+            "x-kubernetes-validations": [
+                {"rule": "quantity(self.mem).compareTo(quantity('1Gi')) >= 0", "message": "too little"},
+                {"rule": "!has(self.my__dash__field) || self.my__dash__field == 'x'", "message": "not x"},
+                {"rule": "!has(self.labels) || !('a.b/c' in self.labels) || self.labels['a.b/c'] == 'y'", "message": "not y"},
+                {"rule": "!has(self.at) || self.at > timestamp('2020-01-01T00:00:00Z')", "message": "too old"},
+                {"rule": "!has(self.__for__) || self.__for__ < duration('1h')", "message": "too long"},
+                {"rule": "self.?my__dash__field.orValue('x') == 'x'", "message": "optional"},
+                {"rule": "cel.bind(m, quantity(self.mem), m.isGreaterThan(quantity('1Mi')))", "message": "bound"},
+            ],
+        }));
+        assert!(
+            schema
+                .validate_cel(
+                    &object(json!({"mem": "2Gi", "my-field": "x", "labels": {"a.b/c": "y"},
+            "at": "2026-01-01T00:00:00Z", "for": "30m"})),
+                    None
+                )
+                .is_empty()
+        );
+        assert_eq!(
+            shown(&schema.validate_cel(
+                &object(json!({"mem": "512Ki", "my-field": "z", "labels": {"a.b/c": "z"},
+            "at": "2019-01-01T00:00:00Z", "for": "90m"})),
+                None
+            )),
+            [
+                "spec: Invalid value: \"object\": too little",
+                "spec: Invalid value: \"object\": not x",
+                "spec: Invalid value: \"object\": not y",
+                "spec: Invalid value: \"object\": too old",
+                "spec: Invalid value: \"object\": too long",
+                "spec: Invalid value: \"object\": optional",
+                "spec: Invalid value: \"object\": bound",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_rule_that_costs_too_much_stops() {
+        let spec = json!({
+            "type": "object",
+            "properties": {"l": {"type": "array", "items": {"type": "integer"}}},
+            "x-kubernetes-validations": [{"rule": "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c >= 0)))"}],
+        });
+        let schema = with_rules(spec);
+        let short = object(json!({"l": (0..20).collect::<Vec<_>>()}));
+        assert!(schema.validate_cel(&short, None).is_empty());
+        let long = object(json!({"l": (0..300).collect::<Vec<_>>()}));
+        let errors = schema.validate_cel(&long, None);
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].message.contains("running out of cost budget"), "{}", errors[0]);
+    }
+
+    #[test]
+    fn rules_without_loops_on_very_many_values_stop() {
+        let rules = vec![json!({"rule": "self >= 0"}); 1_000];
+        let items = json!({"type": "integer", "x-kubernetes-validations": rules});
+        let schema =
+            with_rules(json!({"type": "object", "properties": {"l": {"type": "array", "items": items}}}));
+        let of = |length: usize| schema.validate_cel(&object(json!({"l": vec![1; length]})), None);
+        assert!(of(100).is_empty());
+        let errors = of(200_000);
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].message.contains("running out of cost budget"), "{}", errors[0]);
+    }
+
+    #[test]
+    fn rules_on_every_level_of_a_large_object_stop() {
+        let leaf = json!({"type": "array", "items": {"type": "integer"}});
+        let schema = (0..40).fold(leaf, |of, _| {
+            json!({"type": "object", "properties": {"x": of},
+                "x-kubernetes-validations": [{"rule": "has(self.x)"}]})
+        });
+        let schema = with_rules(schema);
+        let of = |length: usize| {
+            let deep = (0..40).fold(json!(vec![1; length]), |of, _| json!({"x": of}));
+            schema.validate_cel(&object(deep), None)
+        };
+        assert!(of(100).is_empty());
+        let errors = of(200_000);
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].message.contains("running out of cost budget"), "{}", errors[0]);
+    }
+
+    #[test]
+    fn rules_are_not_checked_where_the_schema_already_refuses() {
+        let schema = with_rules(json!({"type": "object", "properties": {"n": {"type": "integer"}},
+            "x-kubernetes-validations": [{"rule": "self.n > 1"}]}));
+        let errors = schema.validate_all(&object(json!({"n": "x"})), None);
+        assert_eq!(errors.len(), 2);
+        assert!(errors[1].message.contains("some validation rules were not checked"));
+        assert_eq!(schema.validate_all(&object(json!({"n": 1})), None).len(), 1);
+        assert!(schema.validate_all(&object(json!({"n": 1})), Some(&object(json!({"n": 1})))).is_empty());
+    }
+}
+
+/// A schema with one property, and one rule on it.
+fn ruled(name: &str, rule: &str) -> Result<StructuralSchema, Vec<String>> {
+    StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": {
+        "type": "object", "properties": {name: {"type": "string", "maxLength": 9}},
+        "x-kubernetes-validations": [{"rule": rule}],
+    }}}))
+    .map_err(|errors| shown(&errors))
+}
+
+#[test]
+fn rules_name_fields_that_are_reserved_words_and_fields_that_are_no_identifiers() {
+    let reserved = [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ];
+    // Those that are not tokens of the language may also be unescaped since Kubernetes 1.32.
+    let bare: Vec<_> = reserved[4..].iter().map(|word| ((*word).to_owned(), (*word).to_owned())).collect();
+    let reserved = reserved.map(|word| (word.to_owned(), format!("__{word}__")));
+    // Words of CEL, or of its libraries, that are not reserved.
+    let free = [
+        "default",
+        "type",
+        "map",
+        "list",
+        "all",
+        "exists",
+        "filter",
+        "has",
+        "size",
+        "string",
+        "int",
+        "optional",
+        "matches",
+        "self",
+        "oldSelf",
+        "duration",
+        "bool",
+        "bytes",
+        "double",
+        "dyn",
+        "uint",
+        "google",
+        "cel",
+        "math",
+        "url",
+        "ip",
+        "cidr",
+        "quantity",
+        "semver",
+        "sets",
+        "format",
+        "lists",
+        "transformMap",
+        "none",
+        "of",
+        "value",
+        "bind",
+        "block",
+        "e",
+        "x",
+        "__result__",
+    ];
+    let free = free.map(|word| (word.to_owned(), word.replace("__", "__underscores__")));
+    let odd =
+        [("a-b", "a__dash__b"), ("a.b", "a__dot__b"), ("a/b", "a__slash__b"), ("a__b", "a__underscores__b")];
+    let odd = odd.map(|(name, escaped)| (name.to_owned(), escaped.to_owned()));
+    for (name, escaped) in reserved.into_iter().chain(bare).chain(free).chain(odd) {
+        for rule in [
+            format!("!has(self.{escaped}) || self.{escaped} == 'x'"),
+            format!("self.?{escaped}.orValue('x') == 'x'"),
+            format!("[self].all(p, !has(p.{escaped}) || p.{escaped}.matches('x'))"),
+        ] {
+            let schema = ruled(&name, &rule).unwrap_or_else(|errors| panic!("{rule}: {errors:?}"));
+            let errors = |value: &str| schema.check_rules(&[], &object(json!({name.clone(): value})), None);
+            assert_eq!(shown(&errors("x")), Vec::<String>::new(), "{rule}");
+            assert_eq!(errors("other").len(), 1, "{rule}");
+        }
+    }
+    for (name, rule) in [("in", "self.in == 'x'"), ("a", "self.b == 'x'"), ("a-b", "self.a-b == 'x'")] {
+        assert!(ruled(name, rule).is_err(), "{rule}");
+    }
+}
+
+#[test]
+fn keys_of_maps_and_fields_of_rules_paths_may_be_reserved_words() {
+    let schema = StructuralSchema::parse(&json!({"type": "object", "properties": {"spec": {
+        "type": "object",
+        "properties": {
+            "labels": {"type": "object", "maxProperties": 4, "additionalProperties": {"type": "string", "maxLength": 9}},
+            "tls": {"type": "object", "properties": {"default": {"type": "object", "properties": {
+                "namespace": {"type": "string", "maxLength": 9}}}}},
+        },
+        "x-kubernetes-validations": [
+            {"rule": "!has(self.labels.namespace) || self.labels.namespace == 'x'", "fieldPath": ".labels"},
+            {"rule": "!has(self.labels) || !('in' in self.labels)"},
+            {"rule": "self.tls.default.__namespace__ == 'x'", "fieldPath": ".tls.default.namespace"},
+            {"rule": "self.tls.default.__namespace__ == 'x'", "fieldPath": "['tls']['default']['namespace']"},
+        ],
+    }}}))
+    .unwrap_or_else(|errors| panic!("{:?}", shown(&errors)));
+    let spec = |label: &str| json!({"labels": {"namespace": label}, "tls": {"default": {"namespace": "x"}}});
+    assert_eq!(shown(&schema.check_rules(&[], &object(spec("x")), None)), Vec::<String>::new());
+    assert_eq!(schema.check_rules(&[], &object(spec("y")), None).len(), 1);
+}

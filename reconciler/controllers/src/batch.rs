@@ -1,0 +1,212 @@
+//! The writes of a reconcile, as data: in order, with no choices left for execution.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use berth_api::{
+    Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
+    Readiness, Reason, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    cache::users::Protection,
+    cache::{Cache, users},
+    key::{Key, ObjectKind},
+    object::{Object, WithStatus},
+    plan::Step,
+};
+
+/// One write. Each is independent and carries the resourceVersion that was read, or that of the response to the
+/// previous write of the same object.
+#[derive(Clone, Debug)]
+pub(crate) enum Write {
+    /// The finalizers of an object, which is otherwise as it was read.
+    Finalizers(Object, Vec<String>),
+    /// The status of an object, which is otherwise as it was read.
+    Status(Object),
+    /// The Secrets of a namespace that a host may read.
+    Allow { role: Key, host: String, secrets: Vec<String> },
+    /// A host may no longer read any Secret of a namespace.
+    Disallow(Key),
+    /// The list of all hosts' addresses.
+    HostAddresses(BTreeMap<String, String>),
+    /// Not a write: reads the current Lease of a host that seems silent.
+    ReadLease(String),
+    /// Not a write: the writes that follow are made only if the VM with this uid is gone, whatever watches have
+    /// delivered.
+    EnsureGone { vm: Key, uid: String },
+    /// A namespace's Network `default` is created.
+    CreateNetwork(Box<Network>),
+    /// Ends a recovery: everything the host holds has been given back, or belongs to no object.
+    EndRecovery(Arc<Host>),
+    /// Removes a fenced Host, and its Lease.
+    EndHost(Box<Host>),
+}
+
+impl Write {
+    /// Returns the key of the object it writes.
+    pub(crate) fn key(&self) -> Key {
+        match self {
+            Self::Finalizers(object, _) | Self::Status(object) => object.key(),
+            Self::Allow { role, .. } | Self::Disallow(role) => role.clone(),
+            Self::HostAddresses(_) => Key::host_addresses(),
+            Self::ReadLease(host) => Key::namespaced(ObjectKind::Lease, SYSTEM_NAMESPACE, host),
+            Self::EnsureGone { vm, .. } => vm.clone(),
+            // One key for all of them, so that one is in flight at a time: each sees the ranges of those before.
+            Self::CreateNetwork(_) => Key::namespaced(ObjectKind::Network, SHARED_NAMESPACE, DEFAULT_NAME),
+            Self::EndRecovery(host) => Key::of(host.as_ref()),
+            Self::EndHost(host) => Key::of(host.as_ref()),
+        }
+    }
+}
+
+/// The draft that the module describes.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBatch {
+    writes: Vec<Write>,
+    enqueued: Vec<Key>,
+}
+
+impl WriteBatch {
+    /// Adds a write.
+    pub(crate) fn write(&mut self, write: Write) {
+        self.writes.push(write);
+    }
+
+    /// Enqueues a key once everything is written.
+    pub(crate) fn enqueue(&mut self, key: Key) {
+        self.enqueued.push(key);
+    }
+
+    /// Adds a write of an object's status if it differs from the one that was read.
+    pub(crate) fn status<K: WithStatus>(&mut self, object: &K, status: K::Status) {
+        if object.status() != Some(&status) {
+            let mut object = object.clone();
+            object.set_status(status);
+            self.write(Write::Status(object.into()));
+        }
+    }
+
+    /// Adds a write of the status of an object in use, and of the finalizer that holds it.
+    pub(crate) fn used<K: WithStatus>(
+        &mut self,
+        object: &K,
+        status: K::Status,
+        users: &[ObjectUser],
+        now: Timestamp,
+    ) {
+        let mut status = status;
+        match users::protection(object.meta(), users) {
+            Protection::None => {}
+            Protection::Hold => self.finalizer_of(object.clone().into(), USED_FINALIZER, true),
+            Protection::Release => return self.finalizer_of(object.clone().into(), USED_FINALIZER, false),
+            Protection::Wait(readiness) => {
+                // Compared with the stored status: a `Ready` in between would be a transition, and a write, each
+                // time.
+                let mut stored = object.status().cloned().unwrap_or_default();
+                let stored = K::conditions(&mut stored);
+                let conditions = K::conditions(&mut status);
+                for kind in ["Ready", "Reconciling", "Stalled"] {
+                    conditions.retain(|c| c.type_ != kind);
+                    conditions.extend(condition::find(stored, kind).cloned());
+                }
+                readiness.write(conditions, object.meta().generation.unwrap_or_default(), now);
+            }
+        }
+        self.status(object, status);
+    }
+
+    /// Changes a group's status: in the write that the draft already has for it, or in a new one.
+    pub(crate) fn group_status(
+        &mut self,
+        group: &PlacementGroup,
+        change: impl FnOnce(&mut PlacementGroupStatus),
+    ) {
+        let key = Key::of(group);
+        for write in &mut self.writes {
+            if let Write::Status(Object::PlacementGroup(written)) = write
+                && Key::of(written.as_ref()) == key
+            {
+                return change(written.status.get_or_insert_default());
+            }
+        }
+        let mut status = group.status.clone().unwrap_or_default();
+        change(&mut status);
+        self.status(group, status);
+    }
+
+    /// Adds the finalizer of used objects to each of these that lacks it, before anything that names it is bound.
+    ///
+    /// *Guarantees:* on success each object that exists has the finalizer by a write that found it there and not
+    /// deleted.
+    pub(crate) fn hold(&mut self, cache: &Cache, used: impl IntoIterator<Item = Key>) {
+        for key in used {
+            let key = cache.resolve(&key);
+            // A Host has it from the start.
+            let lacks_it = key.kind != ObjectKind::Host && cache.is_held(&key) == Some(false);
+            if lacks_it && !cache.is_deleted(&key) && !self.keys().any(|written| written == key) {
+                self.finalizer(cache, &key, USED_FINALIZER, true);
+            }
+        }
+    }
+
+    /// Adds the writes for the steps, in order.
+    pub(crate) fn steps(&mut self, cache: &Cache, now: Timestamp, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::AddFinalizer(key, finalizer) => self.finalizer(cache, key, finalizer, true),
+                Step::RemoveFinalizer(key, finalizer) => self.finalizer(cache, key, finalizer, false),
+                Step::BindDisk { disk, host, volume_id, serial, used_by } => {
+                    let Some(object) = cache.tables.disks.get(disk) else { continue };
+                    self.hold(cache, users::of_disk(object));
+                    let mut status = bound(object, host, now);
+                    status.volume_id = Some(volume_id.clone());
+                    status.serial = Some(serial.clone());
+                    status.used_by.clone_from(used_by);
+                    self.status(object.as_ref(), status);
+                }
+            }
+        }
+    }
+
+    fn finalizer(&mut self, cache: &Cache, key: &Key, finalizer: &str, wanted: bool) {
+        if let Some(object) = cache.object(key) {
+            self.finalizer_of(object, finalizer, wanted);
+        }
+    }
+
+    pub(crate) fn finalizer_of(&mut self, object: Object, finalizer: &str, wanted: bool) {
+        let mut finalizers = object.meta().finalizers.clone().unwrap_or_default();
+        if finalizers.iter().any(|f| f == finalizer) == wanted {
+            return;
+        }
+        if wanted {
+            finalizers.push(finalizer.to_owned());
+        } else {
+            finalizers.retain(|f| f != finalizer);
+        }
+        self.write(Write::Finalizers(object, finalizers));
+    }
+
+    /// Returns all writes, and the keys to enqueue afterwards.
+    pub(crate) fn into_parts(self) -> (Vec<Write>, Vec<Key>) {
+        (self.writes, self.enqueued)
+    }
+
+    /// Returns the keys of the objects it writes.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.writes.iter().map(Write::key)
+    }
+}
+
+fn bound(disk: &Disk, host: &str, now: Timestamp) -> berth_api::DiskStatus {
+    let mut status = disk.status.clone().unwrap_or_default();
+    let epoch = status.binding.as_ref().map_or(1, |b| b.epoch + 1);
+    status.binding = Some(Binding { host: host.to_owned(), epoch });
+    status.state = Some(DiskState::Creating);
+    let generation = disk.metadata.generation.unwrap_or_default();
+    status.observed_generation = generation;
+    let text = format!("bound to host {host}");
+    Readiness::Reconciling(Reason::Bound, text).write(&mut status.conditions, generation, now);
+    status
+}

@@ -1,0 +1,158 @@
+//! The hosts as the scheduler sees them, updated host by host and VM by VM, so that a decision reads the sums
+//! instead of computing them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::cache::recovery;
+
+/// A host as the scheduler sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Its agent is alive and reports ready.
+    pub(crate) ready: bool,
+    pub(crate) cordoned: bool,
+    /// Its standing in a recovery, and when that was opened.
+    pub(crate) recovery: Option<(recovery::RecoveryState, Timestamp)>,
+    /// The capacity VMs may use; zero before its first report.
+    pub(crate) allocatable_cpus: i64,
+    pub(crate) allocatable_memory: u64,
+    /// Memory a VM takes above its guest memory, in bytes.
+    pub(crate) overhead: u64,
+    /// The usage by the VMs bound to it.
+    pub(crate) used: Usage,
+}
+
+/// Capacity that VMs take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Virtual CPUs.
+    pub(crate) cpus: i64,
+    /// Bytes of guest memory, without overhead.
+    pub(crate) memory: u64,
+    /// The number of VMs.
+    pub(crate) vms: u64,
+}
+
+/// The number of members of a group on each host.
+pub(crate) type Members = BTreeMap<String, usize>;
+
+/// Every host with its usage by VMs.
+#[derive(Debug, Default)]
+pub(crate) struct HostCapacity {
+    hosts: BTreeMap<String, Candidate>,
+    /// Includes hosts without an object (yet).
+    usage: HashMap<String, Usage>,
+    changes: Changes,
+}
+
+/// Changes since the last call of `HostCapacity::take_changes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Capacity, or a private address, may have become free.
+    pub(crate) freed: bool,
+    /// A host was added, removed or changed, apart from its usage by VMs.
+    pub(crate) hosts: bool,
+}
+
+impl HostCapacity {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Candidate> + Clone {
+        self.hosts.values()
+    }
+
+    pub(crate) fn get(&self, host: &str) -> Option<&Candidate> {
+        self.hosts.get(host)
+    }
+
+    pub(crate) fn usage(&self, host: &str) -> Usage {
+        self.usage.get(host).copied().unwrap_or_default()
+    }
+
+    /// Updates a host; its usage comes from the VMs already counted.
+    pub(crate) fn set_host(&mut self, host: Candidate) {
+        let host = Candidate { used: self.usage(&host.name), ..host };
+        if self.hosts.get(&host.name) != Some(&host) {
+            // It is not worth checking whether it offers more than before: hosts seldom change.
+            self.changes = Changes { freed: true, hosts: true };
+            self.hosts.insert(host.name.clone(), host);
+        }
+    }
+
+    pub(crate) fn remove_host(&mut self, name: &str) {
+        self.changes.hosts |= self.hosts.remove(name).is_some();
+    }
+
+    /// Adds a VM's usage to a host.
+    pub(crate) fn take(&mut self, host: &str, cpus: i64, memory: u64) {
+        self.change(host, |usage| {
+            usage.cpus += cpus;
+            usage.memory = usage.memory.saturating_add(memory);
+            usage.vms += 1;
+        });
+    }
+
+    /// Subtracts a VM's usage from a host.
+    pub(crate) fn give_back(&mut self, host: &str, cpus: i64, memory: u64) {
+        self.change(host, |usage| {
+            usage.cpus -= cpus;
+            usage.memory = usage.memory.saturating_sub(memory);
+            usage.vms = usage.vms.saturating_sub(1);
+        });
+    }
+
+    fn change(&mut self, host: &str, change: impl FnOnce(&mut Usage)) {
+        let usage = self.usage.entry(host.to_owned()).or_default();
+        change(usage);
+        if let Some(candidate) = self.hosts.get_mut(host) {
+            candidate.used = *usage;
+        }
+        if *usage == Usage::default() {
+            self.usage.remove(host);
+        }
+    }
+
+    /// Records that some VM takes less than it did.
+    pub(crate) fn freed(&mut self) {
+        self.changes.freed = true;
+    }
+
+    /// Returns the changes since the last call.
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str) -> Candidate {
+        Candidate { name: name.into(), ..Candidate::default() }
+    }
+
+    #[test]
+    fn what_vms_take_of_a_host_is_known_before_and_after_the_host_itself() {
+        let mut capacity = HostCapacity::default();
+        capacity.take("a", 2, 100);
+        capacity.set_host(host("a"));
+        capacity.take("a", 1, 50);
+        assert_eq!(capacity.get("a").map(|h| h.used), Some(Usage { cpus: 3, memory: 150, vms: 2 }));
+        capacity.give_back("a", 2, 100);
+        assert_eq!(capacity.get("a").map(|h| h.used), Some(Usage { cpus: 1, memory: 50, vms: 1 }));
+        capacity.remove_host("a");
+        assert_eq!(capacity.usage("a").vms, 1);
+    }
+
+    #[test]
+    fn a_host_that_says_the_same_again_is_no_news() {
+        let mut capacity = HostCapacity::default();
+        capacity.set_host(host("a"));
+        assert_eq!(capacity.take_changes(), Changes { freed: true, hosts: true });
+        capacity.take("a", 1, 1);
+        capacity.set_host(host("a"));
+        assert_eq!(capacity.take_changes(), Changes::default(), "a VM that takes room frees none");
+    }
+}

@@ -1,0 +1,478 @@
+//! Indices over all objects, updated object by object so that no decision scans them all.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::Ipv4Addr,
+};
+
+use berth_api::placement_group::TopologyClaim;
+use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, VM, condition};
+use kube::ResourceExt;
+
+use crate::{
+    cache::capacity::{HostCapacity, Members},
+    cache::secrets::{NeededSecret, Secrets},
+    key::{Key, ObjectKind},
+};
+
+/// The allocated addresses of a network.
+#[derive(Debug, Default)]
+struct AllocatedAddresses {
+    addresses: BTreeSet<Ipv4Addr>,
+    /// The first free address after the lowest allocated one.
+    gap: u32,
+}
+
+impl AllocatedAddresses {
+    fn insert(&mut self, address: Ipv4Addr) {
+        let lowest = self.addresses.first().copied();
+        if !self.addresses.insert(address) {
+            return;
+        }
+        let number = u32::from(address);
+        match lowest {
+            Some(lowest) if number + 1 == u32::from(lowest) => {}
+            Some(lowest) if address > lowest && number != self.gap => {}
+            _ => self.close_gap(number + 1),
+        }
+    }
+
+    fn remove(&mut self, address: Ipv4Addr) {
+        let was_lowest = self.addresses.first() == Some(&address);
+        if !self.addresses.remove(&address) {
+            return;
+        }
+        let number = u32::from(address);
+        match self.addresses.first() {
+            Some(lowest) if was_lowest && number + 1 >= self.gap => self.close_gap(u32::from(*lowest) + 1),
+            _ if was_lowest => {}
+            _ => self.gap = self.gap.min(number),
+        }
+    }
+
+    fn close_gap(&mut self, from: u32) {
+        self.gap = from;
+        while self.addresses.contains(&Ipv4Addr::from(self.gap)) {
+            self.gap += 1;
+        }
+    }
+
+    fn lowest_free(&self, from: Ipv4Addr) -> Ipv4Addr {
+        if self.addresses.contains(&from) && self.addresses.first() == Some(&from) {
+            return self.gap.into();
+        }
+        from
+    }
+}
+
+/// A VM's contribution to the index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct VmEntry {
+    host: Option<String>,
+    cpus: i64,
+    memory: u64,
+    group: Option<Key>,
+    /// Its host has admitted it, and its group may report so.
+    admitted: bool,
+    /// The reason why it has no host, as its group reports it.
+    unplaced: Option<String>,
+    disks: Vec<Key>,
+    public_ips: Vec<Key>,
+    addresses: Vec<(String, Ipv4Addr)>,
+    macs: Vec<String>,
+    /// The Secret its host must read.
+    secret: Option<NeededSecret>,
+}
+
+/// The index that the module describes.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// The hosts, and their usage by VMs.
+    pub(crate) capacity: HostCapacity,
+    /// The Secrets hosts must read.
+    pub(crate) secrets: Secrets,
+    vm_entries: HashMap<Key, VmEntry>,
+    by_host: HashMap<String, BTreeSet<Key>>,
+    by_group: HashMap<Key, BTreeSet<Key>>,
+    group_hosts: HashMap<Key, Members>,
+    by_disk: HashMap<Key, BTreeSet<Key>>,
+    by_public_ip: HashMap<Key, BTreeSet<Key>>,
+    addresses: HashMap<String, AllocatedAddresses>,
+    /// MAC, lower case → the VMs that have it: more than one only where it was allocated twice before that was
+    /// refused.
+    macs: HashMap<String, BTreeSet<Key>>,
+    /// Network (`namespace/name`) → host → the number of its VMs with an interface on it.
+    hosts_of_network: HashMap<String, BTreeMap<String, usize>>,
+    public_addresses: BTreeMap<Ipv4Addr, Key>,
+    public_address_of: HashMap<Key, (Ipv4Addr, Key)>,
+    attachments_by_disk: HashMap<Key, BTreeSet<Key>>,
+    attachments_by_vm: HashMap<Key, BTreeSet<Key>>,
+    attachment_entries: HashMap<Key, (Key, Key)>,
+    /// VM → the claims that groups have for VMs of that name.
+    topology_claims: HashMap<Key, BTreeMap<Key, Vec<TopologyClaim>>>,
+    claimants: HashMap<Key, BTreeSet<Key>>,
+}
+
+fn insert<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: K, key: &Key) {
+    map.entry(at).or_default().insert(key.clone());
+}
+
+fn take<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: &Key) {
+    if let Some(set) = map.get_mut(at) {
+        set.remove(key);
+        if set.is_empty() {
+            map.remove(at);
+        }
+    }
+}
+
+fn keys<K: std::hash::Hash + Eq>(map: &HashMap<K, BTreeSet<Key>>, at: &K) -> Vec<Key> {
+    map.get(at).into_iter().flatten().cloned().collect()
+}
+
+fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
+    let namespace = vm.namespace().unwrap_or_default();
+    let named = |kind, name: &str| Key::namespaced(kind, &namespace, name);
+    let status = vm.status.as_ref();
+    let host = status.and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
+    let interfaces = status.map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let address = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.address.parse().ok()?));
+    let scheduled = status.and_then(|s| condition::find(&s.conditions, ConditionType::Scheduled.as_str()));
+    VmEntry {
+        secret: NeededSecret::of(vm),
+        host,
+        cpus,
+        memory,
+        group: vm
+            .spec
+            .placement
+            .as_ref()
+            .and_then(|p| p.group.as_ref())
+            .map(|g| named(ObjectKind::PlacementGroup, g.as_str())),
+        admitted: status.is_some_and(berth_api::VMStatus::is_admitted),
+        unplaced: scheduled.filter(|c| c.status == "False").map(|c| c.message.clone()),
+        disks: vm.spec.disks.iter().map(|d| named(ObjectKind::Disk, d.name.as_str())).collect(),
+        public_ips: vm
+            .spec
+            .network_interfaces
+            .iter()
+            .filter_map(|i| i.public_ip.as_ref())
+            .map(|ip| named(ObjectKind::PublicIP, ip.as_str()))
+            .collect(),
+        addresses: interfaces.iter().filter_map(address).collect(),
+        macs: interfaces.iter().map(|i| i.mac_address.to_ascii_lowercase()).collect(),
+    }
+}
+
+/// Whether a VM takes less of its host, or of its networks, than it did.
+fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
+    let Some(old) = old else { return false };
+    let Some(new) = new else { return true };
+    let leaves = old.host.is_some() && old.host != new.host;
+    let shrinks = new.cpus < old.cpus || new.memory < old.memory;
+    let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
+        || old.macs.iter().any(|mac| !new.macs.contains(mac));
+    leaves || (old.host.is_some() && shrinks) || fewer
+}
+
+impl Index {
+    /// Indexes a VM (`None`: gone); returns the keys its change concerns: its group, public addresses, attachments
+    /// and disks, the former ones included, and networks that got their first VM on a host or lost their last one
+    /// there.
+    pub(crate) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, cpus: i64, memory: u64) -> Vec<Key> {
+        let new = vm.map(|vm| entry_of(vm, cpus, memory));
+        let old = self.vm_entries.remove(key);
+        let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
+        let secret = |entry: &Option<VmEntry>| entry.as_ref().and_then(|e| e.secret.clone());
+        concerned.extend(self.secrets.set(secret(&old).as_ref(), secret(&new).as_ref()));
+        for entry in old.iter().chain(&new) {
+            concerned.extend(entry.public_ips.iter().cloned());
+            // A group has many members: it is enqueued only for changes to what it reports about them.
+            if old != new {
+                concerned.extend(entry.group.clone());
+            }
+        }
+        // Disks that were bound for it may have to be released.
+        if old.as_ref().map(|e| &e.host) != new.as_ref().map(|e| &e.host) {
+            concerned.extend(old.iter().chain(&new).flat_map(|entry| entry.disks.iter().cloned()));
+        }
+        if old != new {
+            if releases(old.as_ref(), new.as_ref()) {
+                self.capacity.freed();
+            }
+            if let Some(old) = &old {
+                self.subtract(key, old);
+            }
+            if let Some(new) = &new {
+                self.add(key, new);
+            }
+        }
+        if let Some(new) = new {
+            self.vm_entries.insert(key.clone(), new);
+        }
+        concerned.extend(keys(&self.attachments_by_vm, key));
+        concerned.into_iter().collect()
+    }
+
+    /// Whether the given VM takes fewer resources than the indexed one.
+    pub(crate) fn releases(&self, key: &Key, vm: &VM, cpus: i64, memory: u64) -> bool {
+        releases(self.vm_entries.get(key), Some(&entry_of(vm, cpus, memory)))
+    }
+
+    /// Moves the counts of a VM's networks from its former host to its current one; returns the networks with a
+    /// changed set of hosts.
+    fn move_networks(&mut self, old: Option<&VmEntry>, new: Option<&VmEntry>) -> BTreeSet<Key> {
+        let places = |entry: Option<&VmEntry>| -> BTreeSet<(String, String)> {
+            let host = entry.and_then(|e| e.host.clone());
+            let networks = entry.into_iter().flat_map(|e| &e.addresses);
+            networks.filter_map(|(network, _)| Some((network.clone(), host.clone()?))).collect()
+        };
+        let (before, after) = (places(old), places(new));
+        let mut changed = BTreeSet::new();
+        for (network, host) in after.difference(&before) {
+            let count =
+                self.hosts_of_network.entry(network.clone()).or_default().entry(host.clone()).or_default();
+            *count += 1;
+            if *count == 1 {
+                changed.insert(network.clone());
+            }
+        }
+        for (network, host) in before.difference(&after) {
+            let Some(hosts) = self.hosts_of_network.get_mut(network) else { continue };
+            let Some(count) = hosts.get_mut(host) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(host);
+                changed.insert(network.clone());
+            }
+            if hosts.is_empty() {
+                self.hosts_of_network.remove(network);
+            }
+        }
+        let key = |name: &String| {
+            let (namespace, name) = name.split_once('/')?;
+            Some(Key::namespaced(ObjectKind::Network, namespace, name))
+        };
+        changed.iter().filter_map(key).collect()
+    }
+
+    fn add(&mut self, key: &Key, entry: &VmEntry) {
+        if let Some(host) = &entry.host {
+            insert(&mut self.by_host, host.clone(), key);
+            self.capacity.take(host, entry.cpus, entry.memory);
+        }
+        if let Some(group) = &entry.group {
+            insert(&mut self.by_group, group.clone(), key);
+            if let Some(host) = &entry.host {
+                let hosts = self.group_hosts.entry(group.clone()).or_default();
+                *hosts.entry(host.clone()).or_default() += 1;
+            }
+        }
+        for disk in &entry.disks {
+            insert(&mut self.by_disk, disk.clone(), key);
+        }
+        for ip in &entry.public_ips {
+            insert(&mut self.by_public_ip, ip.clone(), key);
+        }
+        for (network, address) in &entry.addresses {
+            self.addresses.entry(network.clone()).or_default().insert(*address);
+        }
+        for mac in &entry.macs {
+            insert(&mut self.macs, mac.clone(), key);
+        }
+    }
+
+    fn subtract(&mut self, key: &Key, entry: &VmEntry) {
+        if let Some(host) = &entry.host {
+            take(&mut self.by_host, host, key);
+            self.capacity.give_back(host, entry.cpus, entry.memory);
+        }
+        if let Some(group) = &entry.group {
+            take(&mut self.by_group, group, key);
+            if let Some(host) = &entry.host {
+                self.leave_group(group, host);
+            }
+        }
+        for disk in &entry.disks {
+            take(&mut self.by_disk, disk, key);
+        }
+        for ip in &entry.public_ips {
+            take(&mut self.by_public_ip, ip, key);
+        }
+        for (network, address) in &entry.addresses {
+            if let Some(set) = self.addresses.get_mut(network) {
+                set.remove(*address);
+            }
+        }
+        for mac in &entry.macs {
+            take(&mut self.macs, mac, key);
+        }
+    }
+
+    fn leave_group(&mut self, group: &Key, host: &str) {
+        let Some(hosts) = self.group_hosts.get_mut(group) else { return };
+        if let Some(members) = hosts.get_mut(host) {
+            *members -= 1;
+            if *members == 0 {
+                hosts.remove(host);
+            }
+        }
+        if hosts.is_empty() {
+            self.group_hosts.remove(group);
+        }
+    }
+
+    /// Indexes a public address (`None`: gone); returns the keys its change concerns: its pool.
+    pub(crate) fn set_public_ip(&mut self, key: &Key, ip: Option<&PublicIP>) -> Vec<Key> {
+        let old = self.public_address_of.remove(key);
+        if let Some((address, _)) = &old {
+            self.public_addresses.remove(address);
+        }
+        let new = ip.and_then(|ip| {
+            let address = ip.status.as_ref()?.address.as_ref()?.parse().ok()?;
+            Some((address, Key::cluster(ObjectKind::IPPool, ip.spec.pool.as_str())))
+        });
+        if let Some((address, pool)) = &new {
+            self.public_addresses.insert(*address, key.clone());
+            self.public_address_of.insert(key.clone(), (*address, pool.clone()));
+        }
+        let pools: BTreeSet<Key> = old.into_iter().chain(new).map(|(_, pool)| pool).collect();
+        pools.into_iter().collect()
+    }
+
+    /// Indexes an attachment (`None`: gone); returns the keys its change concerns: none.
+    pub(crate) fn set_attachment(
+        &mut self,
+        key: &Key,
+        attachment: Option<&HotswapDiskAttachment>,
+    ) -> Vec<Key> {
+        if let Some((disk, vm)) = self.attachment_entries.remove(key) {
+            take(&mut self.attachments_by_disk, &disk, key);
+            take(&mut self.attachments_by_vm, &vm, key);
+        }
+        if let Some(attachment) = attachment {
+            let namespace = attachment.namespace().unwrap_or_default();
+            let disk = Key::namespaced(ObjectKind::Disk, &namespace, attachment.spec.disk.as_str());
+            let vm = Key::namespaced(ObjectKind::VM, &namespace, attachment.spec.vm.as_str());
+            insert(&mut self.attachments_by_disk, disk.clone(), key);
+            insert(&mut self.attachments_by_vm, vm.clone(), key);
+            self.attachment_entries.insert(key.clone(), (disk, vm));
+        }
+        Vec::new()
+    }
+
+    /// Indexes the claims of a group (`None`: it is gone); returns the unbound VMs that have one: each is bound
+    /// with it, or spends it.
+    pub(crate) fn set_group(&mut self, key: &Key, group: Option<&PlacementGroup>) -> Vec<Key> {
+        for vm in self.claimants.remove(key).unwrap_or_default() {
+            if let Some(of_vm) = self.topology_claims.get_mut(&vm) {
+                of_vm.remove(key);
+                if of_vm.is_empty() {
+                    self.topology_claims.remove(&vm);
+                }
+            }
+        }
+        for claim in group.and_then(|g| g.status.as_ref()).into_iter().flat_map(|s| &s.claims) {
+            let vm = Key::namespaced(ObjectKind::VM, key.namespace(), &claim.vm);
+            let of_vm = self.topology_claims.entry(vm.clone()).or_default();
+            of_vm.entry(key.clone()).or_default().push(claim.clone());
+            insert(&mut self.claimants, key.clone(), &vm);
+        }
+        let unbound = |vm: &Key| self.vm_entries.get(vm).is_some_and(|entry| entry.host.is_none());
+        keys(&self.claimants, key).into_iter().filter(unbound).collect()
+    }
+
+    /// Returns the claims that groups have for VMs of this name.
+    pub(crate) fn claims_of(&self, vm: &Key) -> Vec<(Key, TopologyClaim)> {
+        let groups = self.topology_claims.get(vm).into_iter().flatten();
+        groups.flat_map(|(group, claims)| claims.iter().map(|c| (group.clone(), c.clone()))).collect()
+    }
+
+    /// Returns the VMs a group has claims for.
+    pub(crate) fn claimants(&self, group: &Key) -> Vec<Key> {
+        keys(&self.claimants, group)
+    }
+
+    pub(crate) fn vms_on(&self, host: &str) -> Vec<Key> {
+        keys(&self.by_host, &host.to_owned())
+    }
+
+    /// Returns the hosts with VMs on this network (`namespace/name`), in order.
+    pub(crate) fn hosts_of(&self, network: &str) -> impl Iterator<Item = &str> {
+        self.hosts_of_network.get(network).into_iter().flat_map(BTreeMap::keys).map(String::as_str)
+    }
+
+    pub(crate) fn members(&self, group: &Key) -> Vec<Key> {
+        keys(&self.by_group, group)
+    }
+
+    /// Returns the number of the group's members on each host.
+    pub(crate) fn group_hosts(&self, group: &Key) -> Members {
+        self.group_hosts.get(group).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn vms_with_disk(&self, disk: &Key) -> Vec<Key> {
+        keys(&self.by_disk, disk)
+    }
+
+    pub(crate) fn vms_with_public_ip(&self, ip: &Key) -> Vec<Key> {
+        keys(&self.by_public_ip, ip)
+    }
+
+    pub(crate) fn attachments_of_disk(&self, disk: &Key) -> Vec<Key> {
+        keys(&self.attachments_by_disk, disk)
+    }
+
+    pub(crate) fn is_address_used(&self, network: &str, address: Ipv4Addr) -> bool {
+        self.addresses.get(network).is_some_and(|taken| taken.addresses.contains(&address))
+    }
+
+    /// Returns where to start the search for a free address of a network with the lowest address `from`.
+    pub(crate) fn lowest_free(&self, network: &str, from: Ipv4Addr) -> Ipv4Addr {
+        self.addresses.get(network).map_or(from, |taken| taken.lowest_free(from))
+    }
+
+    pub(crate) fn is_mac_used(&self, mac: &str) -> bool {
+        self.macs.contains_key(&mac.to_ascii_lowercase())
+    }
+
+    /// Returns a VM that has this MAC (lower case).
+    pub(crate) fn vm_with_mac(&self, mac: &str) -> Option<&Key> {
+        self.macs.get(mac)?.first()
+    }
+
+    pub(crate) fn public_ip_with(&self, address: Ipv4Addr) -> Option<&Key> {
+        self.public_addresses.get(&address)
+    }
+
+    /// Returns the number of allocated addresses of the pool.
+    pub(crate) fn allocated_in(&self, pool: &Key) -> usize {
+        self.public_address_of.values().filter(|(_, of)| of == pool).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_lowest_free_address_is_the_one_a_search_finds(changes in prop::collection::vec((0u32..12, any::<bool>()), 0..60)) {
+            let mut taken = AllocatedAddresses::default();
+            for (address, insert) in changes {
+                let address = Ipv4Addr::from(address + 100);
+                if insert { taken.insert(address) } else { taken.remove(address) }
+                for from in [100u32, 103] {
+                    let search = (from..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
+                    let begin: u32 = taken.lowest_free(from.into()).into();
+                    let found = (begin..).map(Ipv4Addr::from).find(|a| !taken.addresses.contains(a));
+                    prop_assert_eq!(found, search);
+                    if taken.addresses.first() == Some(&from.into()) {
+                        prop_assert_eq!(Some(Ipv4Addr::from(begin)), search, "without a search");
+                    }
+                }
+            }
+        }
+    }
+}

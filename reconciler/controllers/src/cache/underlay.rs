@@ -1,0 +1,202 @@
+//! The underlay of the networks: each host's address and the largest packet its interface takes, and the ranges
+//! that hosts use themselves. Updated host by host, so that no network has to visit all of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+
+use berth_api::{Host, host::MTU};
+use ipnet::Ipv4Net;
+
+/// The underlay that the module describes.
+#[derive(Debug, Default)]
+pub(crate) struct Underlay {
+    hosts: HashMap<String, Place>,
+    /// The hosts that report an address: more than one only while one of them is mistaken.
+    by_address: BTreeMap<Ipv4Addr, BTreeSet<String>>,
+    /// The number of hosts with interfaces of this MTU.
+    mtus: BTreeMap<i64, usize>,
+    /// The ranges that each host reports as used.
+    ranges: HashMap<String, Vec<Ipv4Net>>,
+}
+
+/// Further ranges of a host are ignored.
+const MAX_RANGES: usize = 64;
+/// Larger ranges of a host are ignored: one host must not block all ranges.
+const SHORTEST_PREFIX: u8 = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    address: Ipv4Addr,
+    mtu: i64,
+}
+
+/// The aspects that a change of a host affects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// The host's address.
+    pub(crate) address: bool,
+    /// The MTU of the tunnels between hosts.
+    pub(crate) fits: bool,
+    /// The ranges the host uses.
+    pub(crate) ranges: bool,
+}
+
+impl Underlay {
+    /// Records a host (`None`: gone).
+    pub(crate) fn set(&mut self, name: &str, host: Option<&Host>) -> Changed {
+        let fitted = self.fits();
+        let new = host.and_then(place);
+        let old = match new {
+            Some(new) => self.hosts.insert(name.to_owned(), new),
+            None => self.hosts.remove(name),
+        };
+        if let Some(old) = old {
+            if let Some(hosts) = self.by_address.get_mut(&old.address) {
+                hosts.remove(name);
+                if hosts.is_empty() {
+                    self.by_address.remove(&old.address);
+                }
+            }
+            if let Some(count) = self.mtus.get_mut(&old.mtu) {
+                *count -= 1;
+                if *count == 0 {
+                    self.mtus.remove(&old.mtu);
+                }
+            }
+        }
+        if let Some(new) = new {
+            self.by_address.entry(new.address).or_default().insert(name.to_owned());
+            *self.mtus.entry(new.mtu).or_default() += 1;
+        }
+        let address = old.map(|p| p.address) != new.map(|p| p.address);
+        let ranges = host.map(ranges).unwrap_or_default();
+        let before = match ranges.is_empty() {
+            true => self.ranges.remove(name).unwrap_or_default(),
+            false => self.ranges.insert(name.to_owned(), ranges.clone()).unwrap_or_default(),
+        };
+        Changed { address, fits: self.fits() != fitted, ranges: before != ranges }
+    }
+
+    /// Whether some host uses addresses of this range.
+    pub(crate) fn uses(&self, range: Ipv4Net) -> bool {
+        let meets = |of: &Ipv4Net| of.contains(&range) || range.contains(of);
+        let is_at = self.by_address.range(range.network()..=range.broadcast()).next().is_some();
+        is_at || self.ranges.values().flatten().any(meets)
+    }
+
+    /// Returns the address at which the other hosts reach this one.
+    pub(crate) fn address(&self, host: &str) -> Option<Ipv4Addr> {
+        self.hosts.get(host).map(|place| place.address)
+    }
+
+    /// Returns the host that has this address.
+    pub(crate) fn host_with(&self, address: Ipv4Addr) -> Option<&str> {
+        self.by_address.get(&address).and_then(BTreeSet::first).map(String::as_str)
+    }
+
+    /// Returns every host's address, in order.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (Ipv4Addr, &str)> {
+        self.by_address.iter().filter_map(|(address, hosts)| Some((*address, hosts.first()?.as_str())))
+    }
+
+    /// Returns the largest packet of a network that fits through the tunnel between any two hosts. None while there
+    /// are no two: then there is no tunnel.
+    pub(crate) fn fits(&self) -> Option<i64> {
+        if self.hosts.len() < 2 {
+            return None;
+        }
+        self.mtus.first_key_value().map(|(least, _)| least - TUNNEL_BYTES)
+    }
+}
+
+/// Bytes that a tunnel adds to each packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20.
+const TUNNEL_BYTES: i64 = 50;
+
+fn ranges(host: &Host) -> Vec<Ipv4Net> {
+    let listed = host.status.iter().flat_map(|s| &s.ranges).take(MAX_RANGES);
+    let ranges = listed.filter_map(|range| range.parse::<Ipv4Net>().ok());
+    ranges.filter(|range| range.prefix_len() >= SHORTEST_PREFIX).collect()
+}
+
+/// Returns a host's address and MTU if its report is valid: otherwise it gets no tunnels, and does not affect the
+/// MTU.
+fn place(host: &Host) -> Option<Place> {
+    let status = host.status.as_ref()?;
+    let address: Ipv4Addr = status.address.as_ref()?.parse().ok()?;
+    let other = address.is_unspecified() || address.is_loopback() || address.is_link_local();
+    let is_hosts = !(other || address.is_multicast() || address.is_broadcast());
+    let mtu = status.mtu.filter(|mtu| MTU.contains(mtu))?;
+    is_hosts.then_some(Place { address, mtu })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{HostSpec, HostStatus};
+
+    fn host(address: &str, mtu: i64) -> Host {
+        let mut host = Host::new("h", HostSpec::default());
+        host.status =
+            Some(HostStatus { address: Some(address.to_owned()), mtu: Some(mtu), ..HostStatus::default() });
+        host
+    }
+
+    #[test]
+    fn the_smallest_interface_decides_and_one_host_alone_decides_nothing() {
+        let mut underlay = Underlay::default();
+        let only_address = Changed { address: true, ..Changed::default() };
+        assert_eq!(underlay.set("a", Some(&host("192.0.2.1", 1500))), only_address);
+        assert_eq!(underlay.fits(), None);
+        assert_eq!(
+            underlay.set("b", Some(&host("192.0.2.2", 9000))),
+            Changed { address: true, fits: true, ranges: false }
+        );
+        assert_eq!(underlay.fits(), Some(1450));
+        assert_eq!(underlay.set("c", Some(&host("192.0.2.3", 1500))), only_address);
+        assert_eq!(underlay.set("a", Some(&host("192.0.2.1", 9000))), Changed::default());
+        assert_eq!(underlay.set("c", None), Changed { address: true, fits: true, ranges: false });
+        assert_eq!((underlay.fits(), underlay.address("c")), (Some(8950), None));
+    }
+
+    #[test]
+    fn a_range_is_used_where_a_host_has_an_address_an_interface_or_a_route_in_it() {
+        let mut underlay = Underlay::default();
+        let mut one = host("192.0.2.1", 1500);
+        let listed = ["10.9.0.0/16", "0.0.0.0/0", "128.0.0.0/1", "nonsense"].map(str::to_owned);
+        one.status.as_mut().expect("set").ranges = listed.to_vec();
+        assert!(underlay.set("a", Some(&one)).ranges);
+        assert!(!underlay.set("a", Some(&one)).ranges, "the same again");
+        let uses = |range: &str| underlay.uses(range.parse().expect("a range"));
+        assert!(uses("192.0.2.0/24") && uses("10.9.4.0/24") && uses("10.0.0.0/8"));
+        assert!(!uses("10.77.0.0/16") && !uses("203.0.113.0/24"), "no host has the whole world");
+        assert!(underlay.set("a", None).ranges);
+        assert!(!underlay.uses("10.9.4.0/24".parse().expect("a range")));
+    }
+
+    #[test]
+    fn a_host_that_takes_over_an_address_is_the_one_that_has_it() {
+        let mut underlay = Underlay::default();
+        underlay.set("a", Some(&host("192.0.2.1", 1500)));
+        underlay.set("b", Some(&host("192.0.2.1", 1500)));
+        underlay.set("a", None);
+        assert_eq!(underlay.host_with(Ipv4Addr::new(192, 0, 2, 1)), Some("b"));
+    }
+
+    #[test]
+    fn what_cannot_be_so_counts_for_nothing_and_an_address_that_two_hosts_claim_stays_taken() {
+        let mut underlay = Underlay::default();
+        underlay.set("a", Some(&host("192.0.2.1", 1500)));
+        underlay.set("b", Some(&host("192.0.2.2", 1500)));
+        for mtu in [i64::MIN, -1, 0, 60, 1279, 9217, i64::MAX] {
+            underlay.set("evil", Some(&host("192.0.2.3", mtu)));
+            assert_eq!((underlay.fits(), underlay.address("evil")), (Some(1450), None), "mtu {mtu}");
+        }
+        for address in ["0.0.0.0", "127.0.0.1", "169.254.1.1", "224.0.0.1", "255.255.255.255", "x"] {
+            underlay.set("evil", Some(&host(address, 1500)));
+            assert_eq!(underlay.address("evil"), None, "{address}");
+        }
+        underlay.set("evil", Some(&host("192.0.2.1", 1500)));
+        underlay.set("evil", None);
+        assert_eq!(underlay.host_with(Ipv4Addr::new(192, 0, 2, 1)), Some("a"), "it is still a's");
+    }
+}

@@ -1,0 +1,35 @@
+//! The Disk controller: before its first VM a disk has no host; the controller only writes its readiness, or binds
+//! it to restore it from a host's trash or from a claim.
+
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, kinds::fenced, plan::Outcome};
+
+use observe::observe;
+use plan::plan;
+use status::status;
+
+pub(crate) use observe::unconfirmed;
+pub(crate) use plan::bind_disk;
+pub(crate) use plan::blocks_its_vm;
+
+pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
+    let Some(disk) = cache.tables.disks.get(key).cloned() else { return Outcome::Settled };
+    let observed = observe(cache, &disk);
+    // A disk without a file yet is not lost with its host.
+    if !observed.abandoned
+        && let Some(outcome) = fenced::disk(cache, config, &disk, batch)
+    {
+        return outcome;
+    }
+    let plan = plan(&disk, &observed);
+    batch.steps(cache, config.clock.now(), &plan.steps);
+    if plan.decision.is_some() {
+        batch.status(disk.as_ref(), status(&disk, &plan.decision, config.clock.now()));
+    }
+    plan.outcome
+}

@@ -1,0 +1,136 @@
+//! Reads the inputs of the decision from the cache.
+
+use std::sync::Arc;
+
+use berth_api::{Disk, HOST_FINALIZER, Image, RESTORE_ANNOTATION, former_uid};
+use kube::ResourceExt;
+
+use crate::{
+    cache::Cache,
+    key::{Key, ObjectKind},
+    placement_hold::untrusted,
+};
+
+#[derive(Debug)]
+pub(super) struct Observed {
+    pub(super) image: Option<Arc<Image>>,
+    /// There is no StoragePool of the declared name.
+    pub(super) pool_missing: bool,
+    /// Some hosts have not judged the image: each verifies it itself before it creates a disk from it.
+    pub(super) others_may_judge: bool,
+    /// It was bound for a VM that is not bound there (any more), before its file was created.
+    pub(super) abandoned: bool,
+    /// A host already has its file, under this volume identity: its status was lost.
+    pub(super) claim: Option<(String, String)>,
+    /// A host reports that it has its file, and the report does not count without a recovery.
+    pub(super) unconfirmed: Option<String>,
+    /// For a disk to restore: whether that host's trash has it.
+    pub(super) restore: Option<Restore>,
+}
+
+#[derive(Debug)]
+pub(super) struct Restore {
+    pub(super) host: String,
+    pub(super) volume_id: String,
+    pub(super) found: bool,
+}
+
+pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
+    let namespace = disk.namespace().unwrap_or_default();
+    let image = disk
+        .spec
+        .image
+        .as_ref()
+        .and_then(|name| cache.tables.images.lookup(&namespace, name.as_str()).cloned());
+    let restore = disk.annotations().get(RESTORE_ANNOTATION).and_then(|text| text.split_once('/')).map(
+        |(host, volume)| {
+            let trash =
+                cache.tables.hosts.cluster(host).and_then(|h| h.status.as_ref()).map(|s| s.trash.as_slice());
+            let found = trash
+                .unwrap_or_default()
+                .iter()
+                .any(|t| t.volume_id == volume && t.namespace == namespace && t.name == disk.name_any());
+            Restore { host: host.to_owned(), volume_id: volume.to_owned(), found }
+        },
+    );
+    let claim = cache.claims.of(&Key::of(disk), disk).map(|claim| (claim.host.clone(), claim.id.clone()));
+    let unconfirmed = unconfirmed(cache, disk);
+    let judge =
+        image.as_ref().and_then(|i| i.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
+    let other = |name: String| Some(&name) != judge && cache.is_alive(&name);
+    let others_may_judge = judge.is_some() && cache.tables.hosts.all().any(|host| other(host.name_any()));
+    let pool = disk.spec.pool.as_str();
+    // The pool `default` is every host's own folder, also without an object.
+    let pool_missing = pool != berth_api::DEFAULT_NAME && cache.tables.storage_pools.cluster(pool).is_none();
+    let abandoned = is_abandoned(cache, disk, &namespace);
+    Observed { image, pool_missing, others_may_judge, restore, claim, unconfirmed, abandoned }
+}
+
+/// Returns why an unbound disk is not created again: a host reports that it has the disk's file. Outside of a
+/// recovery the report does not count, but must not be ignored either. This applies to a disk that was bound once
+/// (it has the finalizer), and to a disk of a VM that was adopted on that host.
+pub(crate) fn unconfirmed(cache: &Cache, disk: &Disk) -> Option<String> {
+    let bound = disk.status.as_ref().is_some_and(|s| s.binding.is_some());
+    if bound || disk.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    if let Some(text) = left_behind(cache, disk) {
+        return Some(text);
+    }
+    let was_bound = disk.finalizers().iter().any(|f| f == HOST_FINALIZER);
+    if !was_bound || is_of_a_refused_vm(cache, disk) {
+        return None;
+    }
+    cache.claims.untrusted(&Key::of(disk), disk).map(untrusted)
+}
+
+/// Returns why a disk of an adopted VM is not created again: the VM's host has a volume of a Disk of this name that
+/// was not adopted with it.
+pub(super) fn left_behind(cache: &Cache, disk: &Disk) -> Option<String> {
+    let key = Key::of(disk);
+    if cache.claims.of(&key, disk).is_some() {
+        return None;
+    }
+    let attachments = cache.index.attachments_of_disk(&key);
+    let attached = attachments.iter().filter_map(|attachment| cache.tables.attachments.get(attachment));
+    let attached = attached.map(|a| Key::namespaced(ObjectKind::VM, key.namespace(), a.spec.vm.as_str()));
+    let vms = cache.index.vms_with_disk(&key).into_iter().chain(attached);
+    let hosts = vms.filter_map(|vm_key| {
+        let vm = cache.tables.vms.get(&vm_key)?;
+        former_uid(vm.as_ref())?;
+        let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone());
+        binding.or_else(|| cache.claims.of(&vm_key, vm.as_ref()).map(|claim| claim.host.clone()))
+    });
+    hosts.into_iter().find_map(|host| {
+        let volume = cache.claims.of_namesake(&host, &key, disk)?;
+        Some(format!(
+            "its VM was adopted on host {host}, which has volume {volume} of a Disk of this name: \"berth host adopt {host} \
+             {volume}\" makes it this disk's, \"berth host release {host} {volume}\" moves it to the trash"
+        ))
+    })
+}
+
+/// Whether a VM that lists the disk is bound or was refused: a host was asked to admit it. If the host did not, its report
+/// about the VM's disks does not count: none of them was created there.
+pub(super) fn is_of_a_refused_vm(cache: &Cache, disk: &Disk) -> bool {
+    let refused = |key: &Key| {
+        let vm = cache.tables.vms.get(key);
+        vm.and_then(|vm| vm.status.as_ref()).is_some_and(|s| s.refusal.is_some() || s.binding.is_some())
+    };
+    cache.index.vms_with_disk(&Key::of(disk)).iter().any(refused)
+}
+
+/// Whether the disk was bound for a VM that is not bound there: a disk is not created before the host has admitted
+/// the VM it is bound for.
+pub(super) fn is_abandoned(cache: &Cache, disk: &Disk, namespace: &str) -> bool {
+    let Some(status) = disk.status.as_ref().filter(|s| s.size.is_none()) else { return false };
+    let (Some(binding), Some(user)) = (&status.binding, status.used_by.first()) else { return false };
+    if disk.annotations().contains_key(RESTORE_ANNOTATION) {
+        return false;
+    }
+    let vm = cache.tables.vms.named(namespace, &user.vm).filter(|vm| vm.uid().as_ref() == Some(&user.vm_uid));
+    let host = vm.and_then(|vm| vm.status.as_ref()).and_then(|s| s.binding.as_ref()).map(|b| &b.host);
+    // A VM that its host holds without being bound is about to be bound there again.
+    let held = vm.and_then(|vm| cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref())).map(|claim| &claim.host);
+    host.or(held) != Some(&binding.host)
+}

@@ -1,0 +1,132 @@
+//! The decision: a pure function of the object and the observed inputs.
+
+use berth_api::{ConditionType, Disk, HOST_FINALIZER, Image, ObjectUse, Readiness, Reason, condition};
+use kube::ResourceExt;
+
+use crate::{
+    key::{Key, ObjectKind},
+    placement_hold::awaits_its_host,
+    plan::{Dependency, Outcome, Plan, Step},
+};
+
+use super::observe::{Observed, Restore};
+
+pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
+    let is_bound = disk.status.as_ref().is_some_and(|s| s.binding.is_some());
+    let is_deleted = disk.metadata.deletion_timestamp.is_some();
+    if is_bound && (is_deleted || !observed.abandoned) {
+        let mut plan = Plan::settled(None);
+        if !is_deleted {
+            // Restored after its removal: the disk's host has to release the file first.
+            plan.steps.push(Step::AddFinalizer(Key::of(disk), HOST_FINALIZER));
+        }
+        return plan;
+    }
+    if let Some((host, volume)) = observed.claim.as_ref().filter(|_| !is_bound) {
+        let steps = bind_disk(&Key::of(disk), host, volume, Vec::new()).into();
+        return Plan { steps, decision: None, outcome: Outcome::Settled };
+    }
+    if is_deleted {
+        let mut plan = Plan::settled(None);
+        plan.steps.push(Step::RemoveFinalizer(Key::of(disk), HOST_FINALIZER));
+        return plan;
+    }
+    if let Some(text) = &observed.unconfirmed {
+        return Plan::settled(Some(Readiness::Stalled(Reason::WaitingForInventory, text.clone())));
+    }
+    if let Some(restore) = &observed.restore {
+        return plan_restore(disk, restore);
+    }
+    if let Some(text) = awaits_its_host(disk) {
+        return Plan::settled(Some(Readiness::Reconciling(Reason::WaitingForInventory, text)));
+    }
+    if observed.pool_missing {
+        let pool = disk.spec.pool.as_str();
+        let text = format!("StoragePool {pool} does not exist");
+        let dependencies = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, pool))];
+        return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForPool, text)), dependencies);
+    }
+    plan_unbound(disk, observed.image.as_deref(), observed.others_may_judge)
+}
+
+pub(super) fn plan_restore(disk: &Disk, restore: &Restore) -> Plan<Option<Readiness>> {
+    if restore.found {
+        let steps = bind_disk(&Key::of(disk), &restore.host, &restore.volume_id, Vec::new()).into();
+        return Plan { steps, decision: None, outcome: Outcome::Settled };
+    }
+    let text = format!("host {} has no file {} of this disk in its trash", restore.host, restore.volume_id);
+    let dependency = Dependency::Object(Key::cluster(ObjectKind::Host, &restore.host));
+    Plan::blocked(Some(Readiness::Stalled(Reason::DiskLost, text)), vec![dependency])
+}
+
+pub(super) fn plan_unbound(
+    disk: &Disk,
+    image: Option<&Image>,
+    others_may_judge: bool,
+) -> Plan<Option<Readiness>> {
+    let ready = Readiness::Ready(Reason::WaitingForFirstUse, "its first VM decides the host".into());
+    let Some(name) = &disk.spec.image else { return Plan::settled(Some(ready)) };
+    let namespace = disk.namespace().unwrap_or_default();
+    let dependencies = [namespace.as_str(), berth_api::SHARED_NAMESPACE]
+        .map(|ns| Dependency::Object(Key::namespaced(ObjectKind::Image, ns, name.as_str())))
+        .into();
+    let Some(image) = image else {
+        let text = format!("Image {name} does not exist in namespace {namespace} or berth-shared");
+        return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);
+    };
+    if image.metadata.deletion_timestamp.is_some() {
+        let text = format!("Image {name} is being deleted");
+        return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);
+    }
+    if others_may_judge {
+        return Plan::blocked(Some(ready), dependencies);
+    }
+    let status = image.status.clone().unwrap_or_default();
+    if condition::is_true(&status.conditions, ConditionType::Stalled) {
+        let why =
+            condition::find(&status.conditions, "Stalled").map(|c| c.message.clone()).unwrap_or_default();
+        let text = format!("Image {name}: {why}");
+        return Plan::blocked(Some(Readiness::Reconciling(Reason::WaitingForImage, text)), dependencies);
+    }
+    let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().ok();
+    let image_size = status.virtual_size.as_deref().and_then(bytes);
+    let disk_size = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+    if let (Some(image_size), Some(disk_size)) = (image_size, disk_size)
+        && disk_size < image_size
+    {
+        let least = berth_api::Quantity::from_bytes(image_size);
+        let text = format!("size is smaller than Image {name}: set size to {least} or more");
+        return Plan::blocked(Some(Readiness::Stalled(Reason::DiskSmallerThanImage, text)), dependencies);
+    }
+    Plan::blocked(Some(ready), dependencies)
+}
+
+/// Returns why a VM must not be bound with this unbound disk yet.
+pub(crate) fn blocks_its_vm(disk: &Disk) -> Option<String> {
+    let status = disk.status.as_ref();
+    let observed = status.map_or(-1, |s| s.observed_generation);
+    if observed < disk.metadata.generation.unwrap_or_default() {
+        return Some("it has not been observed yet".into());
+    }
+    let conditions = &status?.conditions;
+    match condition::is_true(conditions, ConditionType::Ready) {
+        true => None,
+        false => condition::find(conditions, "Ready").map(|c| c.message.clone()),
+    }
+}
+
+/// Returns the steps that bind a disk to a host.
+pub(crate) fn bind_disk(disk: &Key, host: &str, volume_id: &str, used_by: Vec<ObjectUse>) -> [Step; 2] {
+    // A SCSI serial number has at most 20 characters; QEMU's by-id links carry it.
+    let serial: String = volume_id.chars().filter(|c| *c != '-').take(20).collect();
+    [
+        Step::AddFinalizer(disk.clone(), HOST_FINALIZER),
+        Step::BindDisk {
+            disk: disk.clone(),
+            host: host.to_owned(),
+            volume_id: volume_id.to_owned(),
+            serial,
+            used_by,
+        },
+    ]
+}

@@ -1,0 +1,23 @@
+//! The status for a decision. Pure.
+
+use berth_api::{Disk, DiskState, DiskStatus, Readiness};
+use k8s_openapi::jiff::Timestamp;
+
+pub(super) fn status(disk: &Disk, readiness: &Option<Readiness>, now: Timestamp) -> DiskStatus {
+    let mut status = disk.status.clone().unwrap_or_default();
+    if let Some(readiness) = readiness {
+        // Only a disk that becomes unbound again gets its status from here.
+        status.binding = None;
+        status.volume_id = None;
+        status.serial = None;
+        status.used_by.clear();
+        let generation = disk.metadata.generation.unwrap_or_default();
+        readiness.write(&mut status.conditions, generation, now);
+        status.state = Some(match readiness {
+            Readiness::Stalled(..) => DiskState::Failed,
+            _ => DiskState::Pending,
+        });
+        status.observed_generation = generation;
+    }
+    status
+}

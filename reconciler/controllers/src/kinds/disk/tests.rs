@@ -1,0 +1,134 @@
+//! Decisions for given inputs.
+
+use berth_api::{ConditionType, Disk, Image, Reason, condition};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    cache::Cache,
+    key::{Key, ObjectKind},
+    plan::{Dependency, Outcome},
+};
+
+use super::{
+    observe::{Observed, unconfirmed},
+    plan::{blocks_its_vm, plan, plan_unbound},
+    status::status,
+};
+
+use serde_json::json;
+
+#[test]
+fn a_disk_bound_for_a_vm_that_never_came_goes_back_and_waits_for_its_first_use() {
+    let disk: Disk = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "metadata": {"name": "root", "namespace": "default"},
+        "spec": {"size": "1Gi"}, "status": {"binding": {"host": "h1", "epoch": 1}, "volumeID": "v-1",
+            "usedBy": [{"use": "Fixed", "vm": "web", "vmUid": "u1"}]},
+    }))
+    .expect("a disk");
+    let seen = |abandoned| Observed {
+        image: None,
+        pool_missing: false,
+        others_may_judge: false,
+        restore: None,
+        claim: None,
+        unconfirmed: None,
+        abandoned,
+    };
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let decision = plan(&disk, &seen(true)).decision;
+    let status = status(&disk, &decision, now);
+    assert_eq!((status.binding, status.volume_id, status.used_by), (None, None, Vec::new()));
+    assert!(condition::is_true(&status.conditions, ConditionType::Ready));
+    assert_eq!(plan(&disk, &seen(false)).decision, None);
+}
+
+#[test]
+fn a_disk_of_an_adopted_vm_is_not_made_anew_while_the_vms_host_has_a_file_of_that_name() {
+    let object = |kind: &str, name: &str, uid: &str, spec: serde_json::Value, status: serde_json::Value| {
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "spec": spec, "status": status,
+            "metadata": {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": "1"}})
+    };
+    let orphan = |of: &str, uid: &str| {
+        json!({"kind": "Volume", "name": format!("v-{of}"), "detail": "",
+            "owner": {"kind": "Disk", "namespace": "ns", "name": of, "uid": uid}})
+    };
+    let doubts = |adopted: bool, host: &str| {
+        let orphans =
+            json!({"orphans": [orphan("root", "old"), orphan("data", "old"), orphan("own", "own")]});
+        let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
+            "metadata": {"name": host, "resourceVersion": "1"}, "spec": {}, "status": orphans});
+        let disks = json!([{"name": "root", "boot": true}, {"name": "own"}, {"name": "new"}]);
+        let bound = json!({"binding": {"host": "h1", "epoch": 1}});
+        let mut vm = object("VM", "web", "u1", json!({"class": "small", "disks": disks}), bound);
+        if adopted {
+            vm["metadata"]["annotations"] = json!({berth_api::FORMER_UID_ANNOTATION: "u0"});
+        }
+        let attachment =
+            object("HotswapDiskAttachment", "a", "u2", json!({"vm": "web", "disk": "data"}), json!(null));
+        let now = tokio::time::Instant::now();
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        cache.put(serde_json::from_value::<berth_api::Host>(host).expect("a host"), now);
+        cache.put(serde_json::from_value::<berth_api::VM>(vm).expect("a VM"), now);
+        let attachment: berth_api::HotswapDiskAttachment =
+            serde_json::from_value(attachment).expect("an attachment");
+        cache.put(attachment, now);
+        let disk = |name: &str| -> Disk {
+            serde_json::from_value(object("Disk", name, name, json!({"size": "1Gi"}), json!(null)))
+                .expect("a disk")
+        };
+        let disks = ["root", "own", "data", "new"].map(|name| unconfirmed(&cache, &disk(name)));
+        disks.iter().map(Option::is_some).collect::<Vec<_>>()
+    };
+    assert_eq!(doubts(true, "h1"), [true, true, true, false]);
+    assert_eq!(doubts(false, "h1"), [false; 4], "it was made anew with its disks");
+    assert_eq!(doubts(true, "h2"), [false; 4], "another host's word counts for nothing");
+}
+
+#[test]
+fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() {
+    let mut disk: Disk = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+        "metadata": {"name": "root", "namespace": "default", "generation": 1}, "spec": {"size": "1Gi", "pool": "fast"},
+    }))
+    .expect("a disk");
+    let seen = |pool_missing| Observed {
+        image: None,
+        pool_missing,
+        others_may_judge: false,
+        unconfirmed: None,
+        restore: None,
+        claim: None,
+        abandoned: false,
+    };
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let waits = plan(&disk, &seen(true));
+    let needed = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, "fast"))];
+    assert_eq!(waits.outcome, Outcome::Blocked(needed));
+    disk.status = Some(status(&disk, &waits.decision, now));
+    assert!(blocks_its_vm(&disk).is_some_and(|why| why.contains("StoragePool fast does not exist")));
+    disk.status = Some(status(&disk, &plan(&disk, &seen(false)).decision, now));
+    assert_eq!(blocks_its_vm(&disk), None);
+}
+
+#[test]
+fn one_hosts_verdict_on_an_image_does_not_hold_back_disks_that_another_can_make() {
+    let disk: Disk = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "metadata": {"name": "root", "namespace": "default"},
+        "spec": {"size": "1Gi", "image": "debian"},
+    }))
+    .expect("a disk");
+    let stalled = json!([{"type": "Stalled", "status": "True", "reason": "ChecksumMismatch", "message": "no",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    for verdict in [json!({"conditions": stalled}), json!({"virtualSize": "1Pi"})] {
+        let mut status = verdict;
+        status["binding"] = json!({"host": "evil", "epoch": 1});
+        let image: Image = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Image", "metadata": {"name": "debian", "namespace": "default"},
+            "spec": {"source": {"url": "https://x/a", "sha256": "0".repeat(64)}}, "status": status,
+        }))
+        .expect("an image");
+        let reason = |others| plan_unbound(&disk, Some(&image), others).decision.map(|r| r.reason());
+        assert_eq!(reason(true), Some(Reason::WaitingForFirstUse));
+        assert_ne!(reason(false), Some(Reason::WaitingForFirstUse), "there is no other word");
+    }
+}

@@ -1,0 +1,142 @@
+//! Objects bound to a fenced host (`Host.spec.fenced`), which is gone for good: no agent will ever report them
+//! again.
+//!
+//! An object that is being deleted is removed, because there is nothing left to wait for; any other is reported as
+//! lost with its host. The Host itself is removed with the last of them, so that the fencing is known until then.
+
+use berth_api::{
+    AttachmentState, ConditionType, ConditionUpdate, Conditions, Disk, DiskState, HOST_FINALIZER, Host,
+    HotswapDiskAttachment, Readiness, Reason, USED_FINALIZER, VM, VMState, condition,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::{
+    batch::{Write, WriteBatch},
+    cache::Cache,
+    config::Config,
+    key::{Key, ObjectKind},
+    plan::{Outcome, Step},
+};
+
+/// Reconciles a VM of a fenced host; `None` if its host is not fenced.
+pub(crate) fn vm(cache: &Cache, config: &Config, vm: &VM, batch: &mut WriteBatch) -> Option<Outcome> {
+    let host = host(cache, vm.status.as_ref().and_then(|s| s.binding.as_ref()))?;
+    let namespace = vm.namespace().unwrap_or_default();
+    let disks = vm.spec.disks.iter().map(|d| Key::namespaced(ObjectKind::Disk, &namespace, d.name.as_str()));
+    if vm.metadata.deletion_timestamp.is_some() {
+        end(cache, config, &Key::of(vm), &host, batch);
+        disks.for_each(|disk| batch.enqueue(disk));
+        return Some(Outcome::Settled);
+    }
+    let mut status = vm.status.clone().unwrap_or_default();
+    let generation = vm.metadata.generation.unwrap_or_default();
+    let text = format!(
+        "host {host} is gone for good, and with it this VM and its disks: delete them and create them again"
+    );
+    lost(&mut status.conditions, &text, generation, config.clock.now());
+    for kind in [ConditionType::Running, ConditionType::GuestReady] {
+        let reason = Reason::HostFenced;
+        condition::set(
+            &mut status.conditions,
+            ConditionUpdate::from_bool(kind, false, reason, &text),
+            generation,
+            config.clock.now(),
+        );
+    }
+    status.state = Some(VMState::Failed);
+    status.process = None;
+    status.guest = None;
+    status.observed_generation = generation;
+    batch.status(vm, status);
+    Some(Outcome::Settled)
+}
+
+/// Reconciles a Disk of a fenced host; `None` if its host is not fenced.
+pub(crate) fn disk(cache: &Cache, config: &Config, disk: &Disk, batch: &mut WriteBatch) -> Option<Outcome> {
+    let host = host(cache, disk.status.as_ref().and_then(|s| s.binding.as_ref()))?;
+    if disk.metadata.deletion_timestamp.is_some() {
+        end(cache, config, &Key::of(disk), &host, batch);
+        return Some(Outcome::Settled);
+    }
+    let namespace = disk.namespace().unwrap_or_default();
+    let mut status = disk.status.clone().unwrap_or_default();
+    let generation = disk.metadata.generation.unwrap_or_default();
+    let text = format!("its file was on host {host}, which is gone for good: delete it and create it again");
+    lost(&mut status.conditions, &text, generation, config.clock.now());
+    // Removes the users that are gone: no agent does it.
+    status.used_by.retain(|user| {
+        cache
+            .tables
+            .vms
+            .named(&namespace, &user.vm)
+            .is_some_and(|vm| vm.uid().as_deref() == Some(&user.vm_uid))
+    });
+    status.state = Some(DiskState::Failed);
+    status.observed_generation = generation;
+    batch.status(disk, status);
+    Some(Outcome::Settled)
+}
+
+/// Reconciles an attachment on a fenced host; `None` if its host is not fenced.
+pub(crate) fn attachment(
+    cache: &Cache,
+    config: &Config,
+    attachment: &HotswapDiskAttachment,
+    batch: &mut WriteBatch,
+) -> Option<Outcome> {
+    let binding = attachment.status.as_ref().and_then(|s| s.binding.as_ref());
+    let host = host(cache, binding)?;
+    if attachment.metadata.deletion_timestamp.is_some() {
+        end(cache, config, &Key::of(attachment), &host, batch);
+        return Some(Outcome::Settled);
+    }
+    let mut status = attachment.status.clone().unwrap_or_default();
+    let generation = attachment.metadata.generation.unwrap_or_default();
+    let text = format!("host {host} is gone for good: delete the attachment");
+    lost(&mut status.conditions, &text, generation, config.clock.now());
+    status.state = Some(AttachmentState::Failed);
+    status.observed_generation = generation;
+    batch.status(attachment, status);
+    Some(Outcome::Settled)
+}
+
+/// Enqueues everything bound to a fenced host; once nothing is left, removes the Host and its Lease.
+pub(crate) fn host_itself(cache: &Cache, host: &Host, batch: &mut WriteBatch) {
+    let left = bound_to(cache, &host.name_any());
+    if left.is_empty() {
+        batch.finalizer_of(host.clone().into(), USED_FINALIZER, false);
+        batch.write(Write::EndHost(Box::new(host.clone())));
+    }
+    left.into_iter().for_each(|key| batch.enqueue(key));
+}
+
+/// Returns the VMs, Disks and attachments that are bound to a host. Scans the disks: a host is rarely lost.
+fn bound_to(cache: &Cache, host: &str) -> Vec<Key> {
+    let is_there = |binding: Option<&berth_api::Binding>| binding.is_some_and(|b| b.host == host);
+    let disks =
+        cache.tables.disks.all().filter(|d| is_there(d.status.as_ref().and_then(|s| s.binding.as_ref())));
+    let attachments = cache
+        .tables
+        .attachments
+        .all()
+        .filter(|a| is_there(a.status.as_ref().and_then(|s| s.binding.as_ref())));
+    let mut keys = cache.index.vms_on(host);
+    keys.extend(disks.map(|disk| Key::of(disk.as_ref())));
+    keys.extend(attachments.map(|attachment| Key::of(attachment.as_ref())));
+    keys
+}
+
+fn host(cache: &Cache, binding: Option<&berth_api::Binding>) -> Option<String> {
+    binding.map(|b| b.host.clone()).filter(|host| cache.is_fenced(host))
+}
+
+fn end(cache: &Cache, config: &Config, key: &Key, host: &str, batch: &mut WriteBatch) {
+    let steps = [Step::RemoveFinalizer(key.clone(), HOST_FINALIZER)];
+    batch.steps(cache, config.clock.now(), &steps);
+    batch.enqueue(Key::cluster(ObjectKind::Host, host));
+}
+
+fn lost(conditions: &mut Conditions, text: &str, generation: i64, now: Timestamp) {
+    Readiness::Stalled(Reason::HostFenced, text.to_owned()).write(conditions, generation, now);
+}

@@ -1,0 +1,238 @@
+//! The HotswapDiskAttachment controller: binds an attachment to its VM's host, with its disk, once both permit it.
+//! After that the host's agent owns it.
+
+use std::sync::Arc;
+
+use berth_api::{
+    AttachmentState, Binding, ConditionType, ConditionUpdate, Disk, HOST_FINALIZER, HotswapDiskAttachment,
+    HotswapDiskAttachmentStatus, ObjectUse, Readiness, Reason, UseKind, VM, condition,
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::{
+    batch::WriteBatch,
+    cache::{Cache, users},
+    config::Config,
+    key::{Key, ObjectKind},
+    kinds::disk::{bind_disk, blocks_its_vm},
+    kinds::fenced,
+    placement_hold::{PlacementHold, awaits_its_host, placement_hold},
+    plan::{Dependency, Outcome, Plan, Step, namesakes},
+};
+use berth_engine::Identities;
+
+#[derive(Debug)]
+struct Observed {
+    vm: Option<Arc<VM>>,
+    disk: Option<Arc<Disk>>,
+    /// Another user of the disk: the VM, and the kind of use.
+    user: Option<String>,
+    fresh_volume_id: String,
+    /// The reason why the disk cannot be bound yet.
+    unknown: Option<PlacementHold>,
+    /// Some host has the disk's file, although the disk's status does not name the host (any more).
+    is_claimed: bool,
+    /// A host reports that it has the disk's file, and the report does not count without a recovery.
+    unconfirmed: Option<String>,
+    /// The disk's image or pool, if that is being deleted.
+    deleting: Option<Key>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    NoChange,
+    Wait(Readiness),
+    Bind(String),
+}
+
+pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
+    let Some(attachment) = cache.tables.attachments.get(key).cloned() else { return Outcome::Settled };
+    if let Some(outcome) = fenced::attachment(cache, config, &attachment, batch) {
+        return outcome;
+    }
+    let plan = plan(&attachment, &observe(cache, &attachment, &config.identities));
+    batch.steps(cache, config.clock.now(), &plan.steps);
+    let status = status(&attachment, &plan.decision, config.clock.now());
+    batch.status(attachment.as_ref(), status);
+    plan.outcome
+}
+
+fn observe(cache: &Cache, attachment: &HotswapDiskAttachment, identities: &Identities) -> Observed {
+    let namespace = attachment.namespace().unwrap_or_default();
+    let disk_key = Key::namespaced(ObjectKind::Disk, &namespace, attachment.spec.disk.as_str());
+    let disk = cache.tables.disks.get(&disk_key).cloned();
+    let mine = attachment.name_any();
+    let by_status = disk.as_ref().and_then(|d| d.status.as_ref()).and_then(|status| {
+        let other = |u: &&ObjectUse| u.attachment.as_deref() != Some(mine.as_str());
+        status.used_by.iter().find(other).map(|u| format!("VM {}", u.vm))
+    });
+    let by_vm = cache.index.vms_with_disk(&disk_key).into_iter().next().map(|key| format!("VM {}", key.name));
+    let is_bound = |key: &Key| {
+        let other = cache.tables.attachments.get(key).and_then(|a| a.status.as_ref());
+        key.name != mine && other.is_some_and(|s| s.binding.is_some())
+    };
+    let by_attachment = cache.index.attachments_of_disk(&disk_key).into_iter().find(is_bound);
+    Observed {
+        vm: cache.tables.vms.named(&namespace, attachment.spec.vm.as_str()).cloned(),
+        user: by_status.or(by_vm).or(by_attachment.map(|key| format!("attachment {}", key.name))),
+        fresh_volume_id: format!("v-{}", identities.hex(16)),
+        unknown: placement_hold(cache, disk.as_ref().and_then(|d| d.creation_timestamp()).map(|made| made.0)),
+        is_claimed: disk.as_deref().is_some_and(|disk| cache.claims.of(&disk_key, disk).is_some()),
+        unconfirmed: disk.as_deref().and_then(|disk| crate::kinds::disk::unconfirmed(cache, disk)),
+        deleting: cache.first_deleted(disk.as_deref().map(users::of_disk).unwrap_or_default()),
+        disk,
+    }
+}
+
+fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decision> {
+    let is_deleted = attachment.metadata.deletion_timestamp.is_some();
+    if attachment.status.as_ref().is_some_and(|s| s.binding.is_some()) {
+        let mut plan = Plan::settled(Decision::NoChange);
+        if !is_deleted {
+            // Restored after its removal: the attachment's host has to detach the disk first.
+            plan.steps.push(Step::AddFinalizer(Key::of(attachment), HOST_FINALIZER));
+        }
+        return plan;
+    }
+    if is_deleted {
+        let mut plan = Plan::settled(Decision::NoChange);
+        plan.steps.push(Step::RemoveFinalizer(Key::of(attachment), HOST_FINALIZER));
+        return plan;
+    }
+    let namespace = attachment.namespace().unwrap_or_default();
+    let vm_key = Key::namespaced(ObjectKind::VM, &namespace, attachment.spec.vm.as_str());
+    let disk_key = Key::namespaced(ObjectKind::Disk, &namespace, attachment.spec.disk.as_str());
+    let dependencies = vec![Dependency::Object(vm_key.clone()), Dependency::Object(disk_key.clone())];
+    let wait = |reason, text: String| {
+        Plan::blocked(Decision::Wait(Readiness::Reconciling(reason, text)), dependencies.clone())
+    };
+    let Some(vm) = &observed.vm else {
+        return wait(Reason::WaitingForVM, format!("VM {} does not exist", vm_key.name));
+    };
+    let Some(host) = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone()) else {
+        return wait(Reason::WaitingForVM, format!("VM {} is not bound to a host yet", vm_key.name));
+    };
+    if vm.metadata.deletion_timestamp.is_some() {
+        return wait(Reason::WaitingForVM, format!("VM {} is being deleted", vm_key.name));
+    }
+    let Some(disk) = &observed.disk else {
+        return wait(Reason::WaitingForDisk, format!("Disk {} does not exist", disk_key.name));
+    };
+    if disk.metadata.deletion_timestamp.is_some() {
+        return wait(Reason::WaitingForDisk, format!("Disk {} is being deleted", disk_key.name));
+    }
+    if let Some(user) = &observed.user {
+        return wait(Reason::DiskInUse, format!("Disk {} is used by {user}", disk_key.name));
+    }
+    let mut steps = vec![Step::AddFinalizer(Key::of(attachment), HOST_FINALIZER)];
+    match disk.status.as_ref().and_then(|s| s.binding.as_ref()) {
+        Some(binding) if binding.host != host => {
+            let text = format!(
+                "Disk {} is on host {}, VM {} on host {host}",
+                disk_key.name, binding.host, vm_key.name
+            );
+            return Plan::blocked(
+                Decision::Wait(Readiness::Stalled(Reason::DiskOnOtherHost, text)),
+                dependencies,
+            );
+        }
+        Some(_) => {}
+        None => {
+            if let Some(unknown) = &observed.unknown {
+                let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+                return Plan::blocked(Decision::Wait(readiness), vec![unknown.dependency.clone()]);
+            }
+            if let Some(deleting) = &observed.deleting {
+                let text = format!("{} {} is being deleted", deleting.kind.as_str(), deleting.name);
+                let dependencies = [dependencies.clone(), namesakes(deleting, &namespace)].concat();
+                let readiness = Readiness::Reconciling(Reason::WaitingForDisk, text);
+                return Plan::blocked(Decision::Wait(readiness), dependencies);
+            }
+            if observed.is_claimed {
+                return wait(
+                    Reason::WaitingForDisk,
+                    format!("Disk {} is given back to its host first", disk_key.name),
+                );
+            }
+            if let Some(why) = observed
+                .unconfirmed
+                .clone()
+                .or_else(|| awaits_its_host(disk.as_ref()))
+                .or_else(|| blocks_its_vm(disk))
+            {
+                return wait(Reason::WaitingForDisk, format!("Disk {}: {why}", disk_key.name));
+            }
+            let usage = ObjectUse {
+                use_kind: UseKind::Hotswap,
+                vm: vm.name_any(),
+                vm_uid: vm.uid().unwrap_or_default(),
+                attachment: Some(attachment.name_any()),
+            };
+            steps.extend(bind_disk(&disk_key, &host, &observed.fresh_volume_id, vec![usage]));
+        }
+    }
+    Plan { steps, decision: Decision::Bind(host), outcome: Outcome::Settled }
+}
+
+fn status(
+    attachment: &HotswapDiskAttachment,
+    decision: &Decision,
+    now: Timestamp,
+) -> HotswapDiskAttachmentStatus {
+    let mut status = attachment.status.clone().unwrap_or_default();
+    let generation = attachment.metadata.generation.unwrap_or_default();
+    let readiness = match decision {
+        Decision::NoChange => return status,
+        Decision::Wait(readiness) => readiness.clone(),
+        Decision::Bind(host) => {
+            status.binding = Some(Binding { host: host.clone(), epoch: 1 });
+            Readiness::Reconciling(Reason::Bound, format!("bound to host {host}"))
+        }
+    };
+    let attached = ConditionType::Attached;
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::new(attached, "False", readiness.reason(), readiness.message()),
+        generation,
+        now,
+    );
+    readiness.write(&mut status.conditions, generation, now);
+    status.state = Some(AttachmentState::Requested);
+    status.observed_generation = generation;
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_attachment_whose_disks_image_is_being_deleted_waits_for_each_image_of_that_name() {
+        let object = |kind: &str, spec: serde_json::Value, status: serde_json::Value| {
+            json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind,
+                "metadata": {"name": "data", "namespace": "ns", "uid": "u1"}, "spec": spec, "status": status})
+        };
+        let attachment = object("HotswapDiskAttachment", json!({"vm": "data", "disk": "data"}), json!(null));
+        let attachment = serde_json::from_value(attachment).expect("an attachment");
+        let binding = json!({"binding": {"host": "h1", "epoch": 1}});
+        let vm = object("VM", json!({"class": "small", "disks": [{"name": "root", "boot": true}]}), binding);
+        let disk = object("Disk", json!({"image": "debian"}), json!(null));
+        let observed = Observed {
+            vm: Some(Arc::new(serde_json::from_value(vm).expect("a VM"))),
+            disk: Some(Arc::new(serde_json::from_value(disk).expect("a disk"))),
+            user: None,
+            fresh_volume_id: "v-1".into(),
+            unknown: None,
+            is_claimed: false,
+            unconfirmed: None,
+            deleting: Some(Key::namespaced(ObjectKind::Image, berth_api::SHARED_NAMESPACE, "debian")),
+        };
+        let Outcome::Blocked(dependencies) = plan(&attachment, &observed).outcome else { panic!("it waits") };
+        for namespace in ["ns", berth_api::SHARED_NAMESPACE] {
+            let dependency = Dependency::Object(Key::namespaced(ObjectKind::Image, namespace, "debian"));
+            assert!(dependencies.contains(&dependency), "{namespace}: {dependencies:?}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The IPPool controller: counts the allocated addresses, and reports which of the pool's addresses are never
+//! allocated.
+
+use std::net::Ipv4Addr;
+
+use berth_api::{ConditionType, ConditionUpdate, IPPool, IPPoolStatus, Readiness, Reason, condition};
+use ipnet::Ipv4Net;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, plan::Outcome};
+
+pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
+    let Some(pool) = cache.tables.ip_pools.get(key).cloned() else { return Outcome::Settled };
+    let allocated = cache.index.allocated_in(key);
+    let mut status = status(&pool, allocated, &host_addresses(cache, &pool), config.clock.now());
+    let users = cache.listed_users(key, &status.used_by);
+    status.used_by.clone_from(&users);
+    batch.used(pool.as_ref(), status, &users, config.clock.now());
+    Outcome::Settled
+}
+
+/// Returns the addresses of hosts that lie in the pool's ranges.
+fn host_addresses(cache: &Cache, pool: &IPPool) -> Vec<(Ipv4Addr, String)> {
+    let ranges: Vec<Ipv4Net> = pool.spec.cidrs.iter().filter_map(|c| c.parse().ok()).collect();
+    let is_usable = |address: &Ipv4Addr| {
+        ranges
+            .iter()
+            .map(|range| pool.spec.usable(*range))
+            .any(|(first, last)| (first..=last).contains(address))
+    };
+    let held = cache.underlay.addresses().filter(|(address, _)| is_usable(address));
+    held.map(|(address, host)| (address, host.to_owned())).collect()
+}
+
+fn status(pool: &IPPool, allocated: usize, hosts: &[(Ipv4Addr, String)], now: Timestamp) -> IPPoolStatus {
+    let mut status = pool.status.clone().unwrap_or_default();
+    let generation = pool.metadata.generation.unwrap_or_default();
+    let ranges = pool.spec.cidrs.iter().filter_map(|c| c.parse::<Ipv4Net>().ok());
+    let usable = ranges.map(|range| pool.spec.usable(range));
+    let size: i64 =
+        usable.map(|(first, last)| i64::from(u32::from(last)) - i64::from(u32::from(first)) + 1).sum();
+    status.allocated = i64::try_from(allocated).unwrap_or(i64::MAX);
+    let unusable = i64::try_from(hosts.len()).unwrap_or(i64::MAX);
+    status.free = size.saturating_sub(status.allocated).saturating_sub(unusable).max(0);
+    Readiness::Ready(Reason::Available, String::new()).write(&mut status.conditions, generation, now);
+    if hosts.is_empty() {
+        condition::remove(&mut status.conditions, ConditionType::HostAddresses);
+    } else {
+        let listed: Vec<String> =
+            hosts.iter().take(8).map(|(address, host)| format!("{address} of host {host}")).collect();
+        let text = format!(
+            "the ranges hold {}{}: those are never given out; leave them out of the ranges, and everything else that \
+             has an address there too",
+            listed.join(", "),
+            if hosts.len() > 8 { " and others" } else { "" },
+        );
+        let (kind, reason) = (ConditionType::HostAddresses, Reason::HostAddress);
+        condition::set(
+            &mut status.conditions,
+            ConditionUpdate::from_bool(kind, true, reason, &text),
+            generation,
+            now,
+        );
+    }
+    status.observed_generation = generation;
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::IPPoolSpec;
+
+    #[test]
+    fn a_pool_that_holds_a_hosts_address_says_so_and_counts_it_out() {
+        let spec = IPPoolSpec { cidrs: vec!["192.0.2.0/29".into()], ..IPPoolSpec::default() };
+        let mut pool = IPPool::new("p", spec);
+        let hosts = [(Ipv4Addr::new(192, 0, 2, 1), "h1".to_owned())];
+        let found = status(&pool, 2, &hosts, Timestamp::UNIX_EPOCH);
+        assert_eq!(found.free, 3);
+        let said = condition::find(&found.conditions, "HostAddresses").expect("said");
+        assert!(said.status == "True" && said.message.contains("192.0.2.1 of host h1"), "{said:?}");
+        pool.status = Some(found);
+        let found = status(&pool, 2, &[], Timestamp::UNIX_EPOCH);
+        assert_eq!((found.free, condition::find(&found.conditions, "HostAddresses")), (4, None));
+    }
+}

@@ -1,0 +1,181 @@
+//! Reads the inputs of the decision from the cache.
+
+use std::{net::Ipv4Addr, sync::Arc};
+
+use berth_api::{DEFAULT_NAME, Network, Reason, SHARED_NAMESPACE};
+use ipnet::Ipv4Net;
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+
+use crate::{cache::Cache, config::TenantNetworks, key::Key, plan::Dependency};
+
+use super::{has_identifier, stalled};
+
+/// The largest identifier VXLAN has: 24 bits.
+pub(super) const LAST_VNI: u32 = 0x00ff_ffff;
+
+#[derive(Debug, Default)]
+pub(super) struct Observed {
+    /// The reason why it gets no identifier, or why it has been refused since.
+    pub(super) rejection: Option<Rejection>,
+    /// The identifier it gets if it has none.
+    pub(super) vni: Option<u32>,
+    /// The largest packet that fits between any two hosts; None while there are no two.
+    pub(super) fits: Option<i64>,
+    /// The hosts with VMs of it.
+    pub(super) hosts: Vec<(String, Ipv4Addr)>,
+}
+
+/// The reason why no VM that needs a network is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rejection {
+    pub(super) reason: Reason,
+    /// Message for the user: the obstacle and the remedy.
+    pub(super) text: String,
+    pub(super) dependencies: Vec<Dependency>,
+}
+
+pub(super) fn observe(cache: &Cache, tenants: &TenantNetworks, network: &Network) -> Observed {
+    let name = format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any());
+    let taken = |vni: u32| {
+        cache.tables.networks.all().any(|other| has_vni(other, vni.into()) && is_other(other, network))
+    };
+    let rejection = same_identifier(cache, network)
+        .or_else(|| if has_identifier(network) { None } else { not_allowed(cache, tenants, network) })
+        .or_else(|| overlap(cache, tenants, network));
+    let hosts = cache.index.hosts_of(&name);
+    Observed {
+        rejection,
+        vni: if has_identifier(network) { None } else { pick_vni(&name, taken) },
+        fits: cache.underlay.fits(),
+        hosts: hosts.filter_map(|host| Some((host.to_owned(), cache.underlay.address(host)?))).collect(),
+    }
+}
+
+pub(super) fn has_vni(network: &Network, vni: i64) -> bool {
+    network.status.as_ref().and_then(|s| s.vni) == Some(vni)
+}
+
+pub(super) fn is_other(other: &Network, network: &Network) -> bool {
+    other.uid() != network.uid()
+}
+
+pub(super) fn is_older(other: &Network, network: &Network) -> bool {
+    let age = |n: &Network| (n.creation_timestamp(), n.uid());
+    age(other) < age(network)
+}
+
+/// Returns an older network with the same identifier, as a restore may cause: their bridges would be one.
+pub(super) fn same_identifier(cache: &Cache, network: &Network) -> Option<Rejection> {
+    let vni = network.status.as_ref()?.vni?;
+    let is_it =
+        |other: &&Arc<Network>| has_vni(other, vni) && is_other(other, network) && is_older(other, network);
+    let other = cache.tables.networks.all().find(is_it)?;
+    Some(Rejection {
+        reason: Reason::IdentifierInUse,
+        text: format!(
+            "its identifier {vni} is that of {}: delete it and create it anew",
+            called(other, network)
+        ),
+        dependencies: vec![Dependency::Object(Key::of(other.as_ref()))],
+    })
+}
+
+/// Names another network, but only if it is in the same namespace or in `berth-shared`.
+pub(super) fn called(other: &Network, network: &Network) -> String {
+    let namespace = other.namespace().unwrap_or_default();
+    if Some(&namespace) == network.namespace().as_ref() || namespace == SHARED_NAMESPACE {
+        return format!("network {namespace}/{}", other.name_any());
+    }
+    "a network of another namespace".to_owned()
+}
+
+/// Returns why it is refused regardless of other networks. Those of `berth-shared` are the administrator's.
+pub(super) fn not_allowed(cache: &Cache, tenants: &TenantNetworks, network: &Network) -> Option<Rejection> {
+    let range: Ipv4Net = network.spec.cidr.parse().ok()?;
+    let invalid = |text: String, dependencies| Rejection { reason: Reason::InvalidSpec, text, dependencies };
+    let namespace = network.namespace().unwrap_or_default();
+    let is_default = network.name_any() == DEFAULT_NAME && tenants.is_default_range(range);
+    if namespace != SHARED_NAMESPACE && !is_default {
+        let TenantNetworks { ranges, shortest_prefix, per_namespace, .. } = tenants;
+        if range.prefix_len() < *shortest_prefix {
+            let text =
+                format!("its range {range} is larger than /{shortest_prefix}: create it with a smaller one");
+            return Some(invalid(text, Vec::new()));
+        }
+        if !ranges.is_empty() && !ranges.iter().any(|of| of.contains(&range)) {
+            let listed: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            let text =
+                format!("its range {range} is not within {}: create it with one that is", listed.join(", "));
+            return Some(invalid(text, Vec::new()));
+        }
+        let beside = cache.tables.networks.all().filter(|other| {
+            other.namespace().as_deref() == Some(namespace.as_str()) && has_identifier(other)
+        });
+        let beside: Vec<Dependency> =
+            beside.map(|other| Dependency::Object(Key::of(other.as_ref()))).collect();
+        if beside.len() >= *per_namespace {
+            let text = format!(
+                "namespace {namespace} has {} networks, and may have no more: delete one",
+                beside.len()
+            );
+            return Some(Rejection { reason: Reason::QuotaExceeded, text, dependencies: beside });
+        }
+    }
+    if cache.underlay.uses(range) {
+        // The message does not name the host to a tenant.
+        let text =
+            format!("its range {range} overlaps one that a host uses itself: create it with another range");
+        return Some(invalid(text, vec![Dependency::Hosts]));
+    }
+    None
+}
+
+/// Returns a network with a range that overlaps this one's: if both are accepted, only an older one; if this one is
+/// not, any accepted one, or an older one that may be accepted. A refused network blocks no other.
+pub(super) fn overlap(cache: &Cache, tenants: &TenantNetworks, network: &Network) -> Option<Rejection> {
+    let range: Ipv4Net = network.spec.cidr.parse().ok()?;
+    let counts = |other: &Network| match (has_identifier(other), has_identifier(network)) {
+        (true, false) => true,
+        (false, true) => false,
+        (true, true) => is_older(other, network),
+        (false, false) => {
+            let may_be = stalled(other).is_none() && not_allowed(cache, tenants, other).is_none();
+            is_older(other, network) && may_be
+        }
+    };
+    let overlaps = |other: &&Arc<Network>| {
+        let other_range: Option<Ipv4Net> = other.spec.cidr.parse().ok();
+        let meets = other_range.is_some_and(|o| o.contains(&range) || range.contains(&o));
+        meets && is_other(other, network) && counts(other)
+    };
+    let other = cache.tables.networks.all().find(overlaps)?;
+    let called = called(other, network);
+    let text = match called.starts_with("network") {
+        true => format!(
+            "its range {range} overlaps {} of {called}: create it with another range",
+            other.spec.cidr
+        ),
+        false => format!("its range {range} overlaps that of {called}: create it with another range"),
+    };
+    let dependencies = vec![Dependency::Object(Key::of(other.as_ref()))];
+    Some(Rejection { reason: Reason::InvalidSpec, text, dependencies })
+}
+
+/// Returns the ranges of the Networks that are accepted or about to be.
+pub(crate) fn taken_ranges(cache: &Cache, tenants: &TenantNetworks) -> Vec<Ipv4Net> {
+    let counts = |network: &&Arc<Network>| {
+        has_identifier(network)
+            || (stalled(network).is_none() && not_allowed(cache, tenants, network).is_none())
+    };
+    cache.tables.networks.all().filter(counts).filter_map(|network| network.spec.cidr.parse().ok()).collect()
+}
+
+/// Picks an unused identifier, 1 to 16,777,215. It is derived from the network's name, so that a network that lost
+/// its status in a restore nearly always gets the one it had.
+pub(super) fn pick_vni(name: &str, is_taken: impl Fn(u32) -> bool) -> Option<u32> {
+    let digest = Sha256::digest(name.as_bytes());
+    let first = u32::from_be_bytes([0, digest[0], digest[1], digest[2]]);
+    // So many used ones in a row are no accident.
+    (0..65_536).map(|n| (first + n) % LAST_VNI + 1).find(|vni| !is_taken(*vni))
+}

@@ -1,0 +1,63 @@
+//! The status for a decision. Pure.
+
+use std::net::Ipv4Addr;
+
+use berth_api::{
+    ConditionType, ConditionUpdate, Network, NetworkHost, NetworkStatus, Readiness, Reason, condition,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::observe::Observed;
+
+/// The MTU announced to guests unless another is declared or needed.
+pub(super) const DEFAULT_MTU: i64 = 1500;
+
+/// Returns the MTU announced to guests, and whether it is the declared one.
+pub(super) fn effective_mtu(declared: Option<i64>, fits: Option<i64>) -> (i64, bool) {
+    let wanted = declared.unwrap_or(DEFAULT_MTU);
+    match fits {
+        Some(fits) if fits < wanted => (fits, declared.is_none()),
+        _ => (wanted, true),
+    }
+}
+
+pub(super) fn status(
+    network: &Network,
+    observed: &Observed,
+    readiness: &Readiness,
+    now: Timestamp,
+) -> NetworkStatus {
+    let mut status = network.status.clone().unwrap_or_default();
+    let generation = network.metadata.generation.unwrap_or_default();
+    readiness.write(&mut status.conditions, generation, now);
+    status.observed_generation = generation;
+    if observed.rejection.is_none() {
+        status.vni = status.vni.or(observed.vni.map(i64::from));
+    }
+    let (mtu, as_declared) = effective_mtu(network.spec.mtu, observed.fits);
+    status.mtu = Some(mtu);
+    if as_declared {
+        condition::remove(&mut status.conditions, ConditionType::MTUFits);
+    } else {
+        let text = format!(
+            "{} bytes are declared and {mtu} fit through the tunnels between hosts, so guests use {mtu}: raise the \
+             MTU of the hosts' interfaces to {} at least (Host status.mtu), or declare at most {mtu}",
+            network.spec.mtu.unwrap_or(DEFAULT_MTU),
+            network.spec.mtu.unwrap_or(DEFAULT_MTU) + 50,
+        );
+        let reason = Reason::MTUTooLarge;
+        condition::set(
+            &mut status.conditions,
+            ConditionUpdate::from_bool(ConditionType::MTUFits, false, reason, &text),
+            generation,
+            now,
+        );
+    }
+    let host = |(name, address): &(String, Ipv4Addr)| NetworkHost {
+        name: name.clone(),
+        address: address.to_string(),
+    };
+    status.hosts = observed.hosts.iter().map(host).collect();
+    status.hosts.sort();
+    status
+}

@@ -1,0 +1,182 @@
+//! Decisions for given inputs.
+
+use berth_api::{Network, NetworkStatus, Reason, condition};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{cache::Cache, config::TenantNetworks};
+
+use super::{
+    is_accepted,
+    observe::{LAST_VNI, Observed, Rejection, observe, pick_vni},
+    plan::plan,
+    status::{effective_mtu, status},
+    why_not,
+};
+
+use std::collections::BTreeSet;
+
+use berth_api::NetworkSpec;
+
+fn network(mtu: Option<i64>) -> Network {
+    let mut network =
+        Network::new("n", NetworkSpec { cidr: "10.0.0.0/24".into(), mtu, ..NetworkSpec::default() });
+    network.metadata.namespace = Some("ns".into());
+    network
+}
+
+fn reported(network: &Network, observed: &Observed) -> NetworkStatus {
+    let readiness = plan(observed.rejection.as_ref());
+    status(network, observed, &readiness, Timestamp::UNIX_EPOCH)
+}
+
+#[test]
+fn identifiers_follow_from_names_and_differ_all_the_same() {
+    let mut taken = BTreeSet::new();
+    for n in 0..3000 {
+        let vni = pick_vni(&format!("ns/{n}"), |vni| taken.contains(&vni)).expect("few are taken");
+        assert!((1..=LAST_VNI).contains(&vni) && taken.insert(vni));
+    }
+    let first = pick_vni("ns/a", |_| false).expect("none is taken");
+    assert_eq!(pick_vni("ns/a", |_| false), Some(first), "the same again");
+    assert_eq!(pick_vni("ns/a", |vni| vni == first), Some(first % LAST_VNI + 1));
+    assert_eq!(pick_vni("ns/a", |_| true), None);
+}
+
+#[test]
+fn an_identifier_that_was_given_stays_and_a_refused_network_gets_none() {
+    let mut seen = Observed { vni: Some(5), ..Observed::default() };
+    let mut given = network(None);
+    given.status = Some(reported(&given, &seen));
+    seen.vni = Some(6);
+    assert_eq!(reported(&given, &seen).vni, Some(5));
+    assert!(is_accepted(&given) && why_not(&given).is_none());
+    let mut rejection = network(None);
+    let text = "its range 10.0.0.0/24 is larger than /25: create it with a smaller one".to_owned();
+    seen.rejection = Some(Rejection { reason: Reason::InvalidSpec, text, dependencies: Vec::new() });
+    rejection.status = Some(reported(&rejection, &seen));
+    assert!(!is_accepted(&rejection));
+    let why = why_not(&rejection).expect("refused");
+    assert_eq!(
+        why,
+        "Network n is refused: its range 10.0.0.0/24 is larger than /25: create it with a smaller one"
+    );
+    assert_eq!(reported(&given, &seen).vni, Some(5), "what has VMs keeps what they run with");
+}
+
+#[test]
+fn guests_are_told_what_fits_and_a_declared_mtu_that_does_not_is_a_condition() {
+    assert_eq!(effective_mtu(None, None), (1500, true));
+    assert_eq!(effective_mtu(None, Some(1450)), (1450, true));
+    assert_eq!(effective_mtu(None, Some(8950)), (1500, true), "nobody asked for more");
+    assert_eq!(effective_mtu(Some(8950), Some(8950)), (8950, true));
+    assert_eq!(effective_mtu(Some(9000), None), (9000, true), "one host alone has no tunnels");
+    let seen = Observed { fits: Some(1450), ..Observed::default() };
+    let mut large = network(Some(1500));
+    let status = reported(&large, &seen);
+    assert_eq!(status.mtu, Some(1450));
+    let condition = condition::find(&status.conditions, "MTUFits").expect("said");
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "MTUTooLarge"));
+    assert!(condition.message.contains("1550 at least"), "{}", condition.message);
+    large.status = Some(status);
+    let seen = Observed { fits: Some(8950), ..Observed::default() };
+    assert_eq!(condition::find(&reported(&large, &seen).conditions, "MTUFits"), None);
+}
+
+fn named(namespace: &str, name: &str, cidr: &str, age: i64) -> Network {
+    let mut network = Network::new(name, NetworkSpec { cidr: cidr.into(), ..NetworkSpec::default() });
+    network.metadata.namespace = Some(namespace.into());
+    network.metadata.uid = Some(format!("{namespace}-{name}"));
+    let at = Timestamp::from_second(age).expect("a time");
+    network.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+    network
+}
+
+fn accepted(mut network: Network, vni: i64) -> Network {
+    network.status = Some(NetworkStatus { vni: Some(vni), ..NetworkStatus::default() });
+    network
+}
+
+fn cache(networks: &[Network]) -> Cache {
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    for (n, network) in networks.iter().enumerate() {
+        let mut network = network.clone();
+        network.metadata.resource_version = Some((n + 1).to_string());
+        cache.put(network, tokio::time::Instant::now());
+    }
+    cache
+}
+
+fn refusal(networks: &[Network], tenants: &TenantNetworks, of: &Network) -> Option<(Reason, String)> {
+    let rejection = observe(&cache(networks), tenants, of).rejection?;
+    Some((rejection.reason, rejection.text))
+}
+
+#[test]
+fn a_range_that_is_refused_takes_no_addresses_from_others() {
+    let tenants = TenantNetworks::default();
+    let greedy = named("mallory", "all", "10.0.0.0/8", 1);
+    let own = named("alice", "own", "10.5.0.0/24", 2);
+    let all = [greedy.clone(), own.clone()];
+    let (reason, text) = refusal(&all, &tenants, &greedy).expect("too large for a tenant");
+    assert_eq!(
+        (reason, text.as_str()),
+        (Reason::InvalidSpec, "its range 10.0.0.0/8 is larger than /16: create it with a smaller one")
+    );
+    assert_eq!(refusal(&all, &tenants, &own), None);
+    let shared = named("berth-shared", "default", "10.0.0.0/8", 3);
+    assert_eq!(
+        refusal(std::slice::from_ref(&shared), &tenants, &shared),
+        None,
+        "that is the administrator's"
+    );
+    // An accepted network takes precedence over an older one that is not accepted.
+    let younger = accepted(named("alice", "own", "10.5.0.0/24", 9), 7);
+    let older = named("alice", "wide", "10.5.0.0/16", 1);
+    let (_, text) = refusal(&[younger.clone(), older.clone()], &tenants, &older).expect("overlaps");
+    assert!(text.contains("overlaps 10.5.0.0/24 of network alice/own"), "{text}");
+    assert_eq!(refusal(&[younger.clone(), older], &tenants, &younger), None);
+}
+
+#[test]
+fn another_tenants_network_is_not_named() {
+    let tenants = TenantNetworks::default();
+    let first = accepted(named("alice", "secret-project", "10.5.0.0/24", 1), 7);
+    let second = named("mallory", "mine", "10.5.0.0/25", 2);
+    let (_, text) = refusal(&[first, second.clone()], &tenants, &second).expect("overlaps");
+    assert_eq!(
+        text,
+        "its range 10.5.0.0/25 overlaps that of a network of another namespace: create it with another range"
+    );
+}
+
+#[test]
+fn a_tenant_keeps_to_the_ranges_and_the_number_that_the_administrator_allows() {
+    let allowed = vec!["10.64.0.0/10".parse().expect("a range")];
+    let tenants = TenantNetworks { ranges: allowed, per_namespace: 2, ..TenantNetworks::default() };
+    let outside = named("ns", "outside", "10.5.0.0/24", 1);
+    let (reason, text) = refusal(&[], &tenants, &outside).expect("not within");
+    assert_eq!((reason, text.contains("not within 10.64.0.0/10")), (Reason::InvalidSpec, true));
+    let two = [1, 2].map(|n| accepted(named("ns", &format!("n{n}"), &format!("10.70.{n}.0/24"), n), n));
+    let third = named("ns", "n3", "10.70.3.0/24", 3);
+    let (reason, _) = refusal(&two, &tenants, &third).expect("a third");
+    assert_eq!(reason, Reason::QuotaExceeded);
+    let elsewhere = named("other", "n3", "10.70.3.0/24", 3);
+    assert_eq!(refusal(&two, &tenants, &elsewhere), None);
+    assert_eq!(refusal(&two, &tenants, &two[0]), None, "what was accepted stays");
+}
+
+#[test]
+fn of_two_with_one_identifier_the_younger_is_refused_and_takes_no_vm() {
+    let older = accepted(named("ns", "a", "10.1.0.0/24", 1), 7);
+    let mut younger = accepted(named("other", "b", "10.2.0.0/24", 2), 7);
+    let both = [older.clone(), younger.clone()];
+    let tenants = TenantNetworks::default();
+    assert_eq!(refusal(&both, &tenants, &older), None);
+    let seen = observe(&cache(&both), &tenants, &younger);
+    assert_eq!(seen.rejection.as_ref().map(|r| r.reason), Some(Reason::IdentifierInUse));
+    younger.status = Some(reported(&younger, &seen));
+    assert!(!is_accepted(&younger), "{:?}", younger.status);
+    assert!(
+        why_not(&younger).is_some_and(|why| why.contains("identifier 7 is that of a network of another"))
+    );
+}

@@ -1,0 +1,146 @@
+//! Reads the inputs of the decision from the cache.
+
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+
+use berth_api::{IPPool, IPPoolMode, ObjectUse, PublicIP, Reason, UseKind};
+use ipnet::Ipv4Net;
+use kube::ResourceExt;
+
+use crate::{
+    cache::Cache,
+    key::Key,
+    placement_hold::{PlacementHold, placement_hold},
+};
+
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// The address it gets, or the reason for none.
+    pub(super) address: Result<Ipv4Addr, (Reason, String)>,
+    /// How its pool makes addresses reachable.
+    pub(super) mode: Option<IPPoolMode>,
+    /// The VM that uses it, with the VM's host.
+    pub(super) user: Option<(ObjectUse, Option<String>)>,
+    /// The machine that also answers for the address on that host's segment.
+    pub(super) conflict: Option<Conflict>,
+    /// The reason why it can get no address yet.
+    pub(super) unknown: Option<PlacementHold>,
+}
+
+/// Another machine that has the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub(super) host: String,
+    pub(super) mac: String,
+}
+
+pub(super) fn observe(cache: &Cache, ip: &PublicIP) -> Observed {
+    let pool = cache.tables.ip_pools.cluster(ip.spec.pool.as_str());
+    let mine = ip.status.as_ref().and_then(|s| s.address.as_ref()).and_then(|a| a.parse().ok());
+    // An address that leads to a guest is reserved, even while the guest's VM is not bound there.
+    let held = if mine.is_none() { cache.claims.public_addresses() } else { BTreeSet::new() };
+    let is_free = |address: Ipv4Addr| is_free(cache, ip, address) && !held.contains(&address);
+    let address = match (mine, pool) {
+        (Some(mine), _) => Ok(mine),
+        (None, Some(pool)) if pool.metadata.deletion_timestamp.is_some() => {
+            Err((Reason::WaitingForPool, format!("IPPool {} is being deleted", ip.spec.pool)))
+        }
+        (None, Some(pool)) => pick(pool, ip.spec.address.as_deref(), is_free),
+        (None, None) => Err((Reason::WaitingForPool, format!("IPPool {} does not exist", ip.spec.pool))),
+    };
+    let user = user(cache, ip);
+    let host = user.as_ref().and_then(|(_, host)| host.clone());
+    let conflict = host.zip(address.as_ref().ok()).and_then(|(host, address)| {
+        let address = address.to_string();
+        let status = cache.tables.hosts.cluster(&host)?.status.as_ref()?;
+        let found = status.address_conflicts.iter().find(|conflict| conflict.address == address)?;
+        Some(Conflict { mac: found.mac.clone(), host })
+    });
+    let unknown =
+        if mine.is_none() { placement_hold(cache, ip.creation_timestamp().map(|made| made.0)) } else { None };
+    Observed { address, mode: pool.map(|pool| pool.spec.mode), user, conflict, unknown }
+}
+
+/// Whether the address is free according to the control plane.
+pub(super) fn is_free(cache: &Cache, ip: &PublicIP, address: Ipv4Addr) -> bool {
+    let free = cache.index.public_ip_with(address).is_none_or(|holder| *holder == Key::of(ip));
+    // A host would be cut off if its own address led to a VM.
+    free && cache.underlay.host_with(address).is_none()
+}
+
+pub(super) fn pick(
+    pool: &IPPool,
+    wanted: Option<&str>,
+    is_free: impl Fn(Ipv4Addr) -> bool,
+) -> Result<Ipv4Addr, (Reason, String)> {
+    let name = pool.name_any();
+    let ranges: Vec<Ipv4Net> = pool.spec.cidrs.iter().filter_map(|c| c.parse().ok()).collect();
+    let Some(wanted) = wanted else {
+        let usable = ranges.iter().map(|range| pool.spec.usable(*range));
+        let mut all = usable.flat_map(|(first, last)| u32::from(first)..=u32::from(last));
+        let free = all.find(|a| is_free(Ipv4Addr::from(*a))).map(Ipv4Addr::from);
+        let none = || {
+            format!(
+                "no address of IPPool {name} ({}) is free: delete a PublicIP or add a range",
+                pool.spec.cidrs.join(", ")
+            )
+        };
+        return free.ok_or_else(|| (Reason::NoFreeAddress, none()));
+    };
+    let unavailable =
+        |why: &str| (Reason::AddressUnavailable, format!("address {wanted} {why} IPPool {name}"));
+    let address: Ipv4Addr = wanted.parse().map_err(|_| unavailable("is no IPv4 address of"))?;
+    if !ranges.iter().any(|range| range.contains(&address)) {
+        return Err(unavailable("is not in"));
+    }
+    let is_usable = |range: &Ipv4Net| {
+        let (first, last) = pool.spec.usable(*range);
+        (first..=last).contains(&address)
+    };
+    if !ranges.iter().any(is_usable) {
+        let text = format!(
+            "address {wanted} is the first or last of its range in IPPool {name}, and these are not given out: choose another, or \
+             set useAllAddresses on the IPPool"
+        );
+        return Err((Reason::AddressUnavailable, text));
+    }
+    if is_free(address) { Ok(address) } else { Err(unavailable("is taken in")) }
+}
+
+impl Conflict {
+    /// Message for the user: the address is kept, and leads nowhere.
+    pub(super) fn text(&self, address: Ipv4Addr) -> String {
+        let Self { host, mac } = self;
+        format!(
+            "{mac} answers for {address} on the segment of host {host}, so that the address is not taken there; it is asked for \
+             again every few seconds: take it away from that machine, or out of its IPPool's ranges"
+        )
+    }
+}
+
+/// Returns the VM that uses the address: the current user while it still names the address, else the oldest that
+/// does.
+pub(super) fn user(cache: &Cache, ip: &PublicIP) -> Option<(ObjectUse, Option<String>)> {
+    let vms: Vec<_> = cache
+        .index
+        .vms_with_public_ip(&Key::of(ip))
+        .iter()
+        .filter_map(|key| cache.tables.vms.get(key))
+        .cloned()
+        .collect();
+    let current = ip.status.as_ref().and_then(|s| s.used_by.first()).map(|u| u.vm_uid.clone());
+    let holds = |vm: &&Arc<berth_api::VM>| vm.uid() == current && current.is_some();
+    let first = || vms.iter().min_by_key(|vm| (vm.creation_timestamp(), vm.uid()));
+    let is_bound = |vm: &&Arc<berth_api::VM>| cache.is_bound(&Key::of(vm.as_ref()));
+    let vm = match ip.metadata.deletion_timestamp {
+        // A deleted PublicIP is held by the bound VM that uses it, and not given to another.
+        Some(_) => vms.iter().find(holds).filter(is_bound),
+        None => vms.iter().find(holds).or_else(first),
+    }?;
+    let usage = ObjectUse {
+        use_kind: UseKind::Address,
+        vm: vm.name_any(),
+        vm_uid: vm.uid().unwrap_or_default(),
+        attachment: None,
+    };
+    Some((usage, vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| b.host.clone())))
+}

@@ -1,0 +1,100 @@
+//! Host access to Secrets: a host may read those that the VMs bound to it need, and no other. There is one Role per
+//! host and namespace.
+//!
+//! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
+//! administrator's kubeconfig, need none.
+
+use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access};
+use kube::ResourceExt;
+
+use crate::{
+    batch::{Write, WriteBatch},
+    cache::Cache,
+    config::Config,
+    key::Key,
+    plan::Outcome,
+};
+
+/// The action for a host's Role in a namespace.
+#[derive(Debug, PartialEq, Eq)]
+enum Decision {
+    NoChange,
+    Allow(Vec<String>),
+    Remove,
+}
+
+/// Returns the host of one of our Roles.
+fn host_of(role: &str) -> Option<&str> {
+    role.strip_prefix("berth-secrets-")
+}
+
+pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
+    // A host's other roles are those it joined with; they belong to the administrator.
+    let Some(host) = host_of(&key.name).map(str::to_owned) else { return Outcome::Settled };
+    let wanted = cache.index.secrets.of(&host, key.namespace());
+    match plan(has_account(cache, &host), &wanted, allowed(cache, key).as_deref()) {
+        Decision::NoChange => {}
+        Decision::Allow(secrets) => batch.write(Write::Allow { role: key.clone(), host, secrets }),
+        Decision::Remove => batch.write(Write::Disallow(key.clone())),
+    }
+    Outcome::Settled
+}
+
+/// Permits a host to read one more Secret, needed by a VM that is about to be bound to it.
+pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
+    let Some(secret) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else { return };
+    let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
+    let mut secrets = cache.index.secrets.of(host, role.namespace());
+    if !has_account(cache, host) || secrets.contains(&secret) {
+        return;
+    }
+    secrets.push(secret);
+    secrets.sort();
+    batch.write(Write::Allow { role, host: host.to_owned(), secrets });
+}
+
+fn has_account(cache: &Cache, host: &str) -> bool {
+    cache.tables.accounts.named(SYSTEM_NAMESPACE, &access::account_name(host)).is_some()
+}
+
+/// Returns the Secrets the Role permits now; `None` if there is no Role.
+fn allowed(cache: &Cache, key: &Key) -> Option<Vec<String>> {
+    let role = cache.tables.roles.get(key)?;
+    let names = role.rules.iter().flatten().flat_map(|rule| rule.resource_names.iter().flatten().cloned());
+    Some(names.collect())
+}
+
+fn plan(has_account: bool, wanted: &[String], allowed: Option<&[String]>) -> Decision {
+    match (has_account && !wanted.is_empty(), allowed) {
+        (true, Some(allowed)) if allowed == wanted => Decision::NoChange,
+        (true, _) => Decision::Allow(wanted.to_vec()),
+        (false, Some(_)) => Decision::Remove,
+        (false, None) => Decision::NoChange,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str]) -> Vec<String> {
+        list.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_host_may_read_just_what_its_vms_need() {
+        let some = names(&["a", "b"]);
+        assert_eq!(plan(true, &some, None), Decision::Allow(some.clone()));
+        assert_eq!(plan(true, &some, Some(&some)), Decision::NoChange);
+        assert_eq!(plan(true, &some, Some(&names(&["a"]))), Decision::Allow(some.clone()));
+        assert_eq!(plan(true, &[], Some(&some)), Decision::Remove);
+        assert_eq!(plan(false, &some, Some(&some)), Decision::Remove, "its account is gone");
+        assert_eq!(plan(false, &some, None), Decision::NoChange, "it needs no role");
+    }
+
+    #[test]
+    fn the_host_is_read_from_the_name_of_its_role() {
+        assert_eq!(host_of(&access::secrets_role_name("kvm-1.rack2")), Some("kvm-1.rack2"));
+        assert_eq!(host_of(&access::role_name("kvm-1")), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! Private addresses and MACs: allocated once, by the controllers, so that they are known before the guest runs.
+
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+
+use berth_api::{Network, VM, vm::InterfaceStatus};
+use ipnet::Ipv4Net;
+use kube::ResourceExt;
+
+use crate::{cache::Cache, cache::index::Index, key::Key, kinds::network::is_accepted};
+use berth_engine::Identities;
+
+/// A MAC and an address for one interface; the text gives the reason for a missing one.
+pub(crate) type Fresh = Result<(String, String), String>;
+
+/// Returns one entry for each interface of the spec: its former allocation, or a fresh one.
+pub(crate) fn fresh(
+    cache: &Cache,
+    vm: &VM,
+    networks: &[Option<Arc<Network>>],
+    identities: &Identities,
+) -> Vec<Fresh> {
+    let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let mut taken = BTreeSet::new();
+    let stays =
+        |given: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|i| i.name.as_str() == given.name);
+    let mut macs: BTreeSet<String> =
+        given.iter().filter(stays).map(|given| given.mac_address.to_ascii_lowercase()).collect();
+    let mut out = Vec::new();
+    for (interface, network) in vm.spec.network_interfaces.iter().zip(networks) {
+        if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
+            out.push(Ok((given.mac_address.clone(), given.address.clone())));
+            continue;
+        }
+        let Some(network) = network else {
+            out.push(Err(String::new()));
+            continue;
+        };
+        let name = network_name(network);
+        let address = pick(&cache.index, network, interface.address.as_deref(), |a| {
+            taken.contains(&(name.clone(), a)) || cache.claims.is_address_held(&name, a)
+        });
+        let mac = match &interface.mac_address {
+            Some(mac) => declared_mac(cache, vm, network, &macs, &mac.to_lowercase()),
+            None => Ok(fresh_mac(identities, |mac| {
+                cache.index.is_mac_used(mac)
+                    || macs.contains(mac)
+                    || cache.claims.is_mac_held(mac)
+                    || is_gateway(network, mac)
+            })),
+        };
+        let mac = match mac {
+            Ok(mac) => mac,
+            Err(why) => {
+                out.push(Err(why));
+                continue;
+            }
+        };
+        if let Ok(address) = &address {
+            taken.insert((name.clone(), *address));
+        }
+        macs.insert(mac.clone());
+        out.push(address.map(|address| (mac, address.to_string())));
+    }
+    out
+}
+
+/// Returns one entry for each interface of the spec with an existing network that is not refused: its allocation,
+/// else the fresh one.
+pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]) -> Vec<InterfaceStatus> {
+    let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
+    let mut decided = Vec::new();
+    for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(networks.iter().zip(fresh)) {
+        if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
+            decided.push(given.clone());
+        } else if let (Some(network), Ok((mac_address, address))) = (network, fresh)
+            && is_accepted(network)
+        {
+            decided.push(InterfaceStatus {
+                name: interface.name.0.clone(),
+                network: network_name(network),
+                mac_address: mac_address.clone(),
+                address: address.clone(),
+                public_address: None,
+            });
+        }
+    }
+    decided
+}
+
+/// Returns a network's name as statuses contain it.
+pub(crate) fn network_name(network: &Network) -> String {
+    format!("{}/{}", network.namespace().unwrap_or_default(), network.name_any())
+}
+
+/// Returns the wanted address, or the lowest free one. The first address is the gateway's.
+fn pick(
+    index: &Index,
+    network: &Network,
+    wanted: Option<&str>,
+    is_taken: impl Fn(Ipv4Addr) -> bool,
+) -> Result<Ipv4Addr, String> {
+    let name = network_name(network);
+    let range: Ipv4Net =
+        network.spec.cidr.parse().map_err(|_| format!("network {name} has no valid range"))?;
+    let gateway = range.hosts().next();
+    let is_free = |a: Ipv4Addr| !index.is_address_used(&name, a) && !is_taken(a);
+    let Some(wanted) = wanted else {
+        let first = u32::from(range.network()) + 2;
+        let last = u32::from(range.broadcast());
+        let begin = index.lowest_free(&name, first.into()).into();
+        let free = (begin..last).map(Ipv4Addr::from).find(|a| is_free(*a));
+        return free.ok_or_else(|| format!("network {name} ({range}) has no free address"));
+    };
+    let address: Ipv4Addr = wanted.parse().map_err(|_| format!("{wanted} is not an IPv4 address"))?;
+    let is_host = address != range.network() && address != range.broadcast() && Some(address) != gateway;
+    if !range.contains(&address) || !is_host {
+        return Err(format!("{address} is not an address for VMs of network {name} ({range})"));
+    }
+    if is_free(address) { Ok(address) } else { Err(format!("{address} is taken in network {name}")) }
+}
+
+/// Returns a MAC that the VM declares. No two interfaces of a site have the same one: on a shared network either
+/// could receive the other's packets.
+fn declared_mac(
+    cache: &Cache,
+    vm: &VM,
+    network: &Network,
+    own: &BTreeSet<String>,
+    mac: &str,
+) -> Result<String, String> {
+    let choose = "choose another, or leave it out";
+    if own.contains(mac) {
+        return Err(format!("MAC address {mac} is that of another interface of this VM: {choose}"));
+    }
+    if is_gateway(network, mac) {
+        return Err(format!(
+            "MAC address {mac} is the gateway's of network {}: {choose}",
+            network_name(network)
+        ));
+    }
+    let key = Key::of(vm);
+    match cache.index.vm_with_mac(mac) {
+        // The same VM, under another interface name.
+        Some(other) if *other == key => Ok(mac.to_owned()),
+        Some(other) if other.namespace() == key.namespace() => {
+            Err(format!("MAC address {mac} is VM {}'s: {choose}", other.name))
+        }
+        // Objects of other namespaces are not named to a tenant.
+        Some(_) => Err(format!("MAC address {mac} is taken: {choose}")),
+        None if cache.claims.is_mac_held(mac) => Err(format!("MAC address {mac} is taken: {choose}")),
+        None => Ok(mac.to_owned()),
+    }
+}
+
+fn is_gateway(network: &Network, mac: &str) -> bool {
+    network.gateway_mac().is_some_and(|gateway| gateway == mac)
+}
+
+fn fresh_mac(identities: &Identities, is_used: impl Fn(&str) -> bool) -> String {
+    loop {
+        let hex = identities.hex(8);
+        // 52:54 is the prefix QEMU uses: locally administered, not a group address.
+        let mac = format!("52:54:{}:{}:{}:{}", &hex[0..2], &hex[2..4], &hex[4..6], &hex[6..8]);
+        if !is_used(&mac) {
+            return mac;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::NetworkSpec;
+
+    #[test]
+    fn addresses_are_given_out_from_the_second_on_until_there_is_none() {
+        let mut network =
+            Network::new("default", NetworkSpec { cidr: "10.0.0.0/29".into(), ..NetworkSpec::default() });
+        network.metadata.namespace = Some("berth-shared".into());
+        let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
+        let index = Index::default();
+        assert_eq!(pick(&index, &network, None, |_| false), Ok(address("10.0.0.2")));
+        assert_eq!(pick(&index, &network, None, |a| a <= address("10.0.0.4")), Ok(address("10.0.0.5")));
+        assert!(pick(&index, &network, None, |_| true).unwrap_err().contains("no free address"));
+        for wrong in ["10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.2", "x"] {
+            assert!(pick(&index, &network, Some(wrong), |_| false).is_err(), "{wrong}");
+        }
+        assert!(pick(&index, &network, Some("10.0.0.3"), |_| true).unwrap_err().contains("taken"));
+    }
+
+    fn cache(vms: &[serde_json::Value]) -> Cache {
+        let mut cache = Cache::new(std::time::Duration::from_secs(40));
+        for vm in vms {
+            let vm: VM = serde_json::from_value(vm.clone()).expect("a VM");
+            cache.put(vm, tokio::time::Instant::now());
+        }
+        cache
+    }
+
+    fn vm(
+        namespace: &str,
+        name: &str,
+        spec: &serde_json::Value,
+        status: &serde_json::Value,
+    ) -> serde_json::Value {
+        serde_json::json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+            "metadata": {"name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"), "resourceVersion": "1"},
+            "spec": {"class": "small", "disks": [], "networkInterfaces": spec},
+            "status": {"observedGeneration": 1, "interfaces": status},
+        })
+    }
+
+    #[test]
+    fn a_mac_that_another_vm_has_is_refused_and_told_only_within_the_namespace() {
+        let mac = "52:54:00:AA:BB:CC";
+        let given = serde_json::json!([{"name": "nic0", "network": "berth-shared/default",
+            "macAddress": "52:54:00:aa:bb:cc", "address": "10.0.0.2"}]);
+        let plain = serde_json::json!([{"name": "nic0"}]);
+        let declared = serde_json::json!([{"name": "nic0", "macAddress": mac}]);
+        let cache = cache(&[vm("alice", "web", &plain, &given)]);
+        let mut network =
+            Network::new("default", NetworkSpec { cidr: "10.0.0.0/24".into(), ..NetworkSpec::default() });
+        network.metadata.namespace = Some("berth-shared".into());
+        let networks = [Some(Arc::new(network.clone()))];
+        let asked = |namespace: &str, name: &str| {
+            let vm = vm(namespace, name, &declared, &serde_json::json!([]));
+            let vm: VM = serde_json::from_value(vm).expect("a VM");
+            fresh(&cache, &vm, &networks, &Identities::seeded(1)).remove(0)
+        };
+        assert_eq!(
+            asked("alice", "twin").unwrap_err(),
+            "MAC address 52:54:00:aa:bb:cc is VM web's: choose another, or leave it out"
+        );
+        assert_eq!(
+            asked("mallory", "twin").unwrap_err(),
+            "MAC address 52:54:00:aa:bb:cc is taken: choose another, or leave it out"
+        );
+        assert_eq!(asked("alice", "web").map(|(mac, _)| mac), Ok(mac.to_lowercase()), "its own");
+        network.status = Some(berth_api::NetworkStatus { vni: Some(7), ..Default::default() });
+        let gateway = network.gateway_mac().expect("it has an identifier");
+        let other = vm("mallory", "twin", &declared, &serde_json::json!([]));
+        let other: VM = serde_json::from_value(other).expect("a VM");
+        let why = declared_mac(&cache, &other, &network, &BTreeSet::new(), &gateway);
+        assert!(why.unwrap_err().contains("the gateway's"));
+    }
+}

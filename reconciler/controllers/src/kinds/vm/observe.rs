@@ -1,0 +1,237 @@
+//! Reads the inputs of the decision from the cache.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use berth_api::{
+    Binding, Disk, HOST_FINALIZER, Network, PlacementGroup, VM, VMStatus, placement_group::TopologyClaim,
+    vm::InterfaceStatus,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::{
+    cache::capacity::Members,
+    cache::claims::Claim,
+    cache::{Cache, users},
+    config::Config,
+    key::{Key, ObjectKind},
+    kinds::disk,
+    placement_hold::{PlacementHold, placement_hold, untrusted},
+    scheduler::PlacementPolicy,
+    topology,
+};
+
+use super::addresses;
+
+/// How long a host that refused a VM is not considered again: by then the reason for the refusal has reached the
+/// cache.
+pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
+
+/// The inputs of a VM's decision.
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// CPUs and bytes of guest memory; `None`: its class does not exist.
+    pub(super) size: Option<(i64, u64)>,
+    pub(super) disks: Vec<DiskSeen>,
+    /// The group it names, if that exists.
+    pub(super) group: Option<Arc<PlacementGroup>>,
+    /// The number of other members of the group on each host.
+    pub(super) members: Members,
+    /// The network of each interface, if it exists.
+    pub(super) networks: Vec<Option<Arc<Network>>>,
+    pub(super) policy: PlacementPolicy,
+    /// The host it is bound to, or that holds it, is silent.
+    pub(super) host_silent: bool,
+    /// The host it is bound to, or that holds it, is fenced.
+    pub(super) host_fenced: bool,
+    /// The claim of a host that already holds the VM: the VM's status was lost.
+    pub(super) claim: Option<Claim>,
+    /// The reason why it cannot be placed yet.
+    pub(super) unknown: Option<PlacementHold>,
+    /// Its host is in a recovery and had not admitted it: another host may have.
+    pub(super) recovering: bool,
+    /// A host reports that it holds the VM, and the report does not count without a recovery.
+    pub(super) unconfirmed: Option<String>,
+    /// The values of its group's topology key that other members hold.
+    pub(super) taken: BTreeSet<String>,
+    /// The claims under which it could still be admitted.
+    pub(super) open_claims: Vec<(Key, TopologyClaim)>,
+    /// An object that the VM or one of its new disks names and that is being deleted.
+    pub(super) deleting: Option<Key>,
+    /// The host that has just refused it, and the reason.
+    pub(super) refused_by: Option<(String, String)>,
+    pub(super) fresh: Fresh,
+}
+
+/// One of the VM's disks.
+#[derive(Debug)]
+pub(super) struct DiskSeen {
+    pub(super) key: Key,
+    pub(super) object: Option<Arc<Disk>>,
+    /// Another VM that uses it.
+    pub(super) user: Option<String>,
+    /// The host that has its file, although the disk's status does not name the host (any more).
+    pub(super) claimed: Option<String>,
+    /// The reason why a disk without a host cannot be bound yet.
+    pub(super) unknown: Option<PlacementHold>,
+    /// A host reports that it has the disk's file, and the report does not count without a recovery.
+    pub(super) unconfirmed: Option<String>,
+}
+
+/// Fresh identities and addresses: randomness and the address pool are passed in as data.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    pub(super) instance_id: String,
+    /// One for each disk.
+    pub(super) volume_ids: Vec<String>,
+    /// One for each interface; the text gives the reason for a missing one.
+    pub(super) interfaces: Vec<addresses::Fresh>,
+}
+
+pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
+    let (identities, policy) = (&config.identities, config.placement);
+    let namespace = vm.namespace().unwrap_or_default();
+    let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
+    let networks: Vec<Option<Arc<Network>>> = vm
+        .spec
+        .network_interfaces
+        .iter()
+        .map(|i| cache.tables.networks.lookup(&namespace, i.network.as_str()).cloned())
+        .collect();
+    let interfaces = addresses::fresh(cache, vm, &networks, identities);
+    let disks: Vec<DiskSeen> = vm
+        .spec
+        .disks
+        .iter()
+        .map(|disk| {
+            let key = Key::namespaced(ObjectKind::Disk, &namespace, disk.name.as_str());
+            let object = cache.tables.disks.get(&key).cloned();
+            let user = other_user(cache, &key, object.as_deref(), vm);
+            let claimed = claim_of(cache, &key, object.as_deref()).map(|claim| claim.host.clone());
+            let unbound = object.as_deref().filter(|disk| bound(disk).is_none());
+            let made = unbound.and_then(|disk| disk.creation_timestamp()).map(|made| made.0);
+            let unknown = unbound.and_then(|_| placement_hold(cache, made));
+            let unconfirmed = unbound.and_then(|disk| disk::unconfirmed(cache, disk));
+            DiskSeen { key, object, user, claimed, unknown, unconfirmed }
+        })
+        .collect();
+    let volume_id = |disk: &DiskSeen| match claim_of(cache, &disk.key, disk.object.as_deref()) {
+        Some(claim) => claim.id.clone(),
+        None => format!("v-{}", identities.hex(16)),
+    };
+    let volume_ids = disks.iter().map(volume_id).collect();
+    let new_disks =
+        disks.iter().filter_map(|disk| disk.object.as_deref()).filter(|disk| bound(disk).is_none());
+    let of_disks = new_disks.flat_map(users::of_disk);
+    if let Some(binding) = binding {
+        let deleting = cache.first_deleted(of_disks);
+        return Observed {
+            size: None,
+            disks,
+            group: None,
+            members: Members::new(),
+            networks,
+            policy,
+            host_silent: !cache.is_alive(&binding.host)
+                && cache.tables.hosts.cluster(&binding.host).is_some(),
+            host_fenced: cache.is_fenced(&binding.host),
+            claim: None,
+            unknown: None,
+            recovering: cache.is_to_be_placed_anew(vm),
+            unconfirmed: None,
+            taken: BTreeSet::new(),
+            open_claims: Vec::new(),
+            deleting,
+            refused_by: None,
+            fresh: Fresh { interfaces, volume_ids, ..Fresh::default() },
+        };
+    }
+    let name = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
+    let group = name.and_then(|name| cache.tables.placement_groups.named(&namespace, name.as_str()).cloned());
+    // The VM itself has no host: every member counted is another VM.
+    let members = group.as_ref().map(|group| cache.index.group_hosts(&Key::of(group.as_ref())));
+    let claimed = group.as_ref().filter(|group| group.is_claimed());
+    let taken = claimed.into_iter().flat_map(|group| topology::taken(group, vm).cloned()).collect();
+    let fresh = Fresh { instance_id: format!("i-{}", identities.hex(12)), volume_ids, interfaces };
+    let claim = cache.claims.of(&Key::of(vm), vm);
+    let refusal = vm.status.as_ref().and_then(|s| s.refusal.as_ref());
+    let just_now = |time: &Timestamp| config.clock.now().duration_since(*time) < REFUSAL_COUNTS;
+    let refusal = refusal.filter(|r| r.time.as_ref().is_some_and(just_now));
+    let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(of_disks));
+    Observed {
+        deleting,
+        size: cache.vm_size(vm),
+        disks,
+        group,
+        members: members.unwrap_or_default(),
+        networks,
+        policy,
+        host_silent: claim.is_some_and(|claim| !cache.is_alive(&claim.host)),
+        host_fenced: false,
+        claim: claim.cloned(),
+        unknown: placement_hold(cache, vm.creation_timestamp().map(|made| made.0)),
+        recovering: false,
+        unconfirmed: unconfirmed(cache, vm),
+        taken,
+        open_claims: topology::open(cache, vm),
+        refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
+        fresh,
+    }
+}
+
+/// Returns why a VM that was bound once (it has the finalizer), without a record of that in its status, is not
+/// placed again: a host reports that it holds the VM. Outside of a recovery the report does not count, but must not
+/// be ignored either.
+pub(super) fn unconfirmed(cache: &Cache, vm: &VM) -> Option<String> {
+    let was_bound = vm.finalizers().iter().any(|f| f == HOST_FINALIZER);
+    let refused = vm.status.as_ref().is_some_and(|s| s.refusal.is_some());
+    let host = cache.claims.untrusted(&Key::of(vm), vm).filter(|_| was_bound && !refused);
+    host.map(untrusted)
+}
+
+/// Returns a host's claim to a disk that is unbound according to its status.
+pub(super) fn claim_of<'a>(cache: &'a Cache, key: &Key, disk: Option<&Disk>) -> Option<&'a Claim> {
+    let disk = disk.filter(|disk| bound(disk).is_none())?;
+    cache.claims.of(key, disk)
+}
+
+/// Returns a VM that lost its status with the interfaces under which its host holds it, except for interfaces that
+/// have since been given to another VM.
+pub(super) fn with_claimed_interfaces(cache: &Cache, vm: Arc<VM>) -> Arc<VM> {
+    let status = vm.status.clone().unwrap_or_default();
+    let claim = cache.claims.of(&Key::of(vm.as_ref()), vm.as_ref());
+    let Some(claim) = claim.filter(|_| status.binding.is_none() && status.interfaces.is_empty()) else {
+        return vm;
+    };
+    let is_free = |i: &&InterfaceStatus| {
+        let address =
+            i.address.parse().is_ok_and(|address| !cache.index.is_address_used(&i.network, address));
+        address && !cache.index.is_mac_used(&i.mac_address)
+    };
+    let is_wanted =
+        |i: &&InterfaceStatus| vm.spec.network_interfaces.iter().any(|w| w.name.as_str() == i.name);
+    let interfaces = claim.interfaces.iter().filter(is_wanted).filter(is_free);
+    let interfaces = interfaces.map(|i| InterfaceStatus { public_address: None, ..i.clone() }).collect();
+    let mut vm = vm.as_ref().clone();
+    vm.status = Some(VMStatus { interfaces, ..status });
+    Arc::new(vm)
+}
+
+pub(super) fn host_of(cache: &Cache, key: &Key) -> Option<String> {
+    cache.tables.vms.get(key)?.status.as_ref()?.binding.as_ref().map(|b| b.host.clone())
+}
+
+/// Returns the other user of the disk: one named in its status, a bound VM that lists it, or a bound attachment.
+pub(super) fn other_user(cache: &Cache, key: &Key, disk: Option<&Disk>, vm: &VM) -> Option<String> {
+    let uid = vm.uid().unwrap_or_default();
+    let named = disk.and_then(|d| d.status.as_ref()).and_then(|s| s.used_by.iter().find(|u| u.vm_uid != uid));
+    if let Some(user) = named {
+        return Some(user.vm.clone());
+    }
+    let is_other = |other: &Key| other.name != vm.name_any() && host_of(cache, other).is_some();
+    cache.index.vms_with_disk(key).into_iter().find(is_other).map(|other| other.name)
+}
+
+pub(super) fn bound(disk: &Disk) -> Option<&Binding> {
+    disk.status.as_ref()?.binding.as_ref()
+}

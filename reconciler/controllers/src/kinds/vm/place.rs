@@ -1,0 +1,243 @@
+//! Placement of a VM without a host: its request, its needs, and the writes that bind it.
+
+use berth_api::{DEFAULT_NAME, HOST_FINALIZER, ObjectUse, Readiness, Reason, UseKind, VM, VMState};
+use kube::ResourceExt;
+
+use crate::{
+    cache::capacity::HostCapacity,
+    cache::claims::Claim,
+    key::{Key, ObjectKind},
+    kinds::disk::{bind_disk, blocks_its_vm},
+    kinds::network::why_not,
+    kinds::vm::{
+        Decision, addresses,
+        observe::{DiskSeen, Observed, bound},
+    },
+    placement_hold::awaits_its_host,
+    plan::{Dependency, Outcome, Plan, QueuePosition, Step, namesakes},
+    scheduler,
+    scheduler::{Group, Request},
+};
+
+/// Chooses its host, or returns its needs.
+pub(super) fn place(vm: &VM, observed: &Observed, capacity: &HostCapacity) -> Plan<Decision> {
+    if let Some(unknown) = &observed.unknown {
+        let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+        return Plan::blocked(Decision::Wait(VMState::Pending, readiness), vec![unknown.dependency.clone()]);
+    }
+    let request = match requirements(vm, observed) {
+        Err((state, readiness, dependencies)) => {
+            return Plan::blocked(Decision::Wait(state, readiness), dependencies);
+        }
+        Ok(request) => request,
+    };
+    match scheduler::choose(&request, &observed.members, capacity.hosts(), observed.policy) {
+        Ok(host) => bind(vm, observed, host.to_owned()),
+        Err(why) => {
+            let readiness = why.readiness(&constraints_text(observed));
+            let dependencies = capacity_dependencies(vm, observed, request);
+            Plan::blocked(Decision::Wait(VMState::Unschedulable, readiness), dependencies)
+        }
+    }
+}
+
+/// Returns the needs of a VM without a host: capacity, and the objects that decide where it may go.
+fn capacity_dependencies(vm: &VM, observed: &Observed, request: Request) -> Vec<Dependency> {
+    let tied = request.disk_hosts.iter().chain(&request.host);
+    let mut dependencies: Vec<Dependency> =
+        tied.map(|host| Dependency::Object(Key::cluster(ObjectKind::Host, host))).collect();
+    dependencies.extend(observed.disks.iter().map(|disk| Dependency::Object(disk.key.clone())));
+    if let Some(group) = &request.group {
+        let key = Key::namespaced(ObjectKind::PlacementGroup, &group.namespace, &group.name);
+        dependencies.push(Dependency::Object(key));
+    }
+    let namespace = vm.namespace().unwrap_or_default();
+    dependencies.extend(in_namespace_or_shared(ObjectKind::VMClass, &namespace, vm.spec.class.as_str()));
+    let since = vm.creation_timestamp().map(|time| time.0);
+    dependencies.push(Dependency::Capacity(Box::new(QueuePosition { line: request, since })));
+    dependencies
+}
+
+/// Names the disks that tie it to a host, and the host that refused it.
+fn constraints_text(observed: &Observed) -> String {
+    let refused = observed.refused_by.iter().map(|(host, why)| format!("host {host} refused it ({why})"));
+    let tied = observed.disks.iter().filter_map(|disk| {
+        let host = &bound(disk.object.as_ref()?)?.host;
+        Some(format!("Disk {} is on host {host}", disk.key.name))
+    });
+    let tied: Vec<String> = refused.chain(tied).collect();
+    if tied.is_empty() { String::new() } else { format!("{}: ", tied.join(", ")) }
+}
+
+fn in_namespace_or_shared(kind: ObjectKind, namespace: &str, name: &str) -> Vec<Dependency> {
+    [namespace, berth_api::SHARED_NAMESPACE]
+        .map(|ns| Dependency::Object(Key::namespaced(kind, ns, name)))
+        .into()
+}
+
+pub(super) type Blocked = (VMState, Readiness, Vec<Dependency>);
+
+/// Returns the VM's request, or what it waits for first.
+fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let wait = |reason, text: String, dependencies| {
+        (VMState::Pending, Readiness::Reconciling(reason, text), dependencies)
+    };
+    let shared = |kind, name: &str| in_namespace_or_shared(kind, &namespace, name);
+    // User data in a Secret is checked by the host, which may read it.
+    let user_data = vm.spec.bootstrap.as_ref().and_then(|b| b.user_data.as_deref()).unwrap_or_default();
+    if let Err(error) = berth_api::user_data::check(user_data) {
+        let readiness = Readiness::Stalled(Reason::InvalidSpec, format!("user data: {error}"));
+        return Err((VMState::Pending, readiness, Vec::new()));
+    }
+    let class = vm.spec.class.as_str();
+    let Some((cpus, memory)) = observed.size else {
+        let text = format!("VMClass {class} does not exist in namespace {namespace} or berth-shared");
+        return Err(wait(Reason::WaitingForClass, text, shared(ObjectKind::VMClass, class)));
+    };
+    if let Some(key) = &observed.deleting {
+        let reason = match key.kind {
+            ObjectKind::VMClass => Reason::WaitingForClass,
+            ObjectKind::Network => Reason::WaitingForNetwork,
+            ObjectKind::PlacementGroup => Reason::WaitingForGroup,
+            ObjectKind::Image => Reason::WaitingForImage,
+            _ => Reason::WaitingForPool,
+        };
+        let text = format!("{} {} is being deleted", key.kind.as_str(), key.name);
+        return Err(wait(reason, text, namesakes(key, &namespace)));
+    }
+    for disk in &observed.disks {
+        check_disk(disk)?;
+    }
+    for (interface, network) in vm.spec.network_interfaces.iter().zip(&observed.networks) {
+        let name = interface.network.as_str();
+        let Some(network) = network else {
+            let mut dependencies = shared(ObjectKind::Network, name);
+            if name == DEFAULT_NAME {
+                // The controllers create it as soon as there is a range for it.
+                dependencies.extend([Dependency::NetworkRange, Dependency::Hosts]);
+                let text = format!(
+                    "namespace {namespace} has no Network {name}, and none can be created: no range is free (--private-cidr)"
+                );
+                return Err(wait(Reason::WaitingForNetwork, text, dependencies));
+            }
+            let text = format!("Network {name} does not exist in namespace {namespace} or berth-shared");
+            return Err(wait(Reason::WaitingForNetwork, text, dependencies));
+        };
+        if let Some(text) = why_not(network) {
+            return Err(wait(Reason::WaitingForNetwork, text, shared(ObjectKind::Network, name)));
+        }
+    }
+    if let Some(Err(why)) = observed.fresh.interfaces.iter().find(|i| i.is_err()) {
+        let readiness = Readiness::Stalled(Reason::AddressUnavailable, why.clone());
+        return Err((VMState::Pending, readiness, vec![Dependency::PrivateAddress]));
+    }
+    let placement = vm.spec.placement.clone().unwrap_or_default();
+    let group = match (&placement.group, &observed.group) {
+        (None, _) => None,
+        (Some(name), None) => {
+            let key = Key::namespaced(ObjectKind::PlacementGroup, &namespace, name.as_str());
+            let text = format!("PlacementGroup {name} does not exist");
+            return Err(wait(Reason::WaitingForGroup, text, vec![Dependency::Object(key)]));
+        }
+        (Some(name), Some(group)) => Some(Group {
+            namespace: namespace.clone(),
+            name: name.0.clone(),
+            strategy: group.spec.strategy,
+            enforcement: group.spec.enforcement,
+            topology_key: group.spec.topology_key.clone(),
+            taken: observed.taken.clone(),
+        }),
+    };
+    let host = |d: &DiskSeen| d.claimed.clone().or_else(|| Some(bound(d.object.as_ref()?)?.host.clone()));
+    let disk_hosts = observed.disks.iter().filter_map(host).collect();
+    Ok(Request {
+        cpus,
+        memory,
+        host: placement.host,
+        selector: placement.host_selector,
+        preferred: placement.preferred_host_selector,
+        disk_hosts,
+        refused_by: observed.refused_by.as_ref().map(|(host, _)| host.clone()),
+        group,
+    })
+}
+
+pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
+    let name = &disk.key.name;
+    let dependency = vec![Dependency::Object(disk.key.clone())];
+    let wait =
+        |reason, text: String| (VMState::Pending, Readiness::Reconciling(reason, text), dependency.clone());
+    let Some(object) = &disk.object else {
+        return Err(wait(Reason::WaitingForDisk, format!("Disk {name} does not exist")));
+    };
+    if object.metadata.deletion_timestamp.is_some() {
+        return Err(wait(Reason::WaitingForDisk, format!("Disk {name} is being deleted")));
+    }
+    if let Some(user) = &disk.user {
+        let mut dependencies = dependency.clone();
+        dependencies.push(Dependency::Object(Key::namespaced(ObjectKind::VM, disk.key.namespace(), user)));
+        let readiness =
+            Readiness::Reconciling(Reason::DiskInUse, format!("Disk {name} is used by VM {user}"));
+        return Err((VMState::Pending, readiness, dependencies));
+    }
+    if let Some(unknown) = disk.unknown.as_ref().filter(|_| disk.claimed.is_none()) {
+        let readiness = Readiness::Reconciling(Reason::WaitingForInventory, unknown.text.clone());
+        return Err((VMState::Pending, readiness, vec![unknown.dependency.clone(), dependency[0].clone()]));
+    }
+    if let Some(text) = &disk.unconfirmed {
+        return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {text}")));
+    }
+    if bound(object).is_none()
+        && disk.claimed.is_none()
+        && let Some(text) = awaits_its_host(object.as_ref())
+    {
+        return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {text}")));
+    }
+    if bound(object).is_none()
+        && let Some(not_ready) = blocks_its_vm(object)
+    {
+        return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {not_ready}")));
+    }
+    Ok(())
+}
+
+fn bind(vm: &VM, observed: &Observed, host: String) -> Plan<Decision> {
+    let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
+    for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
+        if disk.object.as_ref().is_some_and(|d| bound(d).is_none()) {
+            steps.extend(bind_disk(&disk.key, &host, volume_id, vec![fixed_use(vm)]));
+        }
+    }
+    let interfaces = addresses::decide(vm, &observed.networks, &observed.fresh.interfaces);
+    let known = vm.status.as_ref().and_then(|s| s.instance_id.clone());
+    let instance_id = known.unwrap_or_else(|| observed.fresh.instance_id.clone());
+    let decision = Decision::Bind { host, instance_id, interfaces, held: None };
+    Plan { steps, decision, outcome: Outcome::Settled }
+}
+
+/// Binds a VM that lost its status to the host that holds it, and its disks, under their identities there.
+pub(super) fn bind_again(vm: &VM, observed: &Observed, claim: &Claim) -> Plan<Decision> {
+    let mut steps = vec![Step::AddFinalizer(Key::of(vm), HOST_FINALIZER)];
+    for (disk, volume_id) in observed.disks.iter().zip(&observed.fresh.volume_ids) {
+        if disk.claimed.as_ref() == Some(&claim.host) {
+            steps.extend(bind_disk(&disk.key, &claim.host, volume_id, vec![fixed_use(vm)]));
+        }
+    }
+    let decision = Decision::Bind {
+        host: claim.host.clone(),
+        instance_id: claim.id.clone(),
+        interfaces: addresses::decide(vm, &observed.networks, &observed.fresh.interfaces),
+        held: Some(claim.epoch),
+    };
+    Plan { steps, decision, outcome: Outcome::Settled }
+}
+
+pub(super) fn fixed_use(vm: &VM) -> ObjectUse {
+    ObjectUse {
+        use_kind: UseKind::Fixed,
+        vm: vm.name_any(),
+        vm_uid: vm.uid().unwrap_or_default(),
+        attachment: None,
+    }
+}

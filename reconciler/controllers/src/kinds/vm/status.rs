@@ -1,0 +1,89 @@
+//! The status for a decision. Pure.
+
+use berth_api::{
+    Binding, ConditionType, ConditionUpdate, Readiness, Reason, VM, VMState, VMStatus, condition,
+    placement_group::TopologyClaim, vm::HostRefusal,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use super::Decision;
+
+/// Returns an epoch above every one that a host has seen of this VM and every spent one.
+pub(super) fn next_epoch(status: &VMStatus, held: Option<i64>) -> i64 {
+    status.refusal.as_ref().map_or(0, |r| r.epoch).max(held.unwrap_or(0)).saturating_add(1)
+}
+
+pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
+    let mut status = vm.status.clone().unwrap_or_default();
+    let generation = vm.metadata.generation.unwrap_or_default();
+    let conditions = &mut status.conditions;
+    match decision {
+        Decision::NoChange => return status,
+        Decision::Spend(TopologyClaim { host, epoch, .. }) => {
+            let message = "it was to be bound there, and was not".to_owned();
+            status.refusal = Some(HostRefusal { host: host.clone(), epoch: *epoch, message, time: None });
+            return status;
+        }
+        Decision::Unknown(host) => {
+            let text = format!("host {host} has not renewed its lease: what runs there is not known");
+            Readiness::Unknown(Reason::HostSilent, text).write(conditions, generation, now);
+            status.state = Some(VMState::Unknown);
+            return status;
+        }
+        Decision::Interfaces(interfaces) => {
+            status.private_address = interfaces.first().map(|i| i.address.clone());
+            status.interfaces.clone_from(interfaces);
+            return status;
+        }
+        Decision::Unbind(readiness) => {
+            if let Some(binding) = status.binding.take() {
+                let message = match &status.refusal {
+                    Some(refusal) if refusal.epoch == binding.epoch => refusal.message.clone(),
+                    _ => readiness.message().to_owned(),
+                };
+                let Binding { host, epoch } = binding;
+                status.refusal = Some(HostRefusal { host, epoch, message, time: Some(now) });
+            }
+            status.admitted_epoch = None;
+            let (scheduled, reason) = (ConditionType::Scheduled, readiness.reason());
+            condition::set(
+                conditions,
+                ConditionUpdate::new(scheduled, "False", reason, readiness.message()),
+                generation,
+                now,
+            );
+            readiness.write(conditions, generation, now);
+            status.state = Some(VMState::Pending);
+        }
+        Decision::Wait(state, readiness) => {
+            let scheduled = ConditionType::Scheduled;
+            condition::set(
+                conditions,
+                ConditionUpdate::new(scheduled, "False", readiness.reason(), readiness.message()),
+                generation,
+                now,
+            );
+            readiness.write(conditions, generation, now);
+            status.state = Some(*state);
+        }
+        Decision::Bind { host, instance_id, interfaces, held } => {
+            let text = format!("bound to host {host}");
+            condition::set(
+                conditions,
+                ConditionUpdate::new(ConditionType::Scheduled, "True", Reason::Bound, &text),
+                generation,
+                now,
+            );
+            Readiness::Reconciling(Reason::Bound, text).write(conditions, generation, now);
+            status.state = Some(VMState::Creating);
+            let epoch = next_epoch(&status, *held);
+            status.admitted_epoch = held.map(|_| epoch);
+            status.binding = Some(Binding { host: host.clone(), epoch });
+            status.instance_id = Some(instance_id.clone());
+            status.private_address = interfaces.first().map(|i| i.address.clone());
+            status.interfaces.clone_from(interfaces);
+        }
+    }
+    status.observed_generation = generation;
+    status
+}

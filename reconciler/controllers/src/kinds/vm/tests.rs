@@ -1,0 +1,344 @@
+//! Decisions about a VM for given inputs.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use berth_api::{Binding, Disk, Network, Reason, VM, VMState};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    cache::capacity::{HostCapacity, Members},
+    cache::claims::Claim,
+    key::{Key, ObjectKind},
+    placement_hold::PlacementHold,
+    plan::{Dependency, Outcome, Step},
+    scheduler::PlacementPolicy,
+};
+
+use super::{
+    Decision,
+    observe::{DiskSeen, Fresh, Observed},
+    plan::plan,
+    status::status,
+};
+use crate::cache::capacity::Candidate;
+use berth_api::NetworkSpec;
+use serde_json::json;
+
+fn network() -> Arc<Network> {
+    let mut network =
+        Network::new("default", NetworkSpec { cidr: "10.0.0.0/29".into(), ..NetworkSpec::default() });
+    network.metadata.namespace = Some("berth-shared".into());
+    network.status = Some(berth_api::NetworkStatus { vni: Some(7), ..Default::default() });
+    Arc::new(network)
+}
+
+fn vm(status: serde_json::Value) -> VM {
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "VM",
+        "metadata": {"name": "web", "namespace": "default", "uid": "u1", "generation": 3},
+        "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]}, "status": status,
+    }))
+    .expect("a VM")
+}
+
+fn disk(status: serde_json::Value) -> Arc<Disk> {
+    Arc::new(
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "Disk",
+            "metadata": {"name": "root", "namespace": "default", "generation": 1}, "spec": {"size": "1Gi"}, "status": status,
+        }))
+        .expect("a disk"),
+    )
+}
+
+fn ready_disk() -> serde_json::Value {
+    json!({"observedGeneration": 1, "conditions": [{"type": "Ready", "status": "True", "reason": "WaitingForFirstUse",
+        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+}
+
+fn capacity() -> HostCapacity {
+    let mut capacity = HostCapacity::default();
+    capacity.set_host(Candidate {
+        name: "h1".into(),
+        ready: true,
+        allocatable_cpus: 4,
+        allocatable_memory: 1 << 40,
+        ..Candidate::default()
+    });
+    capacity
+}
+
+fn observed(disk: Option<Arc<Disk>>) -> Observed {
+    Observed {
+        size: Some((1, 1 << 29)),
+        disks: vec![DiskSeen {
+            key: Key::namespaced(ObjectKind::Disk, "default", "root"),
+            object: disk,
+            user: None,
+            claimed: None,
+            unknown: None,
+            unconfirmed: None,
+        }],
+        group: None,
+        members: Members::new(),
+        networks: vec![Some(network())],
+        policy: PlacementPolicy::Balance,
+        host_silent: false,
+        host_fenced: false,
+        claim: None,
+        unknown: None,
+        recovering: false,
+        unconfirmed: None,
+        taken: BTreeSet::new(),
+        open_claims: Vec::new(),
+        deleting: None,
+        refused_by: None,
+        fresh: Fresh {
+            instance_id: "i-1".into(),
+            volume_ids: vec!["v-0123456789abcdef".into()],
+            interfaces: vec![Ok(("52:54:00:00:00:01".into(), "10.0.0.2".into()))],
+        },
+    }
+}
+
+fn waits_for(vm: &VM, observed: &Observed) -> Reason {
+    match plan(vm, observed, &capacity()).decision {
+        Decision::Wait(_, readiness) => readiness.reason(),
+        other => panic!("expected it to wait, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_vm_and_its_unbound_disk_are_bound_in_one_decision() {
+    insta::assert_debug_snapshot!(plan(&vm(json!(null)), &observed(Some(disk(ready_disk()))), &capacity()).steps, @r#"
+    [
+        AddFinalizer(
+            Key {
+                kind: VM,
+                namespace: Some(
+                    "default",
+                ),
+                name: "web",
+            },
+            "berth.dev/host",
+        ),
+        AddFinalizer(
+            Key {
+                kind: Disk,
+                namespace: Some(
+                    "default",
+                ),
+                name: "root",
+            },
+            "berth.dev/host",
+        ),
+        BindDisk {
+            disk: Key {
+                kind: Disk,
+                namespace: Some(
+                    "default",
+                ),
+                name: "root",
+            },
+            host: "h1",
+            volume_id: "v-0123456789abcdef",
+            serial: "v0123456789abcdef",
+            used_by: [
+                ObjectUse {
+                    use_kind: Fixed,
+                    vm: "web",
+                    vm_uid: "u1",
+                    attachment: None,
+                },
+            ],
+        },
+    ]
+    "#);
+}
+
+#[test]
+fn what_is_missing_is_waited_for_with_its_own_reason() {
+    let vm = vm(json!(null));
+    let mut seen = observed(None);
+    assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk);
+    seen.size = None;
+    assert_eq!(waits_for(&vm, &seen), Reason::WaitingForClass);
+    let mut seen = observed(Some(disk(json!(null))));
+    assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk, "a disk nobody has looked at");
+    seen = observed(Some(disk(ready_disk())));
+    seen.networks = vec![None];
+    assert_eq!(waits_for(&vm, &seen), Reason::WaitingForNetwork);
+    seen = observed(Some(disk(ready_disk())));
+    seen.disks[0].user = Some("other".into());
+    assert_eq!(waits_for(&vm, &seen), Reason::DiskInUse);
+    seen = observed(Some(disk(ready_disk())));
+    let nowhere = plan(&vm, &seen, &HostCapacity::default());
+    assert!(
+        matches!(nowhere.decision, Decision::Wait(VMState::Unschedulable, r) if r.reason() == Reason::Unschedulable)
+    );
+}
+
+#[test]
+fn what_is_being_deleted_is_waited_for_under_its_name_in_the_vms_namespace_and_in_the_shared_one() {
+    let dependencies = |vm: &VM, kind: ObjectKind, namespace: &str| {
+        let mut seen = observed(Some(disk(ready_disk())));
+        seen.deleting = Some(Key::namespaced(kind, namespace, "x"));
+        let Outcome::Blocked(dependencies) = plan(vm, &seen, &capacity()).outcome else { panic!("it waits") };
+        dependencies
+    };
+    let [unbound, bound] = [vm(json!(null)), bound_vm(json!({"admittedEpoch": 3}))];
+    for (vm, kind) in
+        [(&unbound, ObjectKind::VMClass), (&unbound, ObjectKind::Network), (&bound, ObjectKind::Image)]
+    {
+        for deleting in ["default", berth_api::SHARED_NAMESPACE] {
+            let dependencies = dependencies(vm, kind, deleting);
+            for namespace in ["default", berth_api::SHARED_NAMESPACE] {
+                let dependency = Dependency::Object(Key::namespaced(kind, namespace, "x"));
+                assert!(dependencies.contains(&dependency), "{kind:?} in {namespace}: {dependencies:?}");
+            }
+        }
+    }
+    let group = Dependency::Object(Key::namespaced(ObjectKind::PlacementGroup, "default", "x"));
+    assert_eq!(
+        dependencies(&unbound, ObjectKind::PlacementGroup, "default"),
+        [group],
+        "groups are not shared"
+    );
+}
+
+#[test]
+fn a_vm_whose_disk_is_on_a_host_that_is_full_says_which_disk_which_host_and_how_full() {
+    let mut status = ready_disk();
+    status["binding"] = json!({"host": "h1", "epoch": 1});
+    let seen = observed(Some(disk(status)));
+    let mut capacity = capacity();
+    capacity.take("h1", 4, 0);
+    let plan = plan(&vm(json!(null)), &seen, &capacity);
+    let Decision::Wait(VMState::Unschedulable, readiness) = plan.decision else { panic!("it waits") };
+    insta::assert_snapshot!(readiness.message(), @"Disk root is on host h1: host h1 has 0 of 4 CPUs free and it needs 1");
+    let Outcome::Blocked(dependencies) = plan.outcome else { panic!("it is blocked") };
+    assert!(
+        dependencies.contains(&Dependency::Object(Key::cluster(ObjectKind::Host, "h1"))),
+        "whatever becomes of h1 concerns it"
+    );
+}
+
+#[test]
+fn a_new_interface_of_a_bound_vm_is_given_an_address_and_an_old_one_keeps_its_own() {
+    let given = json!({"name": "nic9", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:09", "address": "10.0.0.6"});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}, "interfaces": [given], "process": {"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}});
+    let Decision::Interfaces(interfaces) = plan(&vm(bound), &observed(None), &capacity()).decision else {
+        panic!("its interfaces differ")
+    };
+    let names: Vec<_> = interfaces.iter().map(|i| (i.name.as_str(), i.address.as_str())).collect();
+    assert_eq!(names, [("nic0", "10.0.0.2"), ("nic9", "10.0.0.6")]);
+}
+
+fn bound_vm(more: serde_json::Value) -> VM {
+    let mut status = json!({"binding": {"host": "h1", "epoch": 3}, "instanceID": "i-1", "interfaces": [
+        {"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01", "address": "10.0.0.2"}]});
+    for (key, value) in more.as_object().cloned().unwrap_or_default() {
+        status[key] = value;
+    }
+    vm(status)
+}
+
+fn refusal(epoch: i64) -> serde_json::Value {
+    json!({"host": "h1", "epoch": epoch, "message": "it is full"})
+}
+
+#[test]
+fn a_refused_vm_is_placed_anew_under_a_higher_epoch_with_the_identity_and_addresses_it_has() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let refused = bound_vm(json!({"refusal": refusal(3)}));
+    let back = plan(&refused, &observed(Some(disk(ready_disk()))), &capacity());
+    let mut unbound = refused.clone();
+    unbound.status = Some(status(&refused, &back.decision, now));
+    let status_now = unbound.status.clone().expect("just set");
+    assert_eq!(status_now.binding, None);
+    assert_eq!(status_now.refusal.as_ref().and_then(|r| r.time), Some(now));
+    let mut seen = observed(Some(disk(ready_disk())));
+    seen.refused_by = Some(("h1".into(), "it is full".into()));
+    let Decision::Wait(_, readiness) = plan(&unbound, &seen, &capacity()).decision else {
+        panic!("it waits")
+    };
+    insta::assert_snapshot!(readiness.message(), @"host h1 refused it (it is full): 0 of 1 hosts can take it: 1 that just refused it (it needs 1 CPUs and 512 MiB)");
+    let again = plan(&unbound, &observed(Some(disk(ready_disk()))), &capacity());
+    let bound = status(&unbound, &again.decision, now);
+    assert_eq!(bound.binding, Some(Binding { host: "h1".into(), epoch: 4 }));
+    assert_eq!(
+        (bound.instance_id.as_deref(), bound.private_address.as_deref()),
+        (Some("i-1"), Some("10.0.0.2"))
+    );
+}
+
+#[test]
+fn a_vm_that_its_host_took_on_is_never_taken_back() {
+    let mut seen = observed(Some(disk(ready_disk())));
+    seen.host_silent = true;
+    let silent = plan(&bound_vm(json!({})), &seen, &capacity()).decision;
+    assert!(
+        matches!(silent, Decision::Unbind(r) if r.reason() == Reason::HostSilent),
+        "nothing was made for it"
+    );
+    for taken in
+        [json!({"admittedEpoch": 3}), json!({"process": {"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}})]
+    {
+        let mut taken = taken;
+        taken["refusal"] = refusal(3);
+        assert_eq!(plan(&bound_vm(taken), &seen, &capacity()).decision, Decision::Unknown("h1".into()));
+    }
+    let old = bound_vm(json!({"refusal": refusal(2)}));
+    assert_eq!(
+        plan(&old, &observed(Some(disk(ready_disk()))), &capacity()).decision,
+        Decision::NoChange,
+        "of an older binding"
+    );
+}
+
+#[test]
+fn a_disk_added_to_a_bound_vm_is_given_its_host() {
+    let taken = bound_vm(json!({"admittedEpoch": 3}));
+    let steps = plan(&taken, &observed(Some(disk(ready_disk()))), &capacity()).steps;
+    assert!(steps.iter().any(|s| matches!(s, Step::BindDisk { host, .. } if host == "h1")), "{steps:?}");
+    let mut used = observed(Some(disk(ready_disk())));
+    used.disks[0].user = Some("other".into());
+    let plan = plan(&taken, &used, &capacity());
+    assert!(plan.steps.is_empty() && matches!(plan.outcome, Outcome::Blocked(_)), "it waits for it");
+}
+
+#[test]
+fn what_a_host_in_a_recovery_had_not_taken_on_goes_back_and_then_to_the_host_that_has_it() {
+    let mut seen = observed(Some(disk(ready_disk())));
+    seen.recovering = true;
+    let restored = bound_vm(json!({}));
+    let Decision::Unbind(why) = plan(&restored, &seen, &capacity()).decision else { panic!("it goes back") };
+    assert_eq!(why.reason(), Reason::WaitingForInventory);
+    assert!(!matches!(
+        plan(&bound_vm(json!({"admittedEpoch": 3})), &seen, &capacity()).decision,
+        Decision::Unbind(_)
+    ));
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let mut unbound = restored.clone();
+    unbound.status = Some(status(&restored, &Decision::Unbind(why), now));
+    // The host it was bound to after the backup holds it, under a later binding.
+    let mut claim = Claim::default();
+    (claim.host, claim.epoch, claim.id) = ("h2".into(), 4, "i-1".into());
+    let seen = Observed { claim: Some(claim), ..observed(Some(disk(ready_disk()))) };
+    let bound = status(&unbound, &plan(&unbound, &seen, &capacity()).decision, now);
+    assert_eq!(bound.binding, Some(Binding { host: "h2".into(), epoch: 5 }));
+    assert!(bound.is_admitted(), "it runs there");
+}
+
+#[test]
+fn a_disk_that_a_host_in_a_recovery_may_have_is_given_to_no_other() {
+    let unknown = || PlacementHold { text: "h2 has not said".into(), dependency: Dependency::Hosts };
+    let mut seen = observed(Some(disk(ready_disk())));
+    seen.disks[0].unknown = Some(unknown());
+    assert_eq!(waits_for(&vm(json!(null)), &seen), Reason::WaitingForInventory);
+    let taken = bound_vm(json!({"admittedEpoch": 3}));
+    assert!(plan(&taken, &seen, &capacity()).steps.is_empty(), "nor to the host of a VM that runs");
+    let mut seen = observed(Some(disk(ready_disk())));
+    seen.unconfirmed = Some("host h2 says that it has it".into());
+    assert_eq!(waits_for(&vm(json!(null)), &seen), Reason::WaitingForInventory);
+}

@@ -1,0 +1,110 @@
+//! An object of any watched kind, and what the controllers need of each type whose status they write.
+
+use std::fmt::Debug;
+
+use berth_api::Conditions;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client, Resource};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::key::{Key, Watched, with_kinds};
+
+macro_rules! define_object {
+    ($($kind:ident, $table:ident, $type:ty;)+) => {
+        /// An object of any watched kind.
+        #[derive(Clone, Debug)]
+        pub(crate) enum Object {
+            $($kind(Box<$type>)),+
+        }
+
+        impl Object {
+            /// The object's key.
+            pub(crate) fn key(&self) -> Key {
+                match self {
+                    $(Self::$kind(object) => Key::of(object.as_ref())),+
+                }
+            }
+
+            /// Its metadata.
+            pub(crate) fn meta(&self) -> &ObjectMeta {
+                match self {
+                    $(Self::$kind(object) => object.meta()),+
+                }
+            }
+        }
+
+        $(impl From<$type> for Object {
+            fn from(object: $type) -> Self {
+                Self::$kind(Box::new(object))
+            }
+        })+
+    };
+}
+
+with_kinds!(define_object);
+
+/// An object of a kind whose status the controllers write.
+pub(crate) trait WithStatus:
+    Watched + Serialize + DeserializeOwned + Debug + Send + Sync + Into<Object> + 'static
+{
+    /// The status type.
+    type Status: PartialEq + Clone + Default;
+    fn status(&self) -> Option<&Self::Status>;
+    fn set_status(&mut self, status: Self::Status);
+    fn conditions(status: &mut Self::Status) -> &mut Conditions;
+    fn api(client: Client, key: &Key) -> Api<Self>;
+}
+
+macro_rules! with_status {
+    ($($kind:ident, $status:ident, $api:expr;)+) => {
+        $(impl WithStatus for berth_api::$kind {
+            type Status = berth_api::$status;
+            fn status(&self) -> Option<&Self::Status> { self.status.as_ref() }
+            fn set_status(&mut self, status: Self::Status) { self.status = Some(status); }
+            fn conditions(status: &mut Self::Status) -> &mut Conditions { &mut status.conditions }
+            fn api(client: Client, key: &Key) -> Api<Self> { ($api)(client, key) }
+        })+
+
+        /// A call that takes an object of any kind with a status.
+        pub(crate) trait StatusVisitor {
+            type Output;
+            fn visit<K: WithStatus>(self, object: &K) -> Self::Output;
+        }
+
+        impl Object {
+            /// Calls the visitor with the typed object; `None` for a kind without a status.
+            pub(crate) fn visit<V: StatusVisitor>(&self, visitor: V) -> Option<V::Output> {
+                match self {
+                    $(Self::$kind(object) => Some(visitor.visit(object.as_ref())),)+
+                    Self::Lease(_) | Self::ServiceAccount(_) | Self::Role(_) | Self::ConfigMap(_) => None,
+                }
+            }
+        }
+    };
+}
+
+fn namespaced<K>(client: Client, key: &Key) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    Api::namespaced(client, key.namespace())
+}
+
+fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<K> {
+    Api::all(client)
+}
+
+with_status! {
+    VM, VMStatus, namespaced;
+    Disk, DiskStatus, namespaced;
+    HotswapDiskAttachment, HotswapDiskAttachmentStatus, namespaced;
+    Image, ImageStatus, namespaced;
+    PublicIP, PublicIPStatus, namespaced;
+    PlacementGroup, PlacementGroupStatus, namespaced;
+    VMClass, VMClassStatus, namespaced;
+    Network, NetworkStatus, namespaced;
+    IPPool, IPPoolStatus, cluster;
+    StoragePool, StoragePoolStatus, cluster;
+    Host, HostStatus, cluster;
+}

@@ -1,0 +1,207 @@
+//! The scheduler: chooses a VM's host. A pure function of the cache; callable read-only, so that a plan can show where a VM
+//! would fit.
+//!
+//! ```text
+//! hosts ──filter──▶ those that can take it ──score──▶ the best ── none ──▶ why: too full now, or never with these hosts
+//! ```
+//!
+//! One decision costs one pass over the hosts, however many VMs there are: the usage by VMs is kept with each host.
+
+mod explain;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use berth_api::{Enforcement, Strategy};
+
+use crate::cache::capacity::{Candidate, Members};
+pub(crate) use explain::{Unplaced, topology_values};
+
+/// A VM's request. Of two VMs with equal requests, each fits where the other does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Request {
+    pub(crate) cpus: i64,
+    /// Bytes of guest memory.
+    pub(crate) memory: u64,
+    /// The one host it may run on.
+    pub(crate) host: Option<String>,
+    /// Labels the host must have.
+    pub(crate) selector: BTreeMap<String, String>,
+    /// Labels the host should have.
+    pub(crate) preferred: BTreeMap<String, String>,
+    /// The hosts that have the files of its disks.
+    pub(crate) disk_hosts: BTreeSet<String>,
+    /// The host that has just refused it.
+    pub(crate) refused_by: Option<String>,
+    /// Its placement group.
+    pub(crate) group: Option<Group>,
+}
+
+/// A placement group as the scheduler sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Group {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) strategy: Strategy,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) topology_key: String,
+    /// The values of the key at which other members may be admitted.
+    pub(crate) taken: BTreeSet<String>,
+}
+
+/// How a host is chosen when several can take a VM, after rules and preferences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlacementPolicy {
+    /// The host with the largest share of free capacity, which balances the load.
+    #[default]
+    Balance,
+    /// The host with the smallest share, so that hosts fill one after the other.
+    Pack,
+}
+
+/// The reason why a host was filtered out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Unfit {
+    NotTheOne,
+    NotReady,
+    Cordoned,
+    DiskElsewhere,
+    Labels,
+    TopologyLabel,
+    GroupMember,
+    GroupElsewhere,
+    Refused,
+    Cpus,
+    Memory,
+}
+
+/// The group's members by the value of its topology key.
+struct Spread<'r, 'a> {
+    group: &'r Group,
+    at: BTreeMap<&'a str, usize>,
+}
+
+/// Chooses the host, or returns why there is none.
+///
+/// *Guarantees:* never exceeds a host's allocatable amounts; never places two members of a required spread group on
+/// one topology value, nor of a required pack group on two; the same input gives the same host, whatever the order
+/// of the candidates.
+pub(crate) fn choose<'a>(
+    request: &Request,
+    members: &Members,
+    candidates: impl Iterator<Item = &'a Candidate> + Clone,
+    policy: PlacementPolicy,
+) -> Result<&'a str, Unplaced> {
+    let spread = request.group.as_ref().map(|group| Spread::of(group, members, candidates.clone()));
+    let fits = candidates.clone().filter(|c| filter(request, spread.as_ref(), c).is_ok());
+    let best = fits.min_by_key(|candidate| score(request, spread.as_ref(), candidate, policy));
+    best.map(|candidate| candidate.name.as_str())
+        .ok_or_else(|| explain::why(request, spread.as_ref(), members, candidates))
+}
+
+/// Whether a VM may be admitted at this value beside others that hold `taken`.
+pub(crate) fn allows_value(strategy: Strategy, taken: &BTreeSet<String>, value: &str) -> bool {
+    match strategy {
+        Strategy::Spread => !taken.contains(value),
+        Strategy::Pack => taken.iter().all(|other| other == value),
+    }
+}
+
+impl<'r, 'a> Spread<'r, 'a> {
+    fn of(group: &'r Group, members: &Members, candidates: impl Iterator<Item = &'a Candidate>) -> Self {
+        let mut at = BTreeMap::new();
+        for candidate in candidates {
+            if let Some(count) = members.get(&candidate.name)
+                && let Some(value) = candidate.labels.get(&group.topology_key)
+            {
+                *at.entry(value.as_str()).or_default() += count;
+            }
+        }
+        Self { group, at }
+    }
+
+    fn members_at(&self, value: &str) -> usize {
+        self.at.get(value).copied().unwrap_or_default()
+    }
+
+    /// Whether a required rule allows another member on this host.
+    fn allows(&self, candidate: &Candidate) -> Result<(), Unfit> {
+        if self.group.enforcement != Enforcement::Required {
+            return Ok(());
+        }
+        let value = candidate.labels.get(&self.group.topology_key).ok_or(Unfit::TopologyLabel)?;
+        let free = allows_value(self.group.strategy, &self.group.taken, value);
+        match (self.group.strategy, self.members_at(value)) {
+            (Strategy::Spread, 0) if free => Ok(()),
+            (Strategy::Spread, _) => Err(Unfit::GroupMember),
+            (Strategy::Pack, 0) if !self.at.is_empty() => Err(Unfit::GroupElsewhere),
+            (Strategy::Pack, _) if free => Ok(()),
+            (Strategy::Pack, _) => Err(Unfit::GroupElsewhere),
+        }
+    }
+
+    /// The distance from the group's preference; lower is better.
+    fn distance(&self, candidate: &Candidate) -> i64 {
+        let value = candidate.labels.get(&self.group.topology_key);
+        let members = value.map_or(0, |value| i64::try_from(self.members_at(value)).unwrap_or(i64::MAX));
+        match self.group.strategy {
+            Strategy::Spread => members,
+            Strategy::Pack => -members,
+        }
+    }
+}
+
+fn has_labels(candidate: &Candidate, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| candidate.labels.get(key) == Some(value))
+}
+
+fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candidate) -> Result<(), Unfit> {
+    let check = |holds: bool, unfit: Unfit| if holds { Ok(()) } else { Err(unfit) };
+    check(request.host.as_ref().is_none_or(|host| *host == candidate.name), Unfit::NotTheOne)?;
+    check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
+    check(has_labels(candidate, &request.selector), Unfit::Labels)?;
+    check(candidate.ready, Unfit::NotReady)?;
+    check(!candidate.cordoned, Unfit::Cordoned)?;
+    if let Some(spread) = spread {
+        spread.allows(candidate)?;
+    }
+    check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
+    check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
+    check(memory_with(request, candidate) <= candidate.allocatable_memory, Unfit::Memory)
+}
+
+/// Memory in use on the host once it also has the VM, overhead included.
+fn memory_with(request: &Request, candidate: &Candidate) -> u64 {
+    let overhead = (candidate.used.vms + 1).saturating_mul(candidate.overhead);
+    candidate.used.memory.saturating_add(request.memory).saturating_add(overhead)
+}
+
+/// Lower is better: the group's preference, then the VM's preferred labels, then how full the host is, then its
+/// name.
+fn score<'a>(
+    request: &Request,
+    spread: Option<&Spread<'_, '_>>,
+    candidate: &'a Candidate,
+    policy: PlacementPolicy,
+) -> (i64, Reverse<usize>, i128, &'a str) {
+    let has = |(key, value): &(&String, &String)| candidate.labels.get(*key) == Some(*value);
+    let preferences = request.preferred.iter().filter(has).count();
+    let left = share_left(request, candidate);
+    let fullness = match policy {
+        PlacementPolicy::Balance => -left,
+        PlacementPolicy::Pack => left,
+    };
+    (spread.map_or(0, |s| s.distance(candidate)), Reverse(preferences), fullness, &candidate.name)
+}
+
+/// The share of the scarcer of CPUs and memory that the host has left once it also has the VM, in units of 2^-32.
+fn share_left(request: &Request, candidate: &Candidate) -> i128 {
+    let share = |used: i128, of: i128| if of > 0 { ((of - used) << 32) / of } else { 0 };
+    let cpus = share((candidate.used.cpus + request.cpus).into(), candidate.allocatable_cpus.into());
+    let memory = share(memory_with(request, candidate).into(), candidate.allocatable_memory.into());
+    cpus.min(memory)
+}

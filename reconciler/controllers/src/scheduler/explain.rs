@@ -1,0 +1,224 @@
+//! Explains to the user why no host takes a VM: with the numbers, and with the change that would help.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
+
+use berth_api::{Enforcement, Quantity, Readiness, Reason, Strategy};
+
+use crate::{
+    cache::capacity::{Candidate, Members},
+    scheduler::{Request, Spread, Unfit, filter, has_labels},
+};
+
+/// The reason why a VM has no host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unplaced {
+    /// In the hosts' current state: freed capacity, or a host that comes back, changes it.
+    Now(String),
+    /// With the existing hosts, however empty: an administrator must change something.
+    Never(Reason, String),
+}
+
+impl Unplaced {
+    /// Returns the VM's readiness. `prefix` names what ties the VM to a host, if anything does.
+    pub(crate) fn readiness(self, prefix: &str) -> Readiness {
+        match self {
+            Self::Now(text) => Readiness::Reconciling(Reason::Unschedulable, format!("{prefix}{text}")),
+            Self::Never(reason, text) => Readiness::Stalled(reason, format!("{prefix}{text}")),
+        }
+    }
+}
+
+impl Unfit {
+    fn counted(self, count: usize, request: &Request) -> String {
+        let group = request.group.as_ref().map_or("", |g| g.name.as_str());
+        let key = request.group.as_ref().map_or("", |g| g.topology_key.as_str());
+        match self {
+            Self::NotTheOne => format!("{count} not the host named in placement.host"),
+            Self::NotReady => format!("{count} not ready"),
+            Self::Cordoned => format!("{count} cordoned"),
+            Self::DiskElsewhere => format!("{count} without the files of its disks"),
+            Self::Labels => format!("{count} without the labels of placement.host_selector"),
+            Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
+            Self::GroupMember => format!("{count} already with a member of placement group {group}"),
+            Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
+            Self::Refused => format!("{count} that just refused it"),
+            Self::Cpus => format!("{count} with too few free CPUs"),
+            Self::Memory => format!("{count} with too little free memory"),
+        }
+    }
+
+    /// Explains why the only candidate does not take it.
+    fn of_one(self, candidate: &Candidate, request: &Request) -> String {
+        let name = &candidate.name;
+        let group = request.group.as_ref().map_or("", |g| g.name.as_str());
+        match self {
+            Self::NotReady => format!("host {name} is not ready: its agent does not report"),
+            Self::Cordoned => format!("host {name} is cordoned: it takes no new VMs"),
+            Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
+            Self::TopologyLabel => {
+                let key = request.group.as_ref().map_or("", |g| g.topology_key.as_str());
+                format!("host {name} does not have the label {key} of placement group {group}")
+            }
+            Self::GroupMember => format!("host {name} already has a member of placement group {group}"),
+            Self::GroupElsewhere => format!("the other members of placement group {group} are elsewhere"),
+            Self::Refused => format!("host {name} has just refused it"),
+            Self::Cpus => format!(
+                "host {name} has {} of {} CPUs free and it needs {}",
+                (candidate.allocatable_cpus - candidate.used.cpus).max(0),
+                candidate.allocatable_cpus,
+                request.cpus
+            ),
+            Self::Memory => {
+                let overhead = candidate.used.vms * candidate.overhead;
+                let used = candidate.used.memory.saturating_add(overhead);
+                format!(
+                    "host {name} has {} of {} memory free and it needs {} and {} of overhead",
+                    mib(candidate.allocatable_memory.saturating_sub(used)),
+                    mib(candidate.allocatable_memory),
+                    mib(request.memory),
+                    mib(candidate.overhead)
+                )
+            }
+            Self::NotTheOne | Self::DiskElsewhere => {
+                format!("its disks are on another host than {name}, which placement.host names")
+            }
+        }
+    }
+}
+
+fn mib(bytes: u64) -> Quantity {
+    Quantity::from_bytes(bytes >> 20 << 20)
+}
+
+/// Returns why no host takes it.
+pub(crate) fn why<'a>(
+    request: &Request,
+    spread: Option<&Spread<'_, '_>>,
+    members: &Members,
+    candidates: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Unplaced {
+    let hosts = candidates.clone().count();
+    if hosts == 0 {
+        return Unplaced::Now("there is no host yet".into());
+    }
+    if let Some((reason, text)) = never(request, spread, members, candidates.clone()) {
+        return Unplaced::Never(reason, text);
+    }
+    // Tied to one host: only the reason of that one matters.
+    let tied = request.host.as_ref().or(request.disk_hosts.first());
+    if let Some(tied) = tied {
+        let Some(candidate) = candidates.clone().find(|c| c.name == *tied) else {
+            return Unplaced::Now(format!("host {tied} is not there (any more)"));
+        };
+        let unfit = filter(request, spread, candidate).err().unwrap_or(Unfit::DiskElsewhere);
+        return Unplaced::Now(unfit.of_one(candidate, request));
+    }
+    let mut unfit: BTreeMap<Unfit, usize> = BTreeMap::new();
+    for reason in candidates.filter_map(|c| filter(request, spread, c).err()) {
+        *unfit.entry(reason).or_default() += 1;
+    }
+    let reasons: Vec<String> = unfit.iter().map(|(reason, count)| reason.counted(*count, request)).collect();
+    let mut text = format!("0 of {hosts} hosts can take it: {}", reasons.join(", "));
+    let _ = write!(text, " (it needs {} CPUs and {} MiB)", request.cpus, request.memory >> 20);
+    Unplaced::Now(text)
+}
+
+/// Returns why it will not run with the existing hosts, even if they were all up, empty and uncordoned.
+fn never<'a>(
+    request: &Request,
+    spread: Option<&Spread<'_, '_>>,
+    members: &Members,
+    candidates: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<(Reason, String)> {
+    let hosts = candidates.clone().count();
+    if request.disk_hosts.len() > 1 {
+        let list: Vec<&str> = request.disk_hosts.iter().map(String::as_str).collect();
+        let text = format!("its disks are on different hosts ({}): it can run on one only", list.join(", "));
+        return Some((Reason::DiskOnOtherHost, text));
+    }
+    if let Some(host) = &request.host {
+        if !candidates.clone().any(|c| c.name == *host) {
+            let text = format!("there is no host {host}, which placement.host names");
+            return Some((Reason::NoSuchHost, text));
+        }
+        if let Some(other) = request.disk_hosts.iter().find(|d| *d != host) {
+            let text = format!("its disks are on host {other} and placement.host names {host}");
+            return Some((Reason::DiskOnOtherHost, text));
+        }
+    }
+    let labelled = candidates.clone().filter(|c| has_labels(c, &request.selector));
+    if labelled.clone().next().is_none() {
+        let labels: Vec<String> = request.selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let text = format!("none of {hosts} hosts has the labels {}", labels.join(", "));
+        return Some((Reason::NoSuchHost, text));
+    }
+    if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
+        return Some((Reason::GroupTooLarge, text));
+    }
+    let tied = request.host.as_ref().or(request.disk_hosts.first());
+    let eligible = labelled.filter(|c| tied.is_none_or(|tied| c.name == *tied));
+    too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
+}
+
+fn too_large_vm<'a>(
+    request: &Request,
+    eligible: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Option<String> {
+    // A host that has not reported may be of any size.
+    let fits = |c: &Candidate| {
+        let enough = request.memory.saturating_add(c.overhead) <= c.allocatable_memory;
+        c.allocatable_cpus == 0 || (request.cpus <= c.allocatable_cpus && enough)
+    };
+    if eligible.clone().any(fits) {
+        return None;
+    }
+    let largest = eligible.max_by_key(|c| (c.allocatable_memory, c.allocatable_cpus, &c.name))?;
+    Some(format!(
+        "it needs {} CPUs and {} of memory and no host it may run on is that large: the largest, {}, offers {} CPUs and {} to one VM",
+        request.cpus,
+        mib(request.memory),
+        largest.name,
+        largest.allocatable_cpus,
+        mib(largest.allocatable_memory.saturating_sub(largest.overhead)),
+    ))
+}
+
+/// Returns the distinct values of the key among the hosts.
+pub(crate) fn topology_values<'a>(
+    key: &str,
+    candidates: impl Iterator<Item = &'a Candidate>,
+) -> BTreeSet<&'a str> {
+    candidates.filter_map(|c| c.labels.get(key)).map(String::as_str).collect()
+}
+
+fn too_large_group<'a>(
+    request: &Request,
+    spread: Option<&Spread<'_, '_>>,
+    members: &Members,
+    eligible: impl Iterator<Item = &'a Candidate>,
+) -> Option<String> {
+    let spread = spread?;
+    let group = spread.group;
+    if group.enforcement != Enforcement::Required || group.strategy != Strategy::Spread {
+        return None;
+    }
+    let values = topology_values(&group.topology_key, eligible);
+    if values.iter().any(|value| spread.members_at(value) == 0) {
+        return None;
+    }
+    let placed: usize = members.values().sum();
+    let text = match (values.len(), request.selector.is_empty()) {
+        (0, _) => format!("no host has the label {}", group.topology_key),
+        (n, true) => format!("hosts have {n} different values of {}", group.topology_key),
+        (n, false) => {
+            format!("hosts with the labels asked for have {n} different values of {}", group.topology_key)
+        }
+    };
+    Some(format!(
+        "placement group {} keeps its members apart: {text} and {placed} other members are placed; add a host, or take a member out",
+        group.name
+    ))
+}

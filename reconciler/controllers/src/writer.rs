@@ -1,0 +1,335 @@
+//! The controllers' only writer. It makes the writes of one decision in order, concurrently with those of other
+//! decisions.
+
+use std::{fmt::Debug, time::Duration};
+
+use berth_api::{
+    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, host_addresses::HOST_ADDRESSES, manifests::access,
+};
+use futures::{FutureExt, future::BoxFuture};
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::ConfigMap,
+        rbac::v1::{Role, RoleBinding},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::Status,
+};
+use serde_json::json;
+
+use crate::{
+    batch::Write,
+    key::Key,
+    key::ObjectKind,
+    object::{Object, StatusVisitor, WithStatus},
+};
+
+/// Delays in milliseconds before the successive reads of an object after a failed write; after the last one the
+/// cached state counts again.
+const READ_DELAYS: [u64; 10] = [0, 100, 200, 400, 1_000, 2_000, 5_000, 10_000, 20_000, 20_000];
+
+/// A write that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("writing {kind} {namespace}/{name}")]
+pub(crate) struct WriteError {
+    kind: &'static str,
+    namespace: String,
+    name: String,
+    source: kube::Error,
+}
+
+impl WriteError {
+    pub(crate) fn new(key: &Key, source: kube::Error) -> Self {
+        Self {
+            kind: key.kind.as_str(),
+            namespace: key.namespace().to_owned(),
+            name: key.name.clone(),
+            source,
+        }
+    }
+
+    /// Whether the control plane has no storage left for it.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(&self.source, kube::Error::Api(status) if status.code == 507)
+    }
+
+    /// Whether another write came between our read and our write, or the object is gone.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(&self.source, kube::Error::Api(status) if status.code == 409 || status.code == 404)
+    }
+}
+
+/// The server's state of an object.
+#[derive(Clone, Debug)]
+pub(crate) enum Response {
+    /// The object exists.
+    Is(Object),
+    /// It is gone.
+    Gone(Key),
+    /// The current Lease of a host.
+    Lease(String, Option<Box<Lease>>),
+}
+
+impl Response {
+    fn key(&self) -> Key {
+        match self {
+            Self::Is(object) => object.key(),
+            Self::Gone(key) => key.clone(),
+            Self::Lease(host, _) => Key::namespaced(ObjectKind::Lease, SYSTEM_NAMESPACE, host),
+        }
+    }
+}
+
+/// The result of the writes of one decision.
+#[derive(Debug, Default)]
+pub(crate) struct WriteResult {
+    /// The server's responses, the latest last. After a failure also the state of the objects that were not
+    /// written; objects that could not be read are missing.
+    pub(crate) responses: Vec<Response>,
+    /// The write that failed: the writes after it were not attempted.
+    pub(crate) error: Option<WriteError>,
+}
+
+/// Makes writes.
+#[derive(Clone)]
+pub(crate) struct Writer(Client);
+
+impl Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+/// An operation on an object.
+#[derive(Clone, Copy)]
+enum Operation<'a> {
+    /// Read it.
+    Read,
+    /// Write its finalizers.
+    Finalizers(&'a [String]),
+    /// Write its status, over this version of it.
+    Status(&'a ObjectMeta),
+}
+
+/// An operation with the client to make it with.
+struct Attempt<'a>(&'a Writer, Operation<'a>);
+
+impl<'a> StatusVisitor for Attempt<'a> {
+    type Output = BoxFuture<'a, Result<Option<Object>, kube::Error>>;
+
+    fn visit<K: WithStatus>(self, object: &K) -> Self::Output {
+        let Self(writer, operation) = self;
+        let object = object.clone();
+        async move { writer.typed(&object, operation).await }.boxed()
+    }
+}
+
+impl Writer {
+    async fn object(&self, object: &Object, operation: Operation<'_>) -> Result<Option<Object>, kube::Error> {
+        match object.visit(Attempt(self, operation)) {
+            Some(written) => written.await,
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Makes the writes, in order, up to the first that fails.
+    pub(crate) async fn run(&self, writes: &[Write]) -> WriteResult {
+        let mut responses = Vec::new();
+        for (done, write) in writes.iter().enumerate() {
+            match self.write(write, &responses).await {
+                Ok(response) => responses.extend(response),
+                Err(source) => {
+                    let error = Some(WriteError::new(&write.key(), source));
+                    self.read_back(&writes[done..], &mut responses).await;
+                    return WriteResult { responses, error };
+                }
+            }
+        }
+        WriteResult { responses, error: None }
+    }
+
+    async fn write(&self, write: &Write, before: &[Response]) -> Result<Option<Response>, kube::Error> {
+        let response = match write {
+            Write::Finalizers(object, finalizers) => {
+                let written = self.object(object, Operation::Finalizers(finalizers)).await?;
+                written.map(|written| {
+                    // The response to a patch that removed the last finalizer is the object's last state: it is
+                    // gone.
+                    let meta = written.meta();
+                    let is_gone = meta.deletion_timestamp.is_some()
+                        && meta.finalizers.as_ref().is_none_or(Vec::is_empty);
+                    if is_gone { Response::Gone(written.key()) } else { Response::Is(written) }
+                })
+            }
+            Write::Status(object) => {
+                let key = object.key();
+                let meta = match before.iter().rev().find(|response| response.key() == key) {
+                    Some(Response::Is(written)) => written.meta(),
+                    Some(_) => return Ok(None),
+                    None => object.meta(),
+                };
+                self.object(object, Operation::Status(meta)).await?.map(Response::Is)
+            }
+            Write::Allow { role, host, secrets } => Some(self.allow(role, host, secrets).await?),
+            Write::Disallow(role) => {
+                let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), role.namespace());
+                ended(bindings.delete(&role.name, &DeleteParams::default()).await)?;
+                let roles: Api<Role> = Api::namespaced(self.0.clone(), role.namespace());
+                ended(roles.delete(&role.name, &DeleteParams::default()).await)?;
+                Some(Response::Gone(role.clone()))
+            }
+            Write::HostAddresses(data) => {
+                let map = json!({
+                    "apiVersion": "v1", "kind": "ConfigMap",
+                    "metadata": {"name": HOST_ADDRESSES, "namespace": SYSTEM_NAMESPACE}, "data": data,
+                });
+                let params = PatchParams::apply(CONTROLLER_MANAGER).force();
+                let maps: Api<ConfigMap> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+                Some(Response::Is(maps.patch(HOST_ADDRESSES, &params, &Patch::Apply(&map)).await?.into()))
+            }
+            Write::ReadLease(host) => {
+                let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+                Some(Response::Lease(host.clone(), leases.get_opt(host).await?.map(Box::new)))
+            }
+            Write::EndRecovery(host) => {
+                let patch = json!({
+                    "metadata": {"uid": host.uid(), "resourceVersion": host.resource_version()},
+                    "spec": {"recovery": null},
+                });
+                let params = PatchParams {
+                    field_manager: Some(CONTROLLER_MANAGER.to_owned()),
+                    ..PatchParams::default()
+                };
+                let hosts: Api<Host> = Api::all(self.0.clone());
+                Some(Response::Is(
+                    hosts.patch(&host.name_any(), &params, &Patch::Merge(&patch)).await?.into(),
+                ))
+            }
+            Write::CreateNetwork(network) => {
+                let namespace = network.namespace().unwrap_or_default();
+                let networks: Api<Network> = Api::namespaced(self.0.clone(), &namespace);
+                let params = PostParams {
+                    field_manager: Some(CONTROLLER_MANAGER.to_owned()),
+                    ..PostParams::default()
+                };
+                Some(Response::Is(networks.create(&params, network).await?.into()))
+            }
+            Write::EndHost(host) => Some(self.end_host(host).await?),
+            Write::EnsureGone { vm, uid } => {
+                let vms: Api<berth_api::VM> = Api::namespaced(self.0.clone(), vm.namespace());
+                let found = vms.get_opt(&vm.name).await?;
+                if found.is_some_and(|found| found.uid().as_ref() == Some(uid)) {
+                    return Err(conflict("the VM is there"));
+                }
+                None
+            }
+        };
+        Ok(response)
+    }
+
+    async fn typed<K: WithStatus>(
+        &self,
+        object: &K,
+        operation: Operation<'_>,
+    ) -> Result<Option<Object>, kube::Error> {
+        let key = Key::of(object);
+        let api = K::api(self.0.clone(), &key);
+        let manager = Some(CONTROLLER_MANAGER.to_owned());
+        let response = match operation {
+            Operation::Read => return Ok(api.get_opt(&key.name).await?.map(Into::into)),
+            Operation::Finalizers(finalizers) => {
+                let patch = json!({"metadata": {
+                    "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
+                }});
+                let params = PatchParams { field_manager: manager, ..PatchParams::default() };
+                api.patch(&key.name, &params, &Patch::Merge(&patch)).await?
+            }
+            Operation::Status(meta) => {
+                let mut object = object.clone();
+                *object.meta_mut() = meta.clone();
+                object.meta_mut().managed_fields = None;
+                let params = PostParams { field_manager: manager, ..PostParams::default() };
+                api.replace_subresource("status", &key.name, &params, &object).await?
+            }
+        };
+        Ok(Some(response.into()))
+    }
+
+    /// Reads the objects of these writes, which failed or were not attempted.
+    async fn read_back(&self, writes: &[Write], responses: &mut Vec<Response>) {
+        for write in writes {
+            let (Write::Finalizers(object, _) | Write::Status(object)) = write else { continue };
+            let key = object.key();
+            let is_failed = std::ptr::eq(write, &writes[0]);
+            if is_failed || !responses.iter().any(|response| response.key() == key) {
+                responses.extend(self.read(object).await);
+            }
+        }
+    }
+
+    async fn read(&self, object: &Object) -> Option<Response> {
+        for delay in READ_DELAYS {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            match self.object(object, Operation::Read).await {
+                Ok(Some(object)) => return Some(Response::Is(object)),
+                Ok(None) => return Some(Response::Gone(object.key())),
+                Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    async fn allow(&self, key: &Key, host: &str, secrets: &[String]) -> Result<Response, kube::Error> {
+        let names: Vec<&str> = secrets.iter().map(String::as_str).collect();
+        let [role, binding] = access::secrets(host, key.namespace(), &names);
+        let params = PatchParams::apply(CONTROLLER_MANAGER).force();
+        let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), key.namespace());
+        let roles: Api<Role> = Api::namespaced(self.0.clone(), key.namespace());
+        // The binding comes first, so that the role's rules imply that both exist.
+        match bindings.patch(&key.name, &params, &Patch::Apply(&binding)).await {
+            // Only an administrator may bind a role that does not exist.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                let empty = json!({"apiVersion": role["apiVersion"], "kind": "Role", "metadata": role["metadata"],
+                    "rules": []});
+                roles.patch(&key.name, &params, &Patch::Apply(&empty)).await?;
+                bindings.patch(&key.name, &params, &Patch::Apply(&binding)).await?;
+            }
+            response => drop(response?),
+        }
+        Ok(Response::Is(roles.patch(&key.name, &params, &Patch::Apply(&role)).await?.into()))
+    }
+
+    async fn end_host(&self, host: &Host) -> Result<Response, kube::Error> {
+        let name = host.name_any();
+        let this_one = Preconditions { uid: host.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(this_one), ..DeleteParams::default() };
+        let hosts: Api<Host> = Api::all(self.0.clone());
+        ended(hosts.delete(&name, &params).await)?;
+        let leases: Api<Lease> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
+        ended(leases.delete(&name, &DeleteParams::default()).await)?;
+        Ok(Response::Gone(Key::of(host)))
+    }
+}
+
+fn conflict(text: &str) -> kube::Error {
+    kube::Error::Api(Box::new(Status::failure(text, "Conflict").with_code(409)))
+}
+
+fn ended<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(|_| ()),
+    }
+}

@@ -1,0 +1,134 @@
+//! Errors of operations on the host, and whether a retry helps.
+
+use std::io;
+use std::path::PathBuf;
+
+use berth_engine::ErrorChain;
+use berth_qemu::guest_agent::GuestAgentError;
+use berth_qemu::process::{LaunchError, ProcessError};
+use berth_qemu::qmp::QmpError;
+
+/// Why a [`System`](super::System) operation failed. Variants are named by the attempt or by the problem.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemError {
+    /// The source does not have it (HTTP 404 or 410, or no such file).
+    #[error("{url}: not found ({detail})")]
+    ImageNotFound { url: String, detail: String },
+    /// The source is unreachable, breaks off, or returns something other than the bytes.
+    #[error("cannot download {url}: {detail}")]
+    Download { url: String, detail: String },
+    /// The actual checksum is not included: it would confirm guesses about bytes that only the host can read.
+    #[error("{url} has another checksum than the declared {declared}")]
+    ChecksumMismatch { url: String, declared: String },
+    /// The host's administrator does not allow images from this source.
+    #[error("{url} is not allowed: {why}")]
+    ImageNotAllowed { url: String, why: &'static str },
+    /// The bytes match the checksum but are not a usable image.
+    #[error("{url} is refused: {detail}")]
+    ImageRefused { url: String, detail: String },
+    #[error("{url} is too large: {detail}")]
+    ImageTooLarge { url: String, detail: String },
+    #[error("image {digest} is not in this host's cache")]
+    ImageNotCached { digest: String },
+    #[error("image {digest} is below volume {volume}")]
+    ImageInUse { digest: String, volume: String },
+
+    #[error("a disk of {size} bytes is smaller than its image, which has {image} bytes")]
+    SmallerThanImage { size: u64, image: u64 },
+    #[error("volume {id} has {from} bytes and cannot shrink to {to}")]
+    Shrink { id: String, from: u64, to: u64 },
+    #[error("volume {id} has no file on this host")]
+    VolumeLost { id: String },
+    /// The volume's file, header or note is not as berth wrote it.
+    #[error("volume {id} is damaged: {detail}")]
+    VolumeDamaged { id: String, detail: String },
+    #[error("no space left for {what}: {needed} bytes needed, {free} free")]
+    NoSpace { what: String, needed: u64, free: u64 },
+    #[error("{what} {value:?} is not usable: {why}")]
+    Invalid { what: &'static str, value: String, why: &'static str },
+
+    #[error("cannot {attempt} {}", path.display())]
+    File { attempt: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {attempt} {name}: {detail}")]
+    Network { attempt: &'static str, name: String, detail: String },
+    /// A program that berth needs, besides QEMU.
+    #[error("{program} is not installed: {advice}")]
+    ProgramMissing { program: &'static str, advice: &'static str },
+    #[error("{program} failed: {detail}")]
+    Program { program: &'static str, detail: String },
+
+    #[error("cannot start the machine")]
+    Launch(#[from] LaunchError),
+    #[error("cannot reach the machine's process")]
+    Process(#[from] ProcessError),
+    #[error("cannot talk to the machine's monitor")]
+    Monitor(#[from] QmpError),
+    #[error("cannot talk to the guest's agent")]
+    GuestAgent(#[from] GuestAgentError),
+    #[error("instance {instance} has no QEMU running")]
+    NotRunning { instance: String },
+    #[error("instance {instance} still runs as pid {pid}")]
+    StillRunning { instance: String, pid: i32 },
+}
+
+/// How to react to an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// A retry may succeed.
+    Backoff,
+    /// An object has to change first.
+    WaitForChange,
+}
+
+impl SystemError {
+    /// Whether a retry can help. A missing part of the host or of a source may appear without a notification, so most
+    /// errors that a person has to fix are retried as well; only contradictions within the declaration wait for a
+    /// change.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::ChecksumMismatch { .. }
+            | Self::ImageRefused { .. }
+            | Self::ImageTooLarge { .. }
+            | Self::SmallerThanImage { .. }
+            | Self::Shrink { .. }
+            | Self::Invalid { .. }
+            | Self::Launch(LaunchError::Spec(_)) => Retry::WaitForChange,
+            _ => Retry::Backoff,
+        }
+    }
+
+    /// Returns the error with all its causes in one line.
+    pub fn chain(&self) -> String {
+        ErrorChain(self).to_string()
+    }
+
+    /// The name of the variant.
+    #[cfg(test)]
+    pub(crate) fn variant(&self) -> String {
+        let text = format!("{self:?}");
+        text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_qemu_that_gave_up_are_in_the_message() {
+        let error = SystemError::from(LaunchError::Exited {
+            status: "exit status: 1".to_owned(),
+            stderr: "qemu: unsupported machine type".to_owned(),
+        });
+        assert!(error.chain().ends_with("qemu: unsupported machine type"), "{}", error.chain());
+        assert_eq!(error.retry(), Retry::Backoff);
+    }
+
+    #[test]
+    fn only_a_contradiction_in_the_declaration_waits_for_a_change() {
+        let gone = SystemError::ImageNotFound { url: "http://a/b".to_owned(), detail: "404".to_owned() };
+        assert_eq!(gone.retry(), Retry::Backoff, "it may be uploaded later");
+        let small = SystemError::SmallerThanImage { size: 1, image: 2 };
+        assert_eq!(small.retry(), Retry::WaitForChange);
+    }
+}

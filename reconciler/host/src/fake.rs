@@ -1,0 +1,186 @@
+//! A whole host in memory: its disk, its networks, and machines that speak real QMP. It uses no thread, socket or file,
+//! so whole agents run on it in one runtime with paused time.
+//!
+//! The host's state outlives the agent: a test drops an agent and starts another on the same [`FakeSystem`]. Each call
+//! can be made to fail, or never to return, before or after its effect: see [`Faults`]. The fake is at least as strict
+//! as a real host: a harmful call that a real host would allow is recorded as a violation.
+
+mod calls;
+mod faults;
+mod files;
+mod images;
+mod info;
+mod machines;
+mod networks;
+mod state;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_engine::Clock;
+use berth_qemu::fake::FakeHypervisor;
+use berth_qemu::machine::Format;
+
+use crate::{Firewall, HostFacts, NetworkConfig, Uplink};
+pub use faults::{FaultAction, Faults, NoFaults, When};
+use files::FakeFiles;
+use state::State;
+
+/// A source that an image can be downloaded from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FakeSource {
+    /// Actual checksum of the bytes (SHA-256 or SHA-512).
+    pub sha256: String,
+    pub format: Format,
+    pub virtual_size: u64,
+    pub bytes: u64,
+    /// Why the content is not a usable image, if it is not.
+    pub refused: Option<String>,
+}
+
+/// Everything berth created on a host and has not removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    pub processes: Vec<String>,
+    pub instances: Vec<String>,
+    pub taps: Vec<String>,
+    pub bridges: Vec<String>,
+    pub firewall: Firewall,
+    pub volumes: Vec<String>,
+    pub images: Vec<String>,
+}
+
+impl Leftovers {
+    /// Whether nothing is left except possibly files in the trash.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The fake host.
+#[derive(Debug)]
+pub struct FakeSystem {
+    hypervisor: FakeHypervisor,
+    files: FakeFiles,
+    state: Mutex<State>,
+    faults: Mutex<Arc<dyn Faults>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl FakeSystem {
+    /// Returns an empty host: 8 CPUs, 32 GiB of memory, 1 TiB of disk, emulation only.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let files = FakeFiles::default();
+        Self {
+            hypervisor: FakeHypervisor::with_files(Arc::new(files.clone())),
+            files,
+            state: Mutex::default(),
+            faults: Mutex::new(Arc::new(NoFaults)),
+            clock,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the faults, which are consulted before and after every call from now on.
+    pub fn set_faults(&self, faults: Arc<dyn Faults>) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+    }
+
+    /// Returns the hypervisor, to inspect machines and to make guests misbehave.
+    pub fn hypervisor(&self) -> &FakeHypervisor {
+        &self.hypervisor
+    }
+
+    /// Makes a source available at a URL.
+    pub fn add_source(&self, url: &str, source: FakeSource) {
+        self.state().sources.insert(url.to_owned(), source);
+    }
+
+    /// Makes a checksum file available at a URL. It lists this digest for any image.
+    pub fn add_checksum(&self, url: &str, digest: &str) {
+        self.state().checksums.insert(url.to_owned(), digest.to_owned());
+    }
+
+    /// Makes an image of this virtual size available at every other URL, with any requested checksum.
+    pub fn serve_any_image(&self, virtual_size: u64) {
+        self.state().any_image = Some(virtual_size);
+    }
+
+    /// Removes the source at this URL.
+    pub fn remove_source(&self, url: &str) {
+        self.state().sources.remove(url);
+    }
+
+    /// Returns how many downloads were started.
+    pub fn pulls(&self) -> u64 {
+        self.state().pulls
+    }
+
+    /// Changes the facts the host reports.
+    pub fn change_facts(&self, change: impl FnOnce(&mut HostFacts)) {
+        change(&mut self.state().facts);
+    }
+
+    /// Returns the current size of each volume's file, by volume id.
+    pub fn volumes_now(&self) -> BTreeMap<String, u64> {
+        let state = self.state();
+        let size = |volume: &state::Volume| self.files.size_of(&volume.facts.path).unwrap_or(0);
+        state.volumes.iter().map(|(id, volume)| (id.clone(), size(volume))).collect()
+    }
+
+    /// Returns the volumes in the trash.
+    pub fn trash_now(&self) -> Vec<String> {
+        self.state().trash.keys().cloned().collect()
+    }
+
+    /// Deletes a volume's file without berth being involved.
+    pub fn lose_volume(&self, id: &str) {
+        if let Some(volume) = self.state().volumes.remove(id) {
+            self.files.remove(&volume.facts.path);
+        }
+    }
+
+    /// Changes the uplink on which public addresses can be announced.
+    pub fn change_uplink(&self, change: impl FnOnce(&mut Uplink)) {
+        change(&mut self.state().uplink);
+    }
+
+    /// Returns the private networks as last applied.
+    pub fn networks_now(&self) -> Vec<NetworkConfig> {
+        self.state().networks.values().cloned().collect()
+    }
+
+    /// Returns the firewall as last applied.
+    pub fn firewall_now(&self) -> Firewall {
+        self.state().firewall.clone()
+    }
+
+    /// Returns everything berth created here that still exists.
+    pub fn leftovers(&self) -> Leftovers {
+        let processes = self.hypervisor.instances();
+        let state = self.state();
+        Leftovers {
+            processes,
+            instances: state.journals.keys().cloned().collect(),
+            taps: state.taps.keys().cloned().collect(),
+            bridges: state.networks.keys().cloned().collect(),
+            firewall: state.firewall.clone(),
+            volumes: state.volumes.keys().cloned().collect(),
+            images: state.images.keys().cloned().collect(),
+        }
+    }
+
+    /// Returns calls that must never be made to a host but were, such as moving away the file of an open disk.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    /// Returns how many calls were made, by name, in alphabetical order.
+    pub fn calls(&self) -> BTreeMap<&'static str, u64> {
+        self.state().calls.clone()
+    }
+}

@@ -1,0 +1,51 @@
+//! Facts of the fake host.
+
+use async_trait::async_trait;
+use berth_qemu::hypervisor::ProcessIdentity;
+use serde_json::Value;
+
+use crate::{ForeignKind, ForeignObject, HostFacts, HostInfo, Result};
+
+use super::FakeSystem;
+
+#[async_trait]
+impl HostInfo for FakeSystem {
+    async fn facts(&self) -> Result<HostFacts> {
+        self.call("facts", async { Ok(self.state().facts.clone()) }).await
+    }
+
+    async fn overhead(&self, _: &ProcessIdentity, _: u64) -> Result<Option<u64>> {
+        // A fake QEMU uses none of the host's memory.
+        Ok(None)
+    }
+
+    async fn foreign(&self) -> Result<Vec<ForeignObject>> {
+        let work = async {
+            let stranger = |(pid, name): (i32, String)| ForeignObject {
+                kind: ForeignKind::Process,
+                name: format!("{pid} {name}"),
+                detail: "a QEMU that berth did not start".to_owned(),
+            };
+            Ok(self.hypervisor.foreign().into_iter().map(stranger).collect())
+        };
+        self.call("foreign", work).await
+    }
+
+    async fn read_site(&self) -> Result<Option<Value>> {
+        self.call("read_site", async { Ok(self.state().site.clone()) }).await
+    }
+
+    async fn write_site(&self, record: &Value) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let term = |record: &Value| record["term"].as_u64();
+            let (kept, term) = (state.site.as_ref().and_then(term), term(record));
+            if kept > term {
+                state.violations.push(format!("term {term:?} kept after {kept:?}"));
+            }
+            state.site = Some(record.clone());
+            Ok(())
+        };
+        self.call("write_site", work).await
+    }
+}

@@ -1,0 +1,173 @@
+//! Machines of the fake host.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::guest_agent::GuestAgent;
+use berth_qemu::hypervisor::{Hypervisor as _, ProcessIdentity};
+use berth_qemu::machine::{DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Tap, UefiFiles};
+use berth_qemu::process::LaunchError;
+use berth_qemu::qmp::{Events, Qmp};
+use serde_json::Value;
+
+use crate::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Result, SystemError};
+
+use super::FakeSystem;
+use super::state::instance_path;
+
+impl FakeSystem {
+    fn paths(instance: &str) -> MachinePaths {
+        MachinePaths::in_directory(instance_path(instance))
+    }
+
+    async fn running(&self, instance: &str) -> Result<Option<ProcessFacts>> {
+        let found = self.hypervisor.find(instance).await?;
+        let started = |identity: ProcessIdentity| {
+            let started_at = self.state().started.get(&identity.pid).copied();
+            ProcessFacts { started_at: started_at.unwrap_or_else(|| self.clock.now()), identity }
+        };
+        Ok(found.map(started))
+    }
+
+    async fn start(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
+        if let Some(running) = self.running(&request.machine.instance).await? {
+            return Ok(running);
+        }
+        if let Err(missing) = &self.state().facts.qemu {
+            tracing::debug!(missing, "no QEMU");
+            return Err(LaunchError::NoBinary { binary: "qemu-system-x86_64".into() }.into());
+        }
+        let spec = self.spec(request)?;
+        let identity = self.hypervisor.launch(&spec, request.limits).await?;
+        let started_at = self.clock.now();
+        self.state().started.insert(identity.pid, started_at);
+        Ok(ProcessFacts { identity, started_at })
+    }
+
+    fn spec(&self, request: &LaunchRequest) -> Result<LaunchSpec> {
+        let machine = request.machine.clone();
+        let mut files = MachineFiles::new(Self::paths(&machine.instance));
+        let directory = instance_path(&machine.instance);
+        files.seed = request.seed.as_ref().map(|_| directory.join("seed.img"));
+        if let Some(seed) = &files.seed {
+            self.files.put(seed, 1 << 20);
+        }
+        let mut state = self.state();
+        if !state.journals.contains_key(&machine.instance) {
+            state.violations.push(format!("{} launched without a journal", machine.instance));
+        }
+        for nic in &machine.nics {
+            if let Tap::Name(name) = &nic.tap
+                && !state.taps.contains_key(name)
+            {
+                let source = io::ErrorKind::NotFound.into();
+                return Err(LaunchError::Tap { name: name.clone(), source }.into());
+            }
+        }
+        if machine.firmware == Firmware::Uefi {
+            files.uefi = Some(UefiFiles { code: "/fake/code.fd".into(), vars: directory.join("vars.fd") });
+        }
+        Ok(LaunchSpec { machine, files })
+    }
+}
+
+#[async_trait]
+impl Machines for FakeSystem {
+    async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
+        self.call("launch", self.start(request)).await
+    }
+
+    async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
+        self.call("process", self.running(instance)).await
+    }
+
+    async fn exited(&self, process: &ProcessIdentity) -> Result<()> {
+        self.call("exited", async { Ok(self.hypervisor.exited(process).await?) }).await
+    }
+
+    async fn connect(&self, instance: &str) -> Result<(Qmp, Events)> {
+        self.call("connect", async { Ok(self.hypervisor.connect(&Self::paths(instance)).await?) }).await
+    }
+
+    async fn guest_agent(&self, instance: &str) -> Result<GuestAgent> {
+        self.call("guest_agent", async { Ok(self.hypervisor.guest_agent(&Self::paths(instance)).await?) })
+            .await
+    }
+
+    async fn kill(&self, instance: &str, grace: Duration) -> Result<()> {
+        let work = async {
+            if let Some(process) = self.running(instance).await? {
+                self.hypervisor.kill(&process.identity, grace).await?;
+            }
+            Ok(())
+        };
+        self.call("kill", work).await
+    }
+
+    async fn remove_instance(&self, instance: &str) -> Result<()> {
+        let work = async {
+            if let Some(process) = self.running(instance).await? {
+                let (instance, pid) = (instance.to_owned(), process.identity.pid);
+                return Err(SystemError::StillRunning { instance, pid });
+            }
+            self.files.remove(&instance_path(instance).join("seed.img"));
+            self.state().journals.remove(instance);
+            Ok(())
+        };
+        self.call("remove_instance", work).await
+    }
+
+    async fn instances(&self) -> Result<Vec<InstanceFacts>> {
+        let work = async {
+            let mut names: Vec<String> = self.state().journals.keys().cloned().collect();
+            names.extend(self.hypervisor.instances());
+            names.sort();
+            names.dedup();
+            let mut found = Vec::new();
+            for instance in names {
+                let process = self.running(&instance).await?;
+                let journal = self.state().journals.get(&instance).cloned();
+                found.push(InstanceFacts { instance, journal, process });
+            }
+            Ok(found)
+        };
+        self.call("instances", work).await
+    }
+
+    async fn read_journal(&self, instance: &str) -> Result<Option<Value>> {
+        self.call("read_journal", async { Ok(self.state().journals.get(instance).cloned()) }).await
+    }
+
+    async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()> {
+        let work = async {
+            self.state().journals.insert(instance.to_owned(), journal.clone());
+            Ok(())
+        };
+        self.call("write_journal", work).await
+    }
+
+    async fn stderr_tail(&self, _: &str) -> Result<String> {
+        self.call("stderr_tail", async { Ok(String::new()) }).await
+    }
+
+    async fn grant_disk(&self, _: &str, disk: &DiskSpec) -> Result<DiskSpec> {
+        let work = async {
+            self.hypervisor.grant(&disk.file, true).await?;
+            if let Some(backing) = &disk.backing {
+                self.hypervisor.grant(&backing.file, false).await?;
+            }
+            Ok(disk.clone())
+        };
+        self.call("grant_disk", work).await
+    }
+
+    async fn revoke_disk(&self, _: &str, _: &str) -> Result<()> {
+        self.call("revoke_disk", async { Ok(()) }).await
+    }
+
+    fn instance_directory(&self, instance: &str) -> PathBuf {
+        instance_path(instance)
+    }
+}

@@ -1,0 +1,120 @@
+//! Networks of the fake host.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use async_trait::async_trait;
+use berth_qemu::machine::Tap;
+
+use crate::{Firewall, Forwarding, LeaseTaken, NetworkConfig, Networks, Result, TapConfig, TapFacts, Uplink};
+
+use super::FakeSystem;
+use super::calls::refused;
+
+impl FakeSystem {
+    /// Returns the leases taken on a bridge: booted guests have taken the addresses reserved for them.
+    fn taken(&self, bridge: &str) -> Vec<LeaseTaken> {
+        let booted = self.hypervisor.booted();
+        let state = self.state();
+        let Some(network) = state.networks.get(bridge) else { return Vec::new() };
+        let reserved: BTreeMap<&str, Ipv4Addr> =
+            network.leases.iter().map(|lease| (lease.mac.as_str(), lease.address)).collect();
+        let mut taken = Vec::new();
+        for (pid, macs) in booted {
+            let taken_at = state.started.get(&pid).copied().unwrap_or_else(|| self.clock.now());
+            for mac in macs {
+                if let Some(address) = reserved.get(mac.as_str()).copied() {
+                    taken.push(LeaseTaken { mac, address, taken_at });
+                }
+            }
+        }
+        taken
+    }
+}
+
+#[async_trait]
+impl Networks for FakeSystem {
+    async fn ensure_network(&self, network: &NetworkConfig) -> Result<()> {
+        let work = async {
+            self.state().networks.insert(network.bridge.clone(), network.clone());
+            Ok(())
+        };
+        self.call("ensure_network", work).await
+    }
+
+    async fn remove_network(&self, bridge: &str) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            if state.taps.values().any(|tap| tap.bridge == bridge) {
+                state.violations.push(format!("bridge {bridge} removed from below a tap"));
+                return Err(refused("remove", bridge, "a tap is on it"));
+            }
+            state.networks.remove(bridge);
+            Ok(())
+        };
+        self.call("remove_network", work).await
+    }
+
+    async fn networks(&self) -> Result<Vec<String>> {
+        self.call("networks", async { Ok(self.state().networks.keys().cloned().collect()) }).await
+    }
+
+    async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            if !state.networks.contains_key(&tap.bridge) {
+                return Err(refused("join", &tap.name, "its bridge does not exist"));
+            }
+            state.taps.insert(tap.name.clone(), tap.clone());
+            Ok(())
+        };
+        self.call("ensure_tap", work).await
+    }
+
+    async fn remove_tap(&self, name: &str) -> Result<()> {
+        let work = async {
+            let instances = self.hypervisor.instances();
+            let views = instances.iter().filter_map(|instance| self.hypervisor.view(instance));
+            let used = views
+                .flat_map(|view| view.spec.nics)
+                .any(|nic| matches!(&nic.tap, Tap::Name(tap) if tap == name));
+            let mut state = self.state();
+            if used {
+                state.violations.push(format!("tap {name} removed from below a machine"));
+            }
+            state.taps.remove(name);
+            Ok(())
+        };
+        self.call("remove_tap", work).await
+    }
+
+    async fn taps(&self) -> Result<Vec<TapFacts>> {
+        let facts = |tap: &TapConfig| TapFacts { name: tap.name.clone(), bridge: Some(tap.bridge.clone()) };
+        self.call("taps", async { Ok(self.state().taps.values().map(facts).collect()) }).await
+    }
+
+    async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
+        let work = async {
+            self.state().firewall = firewall.clone();
+            Ok(())
+        };
+        self.call("apply_firewall", work).await
+    }
+
+    async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
+        self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
+    }
+
+    async fn uplink(&self) -> Result<Uplink> {
+        self.call("uplink", async { Ok(self.state().uplink.clone()) }).await
+    }
+
+    async fn occupant(&self, _: &str, address: Ipv4Addr) -> Result<Option<String>> {
+        self.call("occupant", async { Ok(self.state().occupied.get(&address).cloned()) }).await
+    }
+
+    async fn forwarding(&self) -> Result<Forwarding> {
+        let work = async { Ok(Forwarding { ok: true, message: "nothing stands in the way".to_owned() }) };
+        self.call("forwarding", work).await
+    }
+}

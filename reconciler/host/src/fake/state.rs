@@ -1,0 +1,108 @@
+//! State of the fake host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use berth_qemu::machine::Accelerator;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::FakeSource;
+use crate::{
+    Firewall, HostFacts, ImageFacts, KvmFacts, NetworkConfig, QemuFacts, TapConfig, Uplink, VolumeFacts,
+};
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) sources: BTreeMap<String, FakeSource>,
+    /// Content of checksum files, by URL.
+    pub(super) checksums: BTreeMap<String, String>,
+    /// Virtual size of the image at every other URL, if there is one.
+    pub(super) any_image: Option<u64>,
+    pub(super) images: BTreeMap<String, ImageFacts>,
+    pub(super) pulls: u64,
+    pub(super) volumes: BTreeMap<String, Volume>,
+    pub(super) trash: BTreeMap<String, (Volume, u64, Timestamp)>,
+    pub(super) networks: BTreeMap<String, NetworkConfig>,
+    pub(super) taps: BTreeMap<String, TapConfig>,
+    pub(super) firewall: Firewall,
+    pub(super) journals: BTreeMap<String, Value>,
+    /// The control plane that was obeyed last.
+    pub(super) site: Option<Value>,
+    /// Start time of each process, by pid.
+    pub(super) started: BTreeMap<i32, Timestamp>,
+    pub(super) facts: HostFacts,
+    pub(super) uplink: Uplink,
+    /// Public addresses that another machine on the segment has, with its MAC address.
+    pub(super) occupied: BTreeMap<std::net::Ipv4Addr, String>,
+    pub(super) violations: Vec<String>,
+    pub(super) calls: BTreeMap<&'static str, u64>,
+}
+
+/// A volume; its size is stored with the file.
+#[derive(Clone, Debug)]
+pub(super) struct Volume {
+    pub(super) facts: VolumeFacts,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            sources: BTreeMap::new(),
+            checksums: BTreeMap::new(),
+            any_image: None,
+            images: BTreeMap::new(),
+            pulls: 0,
+            volumes: BTreeMap::new(),
+            trash: BTreeMap::new(),
+            networks: BTreeMap::new(),
+            taps: BTreeMap::new(),
+            firewall: Firewall::default(),
+            journals: BTreeMap::new(),
+            site: None,
+            started: BTreeMap::new(),
+            facts: facts(),
+            uplink: Uplink {
+                interface: Ok("eth0".to_owned()),
+                own: BTreeSet::new(),
+                public: BTreeSet::new(),
+            },
+            occupied: BTreeMap::new(),
+            violations: Vec::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+}
+
+fn facts() -> HostFacts {
+    HostFacts {
+        cpus: 8,
+        memory_bytes: 32 << 30,
+        storage_total_bytes: 1 << 40,
+        storage_free_bytes: 1 << 40,
+        qemu: Ok(QemuFacts {
+            version: "7.2.0".to_owned(),
+            machine_type: "pc-q35-7.2".to_owned(),
+            cpu_model: "max".to_owned(),
+            uefi: true,
+        }),
+        kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
+        accelerator: Accelerator::Tcg { tb_size_mib: 32 },
+        address: None,
+        mtu: None,
+        ranges: Vec::new(),
+        overhead_bytes: 80 << 20,
+    }
+}
+
+pub(super) fn image_path(digest: &str) -> PathBuf {
+    PathBuf::from("/fake/images").join(digest)
+}
+
+pub(super) fn volume_path(pool: &str, id: &str) -> PathBuf {
+    PathBuf::from("/fake/pools").join(pool).join("volumes").join(format!("{id}.qcow2"))
+}
+
+pub(super) fn instance_path(instance: &str) -> PathBuf {
+    PathBuf::from("/fake/instances").join(instance)
+}

@@ -1,0 +1,178 @@
+//! Volumes of the fake host.
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::machine::{Backing, Format};
+
+use crate::{NewVolume, Result, SystemError, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};
+
+use super::FakeSystem;
+use super::calls::failed;
+use super::state::{Volume, volume_path};
+
+impl FakeSystem {
+    /// Whether any machine has this file open.
+    fn is_open(&self, path: &Path) -> bool {
+        let machines = self.hypervisor.instances();
+        let views = machines.iter().filter_map(|instance| self.hypervisor.view(instance));
+        views.flat_map(|view| view.disks.into_values()).any(|(file, _)| file == path)
+    }
+
+    fn facts_of(&self, volume: &Volume) -> VolumeFacts {
+        let size = self.files.size_of(&volume.facts.path).unwrap_or(0);
+        VolumeFacts { size, ..volume.facts.clone() }
+    }
+
+    fn make_volume(&self, new: &NewVolume) -> Result<VolumeFacts> {
+        let path = volume_path(&new.pool, &new.id);
+        let mut state = self.state();
+        if let Some(volume) = state.volumes.get(&new.id) {
+            return Ok(self.facts_of(volume));
+        }
+        let backing = match &new.base {
+            None => None,
+            Some(digest) => {
+                let image = state.images.get(digest).cloned();
+                Some(image.ok_or_else(|| SystemError::ImageNotCached { digest: digest.clone() })?)
+            }
+        };
+        let least = backing.as_ref().map_or(0, |image| image.virtual_size);
+        let size = new.size.unwrap_or(least);
+        if size < least {
+            return Err(SystemError::SmallerThanImage { size, image: least });
+        }
+        self.files.put(&path, size);
+        let facts = VolumeFacts {
+            retained: false,
+            pool: new.pool.clone(),
+            id: new.id.clone(),
+            size,
+            base: new.base.clone(),
+            owner: new.owner.clone(),
+            path,
+            format: Format::Qcow2,
+            backing: backing.map(|image| Backing { file: image.path, format: image.format }),
+        };
+        state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });
+        Ok(facts)
+    }
+}
+
+#[async_trait]
+impl Volumes for FakeSystem {
+    async fn volume(&self, _: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        let work = async { Ok(self.state().volumes.get(id).map(|volume| self.facts_of(volume))) };
+        self.call("volume", work).await
+    }
+
+    async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
+        self.call("create_volume", async { self.make_volume(volume) }).await
+    }
+
+    async fn grow_volume(&self, _: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        let work = async {
+            let found = self.state().volumes.get(id).cloned();
+            let volume = found.ok_or_else(|| SystemError::VolumeLost { id: id.to_owned() })?;
+            let now = self.facts_of(&volume);
+            if self.is_open(&now.path) {
+                return Err(failed("grow", "it is open in a machine"));
+            }
+            if size < now.size {
+                return Err(SystemError::Shrink { id: id.to_owned(), from: now.size, to: size });
+            }
+            self.files.put(&now.path, size);
+            Ok(VolumeFacts { size, ..now })
+        };
+        self.call("grow_volume", work).await
+    }
+
+    async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
+        let work = async {
+            let path = volume_path(pool, id);
+            let open = self.is_open(&path);
+            let mut state = self.state();
+            if open {
+                state.violations.push(format!("volume {id} moved to the trash while a machine has it open"));
+            }
+            let now = self.clock.now();
+            if let Some(volume) = state.volumes.remove(id) {
+                let size = self.files.size_of(&path).unwrap_or(0);
+                self.files.remove(&path);
+                state.trash.insert(id.to_owned(), (volume, size, now));
+            }
+            Ok(())
+        };
+        self.call("trash_volume", work).await
+    }
+
+    async fn restore_volume(&self, _: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        let work = async {
+            let mut state = self.state();
+            if let Some((mut volume, size, _)) = state.trash.remove(id) {
+                volume.facts.owner = owner.clone();
+                self.files.put(&volume.facts.path, size);
+                state.volumes.insert(id.to_owned(), volume);
+            }
+            let volume =
+                state.volumes.get(id).ok_or_else(|| SystemError::VolumeLost { id: id.to_owned() })?;
+            Ok(self.facts_of(volume))
+        };
+        self.call("restore_volume", work).await
+    }
+
+    async fn hand_over_volume(&self, _: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let lost = || SystemError::VolumeLost { id: id.to_owned() };
+            state.volumes.get_mut(id).ok_or_else(lost)?.facts.owner = owner.clone();
+            Ok(())
+        };
+        self.call("hand_over_volume", work).await
+    }
+
+    async fn retain_volume(&self, _: &str, id: &str) -> Result<()> {
+        let work = async {
+            if let Some(volume) = self.state().volumes.get_mut(id) {
+                volume.facts.retained = true;
+            }
+            Ok(())
+        };
+        self.call("retain_volume", work).await
+    }
+
+    async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
+        let work = async {
+            let now = self.clock.now();
+            let mut state = self.state();
+            let over = |(volume, _, at): &(Volume, u64, jiff::Timestamp)| {
+                let age = Duration::try_from(now.duration_since(*at)).unwrap_or_default();
+                volume.facts.pool == pool && age >= older_than
+            };
+            let gone: Vec<String> =
+                state.trash.iter().filter(|(_, item)| over(item)).map(|(id, _)| id.clone()).collect();
+            state.trash.retain(|id, _| !gone.contains(id));
+            Ok(gone)
+        };
+        self.call("purge_trash", work).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
+        let work = async { Ok(self.state().volumes.values().map(|v| self.facts_of(v)).collect()) };
+        self.call("volumes", work).await
+    }
+
+    async fn trash(&self) -> Result<Vec<TrashedVolume>> {
+        let work = async {
+            let state = self.state();
+            let item = |(volume, size, deleted_at): &(Volume, u64, jiff::Timestamp)| TrashedVolume {
+                volume: VolumeFacts { size: *size, ..volume.facts.clone() },
+                deleted_at: *deleted_at,
+                rested: Duration::try_from(self.clock.now().duration_since(*deleted_at)).unwrap_or_default(),
+            };
+            Ok(state.trash.values().map(item).collect())
+        };
+        self.call("trash", work).await
+    }
+}

@@ -1,0 +1,118 @@
+//! Images: a cache of verified files, named by digest.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use berth_qemu::machine::Format;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Receives the progress of a download: bytes so far, and the total if the source reports it. Called often; must be
+/// fast.
+pub type Progress<'a> = &'a (dyn Fn(u64, Option<u64>) + Send + Sync);
+
+/// The images of a host.
+#[async_trait]
+pub trait Images: Send + Sync + fmt::Debug + 'static {
+    /// Returns the verified image of this source if it is in the cache and the source's namespace has downloaded it
+    /// itself. Sources in the namespace `berth-shared` need no proof of access.
+    async fn image(&self, source: &ImageSource) -> Result<Option<ImageFacts>>;
+
+    /// Ensures that the image is in the cache: downloads it and verifies checksum, format and virtual size. Bytes that
+    /// are already cached for another namespace are downloaded again, but not stored.
+    ///
+    /// *Guarantees*: the cache contains only verified images. Concurrent callers for the same source share one
+    /// download. An interrupted download resumes where it ended.
+    async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts>;
+
+    /// Reads the digest of an image from a checksum file.
+    async fn checksum(&self, source: &ChecksumSource) -> Result<String>;
+
+    /// Lists the images in the cache, by digest.
+    async fn images(&self) -> Result<Vec<ImageFacts>>;
+
+    /// Removes an image from the cache.
+    ///
+    /// *Errors*: [`SystemError::ImageInUse`] while a volume, in a pool or in the trash, is based on it.
+    async fn remove_image(&self, digest: &str) -> Result<()>;
+
+    /// Removes a namespace from the readers of an image.
+    async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()>;
+
+    /// Removes partial downloads, except those of `but` and those in progress.
+    async fn forget_downloads(&self, but: &BTreeSet<ImageSource>) -> Result<()>;
+
+    /// Refuses to fetch images from these ranges, except addresses that the host's administrator allows individually.
+    /// Replaces the ranges of the previous call.
+    fn refuse_addresses(&self, ranges: BTreeSet<IpNet>);
+}
+
+/// The source of an image, and its expected digest and format.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ImageSource {
+    /// The namespace that declares it. Access of one namespace does not imply access of another.
+    pub namespace: String,
+    /// Whether every namespace may read it without having downloaded it.
+    pub shared: bool,
+    /// `http://`, `https://` or `file:///`. May contain secrets: never printed.
+    pub url: String,
+    /// The URL without its secrets, for messages.
+    pub shown: String,
+    /// Lower-case hexadecimal digits: 64 of SHA-256 or 128 of SHA-512.
+    pub digest: String,
+    /// As declared; never probed.
+    pub format: Format,
+}
+
+impl fmt::Debug for ImageSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageSource")
+            .field("namespace", &self.namespace)
+            .field("url", &self.shown)
+            .field("digest", &self.digest)
+            .field("format", &self.format)
+            .finish()
+    }
+}
+
+/// A checksum file that lists an image.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChecksumSource {
+    /// The namespace of the Image.
+    pub namespace: String,
+    /// The URL of the checksum file, `http://` or `https://`. May contain secrets: never printed.
+    pub url: String,
+    /// The URL of the checksum file without its secrets, for messages.
+    pub shown: String,
+    /// The URL of the image: the last segment of its path is the image's name in the checksum file. May contain
+    /// secrets.
+    pub image_url: String,
+}
+
+impl fmt::Debug for ChecksumSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChecksumSource")
+            .field("namespace", &self.namespace)
+            .field("url", &self.shown)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A verified image in the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageFacts {
+    /// As in [`ImageSource::digest`].
+    pub digest: String,
+    pub format: Format,
+    /// The virtual size: the minimum size of a disk created from it.
+    pub virtual_size: u64,
+    /// The size of the file.
+    pub bytes: u64,
+    pub path: PathBuf,
+    /// The namespaces that have downloaded these bytes themselves. The image is invisible to all others.
+    pub readers: BTreeSet<String>,
+}

@@ -1,0 +1,94 @@
+//! The resources and capabilities of the host, what on it is not berth's, and the record of its control plane.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use async_trait::async_trait;
+use berth_qemu::hypervisor::ProcessIdentity;
+use berth_qemu::machine::Accelerator;
+use serde_json::Value;
+
+use crate::{HostRange, Result};
+
+/// What is known of the host itself.
+#[async_trait]
+pub trait HostInfo: Send + Sync + fmt::Debug + 'static {
+    async fn facts(&self) -> Result<HostFacts>;
+
+    /// Measures the memory of a QEMU beyond its guest's, in bytes; `None` if it cannot be measured or the process has
+    /// ended.
+    async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>>;
+
+    /// Lists processes, volumes and instances on this host that berth did not create.
+    async fn foreign(&self) -> Result<Vec<ForeignObject>>;
+
+    /// Reads the agent's record of the control plane that this host last obeyed; `None` if there is none.
+    async fn read_site(&self) -> Result<Option<Value>>;
+
+    /// Writes the record of the control plane that this host obeys from now on; on disk when it returns.
+    async fn write_site(&self, record: &Value) -> Result<()>;
+}
+
+/// An object on the host that berth did not create.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ForeignObject {
+    pub kind: ForeignKind,
+    /// A pid with its name, or the name of a file.
+    pub name: String,
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ForeignKind {
+    /// A QEMU process.
+    Process,
+    /// A file in a pool.
+    Volume,
+    /// A directory among the instances.
+    Instance,
+}
+
+/// The host's resources and capabilities.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostFacts {
+    pub cpus: u32,
+    pub memory_bytes: u64,
+    /// Of the file system that holds the pools.
+    pub storage_total_bytes: u64,
+    pub storage_free_bytes: u64,
+    /// The error is for people: the missing part and how to install it.
+    pub qemu: std::result::Result<QemuFacts, String>,
+    pub kvm: KvmFacts,
+    /// The accelerator for machines started from now on.
+    pub accelerator: Accelerator,
+    /// The address at which other machines reach the host: as configured, or else the source address of its default
+    /// route.
+    pub address: Option<Ipv4Addr>,
+    /// The MTU of the interface with that address.
+    pub mtu: Option<u16>,
+    /// Ranges in use on this host outside berth: interfaces, routes except the default one, name servers.
+    pub ranges: Vec<HostRange>,
+    /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
+    pub overhead_bytes: u64,
+}
+
+/// The installed QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QemuFacts {
+    pub version: String,
+    /// A versioned machine type, pinned for new machines.
+    pub machine_type: String,
+    /// The CPU model pinned for new machines, for the host's accelerator.
+    pub cpu_model: String,
+    /// Whether UEFI firmware is installed.
+    pub uefi: bool,
+}
+
+/// The measured state of `/dev/kvm`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvmFacts {
+    pub usable: bool,
+    pub reason: String,
+    /// Million guest instructions per second.
+    pub mips: Option<f64>,
+}

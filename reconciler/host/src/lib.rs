@@ -1,0 +1,52 @@
+//! A Linux host that runs VMs: everything that the agent does outside the control plane.
+//!
+//! ```text
+//!  images   volumes   networks   machines   info        five traits with their data; System is all of them
+//!     ▲        ▲         ▲          ▲         ▲
+//!     ├────────┴─────────┴──────────┴─────────┤
+//!  linux   the real host                    fake   a host in memory, with faults at every call
+//!     images/    download, verify, cache      volumes/   files in pools, trash
+//!     network/   bridges, taps, tunnels, firewall, DHCP
+//!     machines/  QEMU processes, their users and files
+//!  error   failures, and whether a retry helps          start   the identity of one start of the agent
+//! ```
+//!
+//! It takes and returns plain data. It must not know Kubernetes, a client, or any kind of berth's: the agent translates
+//! objects into that data. QEMU's own operations go through [`berth_qemu`]: its `Qmp` and `GuestAgent` are returned as
+//! they are.
+//!
+//! Every method is idempotent: it does nothing if the desired state is already reached, and a retry after a failure or an
+//! interruption completes the work. The convergence tests use the fake to make each call fail or be interrupted in turn.
+mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
+mod images;
+mod info;
+pub mod linux;
+mod machines;
+mod networks;
+mod start;
+mod volumes;
+
+pub use error::{Retry, SystemError};
+pub use images::{ChecksumSource, ImageFacts, ImageSource, Images, Progress};
+pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFacts};
+pub use linux::bridge_mac;
+pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed};
+pub use networks::{
+    Firewall, Forward, Forwarding, HostRange, Lease, LeaseTaken, Nat, NetworkConfig, Networks, Port,
+    TapConfig, TapFacts, Tunnel, Uplink,
+};
+pub use start::{Earlier, Start};
+pub use volumes::{NewVolume, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+/// A host that runs VMs, as the agent sees it.
+///
+/// *Guarantees*: every method may be called again with the same arguments at any time, also after a crash in the middle
+/// of an earlier call, and has the same result. Methods that read change nothing. Objects that berth did not create are
+/// neither changed nor removed. Dropping a future stops the work at a point from which it can be resumed.
+pub trait System: Images + Volumes + Networks + Machines + HostInfo {}
+
+impl<T: Images + Volumes + Networks + Machines + HostInfo> System for T {}

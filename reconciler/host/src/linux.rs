@@ -1,0 +1,447 @@
+//! The real host: files in one state directory, rtnetlink, nftables, dnsmasq and QEMU.
+//!
+//! ```text
+//!  <state>/images/<digest>                       verified images
+//!          pools/<pool>/volumes/<id>.qcow2       disks, each with a note beside it
+//!          pools/<pool>/trash/…                  deleted ones
+//!          instances/<id>/…                      machines
+//!          network/<bridge>/…                    DHCP
+//! ```
+//!
+//! Must not know why a state is desired. The files are the source of truth: nothing that can be read from them is kept
+//! in memory.
+
+mod files;
+mod host;
+mod images;
+mod layout;
+mod machines;
+mod network;
+mod program;
+pub mod record;
+mod resident;
+mod seed;
+mod users;
+mod volumes;
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::guest_agent::GuestAgent;
+use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
+use berth_qemu::machine::DiskSpec;
+use berth_qemu::process::RunAs;
+use berth_qemu::qmp::{Events, Qmp};
+use ipnet::IpNet;
+use nix::unistd::{Uid, User};
+use serde_json::Value;
+use tokio::sync::RwLock;
+
+use super::{
+    ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, ImageFacts, ImageSource,
+    Images, InstanceFacts, LaunchRequest, LeaseTaken, Machines, NetworkConfig, Networks, NewVolume,
+    ProcessFacts, Progress, Result, SystemError, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts,
+    VolumeOwner, Volumes,
+};
+use files::blocking;
+use host::LinuxInfo;
+pub use images::ImageRules;
+use images::LinuxImages;
+use layout::Layout;
+use machines::LinuxMachines;
+pub use network::bridge_mac;
+use network::{LinuxNetworks, UplinkChoice};
+use users::Users;
+use volumes::LinuxVolumes;
+
+pub use users::UidRange;
+
+/// The configuration of a host.
+#[derive(Clone, Debug)]
+pub struct LinuxConfig {
+    /// The state directory, which contains all files.
+    pub state_dir: PathBuf,
+    /// The users that QEMU processes run as, one for each instance. None: QEMU runs as the agent's own user.
+    pub qemu_users: Option<UidRange>,
+    /// The maximum size of a downloaded image, in bytes. Default 256 GiB.
+    pub max_image_bytes: u64,
+    /// The allowed sources of images.
+    pub images: ImageRules,
+    /// The address at which other hosts reach this one. None: the source address of the default route.
+    pub address: Option<Ipv4Addr>,
+    /// The interface on which public addresses are announced. None: the interface of the default route, or else that of
+    /// the address.
+    pub public_interface: Option<String>,
+}
+
+/// The user of all QEMU processes in versions of berth before each instance had its own, where the distribution created
+/// none for QEMU.
+const QEMU_ALONE: RunAs = RunAs { uid: 60_927, gid: 60_927 };
+
+impl LinuxConfig {
+    /// The defaults. If the agent is not root, QEMU runs as the agent's own user.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            qemu_users: Uid::effective().is_root().then(UidRange::default),
+            max_image_bytes: 256 << 30,
+            images: ImageRules::default(),
+            address: None,
+            public_interface: None,
+        }
+    }
+}
+
+/// The user of all QEMU processes before each instance had its own; processes from that time still run as it.
+fn shared_user() -> Option<RunAs> {
+    let nobody = User::from_name("nobody").ok().flatten().map(|u| u.uid.as_raw());
+    let distribution = RunAs::default_user().filter(|user| Some(user.uid) != nobody);
+    distribution.or_else(|| Uid::effective().is_root().then_some(QEMU_ALONE))
+}
+
+/// The machine that the agent runs on.
+#[derive(Debug)]
+pub struct LinuxSystem {
+    layout: Layout,
+    images: Arc<LinuxImages>,
+    volumes: LinuxVolumes,
+    networks: LinuxNetworks,
+    uplink: UplinkChoice,
+    machines: LinuxMachines,
+    host: LinuxInfo,
+    /// Locked for writing while an image is removed, for reading while a volume is created on one.
+    bases: RwLock<()>,
+}
+
+impl LinuxSystem {
+    /// Creates missing directories. Blocks for a few file operations.
+    ///
+    /// *Errors*: when QEMU's user cannot traverse the path to the state directory.
+    pub fn open(config: LinuxConfig) -> Result<Self> {
+        let layout = Layout::new(&config.state_dir);
+        files::ensure_folder(layout.root())?;
+        check_passable(layout.root(), config.qemu_users.map(UidRange::example).as_ref())?;
+        for folder in [layout.pools(), layout.networks()] {
+            files::ensure_folder(&folder)?;
+        }
+        let images = LinuxImages::open(layout.clone(), None, config.max_image_bytes, config.images)?;
+        let shared = config.qemu_users.and(shared_user());
+        if config.qemu_users.is_some() {
+            // QEMU opens images by hard links of its own; only processes of an older version of berth use this path.
+            files::ensure_folder_for(&layout.images(), shared.as_ref())?;
+        }
+        let users = Users::new(layout.clone(), config.qemu_users, shared);
+        Ok(Self {
+            images: Arc::new(images),
+            volumes: LinuxVolumes::new(layout.clone(), None),
+            networks: LinuxNetworks::new(layout.clone()),
+            machines: LinuxMachines::open(layout.clone(), users)?,
+            host: LinuxInfo::new(config.address),
+            uplink: UplinkChoice { named: config.public_interface, address: config.address },
+            bases: RwLock::default(),
+            layout,
+        })
+    }
+
+    /// Replaces this machine's QEMU by another hypervisor.
+    pub fn with_hypervisor(mut self, hypervisor: Arc<dyn Hypervisor>) -> Self {
+        self.machines.set_hypervisor(hypervisor);
+        self
+    }
+
+    async fn on_volumes<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LinuxVolumes) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let volumes = self.volumes.clone();
+        blocking(move || work(&volumes)).await
+    }
+}
+
+/// QEMU's user opens files by their full paths, so it needs to traverse every parent directory. Checked here, where the
+/// error can contain advice, rather than by QEMU at the first start.
+fn check_passable(root: &Path, run_as: Option<&RunAs>) -> Result<()> {
+    let Some(user) = run_as.filter(|u| u.uid != 0) else {
+        return Ok(());
+    };
+    let root = std::path::absolute(root).map_err(files::failed("find", root))?;
+    // The state directory itself belongs to berth, but may have been created with a narrower mode.
+    let own = std::fs::metadata(&root).map_err(files::failed("look at", &root))?;
+    let mode = own.permissions().mode();
+    if mode & 0o001 == 0 {
+        let wider = std::fs::Permissions::from_mode((mode & 0o7777) | 0o011);
+        std::fs::set_permissions(&root, wider).map_err(files::failed("change the mode of", &root))?;
+    }
+    for folder in root.ancestors().skip(1) {
+        let metadata = std::fs::metadata(folder).map_err(files::failed("look at", folder))?;
+        let mode = metadata.permissions().mode();
+        let (owner, group) = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.uid() == user.uid && mode & 0o100 != 0, metadata.gid() == user.gid && mode & 0o010 != 0)
+        };
+        if mode & 0o001 == 0 && !owner && !group {
+            return Err(SystemError::Invalid {
+                what: "state directory",
+                value: folder.display().to_string(),
+                why: "the user QEMU runs as cannot pass through this folder (chmod o+x, or use another state directory)",
+            });
+        }
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Images for LinuxSystem {
+    async fn image(&self, source: &ImageSource) -> Result<Option<ImageFacts>> {
+        self.images.image(source).await
+    }
+
+    async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts> {
+        self.images.pull(source, progress).await
+    }
+
+    async fn checksum(&self, source: &ChecksumSource) -> Result<String> {
+        self.images.checksum(source).await
+    }
+
+    async fn images(&self) -> Result<Vec<ImageFacts>> {
+        self.images.images().await
+    }
+
+    async fn remove_image(&self, digest: &str) -> Result<()> {
+        let _nobody_makes_a_volume = self.bases.write().await;
+        let wanted = digest.to_owned();
+        let user = self.on_volumes(move |v| v.based_on(&wanted)).await?;
+        match user {
+            Some(volume) => Err(SystemError::ImageInUse { digest: digest.to_owned(), volume }),
+            None => self.images.remove(digest).await,
+        }
+    }
+
+    async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        self.images.forget_reader(digest, namespace).await
+    }
+
+    async fn forget_downloads(&self, but: &BTreeSet<ImageSource>) -> Result<()> {
+        self.images.forget_downloads(but).await
+    }
+
+    fn refuse_addresses(&self, ranges: BTreeSet<IpNet>) {
+        self.images.refuse_addresses(ranges);
+    }
+}
+
+#[async_trait]
+impl Volumes for LinuxSystem {
+    async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.volume(&pool, &id)).await
+    }
+
+    async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {
+        let _no_image_goes = self.bases.read().await;
+        let base = match &volume.base {
+            None => None,
+            Some(digest) => {
+                let missing = || SystemError::ImageNotCached { digest: digest.clone() };
+                Some(self.images.cached(digest).await?.ok_or_else(missing)?)
+            }
+        };
+        let new = volume.clone();
+        self.on_volumes(move |v| v.create(&new, base.as_ref())).await
+    }
+
+    async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.grow(&pool, &id, size)).await
+    }
+
+    async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.trash(&pool, &id)).await
+    }
+
+    async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts> {
+        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_volumes(move |v| v.restore(&pool, &id, &owner)).await
+    }
+
+    async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let (pool, id, owner) = (pool.to_owned(), id.to_owned(), owner.clone());
+        self.on_volumes(move |v| v.hand_over(&pool, &id, &owner)).await
+    }
+
+    async fn retain_volume(&self, pool: &str, id: &str) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.retain(&pool, &id)).await
+    }
+
+    async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>> {
+        let pool = pool.to_owned();
+        self.on_volumes(move |v| v.purge(&pool, older_than)).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeFacts>> {
+        self.on_volumes(LinuxVolumes::volumes).await
+    }
+
+    async fn trash(&self) -> Result<Vec<TrashedVolume>> {
+        self.on_volumes(LinuxVolumes::trashed).await
+    }
+}
+
+#[async_trait]
+impl Networks for LinuxSystem {
+    async fn ensure_network(&self, network: &NetworkConfig) -> Result<()> {
+        self.networks.ensure(network).await
+    }
+
+    async fn remove_network(&self, bridge: &str) -> Result<()> {
+        self.networks.remove(bridge).await
+    }
+
+    async fn networks(&self) -> Result<Vec<String>> {
+        self.networks.networks().await
+    }
+
+    async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
+        self.networks.ensure_tap(tap).await
+    }
+
+    async fn remove_tap(&self, name: &str) -> Result<()> {
+        self.networks.remove_tap(name).await
+    }
+
+    async fn taps(&self) -> Result<Vec<TapFacts>> {
+        self.networks.taps().await
+    }
+
+    async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
+        self.networks.apply_firewall(firewall).await
+    }
+
+    async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
+        self.networks.leases_taken(bridge).await
+    }
+
+    async fn uplink(&self) -> Result<Uplink> {
+        self.networks.uplink(&self.uplink).await
+    }
+
+    async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+        self.networks.occupant(interface, address).await
+    }
+
+    async fn forwarding(&self) -> Result<Forwarding> {
+        self.networks.forwarding().await
+    }
+}
+
+#[async_trait]
+impl Machines for LinuxSystem {
+    async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
+        let installation = self.host.installation().await?;
+        self.machines.launch(request, &installation).await
+    }
+
+    async fn mark_started(&self, instance: &str, just_now: bool) {
+        self.machines.mark_started(instance, just_now).await;
+    }
+
+    async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
+        self.machines.process(instance).await
+    }
+
+    async fn exited(&self, process: &ProcessIdentity) -> Result<()> {
+        self.machines.exited(process).await
+    }
+
+    async fn connect(&self, instance: &str) -> Result<(Qmp, Events)> {
+        self.machines.connect(instance).await
+    }
+
+    async fn guest_agent(&self, instance: &str) -> Result<GuestAgent> {
+        self.machines.guest_agent(instance).await
+    }
+
+    async fn kill(&self, instance: &str, grace: Duration) -> Result<()> {
+        self.machines.kill(instance, grace).await
+    }
+
+    async fn remove_instance(&self, instance: &str) -> Result<()> {
+        self.machines.remove(instance).await
+    }
+
+    async fn instances(&self) -> Result<Vec<InstanceFacts>> {
+        self.machines.instances().await
+    }
+
+    async fn read_journal(&self, instance: &str) -> Result<Option<Value>> {
+        self.machines.read_journal(instance).await
+    }
+
+    async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()> {
+        self.machines.write_journal(instance, journal).await
+    }
+
+    async fn stderr_tail(&self, instance: &str) -> Result<String> {
+        self.machines.stderr_tail(instance).await
+    }
+
+    async fn rotate_logs(&self) {
+        self.machines.rotate_logs().await;
+    }
+
+    async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
+        self.machines.grant(instance, disk).await
+    }
+
+    async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()> {
+        self.machines.revoke(instance, volume).await
+    }
+
+    fn instance_directory(&self, instance: &str) -> PathBuf {
+        self.layout.instance(instance)
+    }
+}
+
+#[async_trait]
+impl HostInfo for LinuxSystem {
+    async fn facts(&self) -> Result<HostFacts> {
+        let mut facts = self.host.facts(self.layout.root()).await?;
+        if let Some(address) = facts.address {
+            facts.mtu = self.networks.mtu_at(address).await?;
+        }
+        facts.ranges = self.networks.host_ranges().await?;
+        Ok(facts)
+    }
+
+    async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>> {
+        resident::above_guest_memory(process.pid, guest_memory).await
+    }
+
+    async fn foreign(&self) -> Result<Vec<ForeignObject>> {
+        let mut foreign = self.machines.foreign().await?;
+        foreign.extend(self.on_volumes(LinuxVolumes::foreign).await?);
+        foreign.sort();
+        Ok(foreign)
+    }
+
+    async fn read_site(&self) -> Result<Option<Value>> {
+        let root = self.layout.root().to_owned();
+        blocking(move || record::read(&root)).await
+    }
+
+    async fn write_site(&self, record: &Value) -> Result<()> {
+        let (root, record) = (self.layout.root().to_owned(), record.clone());
+        blocking(move || record::write(&root, &record)).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The image cache: files named by their digest, each verified before it gets its name.
+//!
+//! ```text
+//!  <digest>-<source>.partial ──bytes──▶ checksum ──▶ format, size, no second file ──▶ <digest>.json ──rename──▶ <digest>
+//! ```
+//!
+//! An image is in the cache iff both `<digest>` and `<digest>.json` exist; the rename comes last. All namespaces share
+//! the bytes; a namespace proves its access to them by a download of its own, recorded in `<digest>.json`.
+
+mod cache;
+mod checksums;
+mod download;
+mod file;
+mod http;
+mod partial;
+mod rules;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_qemu::process::RunAs;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use ipnet::IpNet;
+use tokio::sync::watch;
+
+use super::files::{self, blocking};
+use super::layout::{Layout, check_digest};
+use crate::{ChecksumSource, ImageFacts, ImageSource, Progress, SystemError};
+use cache::Cache;
+use partial::Place;
+pub use rules::ImageRules;
+use rules::Rules;
+
+type Result<T> = std::result::Result<T, SystemError>;
+/// Bytes so far, and the total if known.
+type Seen = (u64, Option<u64>);
+type Pulled = std::result::Result<ImageFacts, Arc<SystemError>>;
+
+#[derive(Debug)]
+pub(super) struct LinuxImages {
+    cache: Cache,
+    max_bytes: u64,
+    rules: Arc<Rules>,
+    http: http::Client,
+    running: Mutex<HashMap<ImageSource, Running>>,
+}
+
+/// A download in progress. Its callers poll it together; it stops when the last of them drops it.
+#[derive(Debug)]
+struct Running {
+    result: WeakShared<BoxFuture<'static, Pulled>>,
+    seen: watch::Receiver<Seen>,
+}
+
+impl LinuxImages {
+    pub(super) fn open(
+        layout: Layout,
+        reader: Option<RunAs>,
+        max_bytes: u64,
+        rules: ImageRules,
+    ) -> Result<Self> {
+        files::ensure_folder(&layout.images())?;
+        partial::forget_old(&layout.images())?;
+        let rules = Arc::new(Rules::new(rules));
+        let http = http::Client::new(Arc::clone(&rules));
+        Ok(Self { cache: Cache::new(layout, reader), max_bytes, rules, http, running: Mutex::default() })
+    }
+
+    /// Returns the image if the source's namespace has proved its access.
+    pub(super) async fn image(&self, source: &ImageSource) -> Result<Option<ImageFacts>> {
+        let facts = self.cached(&source.digest).await?;
+        Ok(facts.filter(|facts| facts.format == source.format && cache::may_read(facts, source)))
+    }
+
+    /// Returns the image without checking the namespace.
+    pub(super) async fn cached(&self, digest: &str) -> Result<Option<ImageFacts>> {
+        check_digest(digest)?;
+        let (cache, digest) = (self.cache.clone(), digest.to_owned());
+        blocking(move || cache.get(&digest)).await
+    }
+
+    pub(super) async fn images(&self) -> Result<Vec<ImageFacts>> {
+        let cache = self.cache.clone();
+        blocking(move || cache.all()).await
+    }
+
+    pub(super) async fn remove(&self, digest: &str) -> Result<()> {
+        check_digest(digest)?;
+        let (cache, digest) = (self.cache.clone(), digest.to_owned());
+        blocking(move || cache.remove(&digest)).await
+    }
+
+    pub(super) async fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        check_digest(digest)?;
+        let (cache, digest, namespace) = (self.cache.clone(), digest.to_owned(), namespace.to_owned());
+        blocking(move || cache.forget_reader(&digest, &namespace)).await
+    }
+
+    pub(super) async fn forget_downloads(&self, but: &BTreeSet<ImageSource>) -> Result<()> {
+        let folder = self.cache.folder();
+        let kept: BTreeSet<String> = but.iter().map(partial::name).collect();
+        blocking(move || partial::forget(&folder, |name, _| !kept.contains(name))).await
+    }
+
+    pub(super) fn refuse_addresses(&self, ranges: BTreeSet<IpNet>) {
+        self.rules.refuse(ranges);
+    }
+
+    pub(super) async fn checksum(&self, source: &ChecksumSource) -> Result<String> {
+        checksums::find(&self.http, source).await
+    }
+
+    pub(super) async fn pull(
+        self: &Arc<Self>,
+        source: &ImageSource,
+        progress: Progress<'_>,
+    ) -> Result<ImageFacts> {
+        check_digest(&source.digest)?;
+        if let Some(facts) = self.image(source).await? {
+            return Ok(facts);
+        }
+        let (result, seen) = self.join(source);
+        follow(result, seen, progress).await.map_err(unshare)
+    }
+
+    /// Joins the running download of this source, or starts a new one.
+    fn join(
+        self: &Arc<Self>,
+        source: &ImageSource,
+    ) -> (Shared<BoxFuture<'static, Pulled>>, watch::Receiver<Seen>) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // A finished download is not joined, even if some of its callers have not taken the result yet.
+        let under_way = |r: &Running| r.result.upgrade().filter(|result| result.peek().is_none());
+        running.retain(|_, r| under_way(r).is_some());
+        if let Some(found) = running.get(source)
+            && let Some(result) = under_way(found)
+        {
+            return (result, found.seen.clone());
+        }
+        let (report, seen) = watch::channel((0, None));
+        let (images, wanted) = (Arc::clone(self), source.clone());
+        let work = async move { images.fetch(&wanted, &report).await.map_err(Arc::new) };
+        let result = work.boxed().shared();
+        let weak = result.downgrade().expect("it has not been polled yet");
+        running.insert(source.clone(), Running { result: weak, seen: seen.clone() });
+        (result, seen)
+    }
+
+    async fn fetch(&self, source: &ImageSource, report: &watch::Sender<Seen>) -> Result<ImageFacts> {
+        let place = Place::of(&self.cache.folder(), source);
+        // If the image is already cached, the download only proves that this namespace may read it; the bytes are not
+        // stored again.
+        let stored = self.cached(&source.digest).await?.is_none();
+        let job = download::Job {
+            source,
+            place: &place,
+            stored,
+            max_bytes: self.max_bytes,
+            rules: &self.rules,
+            report,
+        };
+        let verified = job.run(&self.http).await?;
+        let (cache, source) = (self.cache.clone(), source.clone());
+        let facts = blocking(move || cache.admit(&source, verified)).await?;
+        tracing::info!(digest = facts.digest, bytes = facts.bytes, stored, "image verified");
+        Ok(facts)
+    }
+}
+
+async fn follow(
+    mut result: Shared<BoxFuture<'static, Pulled>>,
+    mut seen: watch::Receiver<Seen>,
+    progress: Progress<'_>,
+) -> Pulled {
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut result => return outcome,
+            changed = seen.changed() => {
+                if changed.is_err() {
+                    return result.await;
+                }
+                let (bytes, of) = *seen.borrow_and_update();
+                progress(bytes, of);
+            }
+        }
+    }
+}
+
+/// Callers that share a download share its error; usually there is one caller, which gets the original.
+fn unshare(error: Arc<SystemError>) -> SystemError {
+    Arc::try_unwrap(error).unwrap_or_else(|shared| match &*shared {
+        SystemError::ImageNotFound { url, detail } => {
+            SystemError::ImageNotFound { url: url.clone(), detail: detail.clone() }
+        }
+        SystemError::ChecksumMismatch { url, declared } => {
+            SystemError::ChecksumMismatch { url: url.clone(), declared: declared.clone() }
+        }
+        SystemError::ImageNotAllowed { url, why } => SystemError::ImageNotAllowed { url: url.clone(), why },
+        SystemError::ImageRefused { url, detail } => {
+            SystemError::ImageRefused { url: url.clone(), detail: detail.clone() }
+        }
+        SystemError::ImageTooLarge { url, detail } => {
+            SystemError::ImageTooLarge { url: url.clone(), detail: detail.clone() }
+        }
+        SystemError::NoSpace { what, needed, free } => {
+            SystemError::NoSpace { what: what.clone(), needed: *needed, free: *free }
+        }
+        SystemError::Download { url, detail } => {
+            SystemError::Download { url: url.clone(), detail: detail.clone() }
+        }
+        other => SystemError::Download { url: "the image".to_owned(), detail: other.chain() },
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The contents of the cache, and the namespaces that may read them. Blocking.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_qemu::machine::Format;
+use berth_qemu::process::RunAs;
+use berth_qemu::qcow2::{self, InspectError};
+use serde::{Deserialize, Serialize};
+
+use super::super::files::{self, failed};
+use super::super::layout::{Layout, is_digest};
+use super::Result;
+use super::partial::Partial;
+use crate::{ImageFacts, ImageSource, SystemError};
+
+/// The metadata stored beside an image.
+#[derive(Debug, Serialize, Deserialize)]
+struct Sidecar {
+    format: Format,
+    virtual_size: u64,
+    bytes: u64,
+    /// The namespaces that have downloaded it themselves. Images of older builds have none, so namespaces download them
+    /// again.
+    #[serde(default)]
+    readers: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    layout: Layout,
+    /// The user that may read the files.
+    user: Option<RunAs>,
+    /// Locked while a sidecar is changed.
+    changing: Arc<Mutex<()>>,
+}
+
+/// Whether the source's namespace may read an image.
+pub(super) fn may_read(facts: &ImageFacts, source: &ImageSource) -> bool {
+    source.shared || facts.readers.contains(&source.namespace)
+}
+
+impl Cache {
+    pub(super) fn new(layout: Layout, user: Option<RunAs>) -> Self {
+        Self { layout, user, changing: Arc::default() }
+    }
+
+    pub(super) fn folder(&self) -> PathBuf {
+        self.layout.images()
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, digest: &str) -> Result<Option<ImageFacts>> {
+        let image = self.layout.image(digest);
+        let Ok(metadata) = fs::metadata(&image) else {
+            return Ok(None);
+        };
+        match files::read_json::<Sidecar>(&sidecar(&image))? {
+            Some(Ok(sidecar)) if sidecar.bytes == metadata.len() => Ok(Some(facts(digest, &image, sidecar))),
+            // Damaged from outside, so no longer an image; a pull replaces it.
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn all(&self) -> Result<Vec<ImageFacts>> {
+        let names = files::names(&self.folder())?;
+        let mut images = Vec::new();
+        for name in names.iter().filter(|n| is_digest(n)) {
+            images.extend(self.get(name)?);
+        }
+        Ok(images)
+    }
+
+    pub(super) fn remove(&self, digest: &str) -> Result<()> {
+        let _changing = self.change();
+        let image = self.layout.image(digest);
+        // The image first: the leftover of a crash is then not an image.
+        for path in [image.clone(), sidecar(&image)] {
+            files::remove_if_there(&path).map_err(failed("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_reader(&self, digest: &str, namespace: &str) -> Result<()> {
+        let _changing = self.change();
+        self.change_readers(digest, |readers| readers.remove(namespace)).map(drop)
+    }
+
+    /// Admits a download with the right checksum: renames it to its digest if it was stored, or else records that its
+    /// namespace may read the existing image. Holds the download's lock until then.
+    pub(super) fn admit(&self, source: &ImageSource, verified: Partial) -> Result<ImageFacts> {
+        let _changing = self.change();
+        let here = self.change_readers(&source.digest, |readers| readers.insert(source.namespace.clone()))?;
+        let facts = match (here, verified.is_stored()) {
+            (Some(facts), is_stored) => {
+                if is_stored {
+                    verified.discard()?;
+                }
+                facts
+            }
+            (None, true) => self.name(source, verified)?,
+            (None, false) => {
+                let detail = "it went from the cache meanwhile".to_owned();
+                return Err(SystemError::Download { url: source.shown.clone(), detail });
+            }
+        };
+        as_declared(facts, source)
+    }
+
+    /// Returns the entry after changing its readers.
+    fn change_readers(
+        &self,
+        digest: &str,
+        change: impl FnOnce(&mut BTreeSet<String>) -> bool,
+    ) -> Result<Option<ImageFacts>> {
+        let Some(mut facts) = self.get(digest)? else { return Ok(None) };
+        if change(&mut facts.readers) {
+            let changed = Sidecar {
+                format: facts.format,
+                virtual_size: facts.virtual_size,
+                bytes: facts.bytes,
+                readers: facts.readers.clone(),
+            };
+            files::write_json(&sidecar(&facts.path), &changed, 0o600)?;
+        }
+        Ok(Some(facts))
+    }
+
+    fn name(&self, source: &ImageSource, verified: Partial) -> Result<ImageFacts> {
+        let image = self.layout.image(&source.digest);
+        let path = verified.path().to_owned();
+        let mut file = File::open(&path).map_err(failed("read", &path))?;
+        let info = match qcow2::inspect(&mut file, source.format) {
+            Ok(info) => info,
+            Err(InspectError::Read(error)) => return Err(failed("read", &path)(error)),
+            Err(error) => {
+                // These bytes can never become an image, so they are not kept.
+                verified.discard()?;
+                return Err(refused(source, &error));
+            }
+        };
+        let beside = Sidecar {
+            format: info.format,
+            virtual_size: info.virtual_size,
+            bytes: info.file_size,
+            readers: BTreeSet::from([source.namespace.clone()]),
+        };
+        files::write_json(&sidecar(&image), &beside, 0o600)?;
+        files::grant(&path, self.user.as_ref())?;
+        file.sync_all().map_err(failed("write", &path))?;
+        verified.name(&image)?;
+        files::sync_parent(&image).map_err(failed("write", &image))?;
+        Ok(facts(&source.digest, &image, beside))
+    }
+}
+
+fn refused(source: &ImageSource, error: &InspectError) -> SystemError {
+    let (url, detail) = (source.shown.clone(), error.to_string());
+    match error {
+        InspectError::TooLarge { .. } => SystemError::ImageTooLarge { url, detail },
+        _ => SystemError::ImageRefused { url, detail },
+    }
+}
+
+fn as_declared(facts: ImageFacts, source: &ImageSource) -> Result<ImageFacts> {
+    if facts.format == source.format {
+        return Ok(facts);
+    }
+    let (declared, found) = (source.format.driver(), facts.format.driver());
+    let detail = format!("the image is declared as {declared} and is {found}");
+    Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
+}
+
+fn facts(digest: &str, image: &Path, sidecar: Sidecar) -> ImageFacts {
+    ImageFacts {
+        digest: digest.to_owned(),
+        format: sidecar.format,
+        virtual_size: sidecar.virtual_size,
+        bytes: sidecar.bytes,
+        path: image.to_owned(),
+        readers: sidecar.readers,
+    }
+}
+
+fn sidecar(image: &Path) -> PathBuf {
+    image.with_extension("json")
+}

@@ -1,0 +1,393 @@
+//! Images from HTTP: interrupted downloads are resumed; stalled and too slow ones fail.
+
+use std::error::Error as _;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, IF_RANGE, LAST_MODIFIED, RANGE};
+use reqwest::redirect::{Attempt as Redirect, Policy};
+use reqwest::{Response, StatusCode, Url};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::super::files::blocking;
+use super::Result;
+use super::download::Job;
+use super::partial::{Origin, Partial};
+use super::rules::{Guard, NotAllowed, Rules};
+use crate::SystemError;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// The timeout for a source that sends nothing.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_REDIRECTS: usize = 5;
+/// The maximum number of consecutive attempts without progress.
+const MAX_FRUITLESS: u32 = 4;
+/// The maximum number of attempts: a source that disconnects every few bytes is left to the caller's back-off.
+const MAX_ATTEMPTS: u32 = 64;
+/// The capacity of the queue between the network and the disk, in blocks.
+const QUEUE: usize = 16;
+
+/// The same message for every refused address, whether or not a server answers there.
+pub(super) const NOT_ALLOWED: &str = "images may not come from its address, unless the host's administrator allows the range with --image-allow";
+
+/// The HTTP clients, created at the first download: hosts that only use local files need no root certificates.
+#[derive(Debug)]
+pub(super) struct Client {
+    rules: Arc<Rules>,
+    plain: OnceLock<reqwest::Client>,
+    secure: OnceLock<reqwest::Client>,
+}
+
+/// Why there is no response.
+pub(super) enum NoAnswer {
+    NotAllowed,
+    /// A redirect that cannot be followed, or no HTTP client.
+    Never(String),
+    Failed(String),
+}
+
+impl Client {
+    pub(super) fn new(rules: Arc<Rules>) -> Self {
+        Self { rules, plain: OnceLock::new(), secure: OnceLock::new() }
+    }
+
+    /// Sends a GET request. Connects only to allowed addresses, also after redirects.
+    pub(super) async fn get(&self, url: &Url, headers: HeaderMap) -> std::result::Result<Response, NoAnswer> {
+        if !self.rules.allows_url(url) {
+            return Err(NoAnswer::NotAllowed);
+        }
+        let client = self.of(url).map_err(|e| {
+            NoAnswer::Never(format!("{}: are root certificates installed (ca-certificates)?", chain(&e)))
+        })?;
+        let response = client.get(url.clone()).headers(headers).send().await.map_err(no_answer)?;
+        match response.remote_addr() {
+            Some(address) if !self.rules.allows(address.ip()) => Err(NoAnswer::NotAllowed),
+            _ => Ok(response),
+        }
+    }
+
+    fn of(&self, url: &Url) -> std::result::Result<&reqwest::Client, reqwest::Error> {
+        if url.scheme() == "https" {
+            return made(&self.secure, self.builder().build());
+        }
+        // http:// has to work on hosts without root certificates.
+        made(&self.plain, self.builder().build().or_else(|_| self.builder().tls_certs_only([]).build()))
+    }
+
+    fn builder(&self) -> reqwest::ClientBuilder {
+        let rules = Arc::clone(&self.rules);
+        reqwest::Client::builder()
+            .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
+            // A proxy would connect to addresses that are not checked here.
+            .no_proxy()
+            .dns_resolver(Arc::new(Guard(Arc::clone(&rules))))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(STALL_TIMEOUT)
+            .pool_idle_timeout(Duration::from_secs(5))
+            .referer(false)
+            .redirect(Policy::custom(move |redirect: Redirect<'_>| {
+                if redirect.previous().len() > MAX_REDIRECTS {
+                    return redirect.error("too many redirects");
+                }
+                match rules.allows_url(redirect.url()) {
+                    true => redirect.follow(),
+                    false => redirect.error(NotAllowed),
+                }
+            }))
+    }
+}
+
+fn no_answer(error: reqwest::Error) -> NoAnswer {
+    let mut next = error.source();
+    while let Some(cause) = next {
+        if cause.is::<NotAllowed>() {
+            return NoAnswer::NotAllowed;
+        }
+        next = cause.source();
+    }
+    match error.is_redirect() || error.is_builder() {
+        true => NoAnswer::Never(chain(&error)),
+        false => NoAnswer::Failed(chain(&error)),
+    }
+}
+
+fn made(
+    slot: &OnceLock<reqwest::Client>,
+    built: std::result::Result<reqwest::Client, reqwest::Error>,
+) -> std::result::Result<&reqwest::Client, reqwest::Error> {
+    match slot.get() {
+        Some(client) => Ok(client),
+        None => built.map(|client| slot.get_or_init(|| client)),
+    }
+}
+
+/// The rate of a download.
+#[derive(Debug)]
+struct Pace {
+    least: u64,
+    window: Duration,
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(rules: &Rules) -> Self {
+        let (least, window) = (rules.given.least_rate, rules.given.rate_window);
+        Self { least, window, since: Instant::now(), bytes: 0 }
+    }
+
+    /// Counts bytes; returns false after a whole window below the minimum rate.
+    fn keeps_up(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        if self.since.elapsed() < self.window {
+            return true;
+        }
+        let needed = self.least as f64 * self.since.elapsed().as_secs_f64();
+        let enough = self.bytes as f64 >= needed;
+        (self.since, self.bytes) = (Instant::now(), 0);
+        enough
+    }
+
+    fn too_slow(&self, job: &Job<'_>) -> SystemError {
+        job.failed(format!(
+            "the source is too slow: fewer than {} KiB a second over {} seconds",
+            self.least >> 10,
+            self.window.as_secs()
+        ))
+    }
+}
+
+/// Why an attempt ended early.
+enum Stop {
+    /// Retry at once.
+    Cut(String),
+    Final(SystemError),
+}
+
+impl From<SystemError> for Stop {
+    fn from(error: SystemError) -> Self {
+        Self::Final(error)
+    }
+}
+
+/// Downloads the missing part of the file.
+pub(super) async fn download(
+    job: &Job<'_>,
+    client: &Client,
+    url: &Url,
+    mut partial: Partial,
+) -> Result<Partial> {
+    let mut pace = Pace::new(job.rules);
+    let (mut fruitless, mut attempts) = (0, 0);
+    loop {
+        let before = partial.len();
+        let (kept, outcome) = attempt(job, client, url, partial, &mut pace).await;
+        let stopped = match (kept, outcome) {
+            (Some(complete), Ok(())) => return Ok(complete),
+            (_, Err(Stop::Final(error))) => return Err(error),
+            (Some(rest), Err(Stop::Cut(detail))) => {
+                partial = rest;
+                detail
+            }
+            (None, _) => unreachable!("only a failed write keeps nothing, and that is final"),
+        };
+        fruitless = if partial.len() > before { 0 } else { fruitless + 1 };
+        attempts += 1;
+        if !pace.keeps_up(0) {
+            return Err(pace.too_slow(job));
+        }
+        if fruitless >= MAX_FRUITLESS || attempts >= MAX_ATTEMPTS {
+            return Err(job.failed(stopped));
+        }
+        tracing::debug!(bytes = partial.len(), stopped, "download cut off; resuming");
+        tokio::time::sleep(Duration::from_millis(200) * (1 << fruitless)).await;
+    }
+}
+
+type Attempt = (Option<Partial>, std::result::Result<(), Stop>);
+
+async fn attempt(
+    job: &Job<'_>,
+    client: &Client,
+    url: &Url,
+    mut partial: Partial,
+    pace: &mut Pace,
+) -> Attempt {
+    let response = match request(job, client, url, &partial).await {
+        Ok(response) => response,
+        Err(stop) => return (Some(partial), Err(stop)),
+    };
+    let total = match begin(job, &response, &mut partial) {
+        Ok(Begun::Stream { total }) => total,
+        Ok(Begun::Complete) => return (Some(partial), Ok(())),
+        Err(stop) => return (Some(partial), Err(stop)),
+    };
+    if response.status() == StatusCode::OK
+        && let Err(error) = note(job, response.headers()).await
+    {
+        return (Some(partial), Err(Stop::Final(error)));
+    }
+    receive(job, response, partial, total, pace).await
+}
+
+async fn request(
+    job: &Job<'_>,
+    client: &Client,
+    url: &Url,
+    partial: &Partial,
+) -> std::result::Result<Response, Stop> {
+    let mut headers = HeaderMap::new();
+    if partial.len() > 0 {
+        headers.insert(RANGE, value(&format!("bytes={}-", partial.len()))?);
+        let origin = Origin::read(job.place).filter(|_| job.stored);
+        if let Some(validator) = origin.and_then(|o| o.validator) {
+            headers.insert(IF_RANGE, value(&validator)?);
+        }
+    }
+    client.get(url, headers).await.map_err(|why| match why {
+        NoAnswer::NotAllowed => Stop::Final(job.not_allowed(NOT_ALLOWED)),
+        NoAnswer::Never(detail) => Stop::Final(job.failed(detail)),
+        NoAnswer::Failed(detail) => Stop::Cut(detail),
+    })
+}
+
+fn value(text: &str) -> std::result::Result<HeaderValue, Stop> {
+    HeaderValue::from_str(text)
+        .map_err(|_| Stop::Cut("the server's name for this version is not usable".to_owned()))
+}
+
+enum Begun {
+    Stream { total: Option<u64> },
+    Complete,
+}
+
+fn begin(job: &Job<'_>, response: &Response, partial: &mut Partial) -> std::result::Result<Begun, Stop> {
+    let status = response.status();
+    let range = content_range(response.headers());
+    let total = match status {
+        StatusCode::OK => {
+            partial.restart()?;
+            response.content_length()
+        }
+        StatusCode::PARTIAL_CONTENT => match range {
+            Some((Some(from), total)) if from == partial.len() => total,
+            _ => {
+                partial.restart()?;
+                return Err(Stop::Cut("the server sent another part than asked for".to_owned()));
+            }
+        },
+        StatusCode::RANGE_NOT_SATISFIABLE => {
+            if matches!(range, Some((_, Some(total))) if total == partial.len()) {
+                return Ok(Begun::Complete);
+            }
+            partial.restart()?;
+            return Err(Stop::Cut("the server has fewer bytes than were downloaded before".to_owned()));
+        }
+        StatusCode::NOT_FOUND | StatusCode::GONE => {
+            return Err(Stop::Final(job.not_found(format!("HTTP {status}"))));
+        }
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
+            return Err(Stop::Cut(format!("HTTP {status}")));
+        }
+        _ if status.is_server_error() => return Err(Stop::Cut(format!("HTTP {status}"))),
+        _ => return Err(Stop::Final(job.failed(format!("HTTP {status}")))),
+    };
+    if let Some(total) = total {
+        job.check_size(total, partial.len())?;
+    }
+    Ok(Begun::Stream { total })
+}
+
+/// Moves the body to the file. A separate thread writes and hashes, behind a short queue.
+async fn receive(
+    job: &Job<'_>,
+    response: Response,
+    mut partial: Partial,
+    total: Option<u64>,
+    pace: &mut Pace,
+) -> Attempt {
+    let mut len = partial.len();
+    let (blocks, mut queue) = mpsc::channel::<Bytes>(QUEUE);
+    let writer = tokio::spawn(blocking(move || {
+        while let Some(block) = queue.blocking_recv() {
+            if let Err(error) = partial.append(&block) {
+                return (None, Err(error));
+            }
+        }
+        (Some(partial), Ok(()))
+    }));
+    let mut body = response.bytes_stream();
+    let outcome = loop {
+        match body.next().await {
+            None => break Ok(()),
+            Some(Err(error)) => break Err(Stop::Cut(chain(&error))),
+            Some(Ok(block)) => {
+                len += block.len() as u64;
+                if !pace.keeps_up(block.len() as u64) {
+                    break Err(Stop::Final(pace.too_slow(job)));
+                }
+                if let Err(error) = job.check_limit(len) {
+                    break Err(Stop::Final(error));
+                }
+                if blocks.send(block).await.is_err() {
+                    break Ok(()); // The writer has failed and returns its error below.
+                }
+                job.report.send_replace((len, total));
+            }
+        }
+    };
+    drop(blocks);
+    let (partial, written) = writer.await.expect("the writer neither panics nor is cancelled");
+    if let Err(error) = written {
+        return (None, Err(Stop::Final(error)));
+    }
+    let short = total.is_some_and(|t| len < t);
+    let outcome = match outcome {
+        Ok(()) if short => Err(Stop::Cut("the connection was closed in the middle".to_owned())),
+        other => other,
+    };
+    (partial, outcome)
+}
+
+/// Records the server's validator of this version, so that the download can be resumed.
+async fn note(job: &Job<'_>, headers: &HeaderMap) -> Result<()> {
+    if !job.stored {
+        return Ok(());
+    }
+    let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
+    let validator = text(ETAG).filter(|tag| tag.starts_with('"')).or_else(|| text(LAST_MODIFIED));
+    let origin = Origin { validator: validator.map(str::to_owned) };
+    let place = job.place.clone();
+    blocking(move || origin.write(&place)).await
+}
+
+/// `bytes 5-9/10` → (5, 10); `bytes */10` → (none, 10).
+fn content_range(headers: &HeaderMap) -> Option<(Option<u64>, Option<u64>)> {
+    let text = headers.get(CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes ")?;
+    let (range, total) = text.split_once('/')?;
+    let from = range.split_once('-').and_then(|(from, _)| from.parse().ok());
+    Some((from, total.parse().ok()))
+}
+
+/// Formats reqwest's errors with their causes but without the URL, which may contain secrets.
+fn chain(error: &reqwest::Error) -> String {
+    let mut text = if error.is_timeout() {
+        "nothing came in time".to_owned()
+    } else if error.is_connect() {
+        "cannot connect".to_owned()
+    } else if error.is_redirect() {
+        "a redirect is not followed".to_owned()
+    } else {
+        "the transfer failed".to_owned()
+    };
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

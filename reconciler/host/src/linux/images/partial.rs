@@ -1,0 +1,288 @@
+//! An incomplete download, and the version that its bytes belong to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256, Sha512};
+
+use super::super::files::{self, failed};
+use super::super::layout::is_digest;
+use crate::{ImageSource, SystemError};
+
+/// The age at which abandoned partial downloads are removed.
+const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
+const SUFFIX: &str = ".partial";
+
+/// The path of a download's bytes until they are verified. Each source has its own.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) file: PathBuf,
+    origin: PathBuf,
+}
+
+/// `<digest>-<source>`, with a hash of the source: the URL itself may contain secrets.
+pub(super) fn name(source: &ImageSource) -> String {
+    let mut hasher = Sha256::new();
+    for part in [&source.namespace, &source.url] {
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part);
+    }
+    format!("{}-{}", source.digest, &hex(&hasher.finalize())[..16])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Place {
+    pub(super) fn of(folder: &Path, source: &ImageSource) -> Self {
+        Self::named(folder, &name(source))
+    }
+
+    fn named(folder: &Path, name: &str) -> Self {
+        let file = folder.join(format!("{name}{SUFFIX}"));
+        Self { origin: file.with_added_extension("json"), file }
+    }
+
+    /// The caller holds the file's lock.
+    fn discard(&self) -> Result<(), SystemError> {
+        for path in [&self.file, &self.origin] {
+            files::remove_if_there(path).map_err(failed("remove", path))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files, unless the download is in progress.
+    pub(super) fn discard_unused(&self) -> Result<(), SystemError> {
+        let Ok(file) = File::open(&self.file) else { return Ok(()) };
+        // A running download holds its lock. This lock is held until the file is removed.
+        match file.try_lock().is_ok() && is_named(&file, &self.file) {
+            true => self.discard(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether the path still refers to this open file.
+fn is_named(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let named = fs::symlink_metadata(path).map(identity);
+    named.is_ok_and(|named| file.metadata().map(identity).is_ok_and(|own| own == named))
+}
+
+/// Removes the partial downloads with matching names, except those in progress. Blocking.
+pub(super) fn forget(folder: &Path, is_forgotten: impl Fn(&str, &Path) -> bool) -> Result<(), SystemError> {
+    for file in files::names(folder)? {
+        let Some(name) = file.strip_suffix(SUFFIX) else { continue };
+        // Older builds had no source in the name.
+        let ours = is_digest(name.split_once('-').map_or(name, |(digest, _)| digest));
+        let place = Place::named(folder, name);
+        if ours && is_forgotten(name, &place.file) {
+            place.discard_unused()?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes partial downloads that have not been modified for `FORGOTTEN`. Blocking.
+pub(super) fn forget_old(folder: &Path) -> Result<(), SystemError> {
+    forget(folder, |_, file| {
+        let modified = fs::metadata(file).and_then(|m| m.modified());
+        let age = modified.ok().and_then(|m| SystemTime::now().duration_since(m).ok());
+        age.is_some_and(|a| a > FORGOTTEN)
+    })
+}
+
+/// The server's identification of the version that the downloaded bytes belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Origin {
+    /// A strong ETag or a modification date, for `If-Range`.
+    pub(super) validator: Option<String>,
+}
+
+impl Origin {
+    pub(super) fn read(place: &Place) -> Option<Self> {
+        // A damaged note only costs a download from the start.
+        files::read_json(&place.origin).ok().flatten()?.ok()
+    }
+
+    pub(super) fn write(&self, place: &Place) -> Result<(), SystemError> {
+        files::write_json(&place.origin, self, 0o600)
+    }
+}
+
+/// The checksum so far.
+#[derive(Clone, Debug)]
+enum Hasher {
+    Sha256(Sha256),
+    Sha512(Sha512),
+}
+
+impl Hasher {
+    /// Selects the algorithm by the number of digits of its digests.
+    fn like(digest: &str) -> Self {
+        if digest.len() == 128 { Self::Sha512(Sha512::new()) } else { Self::Sha256(Sha256::new()) }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hasher) => hasher.update(bytes),
+            Self::Sha512(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn digest(&self) -> String {
+        match self.clone() {
+            Self::Sha256(hasher) => hex(&hasher.finalize()),
+            Self::Sha512(hasher) => hex(&hasher.finalize()),
+        }
+    }
+}
+
+/// Opens or creates the file at this path, and waits for its lock.
+fn locked(path: &Path) -> io::Result<File> {
+    loop {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        file.lock()?;
+        // The previous holder of the lock may have removed the file or renamed it to an image.
+        if is_named(&file, path) {
+            return Ok(file);
+        }
+    }
+}
+
+/// The bytes so far, with their checksum.
+///
+/// Holds the file's lock from before the first byte is read until the file is dropped or renamed into the cache. So
+/// neither a cancelled writer that still finishes its last block nor another process ever writes to the same file, and
+/// the file that gets the name is the one that was verified.
+#[derive(Debug)]
+pub(super) struct Partial {
+    place: Place,
+    /// None: the bytes are only counted and hashed.
+    file: Option<File>,
+    declared: String,
+    hasher: Hasher,
+    len: u64,
+}
+
+impl Partial {
+    /// Opens the existing file and computes its checksum. Blocking.
+    pub(super) fn open(place: &Place, digest: &str) -> Result<Self, SystemError> {
+        let open = || -> io::Result<Self> {
+            let mut partial = Self { file: Some(locked(&place.file)?), ..Self::unstored(place, digest) };
+            partial.take_up()?;
+            Ok(partial)
+        };
+        open().map_err(failed("open", &place.file))
+    }
+
+    /// Creates a download that does not keep its bytes.
+    pub(super) fn unstored(place: &Place, digest: &str) -> Self {
+        let (place, hasher) = (place.clone(), Hasher::like(digest));
+        Self { place, file: None, declared: digest.to_owned(), hasher, len: 0 }
+    }
+
+    /// Whether the bytes are kept, and not only counted and hashed.
+    pub(super) fn is_stored(&self) -> bool {
+        self.file.is_some()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.place.file
+    }
+
+    /// Discards the bytes.
+    pub(super) fn discard(self) -> Result<(), SystemError> {
+        match &self.file {
+            Some(_) => self.place.discard(),
+            None => self.place.discard_unused(),
+        }
+    }
+
+    /// Renames the file to an image. No other file of the download remains.
+    pub(super) fn name(self, image: &Path) -> Result<(), SystemError> {
+        // The note first: once the file is renamed, the next download of the same source may write its own note.
+        let origin = &self.place.origin;
+        files::remove_if_there(origin).map_err(failed("remove", origin))?;
+        fs::rename(&self.place.file, image).map_err(failed("name", image))
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut block = vec![0; 1 << 20];
+        loop {
+            let n = file.read(&mut block)?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.hasher.update(&block[..n]);
+            self.len += n as u64;
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn restart(&mut self) -> Result<(), SystemError> {
+        if let Some(file) = &mut self.file {
+            let emptied = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
+            emptied.map_err(failed("empty", &self.place.file))?;
+        }
+        self.hasher = Hasher::like(&self.declared);
+        self.len = 0;
+        Ok(())
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), SystemError> {
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes).map_err(failed("write", &self.place.file))?;
+        }
+        self.hasher.update(bytes);
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Whether the bytes match the declared digest.
+    pub(super) fn is_right(&self) -> bool {
+        self.hasher.digest() == self.declared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts this process's open descriptors of a file.
+    fn opened(path: &Path) -> usize {
+        let descriptors = fs::read_dir("/proc/self/fd").expect("own descriptors").flatten();
+        descriptors.filter(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path)).count()
+    }
+
+    #[test]
+    fn who_waited_for_a_download_never_writes_into_what_it_became() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let place = Place::named(folder.path(), "download");
+        let image = folder.path().join("image");
+        let mut first = Partial::open(&place, "ab").expect("opened");
+        first.append(b"image").expect("written");
+        let waiting = place.clone();
+        let second = std::thread::spawn(move || Partial::open(&waiting, "ab"));
+        while opened(&place.file) < 2 {
+            std::thread::yield_now();
+        }
+        fs::rename(&place.file, &image).expect("named");
+        drop(first);
+        let mut second = second.join().expect("no panic").expect("opened");
+        assert_eq!(second.len(), 0, "a file of its own");
+        second.append(b"other").expect("written");
+        assert_eq!(fs::read(&image).expect("there"), b"image");
+        assert_eq!(fs::read(&place.file).expect("there"), b"other");
+    }
+}

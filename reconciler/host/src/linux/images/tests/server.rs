@@ -1,0 +1,166 @@
+//! An HTTP server with one thread per connection. The test creates its replies.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    /// Starts at 1.
+    pub(super) number: usize,
+    pub(super) path: String,
+    pub(super) range: Option<u64>,
+    pub(super) if_range: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Reply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    cut_after: Option<usize>,
+    pause: Duration,
+    delay: Duration,
+    length_told: bool,
+}
+
+impl Reply {
+    pub(super) fn status(status: u16) -> Self {
+        Self {
+            status,
+            headers: Vec::new(),
+            body: Vec::new(),
+            cut_after: None,
+            pause: Duration::ZERO,
+            delay: Duration::ZERO,
+            length_told: true,
+        }
+    }
+
+    pub(super) fn file(body: &[u8]) -> Self {
+        Self { body: body.to_vec(), ..Self::status(200) }.header("ETag", "\"v1\"")
+    }
+
+    /// The requested range, or a 416 response.
+    pub(super) fn range(body: &[u8], request: &Request) -> Self {
+        let Some(from) = request.range else { return Self::file(body) };
+        let start = usize::try_from(from).expect("small");
+        if start >= body.len() {
+            return Self::status(416).header("Content-Range", format!("bytes */{}", body.len()));
+        }
+        let range = format!("bytes {start}-{}/{}", body.len() - 1, body.len());
+        Self { body: body[start..].to_vec(), ..Self::status(206) }.header("Content-Range", range)
+    }
+
+    pub(super) fn header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Closes the connection after this many bytes of the body.
+    pub(super) fn cut_after(mut self, bytes: usize) -> Self {
+        self.cut_after = Some(bytes);
+        self
+    }
+
+    /// Takes a tenth of a second or more for the body.
+    pub(super) fn slowly(self) -> Self {
+        self.pausing(Duration::from_millis(10))
+    }
+
+    /// Pauses after each 256 KiB of the body.
+    pub(super) fn pausing(mut self, pause: Duration) -> Self {
+        self.pause = pause;
+        self
+    }
+
+    /// Delays the response.
+    pub(super) fn late_by(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Sets whether the response has a Content-Length.
+    pub(super) fn length_told(mut self, reported: bool) -> Self {
+        self.length_told = reported;
+        self
+    }
+
+    fn send(self, stream: &mut TcpStream) -> std::io::Result<()> {
+        std::thread::sleep(self.delay);
+        write!(stream, "HTTP/1.1 {} X\r\n", self.status)?;
+        if self.length_told {
+            write!(stream, "Content-Length: {}\r\n", self.body.len())?;
+        }
+        for (name, value) in &self.headers {
+            write!(stream, "{name}: {value}\r\n")?;
+        }
+        stream.write_all(b"Connection: close\r\n\r\n")?;
+        let end = self.cut_after.unwrap_or(self.body.len()).min(self.body.len());
+        for block in self.body[..end].chunks(256 << 10) {
+            stream.write_all(block)?;
+            std::thread::sleep(self.pause);
+        }
+        stream.flush()
+    }
+}
+
+/// Ends with the test process; its threads wait for nothing that outlives it.
+#[derive(Debug)]
+pub(super) struct Server {
+    address: std::net::SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    pub(super) fn start(reply: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::at("127.0.0.1", reply)
+    }
+
+    /// Listens on another address.
+    pub(super) fn at(address: &str, reply: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((address, 0)).expect("a free port");
+        let address = listener.local_addr().expect("address");
+        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let (seen, reply) = (Arc::clone(&requests), Arc::new(reply));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, seen, reply) =
+                    (stream.expect("connection"), Arc::clone(&seen), Arc::clone(&reply));
+                std::thread::spawn(move || {
+                    let Some(request) = read(&stream, &seen) else { return };
+                    // Some tests use a client that disconnects early.
+                    let _ = reply(&request).send(&mut stream);
+                });
+            }
+        });
+        Self { address, requests }
+    }
+
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(super) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().expect("no panic").clone()
+    }
+}
+
+fn read(stream: &TcpStream, seen: &Mutex<Vec<Request>>) -> Option<Request> {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let path = lines.next()?.split(' ').nth(1)?.to_owned();
+    let (mut range, mut if_range) = (None, None);
+    for line in lines.take_while(|l| !l.is_empty()) {
+        let (name, value) = line.split_once(": ")?;
+        match name.to_ascii_lowercase().as_str() {
+            "range" => range = value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
+            "if-range" => if_range = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    let mut seen = seen.lock().expect("no panic");
+    let request = Request { number: seen.len() + 1, path, range, if_range };
+    seen.push(request.clone());
+    Some(request)
+}

@@ -1,0 +1,115 @@
+//! The paths in the state directory, and the names that are valid as file names. Pure.
+
+use std::path::{Path, PathBuf};
+
+use crate::SystemError;
+
+/// Paths in the state directory.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    pub(super) fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn images(&self) -> PathBuf {
+        self.root.join("images")
+    }
+
+    pub(super) fn image(&self, digest: &str) -> PathBuf {
+        self.images().join(digest)
+    }
+
+    pub(super) fn pools(&self) -> PathBuf {
+        self.root.join("pools")
+    }
+
+    pub(super) fn volumes(&self, pool: &str) -> PathBuf {
+        self.pools().join(pool).join("volumes")
+    }
+
+    pub(super) fn trash(&self, pool: &str) -> PathBuf {
+        self.pools().join(pool).join("trash")
+    }
+
+    pub(super) fn instances(&self) -> PathBuf {
+        self.root.join("instances")
+    }
+
+    pub(super) fn instance(&self, instance: &str) -> PathBuf {
+        self.instances().join(instance)
+    }
+
+    /// The record of the user that the instance's QEMU runs as.
+    pub(super) fn user(&self, instance: &str) -> PathBuf {
+        self.instance(instance).join("user.json")
+    }
+
+    /// Hard links to the base images of the instance's disks: QEMU has no access to the images themselves.
+    pub(super) fn bases(&self, instance: &str) -> PathBuf {
+        self.instance(instance).join("images")
+    }
+
+    pub(super) fn networks(&self) -> PathBuf {
+        self.root.join("network")
+    }
+
+    pub(super) fn network(&self, bridge: &str) -> PathBuf {
+        self.networks().join(bridge)
+    }
+}
+
+/// Whether a digest can be a file name: exactly 64 (SHA-256) or 128 (SHA-512) lower-case hexadecimal digits.
+pub(super) fn is_digest(text: &str) -> bool {
+    matches!(text.len(), 64 | 128) && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+pub(super) fn check_digest(text: &str) -> Result<(), SystemError> {
+    check("checksum", text, is_digest(text), "64 or 128 lower-case hexadecimal digits")
+}
+
+/// Whether a volume id, instance id or pool name is valid: no slash, no leading dot or dash, nothing that needs
+/// escaping.
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+pub(super) fn check_name(what: &'static str, text: &str) -> Result<(), SystemError> {
+    check(what, text, is_name(text), "1 to 63 lower-case letters, digits and '-', not first '-'")
+}
+
+/// The kernel limits interface names to 15 characters; berth's are recognised by their prefix.
+pub(super) fn check_link(what: &'static str, name: &str, prefix: &str) -> Result<(), SystemError> {
+    let ok = is_name(name) && name.len() <= 15 && name.starts_with(prefix);
+    check(what, name, ok, "at most 15 characters, with berth's prefix")
+}
+
+fn check(what: &'static str, value: &str, ok: bool, why: &'static str) -> Result<(), SystemError> {
+    if ok { Ok(()) } else { Err(SystemError::Invalid { what, value: value.to_owned(), why }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_leaves_its_folder_is_a_name() {
+        for bad in ["", ".", "..", "a/b", "../x", "-a", "A", "a b", "a\0", &"a".repeat(64)] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+        assert!(is_name("v-0123456789abcdef"));
+        assert!(!is_digest(&"A".repeat(64)) && !is_digest(&"a".repeat(65)));
+        assert!(is_digest(&"a0".repeat(32)) && is_digest(&"a0".repeat(64)));
+        assert!(check_link("bridge", "eth0", "bth-").is_err());
+        assert!(check_link("bridge", "bth-0123456789ab", "bth-").is_err(), "16 characters");
+    }
+}

@@ -1,0 +1,449 @@
+//! Machines: their directories, firmware variables, seeds and QEMU processes.
+//!
+//! ```text
+//!  instances/<id>/journal.json, process.json, user.json             the agent's only
+//!                 seed.img, ignition.json, vars.fd, serial.log, …   the agent's; QEMU reads or writes only the content
+//!                 images/<sha256>                                   the agent's: hard links to its disks' base images
+//!                 run/…                                             QEMU's: sockets
+//!                 qmp.sock, …                                       links into run/, for people
+//! ```
+//!
+//! Only the instance's own user can traverse its directory. QEMU's user could fill a directory that it owns with links
+//! and FIFOs, so the agent opens nothing in `run/` and recreates it at each start.
+
+mod grants;
+mod logs;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_qemu::hypervisor::{FoundQemu, Hypervisor, ProcessIdentity};
+use berth_qemu::installation::Installation;
+use berth_qemu::machine::{
+    Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, UefiFiles,
+};
+use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use super::files::{self, blocking, failed};
+use super::layout::{Layout, check_name, is_name};
+use super::seed;
+use super::users::Users;
+use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+const LAST_WORDS_LINES: usize = 20;
+const LAST_WORDS_BYTES: u64 = 4 << 10;
+/// The key under which Ignition reads its configuration on QEMU.
+const IGNITION: &str = "opt/com.coreos/config";
+
+#[derive(Debug)]
+pub(super) struct LinuxMachines {
+    layout: Layout,
+    users: Users,
+    /// Initialised at its first use: QEMU may be installed after the agent was started.
+    hypervisor: OnceCell<Arc<dyn Hypervisor>>,
+}
+
+/// The most recently started process.
+#[derive(Debug, Serialize, Deserialize)]
+struct Started {
+    identity: ProcessIdentity,
+    started_at: Timestamp,
+}
+
+impl LinuxMachines {
+    pub(super) fn open(layout: Layout, users: Users) -> Result<Self> {
+        files::ensure_folder(&layout.instances())?;
+        Ok(Self { layout, users, hypervisor: OnceCell::new() })
+    }
+
+    /// Replaces the real hypervisor.
+    pub(super) fn set_hypervisor(&mut self, hypervisor: Arc<dyn Hypervisor>) {
+        self.hypervisor = OnceCell::new_with(Some(hypervisor));
+    }
+
+    async fn hypervisor(&self) -> std::result::Result<&Arc<dyn Hypervisor>, LaunchError> {
+        let find = || async {
+            let users = self.users.clone();
+            let claims = Claims::new(move |instance, uid| users.may_be(instance, uid));
+            let local = LocalHypervisor::discover()?.with_run_as(None).with_claims(claims);
+            Ok(Arc::new(local) as Arc<dyn Hypervisor>)
+        };
+        self.hypervisor.get_or_try_init(find).await
+    }
+
+    fn paths(&self, instance: &str) -> MachinePaths {
+        let folder = self.layout.instance(instance);
+        MachinePaths::in_directory(folder.join("run")).with_logs_in(&folder)
+    }
+
+    pub(super) async fn launch(&self, request: &LaunchRequest, qemu: &Installation) -> Result<ProcessFacts> {
+        let instance = &request.machine.instance;
+        check_name("instance", instance)?;
+        if let Some(running) = self.process(instance).await? {
+            return Ok(running);
+        }
+        let hypervisor = self.hypervisor().await?;
+        let spec = self.prepare(request, qemu).await?;
+        let identity = match hypervisor.launch(&spec, request.limits).await {
+            Ok(identity) => identity,
+            // Started concurrently, or by a call that was cancelled.
+            Err(LaunchError::AlreadyRunning { .. }) => {
+                let running = self.process(instance).await?;
+                return running.ok_or(SystemError::NotRunning { instance: instance.clone() });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let started_at = Timestamp::now();
+        let record = self.layout.instance(instance).join("process.json");
+        let started = Started { identity: identity.clone(), started_at };
+        blocking(move || files::write_json(&record, &started, 0o600)).await?;
+        tracing::info!(instance, pid = identity.pid, "machine started");
+        Ok(ProcessFacts { identity, started_at })
+    }
+
+    /// Creates the machine's files and returns its full description.
+    async fn prepare(&self, request: &LaunchRequest, qemu: &Installation) -> Result<LaunchSpec> {
+        let LaunchRequest { machine, seed, .. } = request.clone();
+        let folder = self.layout.instance(&machine.instance);
+        let mut files = MachineFiles::new(self.paths(&machine.instance));
+        let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
+        let instance = machine.instance.clone();
+        let paths = files.paths.clone();
+        let template = match machine.firmware {
+            Firmware::Bios => None,
+            Firmware::Uefi => Some(uefi(qemu)?),
+        };
+        let (vars, seed_file) = (folder.join("vars.fd"), folder.join("seed.img"));
+        files.uefi = template.as_ref().map(|(code, _)| UefiFiles { code: code.clone(), vars: vars.clone() });
+        files.seed = seed.is_some().then(|| seed_file.clone());
+        let ignition = seed.as_ref().and_then(|seed| seed.ignition.clone());
+        let ignition_file = folder.join("ignition.json");
+        let fw_cfg =
+            ignition.iter().map(|_| FwCfg { name: IGNITION.to_owned(), file: ignition_file.clone() });
+        files.fw_cfg = fw_cfg.collect();
+        let (user, disks, folders) = blocking(move || {
+            files::ensure_folder(&folder)?;
+            let user = users.assign(&instance)?;
+            files::ensure_folder_for(&folder, user.as_ref())?;
+            remove_folder(&paths.directory)?;
+            link_names(&folder, &paths)?;
+            if let Some((_, template)) = template {
+                ensure_vars(&vars, &template, user.as_ref())?;
+            }
+            match seed {
+                None => files::remove_if_there(&seed_file).map_err(failed("remove", &seed_file))?,
+                Some(seed) => {
+                    files::write_atomic(&seed_file, &seed::volume(&seed)?, 0o600)?;
+                    files::grant(&seed_file, user.as_ref())?;
+                }
+            }
+            match ignition {
+                None => files::remove_if_there(&ignition_file).map_err(failed("remove", &ignition_file))?,
+                Some(text) => {
+                    files::write_atomic(&ignition_file, text.as_bytes(), 0o600)?;
+                    files::grant(&ignition_file, user.as_ref())?;
+                }
+            }
+            // After a crash the instance's user still owns the files of its former disks, including disks that it no
+            // longer has.
+            grants::revoke_all(&layout, &users, &instance)?;
+            remove_folder(&layout.bases(&instance))?;
+            let lent: Result<Vec<DiskSpec>> =
+                disks.iter().map(|disk| grants::disk(&layout, &instance, disk, user.as_ref())).collect();
+            Ok::<_, SystemError>((user, lent?, grants::folders(&layout, &instance)?))
+        })
+        .await?;
+        files.confinement = user.map(|user| Confinement { user, folders });
+        Ok(LaunchSpec { machine: MachineSpec { disks, ..machine }, files })
+    }
+
+    pub(super) async fn mark_started(&self, instance: &str, just_now: bool) {
+        // Without a hypervisor no machine has started.
+        if let Ok(hypervisor) = self.hypervisor().await {
+            hypervisor.mark_started(instance, just_now).await;
+        }
+    }
+
+    pub(super) async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
+        check_name("instance", instance)?;
+        let hypervisor = match self.hypervisor().await {
+            Ok(hypervisor) => hypervisor,
+            Err(error) => return without_qemu(instance, error),
+        };
+        let started = self.started(instance).await?;
+        if let Some(started) = &started
+            && hypervisor.is_alive(&started.identity).await?
+        {
+            return Ok(Some(started.facts()));
+        }
+        // The recorded process is not alive. A process without a record is found by the list of all processes.
+        let found = hypervisor.find(instance).await?;
+        Ok(found.map(|identity| facts(identity, started)))
+    }
+
+    async fn started(&self, instance: &str) -> Result<Option<Started>> {
+        let record = self.layout.instance(instance).join("process.json");
+        // A damaged record counts as none: the process is then searched for.
+        Ok(blocking(move || files::read_json(&record)).await?.and_then(std::result::Result::ok))
+    }
+
+    pub(super) async fn exited(&self, process: &ProcessIdentity) -> Result<()> {
+        Ok(self.hypervisor().await?.exited(process).await?)
+    }
+
+    pub(super) async fn connect(
+        &self,
+        instance: &str,
+    ) -> Result<(berth_qemu::qmp::Qmp, berth_qemu::qmp::Events)> {
+        check_name("instance", instance)?;
+        Ok(self.hypervisor().await?.connect(&self.paths(instance)).await?)
+    }
+
+    pub(super) async fn guest_agent(&self, instance: &str) -> Result<berth_qemu::guest_agent::GuestAgent> {
+        check_name("instance", instance)?;
+        Ok(self.hypervisor().await?.guest_agent(&self.paths(instance)).await?)
+    }
+
+    pub(super) async fn kill(&self, instance: &str, grace: Duration) -> Result<()> {
+        if let Some(process) = self.process(instance).await? {
+            self.hypervisor().await?.kill(&process.identity, grace).await?;
+            tracing::info!(instance, pid = process.identity.pid, "machine ended");
+        }
+        let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        blocking(move || {
+            grants::revoke_all(&layout, &users, &instance)?;
+            // Hard links keep the images' bytes allocated; the next start creates them again.
+            remove_folder(&layout.bases(&instance))
+        })
+        .await
+    }
+
+    pub(super) async fn remove(&self, instance: &str) -> Result<()> {
+        if let Some(process) = self.process(instance).await? {
+            let (instance, pid) = (instance.to_owned(), process.identity.pid);
+            return Err(SystemError::StillRunning { instance, pid });
+        }
+        let folder = self.layout.instance(instance);
+        let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
+        blocking(move || {
+            grants::revoke_all(&layout, &users, &instance)?;
+            users.forget(&instance)?;
+            remove_folder(&folder)
+        })
+        .await
+    }
+
+    pub(super) async fn instances(&self) -> Result<Vec<InstanceFacts>> {
+        let found = match self.hypervisor().await {
+            Ok(hypervisor) => hypervisor.list().await?,
+            Err(LaunchError::NoBinary { .. }) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let folder = self.layout.instances();
+        let names = blocking(move || files::names(&folder)).await?;
+        let mut instances = Vec::new();
+        for instance in names.into_iter().filter(|n| is_name(n)) {
+            let started = self.started(&instance).await?;
+            let process = match found.iter().find(|q| q.instance.as_ref() == Some(&instance)) {
+                Some(qemu) => Some(facts(qemu.identity.clone(), started)),
+                // Restarted by an older version of berth, as a user that is not the instance's.
+                None => started.filter(|s| found.iter().any(|q| q.identity == s.identity)).map(|s| s.facts()),
+            };
+            let path = self.journal_file(&instance);
+            let journal = blocking(move || files::read_json(&path)).await?.and_then(std::result::Result::ok);
+            instances.push(InstanceFacts { instance, journal, process });
+        }
+        Ok(instances)
+    }
+
+    pub(super) async fn read_journal(&self, instance: &str) -> Result<Option<Value>> {
+        check_name("instance", instance)?;
+        let path = self.journal_file(instance);
+        let file = path.clone();
+        match blocking(move || files::read_json(&file)).await? {
+            None => Ok(None),
+            Some(Ok(journal)) => Ok(Some(journal)),
+            Some(Err(detail)) => {
+                let source = io::Error::new(io::ErrorKind::InvalidData, detail);
+                Err(SystemError::File { attempt: "understand", path, source })
+            }
+        }
+    }
+
+    pub(super) async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()> {
+        check_name("instance", instance)?;
+        let (folder, path, journal) =
+            (self.layout.instance(instance), self.journal_file(instance), journal.clone());
+        blocking(move || {
+            files::ensure_folder(&folder)?;
+            files::write_json(&path, &journal, 0o600)
+        })
+        .await
+    }
+
+    fn journal_file(&self, instance: &str) -> PathBuf {
+        self.layout.instance(instance).join("journal.json")
+    }
+
+    pub(super) async fn stderr_tail(&self, instance: &str) -> Result<String> {
+        check_name("instance", instance)?;
+        let folder = self.layout.instance(instance);
+        blocking(move || {
+            let log = logs::place(&folder, "qemu.log");
+            process::last_lines(&log, LAST_WORDS_LINES, LAST_WORDS_BYTES).map_err(failed("read", &log))
+        })
+        .await
+    }
+
+    /// Makes a disk accessible to the instance's QEMU, which is running or about to start.
+    pub(super) async fn grant(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec> {
+        let user = self.runs_as(instance).await?;
+        let (layout, instance, disk) = (self.layout.clone(), instance.to_owned(), disk.clone());
+        blocking(move || grants::disk(&layout, &instance, &disk, user.as_ref())).await
+    }
+
+    pub(super) async fn revoke(&self, instance: &str, volume: &str) -> Result<()> {
+        check_name("volume", volume)?;
+        let user = self.runs_as(instance).await?;
+        let (layout, volume) = (self.layout.clone(), volume.to_owned());
+        blocking(move || grants::revoke(&layout, &volume, user.as_ref())).await
+    }
+
+    /// The user that the instance's QEMU runs as now: an older version of berth may have started it. None: the agent's
+    /// own user.
+    async fn runs_as(&self, instance: &str) -> Result<Option<RunAs>> {
+        let process = self.process(instance).await?;
+        let (users, instance) = (self.users.clone(), instance.to_owned());
+        blocking(move || match process {
+            Some(process) => grants::owner(process.identity.pid),
+            None => Ok(users.of(&instance)),
+        })
+        .await
+    }
+
+    /// Limits the size of the logs. Runs for as long as it is polled.
+    pub(super) async fn rotate_logs(&self) {
+        logs::rotate(&self.layout).await;
+    }
+
+    pub(super) async fn foreign(&self) -> Result<Vec<ForeignObject>> {
+        let found = match self.hypervisor().await {
+            Ok(hypervisor) => hypervisor.list().await?,
+            Err(_) => Vec::new(),
+        };
+        let folder = self.layout.instances();
+        let names = blocking(move || files::names(&folder)).await?;
+        let foreign = found.iter().filter(|q| !q.instance.as_ref().is_some_and(|i| names.contains(i)));
+        let mut foreign: Vec<ForeignObject> = foreign.map(foreign_process).collect();
+        foreign.extend(names.iter().filter(|n| !is_name(n)).map(|name| ForeignObject {
+            kind: ForeignKind::Instance,
+            name: name.clone(),
+            detail: "a folder among the instances that berth did not make".to_owned(),
+        }));
+        Ok(foreign)
+    }
+}
+
+impl Started {
+    fn facts(&self) -> ProcessFacts {
+        ProcessFacts { identity: self.identity.clone(), started_at: self.started_at }
+    }
+}
+
+/// Prefers the recorded time, which does not move with the clock, to the kernel's.
+fn facts(identity: ProcessIdentity, started: Option<Started>) -> ProcessFacts {
+    match started {
+        Some(started) if started.identity == identity => started.facts(),
+        _ => ProcessFacts { started_at: start_of(&identity), identity },
+    }
+}
+
+/// The boot time plus the process's start time, which counts in ticks of 10 ms on all Linux systems.
+fn start_of(identity: &ProcessIdentity) -> Timestamp {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let boot = stat.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
+    let Some(boot) = boot.and_then(|b| Timestamp::from_second(b).ok()) else {
+        return Timestamp::now();
+    };
+    let since = i64::try_from(identity.start_time / 100).unwrap_or(0);
+    boot.checked_add(SignedDuration::from_secs(since)).unwrap_or(boot)
+}
+
+/// The result when QEMU is not installed: a process from before its removal may still be running.
+fn without_qemu(instance: &str, error: LaunchError) -> Result<Option<ProcessFacts>> {
+    let running = process::list_qemu()?;
+    if running.iter().any(|q| q.instance.as_deref() == Some(instance)) {
+        return Err(error.into());
+    }
+    Ok(None)
+}
+
+fn foreign_process(qemu: &FoundQemu) -> ForeignObject {
+    let name = qemu.name.as_deref().unwrap_or("QEMU");
+    let program = qemu.argv.first().map_or("?", String::as_str);
+    let detail = match &qemu.instance {
+        Some(instance) => {
+            format!("{program}, berth instance {instance} of another state directory")
+        }
+        None => format!("{program}, not started by berth"),
+    };
+    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    ForeignObject { kind: ForeignKind::Process, name: format!("{} {name}", qemu.identity.pid), detail }
+}
+
+/// Returns the firmware code and the template for its variables, preferably without Secure Boot: guests are arbitrary
+/// images.
+fn uefi(qemu: &Installation) -> Result<(PathBuf, PathBuf)> {
+    let firmware = qemu.uefi.iter().find(|f| !f.secure_boot).or(qemu.uefi.first());
+    firmware.map(|f| (f.code.clone(), f.vars_template.clone())).ok_or(SystemError::ProgramMissing {
+        program: "UEFI firmware",
+        advice: "VMs with firmware UEFI need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)",
+    })
+}
+
+/// Boot entries that the guest wrote persist over restarts.
+fn ensure_vars(vars: &Path, template: &Path, owner: Option<&RunAs>) -> Result<()> {
+    if !vars.try_exists().map_err(failed("look for", vars))? {
+        let bytes = fs::read(template).map_err(failed("read", template))?;
+        files::write_atomic(vars, &bytes, 0o600)?;
+    }
+    files::give(vars, owner)
+}
+
+/// Symbolic links in the directory are removed, not followed.
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn link_names(folder: &Path, paths: &MachinePaths) -> Result<()> {
+    let targets = [&paths.qmp, &paths.rescue, &paths.guest_agent, &paths.serial_socket];
+    for target in targets {
+        let (Some(name), Ok(relative)) = (target.file_name(), target.strip_prefix(folder)) else {
+            continue;
+        };
+        let link = folder.join(name);
+        match symlink(relative, &link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("make the link", &link)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Access of QEMU processes to disks: QEMU's user owns the files of its disks while it has them, and reads their base
+//! images by its own hard links. All functions block.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use berth_qemu::machine::{Backing, DiskSpec};
+use berth_qemu::process::RunAs;
+use nix::unistd::Uid;
+
+use super::super::files::{self, failed};
+use super::super::layout::{Layout, is_name};
+use super::super::users::Users;
+use crate::SystemError;
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+/// Makes a disk accessible to this user, and returns it with the paths that its QEMU has to open.
+pub(super) fn disk(
+    layout: &Layout,
+    instance: &str,
+    disk: &DiskSpec,
+    user: Option<&RunAs>,
+) -> Result<DiskSpec> {
+    let Some(user) = user else { return Ok(disk.clone()) };
+    if disk.read_only {
+        files::grant(&disk.file, Some(user))?;
+    } else {
+        files::give(&disk.file, Some(user))?;
+    }
+    let backing = match &disk.backing {
+        None => None,
+        Some(backing) => {
+            Some(Backing { file: base(layout, instance, &backing.file, user)?, ..backing.clone() })
+        }
+    };
+    Ok(DiskSpec { backing, ..disk.clone() })
+}
+
+/// Creates a hard link to an image, in a directory that only this user can traverse. The image is world-readable, but
+/// no other QEMU has a path to it. A running QEMU keeps the file when the image in the cache is replaced.
+fn base(layout: &Layout, instance: &str, image: &Path, user: &RunAs) -> Result<PathBuf> {
+    let folder = layout.bases(instance);
+    files::ensure_folder_for(&folder, Some(user))?;
+    let name = folder.join(image.file_name().unwrap_or_default());
+    fs::set_permissions(image, fs::Permissions::from_mode(0o444))
+        .map_err(failed("change the mode of", image))?;
+    let of = |path: &Path| fs::symlink_metadata(path).map(|m| (m.dev(), m.ino()));
+    let wanted = of(image).map_err(failed("look at", image))?;
+    match of(&name) {
+        Ok(found) if found == wanted => return Ok(name),
+        Ok(_) => fs::remove_file(&name).map_err(failed("remove", &name))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("look at", &name)(error)),
+    }
+    match fs::hard_link(image, &name) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Err(SystemError::Invalid {
+            what: "state directory",
+            value: layout.root().display().to_string(),
+            why: "its folders images and instances have to be on one file system",
+        }),
+        other => other.map(|()| name.clone()).map_err(failed("link", &name)),
+    }
+}
+
+/// Directories in which an instance's QEMU opens files, now or when a disk is plugged in.
+pub(super) fn folders(layout: &Layout, instance: &str) -> Result<Vec<PathBuf>> {
+    let mut folders = vec![layout.instance(instance), layout.pools()];
+    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+        // A pool may be a symbolic link that leads out of the pools directory.
+        folders.extend(fs::canonicalize(layout.volumes(pool)).ok());
+    }
+    Ok(folders)
+}
+
+/// Makes root the owner of a volume's file again, if this user owns it.
+pub(super) fn revoke(layout: &Layout, volume: &str, user: Option<&RunAs>) -> Result<()> {
+    let Some(user) = user else { return Ok(()) };
+    let file = format!("{volume}.qcow2");
+    take_back_where(layout, |name, owner| name == file && owner == user.uid)
+}
+
+/// Makes root the owner of all volume files again that the user of an instance owns after its QEMU has ended.
+pub(super) fn revoke_all(layout: &Layout, users: &Users, instance: &str) -> Result<()> {
+    match users.own(instance) {
+        Some(user) => take_back_where(layout, |_, owner| owner == user.uid),
+        None => Ok(()),
+    }
+}
+
+fn take_back_where(layout: &Layout, wanted: impl Fn(&str, u32) -> bool) -> Result<()> {
+    for pool in files::names(&layout.pools())?.iter().filter(|n| is_name(n)) {
+        for folder in [layout.volumes(pool), layout.trash(pool)] {
+            for name in files::names(&folder)? {
+                let path = folder.join(&name);
+                // A file that has been removed needs no owner.
+                if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && wanted(&name, m.uid())) {
+                    files::revoke(&path)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The user that a process runs as. None: the agent's own user, or the process has ended.
+pub(super) fn owner(pid: i32) -> Result<Option<RunAs>> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    match fs::metadata(&process) {
+        Ok(metadata) if metadata.uid() == Uid::effective().as_raw() => Ok(None),
+        Ok(metadata) => Ok(Some(RunAs { uid: metadata.uid(), gid: metadata.gid() })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("look at", &process)(error)),
+    }
+}

@@ -1,0 +1,239 @@
+//! Real machines, on hosts with QEMU.
+
+use berth_qemu::hypervisor::Limits;
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicSpec, Tap};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+use super::super::network::tests::in_own_namespace;
+use super::super::{LinuxConfig, LinuxSystem};
+use super::*;
+use crate::{
+    HostInfo as _, Machines as _, NetworkConfig, Networks as _, NewVolume, Seed, TapConfig, VolumeOwner,
+    Volumes as _,
+};
+
+mod isolation;
+
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Instances are unique on the whole host: each test, in each run, has its own.
+fn instance() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("i-{:08x}{:04x}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A host with QEMU, or None with the reason printed.
+async fn host() -> Option<(TempDir, LinuxSystem)> {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::Builder::new().prefix("b").tempdir().expect("temporary folder");
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).expect("mode");
+    let system = LinuxSystem::open(LinuxConfig::new(folder.path())).expect("opened");
+    if let Err(why) = system.facts().await.expect("facts").qemu {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    Some((folder, system))
+}
+
+async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> LaunchRequest {
+    let owner =
+        VolumeOwner { namespace: "default".to_owned(), name: "root".to_owned(), uid: None, image: None };
+    let new = NewVolume {
+        pool: "default".to_owned(),
+        id: "v-0123456789abcdef".to_owned(),
+        size: Some(64 << 20),
+        base: None,
+        owner,
+    };
+    let volume = system.create_volume(&new).await.expect("made");
+    let facts = system.facts().await.expect("facts").qemu.expect("installed");
+    let machine = MachineSpec {
+        instance: instance.to_owned(),
+        name: "web".to_owned(),
+        uuid: "12345678-1234-4234-8234-123456789abc".to_owned(),
+        cpus: 1,
+        memory_bytes: 64 << 20,
+        accelerator: Accelerator::Tcg { tb_size_mib: 16 },
+        firmware,
+        machine_type: facts.machine_type,
+        cpu_model: "max".to_owned(),
+        disks: vec![DiskSpec {
+            id: "disk-root".to_owned(),
+            file: volume.path,
+            format: Format::Qcow2,
+            backing: None,
+            serial: "v0123456789abcdef".to_owned(),
+            wwn: None,
+            boot: true,
+            read_only: false,
+            target: Some(0),
+            cache: Cache::Writeback,
+        }],
+        nics: Vec::new(),
+    };
+    LaunchRequest {
+        machine,
+        seed: Some(Seed {
+            meta_data: "instance-id: i\n".to_owned(),
+            user_data: "#cloud-config\npassword: secret\n".to_owned(),
+            network_config: "version: 2\n".to_owned(),
+            ignition: None,
+        }),
+        limits: Limits::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_started_once_found_again_and_removed_without_a_trace() {
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    let config = machine(&system, &instance, Firmware::Bios).await;
+    system.write_journal(&instance, &serde_json::json!({"intent": "start"})).await.expect("journal");
+    assert_eq!(system.process(&instance).await.expect("looked"), None);
+    let started = system.launch(&config).await.expect("started");
+    assert_eq!(system.launch(&config).await.expect("started already"), started);
+    let (qmp, _events) = system.connect(&instance).await.expect("a monitor");
+    let status = qmp.execute("query-status", Value::Null).await.expect("an answer");
+    assert_eq!(status["status"], "prelaunch", "not one instruction before somebody says so: {status}");
+    system.guest_agent(&instance).await.expect("a channel");
+    drop(qmp);
+
+    // A second run of the agent; then one without a record of the start on disk.
+    let again = LinuxSystem::open(LinuxConfig::new(folder.path())).expect("opened");
+    assert_eq!(again.process(&instance).await.expect("looked"), Some(started.clone()));
+    let record = folder.path().join("instances").join(&instance).join("process.json");
+    fs::remove_file(&record).expect("there");
+    let found = again.process(&instance).await.expect("looked").expect("found by its command line");
+    assert_eq!(found.identity, started.identity);
+    let drift = found.started_at.duration_since(started.started_at);
+    assert!(drift.abs() < SignedDuration::from_secs(120), "{drift}");
+    let instances = again.instances().await.expect("list");
+    assert_eq!(instances[0].process.as_ref().map(|p| &p.identity), Some(&started.identity));
+    assert!(again.foreign().await.expect("looked").iter().all(|s| !s.detail.contains(&instance)));
+
+    let error = again.remove_instance(&instance).await.expect_err("it runs");
+    assert!(
+        matches!(error, SystemError::StillRunning { pid, .. } if pid == started.identity.pid),
+        "{error:?}"
+    );
+    again.kill(&instance, GRACE).await.expect("ended");
+    again.kill(&instance, GRACE).await.expect("ended already");
+    tokio::time::timeout(GRACE, again.exited(&started.identity)).await.expect("at once").expect("waited");
+    again.remove_instance(&instance).await.expect("removed");
+    assert!(again.instances().await.expect("list").is_empty());
+}
+
+#[tokio::test]
+async fn secrets_and_notes_are_out_of_the_reach_of_others() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    let config = machine(&system, &instance, Firmware::Bios).await;
+    system.write_journal(&instance, &serde_json::json!({})).await.expect("journal");
+    system.launch(&config).await.expect("started");
+    let home = folder.path().join("instances").join(&instance);
+    let of = |name: &str| {
+        let metadata = fs::metadata(home.join(name)).expect("there");
+        (metadata.uid(), metadata.permissions().mode() & 0o777)
+    };
+    let us = nix::unistd::Uid::effective().as_raw();
+    assert_eq!(of("journal.json"), (us, 0o600));
+    assert_eq!(of("seed.img"), (us, 0o440));
+    assert_eq!(of("").0, us, "QEMU's user cannot exchange what is in the folder");
+    let qemu = system.machines.users.own(&instance).map_or(us, |u| u.uid);
+    assert_eq!(of("run"), (qemu, 0o700));
+    assert_eq!(of("serial.log"), (us, 0o620));
+    assert_eq!(of("qemu.log").0, us);
+    if us == 0 {
+        let accounts = fs::read_to_string("/etc/passwd").expect("readable");
+        assert!(qemu != 0 && !accounts.contains(&format!(":{qemu}:")), "QEMU has a user to itself");
+    }
+    system.kill(&instance, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
+async fn what_qemu_says_when_it_gives_up_is_in_the_error() {
+    let Some((_folder, system)) = host().await else { return };
+    let instance = instance();
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    config.machine.machine_type = "pc-q35-99.9".to_owned();
+    let error = system.launch(&config).await.expect_err("no such machine type");
+    assert_eq!(error.variant(), "Launch");
+    assert!(error.chain().contains("unsupported machine type"), "{}", error.chain());
+    assert!(system.stderr_tail(&instance).await.expect("read").contains("unsupported machine type"));
+    assert_eq!(system.process(&instance).await.expect("looked"), None);
+}
+
+#[tokio::test]
+async fn firmware_variables_are_the_machines_own_and_stay() {
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    if !system.facts().await.expect("facts").qemu.is_ok_and(|q| q.uefi) {
+        eprintln!("skipped: no UEFI firmware is installed");
+        return;
+    }
+    let config = machine(&system, &instance, Firmware::Uefi).await;
+    system.launch(&config).await.expect("started");
+    system.kill(&instance, GRACE).await.expect("ended");
+    let vars = folder.path().join("instances").join(&instance).join("vars.fd");
+    let mut bytes = fs::read(&vars).expect("a copy of the template");
+    bytes[100] ^= 0xff;
+    fs::write(&vars, &bytes).expect("as a guest would");
+    system.launch(&config).await.expect("started again");
+    system.kill(&instance, GRACE).await.expect("ended");
+    assert!(fs::read(&vars).expect("there") == bytes, "what the guest wrote is kept");
+}
+
+#[tokio::test]
+async fn a_host_without_qemu_can_still_clean_up() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let instance = instance();
+    let config = LinuxConfig { qemu_users: None, ..LinuxConfig::new(folder.path()) };
+    let system = LinuxSystem::open(config).expect("opened");
+    let missing = || LaunchError::NoBinary { binary: PathBuf::from("qemu-system-x86_64") };
+    assert_eq!(without_qemu(&instance, missing()).expect("looked"), None);
+    system.write_journal(&instance, &serde_json::json!({})).await.expect("journal");
+    system.kill(&instance, GRACE).await.expect("nothing runs");
+    system.remove_instance(&instance).await.expect("removed");
+}
+
+#[test]
+fn a_machine_is_wired_to_its_network() {
+    in_own_namespace(|| async {
+        let Some((_folder, system)) = host().await else { return };
+        let instance = instance();
+        let (bridge, tap) = ("bth-0a1b2c3d".to_owned(), format!("btt{}n0", &instance[2..10]));
+        let cidr = "10.77.0.0/24".parse().expect("range");
+        let gateway = "10.77.0.1".parse().expect("address");
+        let leases = Vec::new();
+        let network = NetworkConfig {
+            bridge: bridge.clone(),
+            cidr,
+            gateway,
+            mtu: 1500,
+            dns: Vec::new(),
+            leases,
+            tunnel: None,
+        };
+        system.ensure_network(&network).await.expect("a network");
+        let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };
+        system.ensure_tap(&wanted).await.expect("a tap");
+        let nic = NicSpec {
+            id: "nic0".to_owned(),
+            tap: Tap::Name(tap.clone()),
+            mac: "52:54:00:00:00:05".to_owned(),
+            mtu: Some(1500),
+            slot: 0,
+        };
+        let mut config = machine(&system, &instance, Firmware::Bios).await;
+        config.machine.nics = vec![nic];
+        system.launch(&config).await.expect("started");
+        let carrier = || fs::read_to_string(format!("/sys/class/net/{tap}/carrier")).expect("read");
+        assert_eq!(carrier().trim(), "1", "somebody has the other end");
+        system.kill(&instance, GRACE).await.expect("ended");
+        assert_eq!(carrier().trim(), "0", "and it stays for the next start");
+        system.remove_tap(&tap).await.expect("removed");
+        system.remove_network(&bridge).await.expect("removed");
+    });
+}

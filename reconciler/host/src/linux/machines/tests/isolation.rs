@@ -1,0 +1,275 @@
+//! The reach of a QEMU that a guest has taken over. Needs root: otherwise all QEMU processes run as the test's own
+//! user.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
+
+use berth_qemu::block;
+use berth_qemu::machine::Backing;
+use nix::unistd::Uid;
+use serde_json::json;
+
+use super::super::super::shared_user;
+use super::*;
+
+async fn root_host() -> Option<(TempDir, LinuxSystem)> {
+    if !Uid::effective().is_root() {
+        eprintln!("skipped: only root can run QEMU as other users");
+        return None;
+    }
+    host().await
+}
+
+/// Creates an image in the cache.
+fn image(folder: &Path, digit: char) -> String {
+    let sha256 = digit.to_string().repeat(64);
+    let path = folder.join("images").join(&sha256);
+    berth_qemu::qcow2::create(&path, 1 << 20).expect("made");
+    let bytes = fs::metadata(&path).expect("there").len();
+    let sidecar = json!({"format": "Qcow2", "virtual_size": 1 << 20, "bytes": bytes});
+    fs::write(path.with_extension("json"), sidecar.to_string()).expect("written");
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o440)).expect("as the cache does");
+    sha256
+}
+
+async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
+    let owner = VolumeOwner { namespace: "n".to_owned(), name: id.to_owned(), uid: None, image: None };
+    let (id, base) = (format!("v-{id}"), image.map(str::to_owned));
+    let new = NewVolume { pool: "default".to_owned(), id: id.clone(), size: Some(1 << 20), base, owner };
+    let volume = system.create_volume(&new).await.expect("made");
+    DiskSpec {
+        id: id.clone(),
+        file: volume.path,
+        format: Format::Qcow2,
+        backing: volume.backing,
+        serial: id,
+        wwn: None,
+        boot: false,
+        read_only: false,
+        target: None,
+        cache: Cache::Writeback,
+    }
+}
+
+/// Launches a machine with its own disk on its own image.
+async fn launch(
+    system: &LinuxSystem,
+    folder: &Path,
+    name: &str,
+    digit: char,
+) -> (String, LaunchRequest, ProcessFacts) {
+    let instance = instance();
+    let sha256 = image(folder, digit);
+    let root = disk(system, name, Some(&sha256)).await;
+    let mut config = machine(system, &instance, Firmware::Bios).await;
+    config.machine.disks = vec![root];
+    system.write_journal(&instance, &json!({"secret": name})).await.expect("journal");
+    let process = system.launch(&config).await.expect("started");
+    (instance, config, process)
+}
+
+fn ids(process: &ProcessFacts) -> (u32, u32) {
+    let metadata = fs::metadata(format!("/proc/{}", process.identity.pid)).expect("it runs");
+    (metadata.uid(), metadata.gid())
+}
+
+/// Whether this user can run the script on a file, with the permissions of all its parent directories.
+fn can(user: (u32, u32), script: &str, path: &Path) -> bool {
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={}", user.0), &format!("--regid={}", user.1), "--clear-groups"]);
+    command.args(["sh", "-c", &format!("{script} 2>/dev/null"), "sh"]).arg(path);
+    command.status().expect("setpriv runs").success()
+}
+
+const READ: &str = "head -c 1 \"$1\" >/dev/null";
+const WRITE: &str = ": >>\"$1\"";
+const SEE: &str = "test -e \"$1\"";
+
+#[tokio::test]
+async fn a_qemu_reaches_its_own_files_and_none_of_anothers() {
+    let Some((folder, system)) = root_host().await else { return };
+    let folder = folder.path();
+    let (a, config_a, process_a) = launch(&system, folder, "a", 'a').await;
+    let (b, _, process_b) = launch(&system, folder, "b", 'b').await;
+    let (user_a, user_b) = (ids(&process_a), ids(&process_b));
+    assert!(user_a.0 != user_b.0 && user_a.1 != user_b.1, "{user_a:?} {user_b:?}");
+    assert_eq!(user_a.0, user_a.1);
+    let home = |instance: &str| folder.join("instances").join(instance);
+    let volume = |name: &str| folder.join("pools/default/volumes").join(format!("v-{name}.qcow2"));
+    let base = |instance: &str, digit: char| home(instance).join("images").join(digit.to_string().repeat(64));
+
+    // Permitted accesses, which give meaning to the refusals below.
+    assert!(can(user_b, READ, &volume("b")) && can(user_b, WRITE, &volume("b")));
+    assert!(can(user_b, READ, &home(&b).join("seed.img")) && can(user_b, READ, &base(&b, 'b')));
+    assert!(
+        can(user_b, SEE, &home(&b).join("run/qmp.sock")) && can(user_b, WRITE, &home(&b).join("serial.log"))
+    );
+
+    for file in ["seed.img", "run/qmp.sock", "run/qga.sock", "serial.log", "qemu.log", "journal.json"] {
+        let file = home(&a).join(file);
+        assert!(file.exists() && !can(user_b, SEE, &file), "{} is reached", file.display());
+    }
+    assert!(!can(user_b, SEE, &base(&a, 'a')));
+    assert!(!can(user_b, READ, &volume("a")) && !can(user_b, WRITE, &volume("a")));
+    for digit in ['a', 'b'] {
+        // Even the existence of another tenant's image is hidden.
+        assert!(!can(user_b, SEE, &folder.join("images").join(digit.to_string().repeat(64))));
+    }
+    for own in ["seed.img", "journal.json", "user.json", "process.json", "qemu.log"] {
+        assert!(!can(user_b, WRITE, &home(&b).join(own)), "{own} is ours");
+    }
+    assert!(!can(user_b, "mv \"$1\" \"$1.x\"", &home(&b).join("serial.log")), "nor put in another's place");
+
+    // From inside, by its own monitor: world-readable files of the host are inaccessible too.
+    let (qmp, _events) = system.connect(&b).await.expect("a monitor");
+    let open = |file: &str| {
+        json!({"driver": "raw", "node-name": "probe", "read-only": true,
+               "file": {"driver": "file", "filename": file}})
+    };
+    if landlock_works() {
+        for file in ["/etc/passwd", "/proc/self/status", "/proc/version"] {
+            let refused = qmp.execute("blockdev-add", open(file)).await.expect_err("refused");
+            assert!(refused.to_string().contains("Permission denied"), "{refused}");
+        }
+    }
+    let foreign = open(&volume("a").display().to_string());
+    assert!(qmp.execute("blockdev-add", foreign).await.is_err());
+    drop(qmp);
+    let net = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/net")).expect("it runs");
+    let (ours, net_a) = (fs::read_link("/proc/self/ns/net").expect("ours"), net(process_a.identity.pid));
+    assert!(net_a != ours && net_a != net(process_b.identity.pid));
+    // Sockets that every user may connect to are hidden. The temporary directory is not: it contains this host's state.
+    let seen = |folder: &str| fs::read_dir(format!("/proc/{}/root{folder}", process_a.identity.pid));
+    for folder in ["/run", "/root", "/home"].into_iter().filter(|folder| Path::new(folder).is_dir()) {
+        assert_eq!(seen(folder).expect("it runs").count(), 0, "{folder}");
+    }
+    let devices = fs::read_to_string(format!("/proc/{}/net/dev", process_a.identity.pid)).expect("it runs");
+    let names: Vec<&str> =
+        devices.lines().skip(2).filter_map(|l| l.split(':').next()).map(str::trim).collect();
+    assert!(
+        names.iter().all(|name| [
+            "lo", "sit0", "tunl0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"
+        ]
+        .contains(name)),
+        "{names:?}"
+    );
+
+    system.kill(&a, GRACE).await.expect("ended");
+    assert_eq!(fs::metadata(volume("a")).expect("there").uid(), 0, "a disk that is not attached is ours");
+    assert_eq!(ids(&system.launch(&config_a).await.expect("again")), user_a, "a user is kept");
+    for instance in [a, b] {
+        system.kill(&instance, GRACE).await.expect("ended");
+        system.remove_instance(&instance).await.expect("removed");
+    }
+}
+
+fn landlock_works() -> bool {
+    // This file lists the kernel's symbols, system calls included.
+    fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains("landlock_restrict_self"))
+}
+
+#[tokio::test]
+async fn a_disk_is_a_machines_for_as_long_as_it_is_plugged_in() {
+    let Some((folder, system)) = root_host().await else { return };
+    let (instance, _, process) = launch(&system, folder.path(), "boot", 'c').await;
+    let data = disk(&system, "data", Some(&image(folder.path(), 'd'))).await;
+    let owner = || fs::metadata(&data.file).expect("there").uid();
+    assert_eq!(owner(), 0);
+    let lent = system.grant_disk(&instance, &data).await.expect("lent");
+    assert_eq!(owner(), ids(&process).0);
+    let Some(Backing { file, .. }) = &lent.backing else { panic!("{lent:?}") };
+    assert!(file.starts_with(folder.path().join("instances").join(&instance)), "{}", file.display());
+    let (qmp, _events) = system.connect(&instance).await.expect("a monitor");
+    block::plug(&qmp, &lent).await.expect("plugged in");
+    block::plug(&qmp, &system.grant_disk(&instance, &data).await.expect("again")).await.expect("as it is");
+    qmp.execute("device_del", json!({"id": data.id})).await.expect("asked");
+    // The machine has not begun to run: no guest has to release the disk.
+    let _ = block::unplug(&qmp, &data.id, GRACE).await;
+    system.revoke_disk(&instance, &data.id).await.expect("taken back");
+    assert_eq!(owner(), 0);
+    assert_ne!(
+        fs::metadata(folder.path().join("pools/default/volumes/v-boot.qcow2")).expect("there").uid(),
+        0
+    );
+    drop(qmp);
+    system.kill(&instance, GRACE).await.expect("ended");
+}
+
+#[tokio::test]
+async fn logs_are_cut_while_the_machine_runs() {
+    use std::io::Write;
+    let Some((folder, system)) = root_host().await else { return };
+    let (instance, _, _) = launch(&system, folder.path(), "noisy", 'e').await;
+    let home = folder.path().join("instances").join(&instance);
+    for name in ["serial.log", "qemu.log"] {
+        let log = home.join(name);
+        // Opened like QEMU opens it: for appending.
+        let mut writer = fs::OpenOptions::new().append(true).open(&log).expect("opened");
+        for round in 0..4 {
+            writer.write_all(&vec![b'x'; 3000]).expect("written");
+            writer.write_all(format!("\nround {round}\n").as_bytes()).expect("written");
+            logs::cut_all(&system.layout, 4096);
+            assert!(fs::metadata(&log).expect("there").len() <= 4096);
+        }
+        let kept = fs::read_to_string(home.join(format!("{name}.1"))).expect("kept");
+        assert!(kept.len() <= 4096 && kept.ends_with("round 3\n"), "the end is kept");
+    }
+    assert_eq!(fs::metadata(home.join("serial.log.1")).expect("there").permissions().mode() & 0o777, 0o600);
+    system.kill(&instance, GRACE).await.expect("ended");
+}
+
+/// As the previous build started machines: one user for all, and all files that QEMU writes in QEMU's own directory.
+#[tokio::test]
+async fn a_machine_that_an_older_build_started_is_taken_over_as_it_is_and_has_its_own_user_after_its_next_start()
+ {
+    let Some((folder, system)) = root_host().await else { return };
+    let instance = instance();
+    let home = folder.path().join("instances").join(&instance);
+    fs::create_dir_all(&home).expect("made");
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    let root = disk(&system, "old", Some(&image(folder.path(), 'f'))).await;
+    config.machine.disks = vec![root.clone()];
+    let old = LocalHypervisor::discover().expect("installed").with_run_as(shared_user());
+    let shared = shared_user().expect("we are root");
+    let cached = folder.path().join("images").join("f".repeat(64));
+    std::os::unix::fs::chown(&cached, Some(0), Some(shared.gid)).expect("lent");
+    let paths = MachinePaths::in_directory(home.join("run"));
+    for name in ["qmp.sock", "rescue.sock", "qga.sock", "serial.sock", "serial.log", "qemu.log"] {
+        symlink(Path::new("run").join(name), home.join(name)).expect("linked");
+    }
+    let spec = LaunchSpec {
+        machine: MachineSpec { name: "n/old".to_owned(), ..config.machine.clone() },
+        files: MachineFiles::new(paths),
+    };
+    let identity = old.launch(&spec, Limits::default()).await.expect("started the old way");
+    let record = json!({"identity": identity, "started_at": "2026-01-02T03:04:05Z"});
+    fs::write(home.join("process.json"), record.to_string()).expect("written");
+    system.write_journal(&instance, &json!({"version": 1})).await.expect("journal");
+
+    let again = LinuxSystem::open(LinuxConfig::new(folder.path())).expect("the new build starts");
+    let found = again.process(&instance).await.expect("looked").expect("it runs");
+    assert_eq!(found.identity, identity);
+    assert_eq!(again.launch(&config).await.expect("it runs already").identity, identity);
+    let instances = again.instances().await.expect("list");
+    assert!(instances.iter().any(|i| i.process.as_ref().is_some_and(|p| p.identity == identity)));
+    assert!(again.foreign().await.expect("looked").iter().all(|s| !s.detail.contains(&instance)));
+    again.stderr_tail(&instance).await.expect("read where it is");
+    let data = disk(&again, "data", Some(&image(folder.path(), 'a'))).await;
+    let lent = again.grant_disk(&instance, &data).await.expect("lent");
+    assert_eq!(fs::metadata(&data.file).expect("there").uid(), shared.uid);
+    let (qmp, _events) = again.connect(&instance).await.expect("a monitor");
+    block::plug(&qmp, &lent).await.expect("plugged into a machine of the old build");
+    drop(qmp);
+    logs::cut_all(&again.layout, 4096);
+    again.kill(&instance, GRACE).await.expect("ended");
+
+    let restarted = again.launch(&config).await.expect("started the new way");
+    let user = ids(&restarted);
+    assert!(user.0 != shared.uid && user.0 == user.1, "{user:?}");
+    assert!(fs::symlink_metadata(home.join("serial.log")).expect("there").is_file(), "no link any more");
+    // With the older build again, running machines continue, by the record of their start.
+    let older = LocalHypervisor::discover().expect("installed").with_run_as(Some(shared));
+    assert!(older.is_alive(&restarted.identity).await.expect("asked"));
+    older.connect(&MachinePaths::in_directory(home.join("run"))).await.expect("where it was");
+    again.kill(&instance, GRACE).await.expect("ended");
+}

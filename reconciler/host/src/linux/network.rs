@@ -1,0 +1,339 @@
+//! Private networks: each has a bridge with the gateway's address, a DHCP and DNS server on the bridge, taps attached
+//! to it, and a tunnel to other hosts.
+//!
+//! berth's links are recognised by their name (`bth-…`, `btx-…`, `btt…`) and kind; no other link is touched. Works in
+//! the network namespace of the process.
+
+mod announce;
+mod dnsmasq;
+mod firewall;
+mod foreign;
+mod host_ranges;
+mod netlink;
+mod probe;
+mod ruleset;
+mod tap;
+mod tunnel;
+mod uplink;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use ipnet::Ipv4Net;
+use sha2::{Digest, Sha256};
+
+use super::files::{self, blocking, failed};
+use super::layout::{Layout, check_link};
+use crate::{
+    Firewall, Forwarding, HostRange, LeaseTaken, NetworkConfig, SystemError, TapConfig, TapFacts, Uplink,
+};
+
+use announce::Announcer;
+use firewall::Rules;
+use netlink::{Link, LinkKind, Netlink};
+pub(super) use uplink::Choice as UplinkChoice;
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+pub(super) const BRIDGE_PREFIX: &str = "bth-";
+pub(super) const TAP_PREFIX: &str = "btt";
+const TUNNEL_PREFIX: &str = "btx-";
+/// Carries the public addresses: a bridge without ports, because a kernel with bridges may still lack dummy interfaces.
+/// It also carries the announced ones: the kernel answers ARP for every address of the host on each of its interfaces,
+/// and an interface of berth's own is not affected by other settings.
+const PUBLIC_LINK: &str = "berth-public";
+
+#[derive(Debug)]
+pub(super) struct LinuxNetworks {
+    layout: Layout,
+    rules: Rules,
+    announcer: Announcer,
+}
+
+impl LinuxNetworks {
+    pub(super) fn new(layout: Layout) -> Self {
+        let rules = Rules::new(layout.networks().join("firewall.json"));
+        Self { layout, rules, announcer: Announcer::default() }
+    }
+
+    pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {
+        check_link("bridge", &network.bridge, BRIDGE_PREFIX)?;
+        if !network.cidr.contains(&network.gateway) {
+            let value = network.gateway.to_string();
+            return Err(SystemError::Invalid { what: "gateway", value, why: "outside the network's range" });
+        }
+        sysctl("net/ipv4/ip_forward", "1").await?;
+        let netlink = Netlink::open()?;
+        let bridge = self.ensure_bridge(&netlink, network).await?;
+        tunnel::ensure(&netlink, &bridge, network).await?;
+        // Attaching a port may have changed the MTU.
+        let bridge = netlink.expect(&network.bridge).await?;
+        if bridge.mtu != u32::from(network.mtu) {
+            netlink.set_mtu(&bridge, network.mtu.into()).await?;
+        }
+        dnsmasq::ensure(&self.layout.network(&network.bridge), network).await
+    }
+
+    async fn ensure_bridge(&self, netlink: &Netlink, network: &NetworkConfig) -> Result<Link> {
+        let name = &network.bridge;
+        let bridge = match netlink.link(name).await? {
+            Some(link) => link,
+            None => {
+                let ranges = host_ranges::find(netlink).await?;
+                if let Some(taken) = ranges.iter().find(|of| of.is_taken_by(network.cidr)) {
+                    let detail =
+                        format!("its range {} is in use by this host ({})", network.cidr, taken.range);
+                    return Err(netlink::network("make", name, detail));
+                }
+                netlink.add_bridge(name, bridge_mac(name)).await?;
+                // No router advertisements and no IPv6 addresses on the bridge: the network is IPv4 only.
+                sysctl_if_there(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1").await;
+                tracing::info!(bridge = name, "bridge made");
+                netlink.expect(name).await?
+            }
+        };
+        bridge.must_be(LinkKind::Bridge)?;
+        if bridge.mtu != u32::from(network.mtu) {
+            netlink.set_mtu(&bridge, network.mtu.into()).await?;
+        }
+        let address =
+            Ipv4Net::new(network.gateway, network.cidr.prefix_len()).expect("a prefix of a network");
+        netlink.exact_addresses(&bridge, &[address]).await?;
+        if !bridge.up {
+            netlink.set_up(&bridge).await?;
+        }
+        Ok(bridge)
+    }
+
+    pub(super) async fn remove(&self, bridge: &str) -> Result<()> {
+        check_link("bridge", bridge, BRIDGE_PREFIX)?;
+        let folder = self.layout.network(bridge);
+        dnsmasq::remove(&folder).await?;
+        let netlink = Netlink::open()?;
+        tunnel::remove(&netlink, bridge).await?;
+        if let Some(link) = netlink.link(bridge).await? {
+            link.must_be(LinkKind::Bridge)?;
+            netlink.remove(&link).await?;
+            tracing::info!(bridge, "bridge removed");
+        }
+        // The directory goes last: while it exists, the network is listed and an interrupted removal can be completed.
+        blocking(move || remove_folder(&folder)).await
+    }
+
+    /// Returns the MTU of the interface with this address.
+    pub(super) async fn mtu_at(&self, address: Ipv4Addr) -> Result<Option<u16>> {
+        let link = Netlink::open()?.link_with(address).await?;
+        Ok(link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX)))
+    }
+
+    /// Lists bridges, tunnels, and the directories of networks that remain after a reboot.
+    pub(super) async fn networks(&self) -> Result<Vec<String>> {
+        let links = Netlink::open()?.links().await?;
+        let mut names = ours(&links, BRIDGE_PREFIX, LinkKind::Bridge);
+        names.extend(ours(&links, TUNNEL_PREFIX, LinkKind::Vxlan).iter().map(|name| tunnel::bridge_of(name)));
+        let folder = self.layout.networks();
+        let left = blocking(move || files::names(&folder)).await?;
+        names.extend(left.into_iter().filter(|n| check_link("bridge", n, BRIDGE_PREFIX).is_ok()));
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    pub(super) async fn ensure_tap(&self, tap: &TapConfig) -> Result<()> {
+        check_link("tap", &tap.name, TAP_PREFIX)?;
+        let netlink = Netlink::open()?;
+        let bridge = netlink.expect(&tap.bridge).await?;
+        bridge.must_be(LinkKind::Bridge)?;
+        let link = match netlink.link(&tap.name).await? {
+            Some(link) => link,
+            None => {
+                tap::create(&tap.name)?;
+                sysctl_if_there(&format!("net/ipv6/conf/{}/disable_ipv6", tap.name), "1").await;
+                tracing::info!(tap = tap.name, bridge = tap.bridge, "tap made");
+                netlink.expect(&tap.name).await?
+            }
+        };
+        link.must_be(LinkKind::Tap)?;
+        let mtu = u32::from(tap.mtu.max(tunnel::LEAST_MTU));
+        if link.mtu != mtu {
+            netlink.set_mtu(&link, mtu).await?;
+        }
+        if link.controller != Some(bridge.index) {
+            netlink.join(&link, &bridge).await?;
+        }
+        let hairpin = bridged_packets_are_filtered().await;
+        if link.hairpin != hairpin {
+            netlink.set_hairpin(&link, hairpin).await?;
+        }
+        if link.up { Ok(()) } else { netlink.set_up(&link).await }
+    }
+
+    pub(super) async fn remove_tap(&self, name: &str) -> Result<()> {
+        check_link("tap", name, TAP_PREFIX)?;
+        let netlink = Netlink::open()?;
+        let Some(link) = netlink.link(name).await? else {
+            return Ok(());
+        };
+        link.must_be(LinkKind::Tap)?;
+        netlink.remove(&link).await?;
+        tracing::info!(tap = name, "tap removed");
+        Ok(())
+    }
+
+    pub(super) async fn taps(&self) -> Result<Vec<TapFacts>> {
+        let links = Netlink::open()?.links().await?;
+        let bridge = |name: &str| {
+            let tap = links.iter().find(|link| link.name == name)?;
+            let bridge = links.iter().find(|link| Some(link.index) == tap.controller)?;
+            (bridge.kind == Some(LinkKind::Bridge)).then(|| bridge.name.clone())
+        };
+        let taps = ours(&links, TAP_PREFIX, LinkKind::Tap).into_iter();
+        Ok(taps.map(|name| TapFacts { bridge: bridge(&name), name }).collect())
+    }
+
+    /// Lists the ranges that the host itself uses.
+    pub(super) async fn host_ranges(&self) -> Result<Vec<HostRange>> {
+        host_ranges::find(&Netlink::open()?).await
+    }
+
+    pub(super) async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
+        let netlink = Netlink::open()?;
+        let mut public: Vec<Ipv4Addr> = firewall.forwards.iter().map(|f| f.public).collect();
+        public.sort();
+        public.dedup();
+        // Addresses are added before the rules that need them, and removed after them.
+        let link = netlink.link(PUBLIC_LINK).await?;
+        if !public.is_empty() {
+            let link = match link {
+                Some(link) => link,
+                None => {
+                    netlink.add_bridge(PUBLIC_LINK, bridge_mac(PUBLIC_LINK)).await?;
+                    sysctl_if_there(&format!("net/ipv6/conf/{PUBLIC_LINK}/disable_ipv6"), "1").await;
+                    netlink.expect(PUBLIC_LINK).await?
+                }
+            };
+            link.must_be(LinkKind::Bridge)?;
+            netlink.add_missing(&link, &hosts(&public)).await?;
+            if !link.up {
+                netlink.set_up(&link).await?;
+            }
+            self.rules.apply(firewall).await?;
+            netlink.exact_addresses(&link, &hosts(&public)).await?;
+            return self.announce(&netlink, firewall).await;
+        }
+        self.announcer.only(&[]);
+        self.rules.apply(firewall).await?;
+        match link {
+            Some(link) => {
+                link.must_be(LinkKind::Bridge)?;
+                netlink.remove(&link).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Announces addresses last, when they are already reachable on this host.
+    async fn announce(&self, netlink: &Netlink, firewall: &Firewall) -> Result<()> {
+        let mut by_link: BTreeMap<&str, Vec<Ipv4Addr>> = BTreeMap::new();
+        for forward in &firewall.forwards {
+            if let Some(link) = &forward.announced_on {
+                by_link.entry(link).or_default().push(forward.public);
+            }
+        }
+        let all: Vec<Ipv4Addr> = by_link.values().flatten().copied().collect();
+        self.announcer.only(&all);
+        for (name, addresses) in by_link {
+            let link = netlink.expect(name).await?;
+            self.announcer.announce(&link, &addresses)?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn uplink(&self, choice: &UplinkChoice) -> Result<Uplink> {
+        uplink::find(&Netlink::open()?, choice).await
+    }
+
+    pub(super) async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
+        let link = Netlink::open()?.expect(interface).await?;
+        probe::occupant(&link, address).await
+    }
+
+    pub(super) async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
+        check_link("bridge", bridge, BRIDGE_PREFIX)?;
+        let folder = self.layout.network(bridge);
+        blocking(move || dnsmasq::leases_taken(&folder)).await
+    }
+
+    pub(super) async fn forwarding(&self) -> Result<Forwarding> {
+        let enabled = blocking(|| std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward")).await;
+        if enabled.map_err(failed("read", Path::new("/proc/sys/net/ipv4/ip_forward")))?.trim() != "1" {
+            // Creating the first network enables forwarding.
+            let networks = self.networks().await?;
+            if !networks.is_empty() {
+                let message = "net.ipv4.ip_forward is off: set it to 1 (sysctl -w net.ipv4.ip_forward=1)";
+                return Ok(Forwarding { ok: false, message: message.to_owned() });
+            }
+        }
+        let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
+        foreign::forwarding(tunnels).await
+    }
+}
+
+fn ours(links: &[Link], prefix: &str, kind: LinkKind) -> Vec<String> {
+    let mut names: Vec<String> = links
+        .iter()
+        .filter(|l| l.kind == Some(kind) && check_link("link", &l.name, prefix).is_ok())
+        .map(|l| l.name.clone())
+        .collect();
+    names.sort();
+    names
+}
+
+fn hosts(addresses: &[Ipv4Addr]) -> Vec<Ipv4Net> {
+    addresses.iter().map(|a| Ipv4Net::from(*a)).collect()
+}
+
+/// The MAC address of a bridge. Without a fixed one the bridge takes the lowest of its ports', so guests would see the
+/// MAC address of their gateway change. It is the same on every host, like the gateway's IP address.
+pub fn bridge_mac(name: &str) -> [u8; 6] {
+    let hash = Sha256::digest(name.as_bytes());
+    [0x52, 0x54, 0x00, hash[0], hash[1], hash[2]]
+}
+
+fn hardware_address(bytes: [u8; 6]) -> String {
+    bytes.map(|b| format!("{b:02x}")).join(":")
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether `br_netfilter` passes bridged packets to the firewall (container runtimes load it). In that case a guest's
+/// packet to its own public address is turned around within the bridge, and has to leave by the port it came in on.
+async fn bridged_packets_are_filtered() -> bool {
+    let setting = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
+    blocking(setting).await.is_ok_and(|value| value.trim() == "1")
+}
+
+async fn sysctl(key: &str, value: &'static str) -> Result<()> {
+    let path = Path::new("/proc/sys").join(key);
+    blocking(move || {
+        let now = std::fs::read_to_string(&path).map_err(failed("read", &path))?;
+        if now.trim() == value { Ok(()) } else { std::fs::write(&path, value).map_err(failed("set", &path)) }
+    })
+    .await
+}
+
+/// For settings that some kernels lack.
+async fn sysctl_if_there(key: &str, value: &'static str) {
+    if let Err(error) = sysctl(key, value).await {
+        tracing::debug!(key, error = error.chain(), "setting not made");
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

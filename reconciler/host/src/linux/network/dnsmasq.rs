@@ -1,0 +1,139 @@
+//! The DHCP and DNS server of one bridge: dnsmasq, started once and notified of changes by SIGHUP. Like QEMU it
+//! outlives the agent. It is recognised by the name of its configuration file on its command line.
+//!
+//! ```text
+//!  network/<bridge>/dnsmasq.conf    its configuration at start
+//!                   hosts           the address reservations; read again on SIGHUP
+//!                   told            checksum of the hosts that it has read
+//!                   leases          the leases taken (dnsmasq's own file)
+//!                   dnsmasq.pid
+//! ```
+//!
+//! `hosts` is written before dnsmasq is notified, and `told` after: after a crash in between, dnsmasq is notified once
+//! more.
+
+mod config;
+mod process;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::super::files::{self, blocking, failed};
+use super::super::program::Program;
+use super::Result;
+use crate::{LeaseTaken, NetworkConfig};
+
+use process::Daemon;
+
+const DNSMASQ: Program = Program {
+    name: "dnsmasq",
+    advice: "guests get their addresses from it (Debian, Ubuntu: apt install dnsmasq-base; Fedora: dnf install dnsmasq)",
+};
+
+#[derive(Clone, Debug)]
+struct Files {
+    conf: PathBuf,
+    hosts: PathBuf,
+    loaded: PathBuf,
+    leases: PathBuf,
+    pid: PathBuf,
+}
+
+impl Files {
+    fn within(folder: &Path) -> Self {
+        Self {
+            conf: folder.join("dnsmasq.conf"),
+            hosts: folder.join("hosts"),
+            loaded: folder.join("told"),
+            leases: folder.join("leases"),
+            pid: folder.join("dnsmasq.pid"),
+        }
+    }
+}
+
+/// Ensures that dnsmasq runs with exactly this configuration.
+pub(super) async fn ensure(folder: &Path, network: &NetworkConfig) -> Result<()> {
+    let files = Files::within(folder);
+    let conf = config::conf(&files, network, config::user());
+    let hosts = config::hosts(&network.leases);
+    let (folder, network) = (folder.to_owned(), network.clone());
+    let start = {
+        let files = files.clone();
+        blocking(move || prepare(&folder, &files, &network, &conf, &hosts)).await?
+    };
+    if start { launch(&files).await } else { Ok(()) }
+}
+
+/// Prepares everything but the start; returns whether a start is needed.
+fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, hosts: &str) -> Result<bool> {
+    files::ensure_folder(folder)?;
+    let daemon = Daemon::find(files)?;
+    let taken = read(&files.leases)?;
+    let kept = config::without_conflicts(&taken, &network.leases);
+    let stale = read(&files.conf)? != conf || kept != taken;
+    let checksum = checksum(hosts);
+    match daemon {
+        Some(daemon) if !stale => {
+            if read(&files.loaded)? != checksum {
+                files::write_atomic(&files.hosts, hosts.as_bytes(), 0o644)?;
+                daemon.reload()?;
+                files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
+                tracing::debug!(bridge = network.bridge, leases = network.leases.len(), "DHCP leases told");
+            }
+            Ok(false)
+        }
+        daemon => {
+            // dnsmasq writes the lease file itself, and must not run with a configuration that is not on disk.
+            if let Some(daemon) = daemon {
+                daemon.stop()?;
+            }
+            if kept != taken {
+                files::write_atomic(&files.leases, kept.as_bytes(), 0o644)?;
+            }
+            files::write_atomic(&files.conf, conf.as_bytes(), 0o644)?;
+            files::write_atomic(&files.hosts, hosts.as_bytes(), 0o644)?;
+            files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
+            Ok(true)
+        }
+    }
+}
+
+/// dnsmasq reports errors before it goes to the background, and has opened its sockets by then.
+async fn launch(files: &Files) -> Result<()> {
+    let argument = process::argument(files);
+    let output = DNSMASQ.run(&[&argument], Vec::new()).await?;
+    if output.ok {
+        tracing::info!(configuration = %files.conf.display(), "DHCP server started");
+        return Ok(());
+    }
+    Err(DNSMASQ.failed(output.stderr))
+}
+
+/// Terminates dnsmasq. Its files are removed with the directory.
+pub(super) async fn remove(folder: &Path) -> Result<()> {
+    let files = Files::within(folder);
+    blocking(move || match Daemon::find(&files)? {
+        Some(daemon) => daemon.stop(),
+        None => Ok(()),
+    })
+    .await
+}
+
+pub(super) fn leases_taken(folder: &Path) -> Result<Vec<LeaseTaken>> {
+    Ok(config::parse_leases(&read(&Files::within(folder).leases)?))
+}
+
+/// Reads a file of berth's or dnsmasq's; empty if it does not exist.
+fn read(path: &Path) -> Result<String> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+fn checksum(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+}

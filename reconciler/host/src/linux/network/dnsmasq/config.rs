@@ -1,0 +1,182 @@
+//! dnsmasq's files as text. Pure, except for looking up the user that dnsmasq may run as.
+
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+
+use jiff::Timestamp;
+use nix::unistd::User;
+
+use super::Files;
+use crate::{Lease, LeaseTaken, NetworkConfig};
+
+/// Long enough that guests rarely renew, short enough that deleted entries expire.
+const LEASE_SECONDS: i64 = 12 * 3600;
+
+/// The user that dnsmasq changes to, the first that exists.
+pub(super) fn user() -> Option<&'static str> {
+    ["dnsmasq", "nobody"].into_iter().find(|name| matches!(User::from_name(name), Ok(Some(_))))
+}
+
+pub(super) fn conf(files: &Files, network: &NetworkConfig, user: Option<&str>) -> String {
+    let mut conf = String::from("# Written by berth.\n");
+    let mut line = |text: std::fmt::Arguments<'_>| {
+        writeln!(conf, "{text}").expect("writing to memory");
+    };
+    if let Some(user) = user {
+        line(format_args!("user={user}"));
+    }
+    line(format_args!("pid-file={}", files.pid.display()));
+    // Listen on this bridge's addresses only.
+    line(format_args!("interface={}", network.bridge));
+    line(format_args!("except-interface=lo\nbind-interfaces"));
+    line(format_args!("no-hosts\ndomain-needed\nbogus-priv\nquiet-dhcp"));
+    // Only clients in the hosts file get an address.
+    line(format_args!(
+        "dhcp-range={},static,{},{LEASE_SECONDS}",
+        network.cidr.network(),
+        network.cidr.netmask()
+    ));
+    line(format_args!("dhcp-ignore=tag:!known\ndhcp-authoritative\nno-ping\ndhcp-lease-max=65536"));
+    line(format_args!("dhcp-hostsfile={}", files.hosts.display()));
+    line(format_args!("dhcp-leasefile={}", files.leases.display()));
+    line(format_args!("dhcp-option=option:router,{}", network.gateway));
+    line(format_args!("dhcp-option=option:mtu,{}", network.mtu));
+    let servers = if network.dns.is_empty() { vec![network.gateway] } else { network.dns.clone() };
+    let servers: Vec<String> = servers.iter().map(Ipv4Addr::to_string).collect();
+    line(format_args!("dhcp-option=option:dns-server,{}", servers.join(",")));
+    if !network.dns.is_empty() {
+        // Guests use other DNS servers: none is needed here.
+        line(format_args!("port=0"));
+    }
+    conf
+}
+
+/// Formats the hosts file, sorted.
+pub(super) fn hosts(leases: &[Lease]) -> String {
+    let mut leases: Vec<&Lease> = leases.iter().collect();
+    leases.sort_by_key(|l| (l.address, &l.mac));
+    let mut hosts = String::new();
+    for lease in leases {
+        write!(hosts, "{},{}", lease.mac, lease.address).expect("writing to memory");
+        // dnsmasq would drop the whole line if it contained an invalid name.
+        if is_label(&lease.hostname) {
+            write!(hosts, ",{}", lease.hostname).expect("writing to memory");
+        }
+        hosts.push('\n');
+    }
+    hosts
+}
+
+fn is_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+/// Parses dnsmasq's lease file: lines of `expiry mac address name client-id`.
+pub(super) fn parse_leases(text: &str) -> Vec<LeaseTaken> {
+    text.lines().filter_map(parse_lease).collect()
+}
+
+fn parse_lease(line: &str) -> Option<LeaseTaken> {
+    let mut fields = line.split_ascii_whitespace();
+    let expires: i64 = fields.next()?.parse().ok()?;
+    let mac = fields.next()?.to_ascii_lowercase();
+    let address = fields.next()?.parse().ok()?;
+    // dnsmasq records the expiry; each renewal moves it.
+    let taken_at = Timestamp::from_second(expires.saturating_sub(LEASE_SECONDS)).ok()?;
+    Some(LeaseTaken { mac, address, taken_at })
+}
+
+/// Returns the lease file without the leases of addresses that are now reserved for another MAC: dnsmasq would refuse
+/// such an address to its new owner.
+pub(super) fn without_conflicts(text: &str, leases: &[Lease]) -> String {
+    let conflicts = |line: &&str| {
+        parse_lease(line).is_some_and(|taken| {
+            leases.iter().any(|l| l.address == taken.address && !l.mac.eq_ignore_ascii_case(&taken.mac))
+        })
+    };
+    text.lines().filter(|line| !conflicts(line)).fold(String::new(), |kept, line| kept + line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn lease(mac: &str, address: &str, hostname: &str) -> Lease {
+        Lease {
+            mac: mac.to_owned(),
+            address: address.parse().expect("address"),
+            hostname: hostname.to_owned(),
+        }
+    }
+
+    fn network() -> NetworkConfig {
+        NetworkConfig {
+            bridge: "bth-0a1b2c3d".to_owned(),
+            cidr: "10.77.0.0/16".parse().expect("range"),
+            gateway: Ipv4Addr::new(10, 77, 0, 1),
+            mtu: 1450,
+            dns: Vec::new(),
+            leases: Vec::new(),
+            tunnel: None,
+        }
+    }
+
+    #[test]
+    fn the_server_answers_on_its_bridge_and_to_known_guests_only() {
+        let conf = conf(&Files::within(Path::new("/s/network/bth-0a1b2c3d")), &network(), Some("dnsmasq"));
+        insta::assert_snapshot!(conf, @r"
+        # Written by berth.
+        user=dnsmasq
+        pid-file=/s/network/bth-0a1b2c3d/dnsmasq.pid
+        interface=bth-0a1b2c3d
+        except-interface=lo
+        bind-interfaces
+        no-hosts
+        domain-needed
+        bogus-priv
+        quiet-dhcp
+        dhcp-range=10.77.0.0,static,255.255.0.0,43200
+        dhcp-ignore=tag:!known
+        dhcp-authoritative
+        no-ping
+        dhcp-lease-max=65536
+        dhcp-hostsfile=/s/network/bth-0a1b2c3d/hosts
+        dhcp-leasefile=/s/network/bth-0a1b2c3d/leases
+        dhcp-option=option:router,10.77.0.1
+        dhcp-option=option:mtu,1450
+        dhcp-option=option:dns-server,10.77.0.1
+        ");
+    }
+
+    #[test]
+    fn name_servers_of_its_own_replace_the_gateways() {
+        let network = NetworkConfig { dns: vec![Ipv4Addr::new(9, 9, 9, 9)], ..network() };
+        let conf = conf(&Files::within(Path::new("/s")), &network, None);
+        assert!(conf.ends_with("dhcp-option=option:dns-server,9.9.9.9\nport=0\n"), "{conf}");
+    }
+
+    #[test]
+    fn hosts_do_not_depend_on_the_order_of_leases() {
+        let (a, b) =
+            (lease("52:54:00:00:00:01", "10.77.0.9", "web"), lease("52:54:00:00:00:02", "10.77.0.10", "b_c"));
+        assert_eq!(
+            hosts(&[a.clone(), b.clone()]),
+            "52:54:00:00:00:01,10.77.0.9,web\n52:54:00:00:00:02,10.77.0.10\n"
+        );
+        assert_eq!(hosts(&[b.clone(), a.clone()]), hosts(&[a, b]));
+    }
+
+    #[test]
+    fn a_lease_that_stands_in_a_new_guests_way_is_forgotten() {
+        let taken = "1763 52:54:00:00:00:01 10.77.0.9 old *\n1764 52:54:00:00:00:02 10.77.0.10 * *\n";
+        let kept = without_conflicts(taken, &[lease("52:54:00:00:00:03", "10.77.0.9", "new")]);
+        assert_eq!(kept, "1764 52:54:00:00:00:02 10.77.0.10 * *\n");
+        assert_eq!(without_conflicts(taken, &[lease("52:54:00:00:00:01", "10.77.0.9", "old")]), taken);
+        assert_eq!(parse_leases(taken)[0].mac, "52:54:00:00:00:01");
+    }
+}

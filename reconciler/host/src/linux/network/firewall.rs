@@ -1,0 +1,136 @@
+//! The tables `inet berth` and `bridge berth`: written when they differ from the desired state, and checked before
+//! that.
+//!
+//! nftables lists rules in its own notation, so the desired rules cannot be compared with a listing. Instead, a
+//! checksum of the listing right after a write is stored beside that of the desired rules: if both are unchanged, there
+//! is nothing to do. A foreign change to berth's tables in between changes the listing.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+
+use super::super::files::{self, blocking};
+use super::super::program::Program;
+use super::{Result, ruleset};
+use crate::{Firewall, SystemError};
+use ruleset::Table;
+
+pub(super) const NFT: Program = Program {
+    name: "nft",
+    advice: "berth forwards public addresses with it (Debian, Ubuntu: apt install nftables; Fedora: dnf install nftables)",
+};
+
+/// Checksums of the desired rules, and of nftables' listing after they were written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Written {
+    asked: String,
+    shown: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Rules {
+    file: PathBuf,
+    /// Locked by the one writer; the file's content, once it has been read.
+    written: Mutex<Option<Written>>,
+}
+
+impl Rules {
+    pub(super) fn new(file: PathBuf) -> Self {
+        Self { file, written: Mutex::default() }
+    }
+
+    pub(super) async fn apply(&self, firewall: &Firewall) -> Result<()> {
+        let mut written = self.written.lock().await;
+        let there = listing().await;
+        if firewall.nat.is_empty()
+            && firewall.forwards.is_empty()
+            && firewall.ports.is_empty()
+            && !firewall.guests
+        {
+            match there {
+                Ok(there) if there.is_empty() => {}
+                Ok(there) => submit(&ruleset::remove(&tables(&there))).await?,
+                // Without nftables there are no berth rules either.
+                Err(SystemError::ProgramMissing { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            *written = None;
+            let file = self.file.clone();
+            return blocking(move || files::remove_if_there(&file).map_err(files::failed("remove", &file)))
+                .await;
+        }
+        let asked = checksum(&ruleset::replace(firewall, &[]));
+        if written.is_none() {
+            *written = self.remembered().await;
+        }
+        let there = there?;
+        let shown = checksum_of(&there);
+        if written.as_ref().is_some_and(|w| w.asked == asked && w.shown == shown) {
+            return Ok(());
+        }
+        submit(&ruleset::replace(firewall, &tables(&there))).await?;
+        let shown = checksum_of(&listing().await?);
+        let now = Written { asked, shown };
+        let (file, record) = (self.file.clone(), now.clone());
+        *written = Some(now);
+        tracing::info!(
+            networks = firewall.nat.len(),
+            forwards = firewall.forwards.len(),
+            "firewall rules written"
+        );
+        blocking(move || {
+            files::ensure_folder(file.parent().unwrap_or(&file))?;
+            files::write_json(&file, &record, 0o600)
+        })
+        .await
+    }
+
+    async fn remembered(&self) -> Option<Written> {
+        let file = self.file.clone();
+        // A damaged file only causes one more write of the rules.
+        blocking(move || files::read_json(&file)).await.ok().flatten()?.ok()
+    }
+}
+
+/// Lists the existing tables of berth's as nftables shows them.
+async fn listing() -> Result<Vec<(Table, Value)>> {
+    let mut there = Vec::new();
+    for table in ruleset::TABLES {
+        let output = NFT.run(&["-j", "list", "table", table.family, table.name], Vec::new()).await?;
+        if output.ok {
+            let listing = serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))?;
+            there.push((table, ruleset::canonical(listing)));
+        } else if !output.stderr.contains("No such file or directory")
+            && !is_unsupported(table, &output.stderr)
+        {
+            return Err(NFT.failed(output.stderr));
+        }
+    }
+    Ok(there)
+}
+
+/// A kernel without bridge rules has no such table; the error is only reported when such a rule is written.
+fn is_unsupported(table: Table, stderr: &str) -> bool {
+    table.family == "bridge" && (stderr.contains("not supported") || stderr.contains("Address family"))
+}
+
+fn tables(there: &[(Table, Value)]) -> Vec<Table> {
+    there.iter().map(|(table, _)| *table).collect()
+}
+
+fn checksum_of(there: &[(Table, Value)]) -> String {
+    checksum(&there.iter().map(|(_, listing)| listing.clone()).collect())
+}
+
+async fn submit(transaction: &Value) -> Result<()> {
+    let input = serde_json::to_vec(transaction).expect("JSON values are JSON");
+    let output = NFT.run(&["-j", "-f", "-"], input).await?;
+    if output.ok { Ok(()) } else { Err(NFT.failed(output.stderr)) }
+}
+
+fn checksum(value: &Value) -> String {
+    Sha256::digest(value.to_string().as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,432 @@
+//! The host's links and addresses, by rtnetlink.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use futures::{StreamExt, TryStreamExt};
+use ipnet::Ipv4Net;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{
+    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
+    LinkLayerType, LinkMessage,
+};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVxlan, RouteMessageBuilder};
+
+use super::Result;
+use crate::SystemError;
+
+/// The kinds of links that berth creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkKind {
+    Bridge,
+    Tap,
+    Vxlan,
+}
+
+/// The fixed attributes of a VXLAN device, set at its creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Vxlan {
+    pub(super) vni: u32,
+    pub(super) local: Option<Ipv4Addr>,
+    pub(super) port: u16,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) kind: Option<LinkKind>,
+    pub(super) mtu: u32,
+    pub(super) up: bool,
+    /// The bridge that it is a port of.
+    pub(super) controller: Option<u32>,
+    /// As a bridge port: whether frames may leave by the port they came in on.
+    pub(super) hairpin: bool,
+    pub(super) vxlan: Option<Vxlan>,
+    /// Its MAC address, if it is an Ethernet link.
+    pub(super) mac: Option<[u8; 6]>,
+}
+
+impl Link {
+    /// A link with one of berth's names but another kind is foreign and is not touched.
+    pub(super) fn must_be(&self, kind: LinkKind) -> Result<()> {
+        if self.kind == Some(kind) {
+            return Ok(());
+        }
+        Err(network("use", &self.name, format!("it exists and is no {kind:?} of berth's")))
+    }
+}
+
+/// A netlink connection to the kernel, for a few consecutive requests.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    handle: Handle,
+}
+
+impl Netlink {
+    pub(super) fn open() -> Result<Self> {
+        let (connection, handle, _) =
+            rtnetlink::new_connection().map_err(|e| network("open", "rtnetlink", e.to_string()))?;
+        // Ends when the handle is dropped.
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    pub(super) async fn links(&self) -> Result<Vec<Link>> {
+        let all: Vec<LinkMessage> =
+            self.handle.link().get().execute().try_collect().await.map_err(on("list", "network links"))?;
+        Ok(all.into_iter().filter_map(link).collect())
+    }
+
+    pub(super) async fn link(&self, name: &str) -> Result<Option<Link>> {
+        let mut found = self.handle.link().get().match_name(name).execute();
+        match found.try_next().await {
+            Ok(message) => Ok(message.and_then(link)),
+            Err(error) if errno(&error) == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(on("look for", name)(error)),
+        }
+    }
+
+    pub(super) async fn expect(&self, name: &str) -> Result<Link> {
+        self.link(name).await?.ok_or_else(|| network("find", name, "there is no such interface"))
+    }
+
+    pub(super) async fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<()> {
+        let message = LinkBridge::new(name).address(mac.to_vec()).build();
+        self.add(name, message).await
+    }
+
+    pub(super) async fn add_vxlan(&self, name: &str, vxlan: Vxlan) -> Result<()> {
+        let mut message = LinkVxlan::new(name, vxlan.vni).port(vxlan.port);
+        if let Some(local) = vxlan.local {
+            message = message.local(local);
+        }
+        self.add(name, message.build()).await
+    }
+
+    /// Adds a link. Succeeds if it was created concurrently.
+    async fn add(&self, name: &str, message: LinkMessage) -> Result<()> {
+        match self.handle.link().add(message).execute().await {
+            Err(error) if errno(&error) != Some(libc::EEXIST) => Err(on("make", name)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn remove(&self, link: &Link) -> Result<()> {
+        match self.handle.link().del(link.index).execute().await {
+            Err(error) if errno(&error) != Some(libc::ENODEV) => Err(on("remove", &link.name)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn set_mtu(&self, link: &Link, mtu: u32) -> Result<()> {
+        self.change(link, "set the MTU of", LinkUnspec::new_with_index(link.index).mtu(mtu).build()).await
+    }
+
+    pub(super) async fn set_up(&self, link: &Link) -> Result<()> {
+        self.change(link, "bring up", LinkUnspec::new_with_index(link.index).up().build()).await
+    }
+
+    pub(super) async fn join(&self, link: &Link, bridge: &Link) -> Result<()> {
+        let message = LinkUnspec::new_with_index(link.index).controller(bridge.index).build();
+        self.change(link, "join to its bridge", message).await
+    }
+
+    pub(super) async fn set_hairpin(&self, link: &Link, on: bool) -> Result<()> {
+        let message = LinkBridgePort::new(link.index).hairpin(on).build();
+        self.change(link, "set the hairpin mode of", message).await
+    }
+
+    async fn change(&self, link: &Link, attempt: &'static str, message: LinkMessage) -> Result<()> {
+        self.handle.link().change(message).execute().await.map_err(on(attempt, &link.name))
+    }
+
+    /// Replaces the link's IPv4 addresses by these.
+    pub(super) async fn exact_addresses(&self, link: &Link, wanted: &[Ipv4Net]) -> Result<()> {
+        for (address, message) in self.addresses(link).await? {
+            if !wanted.contains(&address) {
+                let request = self.handle.address().del(message);
+                match request.execute().await {
+                    Err(error) if errno(&error) != Some(libc::EADDRNOTAVAIL) => {
+                        return Err(on("take an address from", &link.name)(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.add_missing(link, wanted).await
+    }
+
+    pub(super) async fn add_missing(&self, link: &Link, wanted: &[Ipv4Net]) -> Result<()> {
+        let there = self.addresses(link).await?;
+        for address in wanted.iter().filter(|w| !there.iter().any(|(a, _)| a == *w)) {
+            let request =
+                self.handle.address().add(link.index, IpAddr::V4(address.addr()), address.prefix_len());
+            match request.execute().await {
+                Err(error) if errno(&error) != Some(libc::EEXIST) => {
+                    return Err(on("give an address to", &link.name)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the destinations of a VXLAN device: MAC address, host, and the entry itself.
+    pub(super) async fn destinations(
+        &self,
+        link: &Link,
+    ) -> Result<Vec<([u8; 6], Ipv4Addr, NeighbourMessage)>> {
+        let request = self.handle.neighbours().get().set_address_family(AddressFamily::Bridge);
+        let all: Vec<NeighbourMessage> =
+            request.execute().try_collect().await.map_err(on("list where to send from", &link.name))?;
+        // The kernel lists the entries of all devices.
+        let of_link = all.into_iter().filter(|message| message.header.ifindex == link.index);
+        Ok(of_link.filter_map(|message| destination(&message).map(|(mac, to)| (mac, to, message))).collect())
+    }
+
+    /// Adds a host to which frames for this MAC address are sent.
+    pub(super) async fn add_destination(&self, link: &Link, mac: [u8; 6], to: Ipv4Addr) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = link.index;
+        message.header.state = NeighbourState::Permanent;
+        message.header.flags = NeighbourFlags::Own;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(to)));
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewNeighbour(message));
+        // Appended: the crate's own request can only replace an entry, but there is one entry for each host.
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND;
+        let mut handle = self.handle.clone();
+        let mut answers = handle.request(request).map_err(on("add a host to", &link.name))?;
+        while let Some(answer) = answers.next().await {
+            if let NetlinkPayload::Error(error) = answer.payload
+                && error.raw_code() != 0
+                && error.raw_code().abs() != libc::EEXIST
+            {
+                return Err(on("add a host to", &link.name)(rtnetlink::Error::NetlinkError(error)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove_destination(&self, link: &Link, entry: NeighbourMessage) -> Result<()> {
+        match self.handle.neighbours().del(entry).execute().await {
+            Err(error) if errno(&error) != Some(libc::ENOENT) => {
+                Err(on("take a host from", &link.name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the link that has this address, with any prefix.
+    pub(super) async fn link_with(&self, address: Ipv4Addr) -> Result<Option<Link>> {
+        let all = self.all_addresses().await?;
+        let Some((index, _)) = all.into_iter().find(|(_, found)| *found == address) else { return Ok(None) };
+        Ok(self.links().await?.into_iter().find(|link| link.index == index))
+    }
+
+    /// Lists the host's IPv4 addresses, with the index of their link.
+    pub(super) async fn all_addresses(&self) -> Result<Vec<(u32, Ipv4Addr)>> {
+        let all: Vec<AddressMessage> = self
+            .handle
+            .address()
+            .get()
+            .execute()
+            .try_collect()
+            .await
+            .map_err(on("list", "the host's addresses"))?;
+        Ok(all.into_iter().filter_map(|m| Some((m.header.index, ipv4(&m)?.addr()))).collect())
+    }
+
+    /// Lists the host's IPv4 addresses with their prefix, and the index of their link.
+    pub(super) async fn all_networks(&self) -> Result<Vec<(u32, Ipv4Net)>> {
+        let request = self.handle.address().get().execute();
+        let all: Vec<AddressMessage> =
+            request.try_collect().await.map_err(on("list", "the host's addresses"))?;
+        Ok(all.into_iter().filter_map(|m| Some((m.header.index, ipv4(&m)?))).collect())
+    }
+
+    /// Lists the unicast routes of the main table.
+    pub(super) async fn routes(&self) -> Result<Vec<Route>> {
+        let request = self.handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build());
+        let all: Vec<RouteMessage> = request.execute().try_collect().await.map_err(on("list", "routes"))?;
+        Ok(all.iter().filter_map(route).collect())
+    }
+
+    /// Returns the link of the default route; if there are several, the one with the lowest metric.
+    pub(super) async fn default_link(&self) -> Result<Option<Link>> {
+        let request = self.handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build());
+        let all: Vec<RouteMessage> = request.execute().try_collect().await.map_err(on("list", "routes"))?;
+        let chosen = all.iter().filter_map(default_route).min();
+        let Some((_, index)) = chosen else { return Ok(None) };
+        Ok(self.links().await?.into_iter().find(|link| link.index == index))
+    }
+
+    async fn addresses(&self, link: &Link) -> Result<Vec<(Ipv4Net, AddressMessage)>> {
+        let request = self.handle.address().get().set_link_index_filter(link.index);
+        let all: Vec<AddressMessage> =
+            request.execute().try_collect().await.map_err(on("list the addresses of", &link.name))?;
+        Ok(all.into_iter().filter_map(|m| Some((ipv4(&m)?, m))).collect())
+    }
+}
+
+/// The destination of packets to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) to: Ipv4Net,
+    pub(super) link: u32,
+    pub(super) has_gateway: bool,
+}
+
+fn route(message: &RouteMessage) -> Option<Route> {
+    let main = message.header.table == RouteHeader::RT_TABLE_MAIN;
+    if message.header.kind != RouteType::Unicast || !main {
+        return None;
+    }
+    let (mut to, mut link, mut has_gateway) = (Ipv4Addr::UNSPECIFIED, 0, false);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = *address,
+            RouteAttribute::Oif(index) => link = *index,
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => has_gateway = true,
+            // Over several links: only the destination matters.
+            RouteAttribute::MultiPath(_) => has_gateway = true,
+            _ => {}
+        }
+    }
+    Some(Route { to: Ipv4Net::new(to, message.header.destination_prefix_length).ok()?, link, has_gateway })
+}
+
+/// Returns metric and link of a default route.
+fn default_route(message: &RouteMessage) -> Option<(u32, u32)> {
+    let main = message.header.table == RouteHeader::RT_TABLE_MAIN;
+    if message.header.destination_prefix_length != 0 || message.header.kind != RouteType::Unicast || !main {
+        return None;
+    }
+    let mut found = (0, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Priority(priority) => found.0 = *priority,
+            RouteAttribute::Oif(index) => found.1 = Some(*index),
+            _ => {}
+        }
+    }
+    Some((found.0, found.1?))
+}
+
+fn destination(message: &NeighbourMessage) -> Option<([u8; 6], Ipv4Addr)> {
+    let mut found = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::LinkLayerAddress(mac) => found.0 = mac.as_slice().try_into().ok(),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => found.1 = Some(*to),
+            // An entry of a bridge does not include the address family.
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
+                found.1 = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from);
+            }
+            _ => {}
+        }
+    }
+    found.0.zip(found.1)
+}
+
+fn ipv4(message: &AddressMessage) -> Option<Ipv4Net> {
+    if message.header.family != AddressFamily::Inet {
+        return None;
+    }
+    let local = message.attributes.iter().find_map(|a| match a {
+        AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+        _ => None,
+    })?;
+    Ipv4Net::new(local, message.header.prefix_len).ok()
+}
+
+fn link(message: LinkMessage) -> Option<Link> {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        kind: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        controller: None,
+        hairpin: false,
+        vxlan: None,
+        mac: None,
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Address(mac) if message.header.link_layer_type == LinkLayerType::Ether => {
+                link.mac = mac.as_slice().try_into().ok();
+            }
+            LinkAttribute::Controller(index) => link.controller = (index != 0).then_some(index),
+            LinkAttribute::LinkInfo(infos) => {
+                link.kind = infos.iter().find_map(kind);
+                link.hairpin = infos.iter().any(hairpin);
+                link.vxlan = infos.iter().find_map(vxlan);
+            }
+            _ => {}
+        }
+    }
+    (!link.name.is_empty()).then_some(link)
+}
+
+fn kind(info: &LinkInfo) -> Option<LinkKind> {
+    match info {
+        LinkInfo::Kind(InfoKind::Bridge) => Some(LinkKind::Bridge),
+        LinkInfo::Kind(InfoKind::Tun) => Some(LinkKind::Tap),
+        LinkInfo::Kind(InfoKind::Vxlan) => Some(LinkKind::Vxlan),
+        _ => None,
+    }
+}
+
+fn vxlan(info: &LinkInfo) -> Option<Vxlan> {
+    let LinkInfo::Data(InfoData::Vxlan(attributes)) = info else { return None };
+    let mut vxlan = Vxlan::default();
+    for attribute in attributes {
+        match attribute {
+            InfoVxlan::Id(vni) => vxlan.vni = *vni,
+            InfoVxlan::Local(local) => vxlan.local = Some(*local),
+            InfoVxlan::Port(port) => vxlan.port = *port,
+            _ => {}
+        }
+    }
+    Some(vxlan)
+}
+
+fn hairpin(info: &LinkInfo) -> bool {
+    let LinkInfo::PortData(InfoPortData::BridgePort(port)) = info else { return false };
+    port.iter().any(|attribute| matches!(attribute, InfoBridgePort::HairpinMode(true)))
+}
+
+fn errno(error: &rtnetlink::Error) -> Option<i32> {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => Some(message.raw_code().abs()),
+        _ => None,
+    }
+}
+
+fn on(attempt: &'static str, name: &str) -> impl FnOnce(rtnetlink::Error) -> SystemError {
+    let name = name.to_owned();
+    move |error| {
+        let detail = match errno(&error) {
+            Some(libc::EPERM) => "no permission: the host agent needs root or CAP_NET_ADMIN".to_owned(),
+            Some(code) => std::io::Error::from_raw_os_error(code).to_string(),
+            None => error.to_string(),
+        };
+        network(attempt, &name, detail)
+    }
+}
+
+pub(super) fn network(attempt: &'static str, name: &str, detail: impl Into<String>) -> SystemError {
+    SystemError::Network { attempt, name: name.to_owned(), detail: detail.into() }
+}

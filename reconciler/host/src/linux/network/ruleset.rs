@@ -1,0 +1,288 @@
+//! `Firewall` → nftables, as JSON for `nft -j`. Pure.
+//!
+//! ```text
+//!  to a public address, from outside or from the host ── map `forwards` ──▶ the private one
+//!  from a private range to anywhere else ── masquerade ──▶ the host's address
+//!  into a private network: replies, and packets to a public address; nothing else, other networks included
+//!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
+//!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
+//!  from a tap: packets that pass [`ports`]
+//! ```
+//!
+//! Packets of a guest with an announced public address have that address as their source on the interface it is
+//! announced on. All others have the host's address: the addresses of a `local` pool are not routed to this host from
+//! outside, so replies to them would not come back.
+
+mod ports;
+mod tunnels;
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use serde_json::{Value, json};
+
+use super::BRIDGE_PREFIX;
+use crate::{Firewall, Forward, Nat};
+
+pub(super) const TABLE: &str = "berth";
+/// An nftables table. berth's have the same name in each family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    pub(super) family: &'static str,
+    pub(super) name: &'static str,
+}
+
+const ROUTED: Table = Table { family: "inet", name: TABLE };
+/// All tables that berth may create.
+pub(super) const TABLES: [Table; 2] = [ROUTED, BRIDGED];
+/// Filters between the ports of each bridge.
+const BRIDGED: Table = Table { family: "bridge", name: TABLE };
+const FORWARDS: &str = "forwards";
+const SOURCES: &str = "sources";
+const GATEWAYS: &str = "gateways";
+const CLOSED: &str = "closed";
+const ALLOWED: &str = "allowed";
+/// Link-local addresses, including the metadata services of clouds: closed to guests.
+const LINK_LOCAL: (Ipv4Addr, u8) = (Ipv4Addr::new(169, 254, 0, 0), 16);
+
+impl Table {
+    fn id(self) -> Value {
+        json!({"table": {"family": self.family, "name": self.name}})
+    }
+
+    fn add(self) -> Value {
+        json!({"add": self.id()})
+    }
+
+    fn chain(self, name: &str, kind: &str, hook: &str, priority: i32) -> Value {
+        json!({"add": {"chain": {"family": self.family, "table": self.name, "name": name, "type": kind, "hook": hook,
+                                 "prio": priority, "policy": "accept"}}})
+    }
+
+    fn rule(self, chain: &str, expressions: Vec<Value>) -> Value {
+        json!({"add": {"rule": {"family": self.family, "table": self.name, "chain": chain, "expr": expressions}}})
+    }
+}
+
+/// Returns one transaction that replaces berth's tables; `there` lists the existing ones.
+pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
+    let mut commands = deletions(there);
+    let mut nat = firewall.nat.clone();
+    let mut forwards = firewall.forwards.clone();
+    nat.sort();
+    nat.dedup();
+    forwards.sort();
+    forwards.dedup_by_key(|f| f.public);
+    commands.push(ROUTED.add());
+    commands.extend(sets(&nat, &forwards));
+    commands.extend([range_set(CLOSED, closed(firewall)), range_set(ALLOWED, firewall.allowed.clone())]);
+    commands.extend(chains());
+    commands.extend(rules(&nat, &forwards));
+    commands.push(BRIDGED.add());
+    commands.extend(ports::guard(&firewall.ports));
+    if nat.iter().any(|network| network.tunnel.is_some()) {
+        commands.extend(tunnels::between(&nat));
+    }
+    json!({"nftables": commands})
+}
+
+fn closed(firewall: &Firewall) -> Vec<Ipv4Net> {
+    let link_local = Ipv4Net::new_assert(LINK_LOCAL.0, LINK_LOCAL.1);
+    firewall.closed.iter().copied().chain([link_local]).collect()
+}
+
+/// Declares a set of ranges that do not overlap.
+fn range_set(name: &str, mut ranges: Vec<Ipv4Net>) -> Value {
+    ranges.sort();
+    let element = |range: &Ipv4Net| json!({"prefix": {"addr": range.network(), "len": range.prefix_len()}});
+    let elements: Vec<Value> = Ipv4Net::aggregate(&ranges).iter().map(element).collect();
+    let mut set = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": "ipv4_addr", "flags": ["interval"]});
+    if !elements.is_empty() {
+        set["elem"] = elements.into();
+    }
+    json!({"add": {"set": set}})
+}
+
+/// Returns one transaction that removes berth's tables.
+pub(super) fn remove(there: &[Table]) -> Value {
+    json!({"nftables": deletions(there)})
+}
+
+/// Deleting a missing table is an error in nftables, so each table is added first, in case it has been removed since it
+/// was listed.
+fn deletions(there: &[Table]) -> Vec<Value> {
+    there.iter().flat_map(|table| [table.add(), json!({"delete": table.id()})]).collect()
+}
+
+fn sets(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
+    let map = |name: &str, elements: Vec<Value>| {
+        let kind = "ipv4_addr";
+        let mut map =
+            json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind, "map": kind});
+        if !elements.is_empty() {
+            map["elem"] = elements.into();
+        }
+        json!({"add": {"map": map}})
+    };
+    let mut announced: Vec<&Forward> = forwards.iter().filter(|f| f.announced_on.is_some()).collect();
+    // A guest with several addresses sends from the first.
+    announced.sort_by_key(|f| (f.private, f.public));
+    announced.dedup_by_key(|f| f.private);
+    let set = |name: &str, kind: Value, elements: Vec<Value>| {
+        let mut set = json!({"family": ROUTED.family, "table": TABLE, "name": name, "type": kind});
+        if !elements.is_empty() {
+            set["elem"] = elements.into();
+        }
+        json!({"add": {"set": set}})
+    };
+    let gateways = nat.iter().map(|n| json!({"concat": [n.bridge, n.gateway]})).collect();
+    vec![
+        map(FORWARDS, forwards.iter().map(|f| json!([f.public, f.private])).collect()),
+        map(SOURCES, announced.iter().map(|f| json!([f.private, f.public])).collect()),
+        set(GATEWAYS, json!(["ifname", "ipv4_addr"]), gateways),
+    ]
+}
+
+fn chains() -> Vec<Value> {
+    vec![
+        ROUTED.chain("prerouting", "nat", "prerouting", -100),
+        ROUTED.chain("output", "nat", "output", -100),
+        ROUTED.chain("postrouting", "nat", "postrouting", 100),
+        ROUTED.chain("forward", "filter", "forward", 0),
+        ROUTED.chain("input", "filter", "input", 0),
+        ROUTED.chain("redirects", "filter", "output", 0),
+    ]
+}
+
+fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {
+    let to_private = || {
+        json!({"dnat": {"family": "ip", "addr":
+            {"map": {"key": field("daddr"), "data": format!("@{FORWARDS}")}}}})
+    };
+    let was_forwarded = || json!({"match": {"op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}});
+    let mut rules = vec![rule("prerouting", vec![to_private()]), rule("output", vec![to_private()])];
+    rules.extend(tunnels::past_tunnels(nat).into_iter().map(|expressions| rule("forward", expressions)));
+    rules.extend(tunnels::into_tunnels(nat).into_iter().map(|expressions| rule("input", expressions)));
+    rules.push(rule("forward", vec![answers(), accept()]));
+    let not_allowed = compare("!=", field("daddr"), json!(format!("@{ALLOWED}")));
+    let to_closed = compare("==", field("daddr"), json!(format!("@{CLOSED}")));
+    rules.push(rule("forward", vec![from_guest(), not_allowed, to_closed, drop()]));
+    rules.push(rule("forward", vec![was_forwarded(), accept()]));
+    rules.extend(to_host().into_iter().map(|expressions| rule("input", expressions)));
+    let mut uplinks: Vec<&String> = forwards.iter().filter_map(|f| f.announced_on.as_ref()).collect();
+    uplinks.sort();
+    uplinks.dedup();
+    for Nat { bridge, cidr, .. } in nat {
+        let range = json!({"prefix": {"addr": cidr.network(), "len": cidr.prefix_len()}});
+        let masquerade = || json!({"masquerade": null});
+        let from = || compare("==", field("saddr"), range.clone());
+        let elsewhere = || compare("!=", field("daddr"), range.clone());
+        for uplink in &uplinks {
+            let under_its_own = json!({"snat": {"family": "ip", "addr":
+                {"map": {"key": field("saddr"), "data": format!("@{SOURCES}")}}}});
+            let by_it = compare("==", meta("oifname"), json!(uplink));
+            rules.push(rule("postrouting", vec![from(), elsewhere(), by_it, under_its_own]));
+        }
+        rules.push(rule("postrouting", vec![from(), elsewhere(), masquerade()]));
+        // Without this, a neighbour reached by its public address would reply directly, from an address that the client
+        // did not connect to.
+        let neighbour = compare("==", field("daddr"), range.clone());
+        rules.push(rule("postrouting", vec![from(), neighbour, was_forwarded(), masquerade()]));
+        // The kernel may pass bridged packets to the firewall; packets within a network are accepted.
+        let within = vec![
+            compare("==", meta("iifname"), json!(bridge)),
+            compare("==", meta("oifname"), json!(bridge)),
+            accept(),
+        ];
+        rules.push(rule("forward", within));
+    }
+    let into_any = compare("==", meta("oifname"), any_bridge());
+    rules.push(rule("forward", vec![into_any.clone(), drop()]));
+    // A guest that reaches a neighbour by its public address must not be redirected to the direct path.
+    let redirect =
+        compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("redirect"));
+    rules.push(rule("redirects", vec![into_any, redirect, drop()]));
+    rules
+}
+
+/// The packets that a guest may send to the host, to any of the host's addresses.
+fn to_host() -> Vec<Vec<Value>> {
+    let to_its_gateway = || {
+        let there = json!({"concat": [meta("iifname"), field("daddr")]});
+        compare("==", there, json!(format!("@{GATEWAYS}")))
+    };
+    let port = |protocol: &str, number: u16| {
+        compare("==", json!({"payload": {"protocol": protocol, "field": "dport"}}), json!(number))
+    };
+    let echo =
+        compare("==", json!({"payload": {"protocol": "icmp", "field": "type"}}), json!("echo-request"));
+    let to_all = compare("==", field("daddr"), json!(Ipv4Addr::BROADCAST));
+    let allowed = compare("==", field("daddr"), json!(format!("@{ALLOWED}")));
+    vec![
+        vec![from_guest(), answers(), accept()],
+        vec![from_guest(), to_all, port("udp", 67), accept()],
+        vec![to_its_gateway(), port("udp", 67), accept()],
+        vec![to_its_gateway(), port("udp", 53), accept()],
+        vec![to_its_gateway(), port("tcp", 53), accept()],
+        vec![to_its_gateway(), echo, accept()],
+        vec![from_guest(), allowed, accept()],
+        vec![from_guest(), drop()],
+    ]
+}
+
+/// Matches any of berth's bridges by its name prefix, so that a guest is kept from the host also if its network was
+/// removed or refused.
+fn from_guest() -> Value {
+    compare("==", meta("iifname"), any_bridge())
+}
+
+fn any_bridge() -> Value {
+    json!(format!("{BRIDGE_PREFIX}*"))
+}
+
+fn answers() -> Value {
+    json!({"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}})
+}
+
+fn accept() -> Value {
+    json!({"accept": null})
+}
+
+fn rule(chain: &str, expressions: Vec<Value>) -> Value {
+    ROUTED.rule(chain, expressions)
+}
+
+fn drop() -> Value {
+    json!({"drop": null})
+}
+
+fn compare(operator: &str, left: Value, right: Value) -> Value {
+    json!({"match": {"op": operator, "left": left, "right": right}})
+}
+
+fn field(name: &str) -> Value {
+    json!({"payload": {"protocol": "ip", "field": name}})
+}
+
+fn meta(key: &str) -> Value {
+    json!({"meta": {"key": key}})
+}
+
+/// Removes the parts of `nft -j list table` output that differ between listings.
+pub(super) fn canonical(mut listing: Value) -> Value {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                map.remove("handle");
+                map.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    if let Some(items) = listing.get_mut("nftables").and_then(Value::as_array_mut) {
+        items.retain(|item| item.get("metainfo").is_none());
+    }
+    strip(&mut listing);
+    listing
+}

@@ -1,0 +1,182 @@
+//! The frames that a guest may send by its tap. Pure.
+//!
+//! ```text
+//!  table bridge berth, before any other processing of a frame from a tap
+//!    any     from the tap's own MAC; IPv4, ARP and IPv6, nothing else (no VLAN, no spanning tree)
+//!    ARP     about itself: its MAC, and its address or none yet
+//!    IPv4    from its address; from 0.0.0.0 for DHCP requests, for its own MAC; no replies of a DHCP server
+//!    IPv6    from the link-local address of its MAC; no advertisement of other addresses; no router, no redirect, no fragments
+//! ```
+//!
+//! The sets assign addresses to taps: a tap that is in none of them passes nothing. Rules are stateless, because not
+//! every kernel tracks connections between the ports of a bridge.
+
+use serde_json::{Value, json};
+
+use super::super::TAP_PREFIX;
+use super::{BRIDGED, accept, compare, drop, meta};
+use crate::Port;
+
+const MACS: &str = "macs";
+const ADDRESSES: &str = "addresses";
+const LINK_LOCALS: &str = "link_locals";
+const CHAIN: &str = "guests";
+/// The chains for frames to a DHCP server, and for advertisements of an IPv6 address: each tap has its own rule there.
+const ASKS_DHCP: &str = "asks_dhcp";
+const ADVERTISES: &str = "advertises";
+/// Before the bridge's forwarding decision.
+const PRIORITY: i32 = -200;
+/// The client hardware address in a DHCP message, after UDP's 8 bytes and 28 of its own. Offset and length in bits.
+const DHCP_CLIENT: (u32, u32) = (288, 48);
+/// The target address in a neighbour advertisement, after 8 bytes. Offset and length in bits.
+const ADVERTISED: (u32, u32) = (64, 128);
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+const MULTICAST_REPORT: u8 = 143;
+/// TCP, UDP, ICMPv6.
+const UPPER: [u8; 3] = [6, 17, 58];
+
+/// The sets, chains and rules, for an empty table.
+pub(super) fn guard(ports: &[Port]) -> Vec<Value> {
+    let mut ports: Vec<&Port> = ports.iter().collect();
+    ports.sort();
+    ports.dedup_by_key(|port| &port.tap);
+    let elements = |value: fn(&Port) -> Option<Value>| -> Vec<Value> {
+        let element = |port: &&Port| Some(json!({"concat": [port.tap, value(port)?]}));
+        ports.iter().filter_map(element).collect()
+    };
+    let mut commands = vec![
+        set(MACS, "ether_addr", elements(|port| Some(json!(port.mac)))),
+        set(ADDRESSES, "ipv4_addr", elements(|port| Some(json!(port.address)))),
+        set(LINK_LOCALS, "ipv6_addr", elements(|port| Some(json!(link_local(&port.mac)?)))),
+        chain(ASKS_DHCP),
+        chain(ADVERTISES),
+        BRIDGED.chain(CHAIN, "filter", "prerouting", PRIORITY),
+    ];
+    for port in ports {
+        let by_it = || compare("==", meta("iifname"), json!(port.tap));
+        let Some(mac) = bytes(&port.mac) else { continue };
+        let number = mac.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+        let other = compare("!=", raw(DHCP_CLIENT), json!(number));
+        commands.push(BRIDGED.rule(ASKS_DHCP, vec![by_it(), other, drop()]));
+        if let Some(own) = link_local(&port.mac) {
+            let other = compare("!=", raw(ADVERTISED), json!(format!("{:#x}", u128::from(own))));
+            commands.push(BRIDGED.rule(ADVERTISES, vec![by_it(), other, drop()]));
+        }
+    }
+    commands.extend(rules().into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
+    commands
+}
+
+fn rules() -> Vec<Vec<Value>> {
+    let not_of = |left: Value, set: &str| {
+        compare("!=", json!({"concat": [meta("iifname"), left]}), json!(format!("@{set}")))
+    };
+    let is = |protocol: &str, field: &str, value: Value| compare("==", payload(protocol, field), value);
+    let is_not = |protocol: &str, field: &str, value: Value| compare("!=", payload(protocol, field), value);
+    let go = |chain: &str| json!({"jump": {"target": chain}});
+    let mut rules = vec![
+        vec![compare("!=", meta("iifname"), json!(format!("{TAP_PREFIX}*"))), accept()],
+        vec![not_of(payload("ether", "saddr"), MACS), drop()],
+        vec![is_not("ether", "type", json!({"set": ["arp", "ip", "ip6"]})), drop()],
+    ];
+    // Hardware type Ethernet and protocol type IPv4; otherwise the following fields have other offsets.
+    for (field, value) in [("htype", 1), ("ptype", 0x0800), ("hlen", 6), ("plen", 4)] {
+        rules.push(vec![is_not("arp", field, json!(value)), drop()]);
+    }
+    rules.extend([
+        vec![not_of(payload("arp", "saddr ether"), MACS), drop()],
+        // A guest that probes whether its address is free.
+        vec![is("arp", "saddr ip", json!("0.0.0.0")), is("arp", "operation", json!(1)), accept()],
+        vec![not_of(payload("arp", "saddr ip"), ADDRESSES), drop()],
+        vec![is("udp", "sport", json!({"set": [67, 547]})), drop()],
+        vec![is("udp", "dport", json!({"set": [68, 546]})), drop()],
+        // In a fragmented message, the client's MAC is not in the first fragment.
+        vec![
+            is("udp", "dport", json!(67)),
+            compare("!=", json!({"&": [payload("ip", "frag-off"), 0x3fff]}), json!(0)),
+            drop(),
+        ],
+        vec![is("udp", "dport", json!(67)), go(ASKS_DHCP)],
+        vec![
+            is("ip", "saddr", json!("0.0.0.0")),
+            is("ip", "daddr", json!("255.255.255.255")),
+            is("udp", "sport", json!(68)),
+            is("udp", "dport", json!(67)),
+            accept(),
+        ],
+        vec![not_of(payload("ip", "saddr"), ADDRESSES), drop()],
+        vec![compare("==", json!({"exthdr": {"name": "frag"}}), json!(true)), drop()],
+        vec![is("icmpv6", "type", json!({"set": [ROUTER_ADVERTISEMENT, REDIRECT]})), drop()],
+        vec![is("icmpv6", "type", json!(NEIGHBOUR_ADVERTISEMENT)), go(ADVERTISES)],
+        vec![
+            is("ip6", "saddr", json!("::")),
+            is("icmpv6", "type", json!({"set": [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT]})),
+            accept(),
+        ],
+        vec![not_of(payload("ip6", "saddr"), LINK_LOCALS), drop()],
+        // The rules above match by protocol: a packet with any other one is dropped.
+        vec![
+            is("ether", "type", json!("ip6")),
+            compare("!=", meta("l4proto"), json!({"set": UPPER})),
+            drop(),
+        ],
+    ]);
+    rules
+}
+
+fn set(name: &str, kind: &str, elements: Vec<Value>) -> Value {
+    let mut set =
+        json!({"family": BRIDGED.family, "table": BRIDGED.name, "name": name, "type": ["ifname", kind]});
+    if !elements.is_empty() {
+        set["elem"] = elements.into();
+    }
+    json!({"add": {"set": set}})
+}
+
+/// A chain that rules jump to.
+fn chain(name: &str) -> Value {
+    json!({"add": {"chain": {"family": BRIDGED.family, "table": BRIDGED.name, "name": name}}})
+}
+
+fn payload(protocol: &str, field: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": field}})
+}
+
+/// Matches bits in the transport header or after it.
+fn raw((offset, length): (u32, u32)) -> Value {
+    json!({"payload": {"base": "th", "offset": offset, "len": length}})
+}
+
+/// Derives the link-local IPv6 address of a MAC (RFC 4291, appendix A).
+fn link_local(mac: &str) -> Option<std::net::Ipv6Addr> {
+    let [a, b, c, d, e, f] = bytes(mac)?;
+    let pair = |high: u8, low: u8| u16::from(high) << 8 | u16::from(low);
+    let [first, second, third, fourth] = [pair(a ^ 2, b), pair(c, 0xff), pair(0xfe, d), pair(e, f)];
+    Some(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, first, second, third, fourth))
+}
+
+fn bytes(mac: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    bytes?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_link_local_address_follows_from_the_mac() {
+        assert_eq!(
+            link_local("52:54:00:00:00:01").map(|a| a.to_string()).as_deref(),
+            Some("fe80::5054:ff:fe00:1")
+        );
+        assert_eq!(
+            link_local("02:00:5e:10:20:30").map(|a| a.to_string()).as_deref(),
+            Some("fe80::5eff:fe10:2030")
+        );
+        assert_eq!(link_local("52:54:00:00:00"), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! Programs of the host that berth runs: by absolute path, never through a shell, with a time limit and bounded error
+//! output.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::SystemError;
+
+/// Enough for tens of thousands of rules.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The usual directories of system programs, even if `PATH` is a user's.
+const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"];
+
+/// A program, and advice if it is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) advice: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) ok: bool,
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: String,
+}
+
+impl Program {
+    pub(super) fn find(&self) -> Result<PathBuf, SystemError> {
+        let own = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&own).chain(FOLDERS.iter().map(PathBuf::from));
+        folders
+            .map(|folder| folder.join(self.name))
+            .find(|path| path.is_absolute() && path.is_file())
+            .ok_or(SystemError::ProgramMissing { program: self.name, advice: self.advice })
+    }
+
+    /// Runs the program until it ends. A non-zero exit is not an error here: the output reports it.
+    pub(super) async fn run(&self, args: &[&str], input: Vec<u8>) -> Result<Output, SystemError> {
+        let mut child = Command::new(self.find()?)
+            .args(args)
+            .env("LC_ALL", "C")
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| self.failed(e.to_string()))?;
+        let mut stdin = child.stdin.take().expect("was asked for");
+        let talk = async {
+            // A program that ends without reading its input reports the reason on its standard error.
+            let feed = async move {
+                let _ = stdin.write_all(&input).await;
+                drop(stdin);
+            };
+            tokio::join!(feed, child.wait_with_output()).1
+        };
+        match tokio::time::timeout(TIMEOUT, talk).await {
+            Err(_) => Err(self.failed(format!("no end after {TIMEOUT:?}"))),
+            Ok(Err(error)) => Err(self.failed(error.to_string())),
+            Ok(Ok(output)) => Ok(Output {
+                ok: output.status.success(),
+                stdout: output.stdout,
+                stderr: String::from_utf8_lossy(&output.stderr).trim().chars().take(2000).collect(),
+            }),
+        }
+    }
+
+    pub(super) fn failed(&self, detail: impl Into<String>) -> SystemError {
+        SystemError::Program { program: self.name, detail: detail.into() }
+    }
+}

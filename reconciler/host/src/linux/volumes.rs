@@ -1,0 +1,335 @@
+//! Volumes: one qcow2 file each, with a note beside it that records its owner.
+//!
+//! ```text
+//!               note (intent)     file            note (complete)
+//!    nothing ───────────────▶ ○ ───────────▶ ○ ──────────────────▶ volume ──trash──▶ in the trash ──purge──▶ gone
+//!                                                                     ▲                   │
+//!                                                                     └──────restore──────┘
+//! ```
+//!
+//! A complete note without a file, here or in the trash, is a lost disk: it is never created again, because an empty
+//! disk in its place would look like a working one. A file without a note is foreign and not touched. Must not know how
+//! QEMU gets a disk, nor which disks should exist.
+
+mod clock;
+mod note;
+mod trash;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use berth_qemu::machine::{Backing, Format};
+use berth_qemu::process::RunAs;
+use berth_qemu::qcow2::{self, ImageError};
+
+use super::files::{self, failed};
+use super::layout::{Layout, check_digest, check_name, is_name};
+use crate::{ForeignKind, ForeignObject, ImageFacts, NewVolume, SystemError, VolumeFacts, VolumeOwner};
+
+use note::{Base, Note};
+
+type Result<T> = std::result::Result<T, SystemError>;
+
+const SUFFIX: &str = ".qcow2";
+
+/// Every method blocks: callers run them off the async threads.
+#[derive(Clone, Debug)]
+pub(super) struct LinuxVolumes {
+    layout: Layout,
+    owner: Option<RunAs>,
+}
+
+/// The paths of one volume in each of its states.
+#[derive(Debug)]
+struct Place {
+    pool: String,
+    id: String,
+    file: PathBuf,
+    note: PathBuf,
+    trashed_file: PathBuf,
+    trashed_note: PathBuf,
+}
+
+impl LinuxVolumes {
+    pub(super) fn new(layout: Layout, owner: Option<RunAs>) -> Self {
+        Self { layout, owner }
+    }
+
+    fn place(&self, pool: &str, id: &str) -> Result<Place> {
+        check_name("pool", pool)?;
+        check_name("volume", id)?;
+        let (volumes, trash) = (self.layout.volumes(pool), self.layout.trash(pool));
+        Ok(Place {
+            pool: pool.to_owned(),
+            id: id.to_owned(),
+            file: volumes.join(format!("{id}{SUFFIX}")),
+            note: volumes.join(format!("{id}.json")),
+            trashed_file: trash.join(format!("{id}{SUFFIX}")),
+            trashed_note: trash.join(format!("{id}.json")),
+        })
+    }
+
+    pub(super) fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
+        let place = self.place(pool, id)?;
+        let note = match Note::read(&place.note)? {
+            None if exists(&place.file)? => {
+                return Err(place.damaged("a file of this name is there, which berth did not make"));
+            }
+            None => return Ok(None),
+            Some(note) => note.map_err(|detail| place.damaged(&detail))?,
+        };
+        if exists(&place.file)? {
+            let size = place.read_size()?;
+            return Ok(Some(self.facts(&place, &place.file, &note, size)));
+        }
+        if note.complete && !exists(&place.trashed_file)? {
+            return Err(SystemError::VolumeLost { id: id.to_owned() });
+        }
+        Ok(None)
+    }
+
+    /// `base` is the cached image that `new` names.
+    pub(super) fn create(&self, new: &NewVolume, base: Option<&ImageFacts>) -> Result<VolumeFacts> {
+        let place = self.place(&new.pool, &new.id)?;
+        let size = wanted_size(new, base)?;
+        if let Some(found) = self.volume(&new.pool, &new.id)? {
+            self.finish(&place)?;
+            return match size > found.size {
+                true => self.grow(&new.pool, &new.id, size),
+                false => Ok(found),
+            };
+        }
+        if exists(&place.trashed_file)? {
+            return Err(place.damaged("it is in the trash: it has to be restored, not made again"));
+        }
+        files::ensure_folder(&self.layout.volumes(&new.pool))?;
+        let base = base.map(|b| Base { digest: b.digest.clone(), format: b.format });
+        let note = Note::new(new, base);
+        self.make(&place, &note, size).inspect_err(|error| {
+            tracing::debug!(volume = place.id, %error, "volume not made");
+            // Leaves no partial volume; anything that cannot be removed is identified by its note next time.
+            let _ = fs::remove_file(&place.note);
+        })?;
+        self.finish(&place)?;
+        tracing::info!(volume = place.id, size, "volume made");
+        let size = place.read_size()?;
+        Ok(self.facts(&place, &place.file, &note, size))
+    }
+
+    fn make(&self, place: &Place, note: &Note, size: u64) -> Result<()> {
+        note.write(&place.note)?;
+        let made = match &note.base {
+            None => qcow2::create(&place.file, size),
+            Some(base) => {
+                let backing = Backing { file: relative_to_volumes(&base.digest), format: base.format };
+                qcow2::create_overlay(&place.file, size, &backing)
+            }
+        };
+        made.map_err(|error| place.refused(error))
+    }
+
+    /// Ensures the invariants of every volume with a file.
+    fn finish(&self, place: &Place) -> Result<()> {
+        files::give(&place.file, self.owner.as_ref())?;
+        if let Some(Ok(mut note)) = Note::read(&place.note)?
+            && !note.complete
+        {
+            note.complete = true;
+            note.write(&place.note)?;
+        }
+        files::sync_parent(&place.file).map_err(failed("write", &place.file))
+    }
+
+    pub(super) fn grow(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts> {
+        let place = self.place(pool, id)?;
+        let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        let found = self.volume(pool, id)?.ok_or_else(lost)?;
+        if size < found.size {
+            return Err(SystemError::Shrink { id: id.to_owned(), from: found.size, to: size });
+        }
+        if size > found.size {
+            qcow2::grow(&place.file, size).map_err(|error| place.refused(error))?;
+        }
+        self.volume(pool, id)?.ok_or_else(lost)
+    }
+
+    /// Writes another owner into the note of a volume: replaces one file atomically, and nothing else.
+    pub(super) fn hand_over(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()> {
+        let place = self.place(pool, id)?;
+        let lost = || SystemError::VolumeLost { id: id.to_owned() };
+        let note = Note::read(&place.note)?.ok_or_else(lost)?;
+        let note = note.map_err(|detail| place.damaged(&detail))?;
+        if note.owner == *owner {
+            return Ok(());
+        }
+        Note { owner: owner.clone(), retained: false, ..note }.write(&place.note)?;
+        tracing::info!(volume = id, "volume handed over");
+        Ok(())
+    }
+
+    /// Records that the volume's Disk is deleted and its file is retained.
+    pub(super) fn retain(&self, pool: &str, id: &str) -> Result<()> {
+        let place = self.place(pool, id)?;
+        let Some(note) = Note::read(&place.note)? else { return Ok(()) };
+        let note = note.map_err(|detail| place.damaged(&detail))?;
+        if note.retained {
+            return Ok(());
+        }
+        Note { retained: true, ..note }.write(&place.note)?;
+        tracing::info!(volume = id, "volume kept without a Disk");
+        Ok(())
+    }
+
+    /// Lists every volume. One with an unreadable header has size 0: it still needs its image, and its owner.
+    pub(super) fn volumes(&self) -> Result<Vec<VolumeFacts>> {
+        let mut volumes = Vec::new();
+        for pool in self.pools()? {
+            for name in files::names(&self.layout.volumes(&pool))? {
+                let Some(id) = name.strip_suffix(SUFFIX).filter(|id| is_name(id)) else {
+                    continue;
+                };
+                let place = self.place(&pool, id)?;
+                let Some(Ok(note)) = Note::read(&place.note)? else {
+                    continue;
+                };
+                let size = place.read_size().unwrap_or_else(|error| {
+                    tracing::warn!(volume = id, error = error.chain(), "volume unreadable");
+                    0
+                });
+                volumes.push(self.facts(&place, &place.file, &note, size));
+            }
+        }
+        Ok(volumes)
+    }
+
+    /// Returns a volume, in a pool or in the trash, with a note that refers to this image.
+    pub(super) fn based_on(&self, digest: &str) -> Result<Option<String>> {
+        for pool in self.pools()? {
+            for folder in [self.layout.volumes(&pool), self.layout.trash(&pool)] {
+                for name in files::names(&folder)?.iter().filter(|n| n.ends_with(".json")) {
+                    // An unreadable one may refer to any image.
+                    let note = Note::read(&folder.join(name))?.and_then(std::result::Result::ok);
+                    let base = note.as_ref().map(|n| n.base.as_ref().map(|b| b.digest.as_str()));
+                    if base.is_none_or(|b| b == Some(digest)) {
+                        return Ok(Some(format!("{pool}/{}", name.trim_end_matches(".json"))));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lists files in the pools that no note describes.
+    pub(super) fn foreign(&self) -> Result<Vec<ForeignObject>> {
+        let mut foreign = Vec::new();
+        for pool in self.pools()? {
+            let names = files::names(&self.layout.volumes(&pool))?;
+            for name in names.iter().filter(|n| !n.starts_with(files::UNFINISHED)) {
+                let id = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(".json"));
+                let note = id.filter(|id| is_name(id)).map(|id| self.place(&pool, id)).transpose()?;
+                let ours = match note {
+                    Some(place) => matches!(Note::read(&place.note)?, Some(Ok(_))),
+                    None => false,
+                };
+                if !ours {
+                    let detail = "a file in the pool that berth did not make".to_owned();
+                    foreign.push(ForeignObject {
+                        kind: ForeignKind::Volume,
+                        name: format!("{pool}/{name}"),
+                        detail,
+                    });
+                }
+            }
+        }
+        Ok(foreign)
+    }
+
+    fn pools(&self) -> Result<Vec<String>> {
+        let mut pools = files::names(&self.layout.pools())?;
+        pools.retain(|p| is_name(p));
+        Ok(pools)
+    }
+
+    fn facts(&self, place: &Place, file: &Path, note: &Note, size: u64) -> VolumeFacts {
+        VolumeFacts {
+            pool: place.pool.clone(),
+            id: place.id.clone(),
+            size,
+            base: note.base.as_ref().map(|b| b.digest.clone()),
+            owner: note.owner.clone(),
+            path: file.to_owned(),
+            format: Format::Qcow2,
+            retained: note.retained,
+            backing: note
+                .base
+                .as_ref()
+                .map(|b| Backing { file: self.layout.image(&b.digest), format: b.format }),
+        }
+    }
+}
+
+impl Place {
+    fn read_size(&self) -> Result<u64> {
+        size_of(&self.file).map_err(|detail| self.damaged(&detail))
+    }
+
+    fn damaged(&self, detail: &str) -> SystemError {
+        SystemError::VolumeDamaged { id: self.id.clone(), detail: detail.to_owned() }
+    }
+
+    fn refused(&self, error: ImageError) -> SystemError {
+        match error {
+            ImageError::Write { path, source } => failed("write", &path)(source),
+            ImageError::SmallerThanBase { size, base } => SystemError::SmallerThanImage { size, image: base },
+            ImageError::Size { size } => invalid_size(size),
+            ImageError::Shrink { from, to, .. } => SystemError::Shrink { id: self.id.clone(), from, to },
+            ImageError::InUse { path } => SystemError::File {
+                attempt: "change",
+                path,
+                source: io::Error::new(io::ErrorKind::ResourceBusy, "a running QEMU has it open"),
+            },
+            other => {
+                let cause = std::error::Error::source(&other).map(|c| format!(": {c}")).unwrap_or_default();
+                self.damaged(&format!("{other}{cause}"))
+            }
+        }
+    }
+}
+
+fn wanted_size(new: &NewVolume, base: Option<&ImageFacts>) -> Result<u64> {
+    if let Some(digest) = &new.base {
+        check_digest(digest)?;
+    }
+    let image = base.map(|b| b.virtual_size);
+    match (new.size, image) {
+        (Some(size), Some(image)) if size < image => Err(SystemError::SmallerThanImage { size, image }),
+        // QEMU counts in sectors: a declared size of 1.5k is rounded up to 2k, never down.
+        (Some(size), _) if size > 0 && size <= qcow2::MAX_VIRTUAL_SIZE => {
+            Ok(size.next_multiple_of(qcow2::SECTOR))
+        }
+        (None, Some(image)) => Ok(image),
+        (size, _) => Err(invalid_size(size.unwrap_or(0))),
+    }
+}
+
+fn invalid_size(size: u64) -> SystemError {
+    SystemError::Invalid { what: "disk size", value: size.to_string(), why: "1 byte to 64 TiB" }
+}
+
+/// The path from `pools/<pool>/volumes/` to the image. Relative, so that a state directory can be moved.
+fn relative_to_volumes(digest: &str) -> PathBuf {
+    Path::new("../../../images").join(digest)
+}
+
+fn size_of(file: &Path) -> std::result::Result<u64, String> {
+    let mut open = File::open(file).map_err(|e| e.to_string())?;
+    qcow2::virtual_size(&mut open).map_err(|e| e.to_string())
+}
+
+fn exists(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(failed("look for", path))
+}
+
+#[cfg(test)]
+mod tests;

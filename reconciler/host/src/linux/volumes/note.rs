@@ -1,0 +1,61 @@
+//! The note beside a volume's file.
+
+use std::path::Path;
+
+use berth_qemu::machine::Format;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::super::files;
+use super::Result;
+use crate::{NewVolume, VolumeOwner};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Note {
+    #[serde(rename = "volumeID")]
+    pub(super) volume_id: String,
+    pub(super) owner: VolumeOwner,
+    pub(super) base: Option<Base>,
+    /// Whether the file was created: if it is missing since then, the disk is lost.
+    pub(super) complete: bool,
+    pub(super) deleted_at: Option<Timestamp>,
+    /// The trash's clock at deletion, in seconds; unknown for volumes deleted before the clock existed.
+    #[serde(default)]
+    pub(super) deleted_after: Option<u64>,
+    /// Its Disk is deleted and the file is retained.
+    #[serde(default)]
+    pub(super) retained: bool,
+}
+
+/// The base image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Base {
+    /// The name on disk dates from when SHA-256 was the only algorithm.
+    #[serde(rename = "sha256")]
+    pub(super) digest: String,
+    pub(super) format: Format,
+}
+
+impl Note {
+    pub(super) fn new(new: &NewVolume, base: Option<Base>) -> Self {
+        Self {
+            volume_id: new.id.clone(),
+            owner: new.owner.clone(),
+            base,
+            complete: false,
+            deleted_at: None,
+            deleted_after: None,
+            retained: false,
+        }
+    }
+
+    /// None: there is no note. The inner error: the note is unreadable.
+    pub(super) fn read(path: &Path) -> Result<Option<std::result::Result<Self, String>>> {
+        files::read_json(path)
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        files::write_json(path, self, 0o600)
+    }
+}

@@ -1,0 +1,120 @@
+//! Machines: QEMU processes with their files and journals.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::guest_agent::GuestAgent;
+use berth_qemu::hypervisor::{Limits, ProcessIdentity};
+use berth_qemu::machine::{DiskSpec, MachineSpec};
+use berth_qemu::qmp::{Events, Qmp};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::Result;
+
+/// The machines of a host.
+#[async_trait]
+pub trait Machines: Send + Sync + fmt::Debug + 'static {
+    /// Starts the machine's QEMU with its CPUs stopped: the caller records the process and then sends `cont`. Returns
+    /// the existing process if this instance is already running.
+    ///
+    /// *Assumptions*: disks, taps and the instance's journal exist.
+    async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts>;
+
+    /// Reports that the machine is running; `just_now` is true if it has just started. From then on it gets a normal
+    /// share of CPU time; a machine that has just started first yields to machines that are still being launched.
+    async fn mark_started(&self, _instance: &str, _just_now: bool) {}
+
+    /// Returns the instance's QEMU if it is alive.
+    async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;
+
+    /// Waits until this process has ended. Cancel safe.
+    async fn exited(&self, process: &ProcessIdentity) -> Result<()>;
+
+    /// Connects to the machine's main monitor. One connection at a time: a second one waits until the first is closed.
+    async fn connect(&self, instance: &str) -> Result<(Qmp, Events)>;
+
+    /// Opens the channel to the guest agent. Succeeds even if no agent listens in the guest.
+    async fn guest_agent(&self, instance: &str) -> Result<GuestAgent>;
+
+    /// Terminates the instance's QEMU: SIGTERM, then SIGKILL after `grace`. Returns when it has ended.
+    async fn kill(&self, instance: &str, grace: Duration) -> Result<()>;
+
+    /// Removes all files of the instance, including its firmware variables and logs.
+    ///
+    /// *Errors*: [`SystemError::StillRunning`] while its QEMU is alive.
+    async fn remove_instance(&self, instance: &str) -> Result<()>;
+
+    /// Lists every instance that has files or a process on this host.
+    async fn instances(&self) -> Result<Vec<InstanceFacts>>;
+
+    /// Reads the agent's journal of an instance.
+    async fn read_journal(&self, instance: &str) -> Result<Option<Value>>;
+
+    /// Writes the agent's journal of an instance, which survives a crash; it is on disk when this returns. Creates the
+    /// instance's directory.
+    async fn write_journal(&self, instance: &str, journal: &Value) -> Result<()>;
+
+    /// Returns the last lines of QEMU's standard error; empty if there are none.
+    async fn stderr_tail(&self, instance: &str) -> Result<String>;
+
+    /// Limits the size of the logs that machines write. Runs for as long as it is polled.
+    async fn rotate_logs(&self) {
+        std::future::pending().await
+    }
+
+    /// Makes a disk accessible to the instance's QEMU, and returns the disk with the paths that this QEMU has to use.
+    /// Required before the disk is plugged into a running machine; [`System::launch`] does it for its own disks.
+    async fn grant_disk(&self, instance: &str, disk: &DiskSpec) -> Result<DiskSpec>;
+
+    /// Revokes QEMU's access to the file of a volume that was unplugged from the instance's machine.
+    async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()>;
+
+    /// The directory of an instance's files.
+    fn instance_directory(&self, instance: &str) -> PathBuf;
+}
+
+/// A machine to start. The host chooses the paths of its files (sockets, seed, firmware variables).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchRequest {
+    pub machine: MachineSpec,
+    pub seed: Option<Seed>,
+    pub limits: Limits,
+}
+
+/// Bootstrap data (NoCloud, Ignition). May contain secrets: never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seed {
+    pub meta_data: String,
+    pub user_data: String,
+    pub network_config: String,
+    /// An Ignition configuration, passed by the firmware configuration device.
+    pub ignition: Option<String>,
+}
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seed")
+            .field("user_data_bytes", &self.user_data.len())
+            .field("ignition", &self.ignition.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A running QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessFacts {
+    pub identity: ProcessIdentity,
+    pub started_at: Timestamp,
+}
+
+/// The state of an instance on this host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceFacts {
+    pub instance: String,
+    /// None also if it is not valid JSON: one damaged journal must not affect other instances.
+    pub journal: Option<Value>,
+    pub process: Option<ProcessFacts>,
+}

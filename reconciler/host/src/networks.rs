@@ -1,0 +1,197 @@
+//! Bridges, taps, the firewall and public addresses.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use async_trait::async_trait;
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// The networks of a host.
+#[async_trait]
+pub trait Networks: Send + Sync + fmt::Debug + 'static {
+    /// Creates or updates a private network: its bridge with the gateway's address, DHCP with exactly these leases,
+    /// DNS, and its tunnel to other hosts, if any.
+    ///
+    /// *Errors*: [`SystemError::Network`] if the host itself uses its range ([`HostRange::is_taken_by`]).
+    async fn ensure_network(&self, network: &NetworkConfig) -> Result<()>;
+
+    /// Removes a bridge and its DHCP server. The caller removes the taps on it first.
+    async fn remove_network(&self, bridge: &str) -> Result<()>;
+
+    /// Lists berth's bridges on this host.
+    async fn networks(&self) -> Result<Vec<String>>;
+
+    /// Creates a tap for QEMU and attaches it to its bridge.
+    async fn ensure_tap(&self, tap: &TapConfig) -> Result<()>;
+
+    async fn remove_tap(&self, name: &str) -> Result<()>;
+
+    /// Lists berth's taps on this host.
+    async fn taps(&self) -> Result<Vec<TapFacts>>;
+
+    /// Replaces berth's rules in the host's firewall, in one transaction, and assigns the public addresses to the host.
+    /// An empty `Firewall` removes everything. Does nothing if the rules are already in place.
+    async fn apply_firewall(&self, firewall: &Firewall) -> Result<()>;
+
+    /// Lists the DHCP leases that guests of this network have taken.
+    async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>>;
+
+    /// Returns the interface on which public addresses can be announced, and the addresses that the host already has.
+    async fn uplink(&self) -> Result<Uplink>;
+
+    /// Returns the MAC address of another machine that answers for an address on the segment of this interface. Takes
+    /// about a second.
+    async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>>;
+
+    /// Whether the host forwards guests' packets, as far as can be read from its settings.
+    async fn forwarding(&self) -> Result<Forwarding>;
+}
+
+/// A private network on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// At most 15 characters, `bth-…`.
+    pub bridge: String,
+    pub cidr: Ipv4Net,
+    /// The host's own address in it.
+    pub gateway: Ipv4Addr,
+    pub mtu: u16,
+    /// DNS servers that guests get by DHCP. Empty: the gateway, which forwards to the host's.
+    pub dns: Vec<Ipv4Addr>,
+    /// The DHCP reservations. Other clients get no address.
+    pub leases: Vec<Lease>,
+    /// The tunnel to the network's part on other hosts; None while the network is on this host only.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// The connection of a private network to its part on other hosts: VXLAN, with a copy of each broadcast packet sent to
+/// each host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tunnel {
+    /// The VXLAN network identifier, 1 to 16,777,215.
+    pub vni: u32,
+    /// This host's address, the source of the tunnel's packets.
+    pub local: Ipv4Addr,
+    /// The other hosts' addresses, in order. Packets from all other addresses are dropped.
+    pub peers: Vec<Ipv4Addr>,
+}
+
+/// An address reserved for a MAC address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Lease {
+    /// Lower case.
+    pub mac: String,
+    pub address: Ipv4Addr,
+    pub hostname: String,
+}
+
+/// A DHCP lease that a guest has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseTaken {
+    pub mac: String,
+    pub address: Ipv4Addr,
+    /// The time at which it was taken or last renewed: a lease of an earlier boot does not apply to this one.
+    pub taken_at: Timestamp,
+}
+
+/// A tap for one NIC of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapConfig {
+    /// At most 15 characters, `btt…`.
+    pub name: String,
+    pub bridge: String,
+    pub mtu: u16,
+}
+
+/// A tap that exists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TapFacts {
+    pub name: String,
+    /// The bridge it is a port of.
+    pub bridge: Option<String>,
+}
+
+/// All of berth's rules in the host's firewall. Order does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firewall {
+    /// One for each private network.
+    pub nat: Vec<Nat>,
+    pub forwards: Vec<Forward>,
+    /// The addresses that each tap may send from. A tap that is not listed passes nothing.
+    pub ports: Vec<Port>,
+    /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
+    pub guests: bool,
+    /// Ranges, besides link-local addresses, to which guests' packets are not forwarded.
+    pub closed: Vec<Ipv4Net>,
+    /// Ranges that the administrator lets guests reach nevertheless, addresses of this host included.
+    pub allowed: Vec<Ipv4Net>,
+}
+
+/// The addresses that a guest may send from by one tap.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    pub tap: String,
+    /// Lower case.
+    pub mac: String,
+    pub address: Ipv4Addr,
+}
+
+/// A range of addresses that the host itself uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostRange {
+    pub range: Ipv4Net,
+    /// A route that leads elsewhere: a network may lie within it, but must not cover it.
+    pub is_route: bool,
+}
+
+impl HostRange {
+    /// Whether a bridge with this range would capture packets of the host itself.
+    pub fn is_taken_by(&self, range: Ipv4Net) -> bool {
+        range.contains(&self.range) || (!self.is_route && self.range.contains(&range))
+    }
+}
+
+/// A private network with access to the outside under the host's address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nat {
+    pub bridge: String,
+    pub cidr: Ipv4Net,
+    /// The host's own address in it, the same on every host.
+    pub gateway: Ipv4Addr,
+    pub tunnel: Option<Tunnel>,
+}
+
+/// A public address that maps to a private one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Forward {
+    pub public: Ipv4Addr,
+    pub private: Ipv4Addr,
+    /// The interface on which this host announces the address. Packets of the private address that leave by this
+    /// interface have the public address as their source. None: the address exists on this host only and is not
+    /// announced.
+    pub announced_on: Option<String>,
+}
+
+/// The interface on which a host can announce public addresses, and the addresses that are already in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// The interface that announcements are sent on. The error is for people: why there is none, and how to fix it.
+    pub interface: std::result::Result<String, String>,
+    /// The host's own addresses, on interfaces that are not berth's.
+    pub own: BTreeSet<Ipv4Addr>,
+    /// The public addresses that this host currently has.
+    pub public: BTreeSet<Ipv4Addr>,
+}
+
+/// Whether guests' packets are forwarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forwarding {
+    pub ok: bool,
+    /// The obstacle and how to remove it, or that there is none; for people.
+    pub message: String,
+}

@@ -1,0 +1,101 @@
+//! Volumes: the files of disks, in pools.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use berth_qemu::machine::{Backing, Format};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// The volumes of a host.
+#[async_trait]
+pub trait Volumes: Send + Sync + fmt::Debug + 'static {
+    async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>>;
+
+    /// Creates the volume's file. An existing file is returned as it is (and grown if it is smaller).
+    ///
+    /// *Errors*: [`SystemError::SmallerThanImage`]; [`SystemError::ImageNotCached`] if its base is not in the cache;
+    /// [`SystemError::NoSpace`], with no partial file left behind.
+    async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts>;
+
+    /// Grows a volume that no QEMU has open (a volume in use grows by QMP). Does nothing if it already has this size;
+    /// refuses a smaller one.
+    async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts>;
+
+    /// Moves a volume to the pool's trash. Succeeds if the volume is neither in the pool nor in the trash.
+    async fn trash_volume(&self, pool: &str, id: &str) -> Result<()>;
+
+    /// Restores a volume from the trash for a (new) owner.
+    async fn restore_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<VolumeFacts>;
+
+    /// Records a new owner of the volume. Does not touch the file, which may be open.
+    async fn hand_over_volume(&self, pool: &str, id: &str, owner: &VolumeOwner) -> Result<()>;
+
+    /// Records that the volume's Disk was deleted and its file is retained. Succeeds if the volume does not exist.
+    async fn retain_volume(&self, pool: &str, id: &str) -> Result<()>;
+
+    /// Permanently deletes volumes that have been in the pool's trash for longer than `older_than`. Returns their ids.
+    async fn purge_trash(&self, pool: &str, older_than: Duration) -> Result<Vec<String>>;
+
+    /// Lists the volumes of all pools.
+    async fn volumes(&self) -> Result<Vec<VolumeFacts>>;
+
+    /// Lists the trash of all pools.
+    async fn trash(&self) -> Result<Vec<TrashedVolume>>;
+}
+
+/// A volume to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewVolume {
+    pub pool: String,
+    pub id: String,
+    /// None: the size of the image. Required for a blank volume.
+    pub size: Option<u64>,
+    /// Digest of the cached image that it is an overlay on; None for a blank volume.
+    pub base: Option<String>,
+    pub owner: VolumeOwner,
+}
+
+/// The owner of a volume, for people and for `berth undelete`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeOwner {
+    pub namespace: String,
+    pub name: String,
+    /// The Disk's uid; unknown for volumes created before it was recorded.
+    #[serde(default)]
+    pub uid: Option<String>,
+    /// The name of the Image it was created from.
+    pub image: Option<String>,
+}
+
+/// A volume as it is on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeFacts {
+    pub pool: String,
+    pub id: String,
+    /// The size that the guest sees, read from the file itself.
+    pub size: u64,
+    /// Digest of its base image.
+    pub base: Option<String>,
+    pub owner: VolumeOwner,
+    pub path: PathBuf,
+    pub format: Format,
+    /// The backing file, in the form that a disk's description needs.
+    pub backing: Option<Backing>,
+    /// Its Disk was deleted with the policy to retain the file.
+    pub retained: bool,
+}
+
+/// A volume in the trash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrashedVolume {
+    pub volume: VolumeFacts,
+    /// The wall clock at deletion, for people.
+    pub deleted_at: Timestamp,
+    /// Time in the trash, by a clock that cannot be set: the time for which this machine was on.
+    pub rested: Duration,
+}

@@ -1,0 +1,56 @@
+//! The contents of a fake host: machines, foreign processes, files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::command_error::CommandError;
+use super::machine::Machine;
+use super::{Behaviour, ImageFiles};
+use crate::hypervisor::{FoundQemu, ProcessIdentity};
+
+/// All machines of one fake host, and their shared state.
+#[derive(Debug)]
+pub(super) struct MachineModel {
+    pub(super) machines: BTreeMap<i32, Machine>,
+    pub(super) foreign: BTreeMap<i32, FoundQemu>,
+    pub(super) default_behaviour: Behaviour,
+    pub(super) behaviours: BTreeMap<String, Behaviour>,
+    pub(super) files: Arc<dyn ImageFiles>,
+    /// Files that QEMU's user may open; true: also for writing.
+    pub(super) granted: BTreeMap<PathBuf, bool>,
+    next_pid: i32,
+    pub(super) launches: u64,
+}
+
+impl MachineModel {
+    pub(super) fn new(files: Arc<dyn ImageFiles>) -> Self {
+        Self {
+            machines: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            default_behaviour: Behaviour::default(),
+            behaviours: BTreeMap::new(),
+            files,
+            granted: BTreeMap::new(),
+            next_pid: 1000,
+            launches: 0,
+        }
+    }
+
+    /// Allocates the identity of the next process.
+    pub(super) fn next_identity(&mut self) -> ProcessIdentity {
+        self.next_pid += 1;
+        let start_time = self.next_pid.unsigned_abs().into();
+        ProcessIdentity { pid: self.next_pid, start_time, boot_id: "fake".to_owned() }
+    }
+
+    pub(super) fn machine(&mut self, pid: i32) -> Result<&mut Machine, CommandError> {
+        self.machines.get_mut(&pid).ok_or_else(|| CommandError::generic("the process is gone"))
+    }
+
+    /// Image locking across all machines: one writer, or any number of readers.
+    pub(super) fn is_locked(&self, file: &Path, read_only: bool) -> bool {
+        let mut nodes = self.machines.values().flat_map(|m| m.nodes.values());
+        nodes.any(|n| n.file == file && !(read_only && n.read_only))
+    }
+}

@@ -1,0 +1,136 @@
+//! This machine as a host: its files, users and addresses, and the configuration of its agent.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use berth_agent::AgentConfig;
+use berth_engine::Identities;
+use berth_host::{
+    Start,
+    linux::{LinuxConfig, LinuxSystem},
+};
+
+use crate::cli::AgentOptions;
+
+use super::{addresses, machine};
+
+/// A file in the state directory that distinguishes this machine's agent from any other of the same name.
+const IDENTITY: &str = "agent-id";
+/// Opens this machine, with its files under the state directory. Without a default route, other hosts reach it at
+/// the address from which it reaches the control plane.
+///
+/// *Errors:* the directory cannot be used; another agent manages this machine; --address is not this machine's.
+pub(super) async fn system(
+    state_dir: &Path,
+    options: &AgentOptions,
+    control_plane: Option<SocketAddr>,
+    control_planes: &[SocketAddr],
+) -> anyhow::Result<LinuxSystem> {
+    machine::claim(state_dir)?;
+    let mut config = LinuxConfig::new(state_dir);
+    config.address = addresses::of_this_machine(options, control_plane)?;
+    config.public_interface.clone_from(&options.public_interface);
+    config.images.folders = image_folders(&options.image_dirs)?;
+    config.images.allow.clone_from(&options.image_allow);
+    // A control plane that listens on all addresses has this machine's, which are refused anyway.
+    config.images.control_plane = control_planes.iter().map(|at| at.ip().to_canonical()).collect();
+    // Without root QEMU runs as the agent's user.
+    config.qemu_users = config.qemu_users.map(|_| options.qemu_uid_range);
+    let opened = tokio::task::spawn_blocking(move || LinuxSystem::open(config))
+        .await
+        .context("preparing this host")?;
+    opened.with_context(|| format!("preparing this host in {}", state_dir.display()))
+}
+
+/// Returns the folders of --image-dir.
+///
+/// *Errors:* one of them is not a folder.
+fn image_folders(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = |path: &PathBuf| {
+        let path = std::path::absolute(path).with_context(|| format!("--image-dir {}", path.display()))?;
+        if !path.is_dir() {
+            bail!("--image-dir {}: there is no such folder", path.display());
+        }
+        Ok(path)
+    };
+    named.iter().map(folder).collect()
+}
+
+/// Returns the agent's configuration.
+///
+/// *Errors:* the machine's host name is not a valid name for a Host; its identity cannot be saved.
+pub(super) fn agent_config(
+    options: &AgentOptions,
+    state_dir: &Path,
+    control_plane: Option<SocketAddr>,
+) -> anyhow::Result<AgentConfig> {
+    let host_name = match &options.host_name {
+        Some(name) => name.clone(),
+        None => {
+            nix::unistd::gethostname().context("asking for the host name")?.to_string_lossy().to_lowercase()
+        }
+    };
+    let mut config = AgentConfig::new(host_name);
+    config.identity = format!("{}_{}", config.host_name, identity(state_dir)?);
+    config.start = Some(Start::here().context("asking which process this is")?);
+    config.labels = options.labels();
+    config.cpu_overcommit = options.cpu_overcommit;
+    config.guest_allow.clone_from(&options.guest_allow);
+    config.control_plane = match control_plane.map(|address| address.ip()) {
+        // An address on all of this machine's interfaces or on loopback is blocked for guests as the rest of the
+        // machine is.
+        Some(IpAddr::V4(ip)) if !ip.is_unspecified() && !ip.is_loopback() => vec![ip.into()],
+        _ => Vec::new(),
+    };
+    Ok(config)
+}
+
+/// Reads the identity that distinguishes this agent from others from the state directory, or creates it.
+fn identity(state_dir: &Path) -> anyhow::Result<String> {
+    let path = state_dir.join(IDENTITY);
+    let what = || format!("keeping this agent's identity in {}", path.display());
+    let read = || std::fs::read_to_string(&path).map(|text| text.trim().to_owned());
+    match read() {
+        Ok(known) if !known.is_empty() => return Ok(known),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(what),
+        _ => {}
+    }
+    let fresh = Identities::random().hex(16);
+    let staged = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        use std::io::Write;
+        let mut file =
+            std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&staged)?;
+        file.write_all(fresh.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&staged, &path)
+    };
+    write().with_context(what)?;
+    Ok(fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_images_must_be_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (there, gone) = (directory.path().to_owned(), directory.path().join("gone"));
+        assert_eq!(image_folders(std::slice::from_ref(&there)).expect("there"), std::slice::from_ref(&there));
+        assert!(image_folders(&[there, gone]).is_err());
+    }
+
+    #[test]
+    fn an_agent_keeps_its_identity() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let first = identity(directory.path()).expect("made");
+        assert_eq!(identity(directory.path()).expect("read"), first);
+        let other = tempfile::tempdir().expect("a directory");
+        assert_ne!(identity(other.path()).expect("made"), first);
+    }
+}

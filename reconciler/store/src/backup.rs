@@ -1,0 +1,364 @@
+//! Backups: one file each, made while the server runs, complete as soon as it has its final name.
+//!
+//! ```text
+//! one read transaction ─▶ copy to .NAME.partial ─▶ metadata, keys on request ─▶ verify ─▶ fsync ─▶ rename ─▶ fsync folder
+//! ```
+//! A backup contains Secrets encrypted. It contains the key and the other credentials only on request: a
+//! backup is usually stored where others can read it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, OpenFlags, params_from_iter};
+
+use crate::directory::DATABASE;
+use crate::error::OpenError;
+use crate::keyring::KEY_FILE;
+use crate::row::checksum;
+use crate::tables::{self, Identity};
+
+/// The busy timeout: a writer locks the database for no longer than a commit takes.
+const BUSY: Duration = Duration::from_secs(10);
+/// A partial file that has not been written to for this long was left by a process that ended.
+const ABANDONED: Duration = Duration::from_secs(3600);
+/// The maximum size of a credential file in bytes.
+const MAX_CREDENTIAL: u64 = 4 << 20;
+
+/// The files beside the database that identify a restored server to its hosts and users, besides the key file
+/// of the store itself.
+#[derive(Debug, Clone, Copy)]
+pub struct CredentialFiles {
+    /// Names of the files that a backup may contain.
+    pub kept: &'static [&'static str],
+    /// Names of the files that are regenerated from them.
+    pub derived: &'static [&'static str],
+}
+
+/// A finished backup.
+#[derive(Debug, Clone)]
+pub struct Backup {
+    /// The file.
+    pub file: PathBuf,
+    /// The last revision in it.
+    pub revision: u64,
+    /// The number of object revisions in it.
+    pub rows: u64,
+    /// The size of the file in bytes.
+    pub bytes: u64,
+    /// Whether the key of Secrets and the other credentials are in it.
+    pub with_keys: bool,
+}
+
+/// Why a backup failed. Guarantees: no file has the backup's name.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// There is no database.
+    #[error("there is no database in {0}")]
+    NoDatabase(PathBuf),
+    /// The target exists already.
+    #[error("{0} exists: name another file, or a folder, where each backup gets a name of its own")]
+    Exists(PathBuf),
+    /// The database cannot be read.
+    #[error(transparent)]
+    Database(#[from] OpenError),
+    /// The target cannot be written.
+    #[error("writing {path}")]
+    Target {
+        /// The path that could not be written.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// SQLite failed while copying.
+    #[error("copying to {path}")]
+    Copy {
+        /// The path of the copy.
+        path: PathBuf,
+        /// The error.
+        source: rusqlite::Error,
+    },
+    /// The copy differs from the source.
+    #[error("the copy {path} is not sound: {detail}")]
+    Unsound {
+        /// The path of the copy.
+        path: PathBuf,
+        /// The difference or defect.
+        detail: String,
+    },
+}
+
+/// Backs up the database of a state directory to a new file, or into a folder under a generated name.
+///
+/// With `credentials` the backup contains the key file and these files.
+///
+/// Assumptions: a server may be running on the directory. Blocks until the file is durable.
+///
+/// # Errors
+/// See [`BackupError`].
+pub fn backup(
+    directory: &Path,
+    target: &Path,
+    credentials: Option<&CredentialFiles>,
+) -> Result<Backup, BackupError> {
+    backup_reaching(directory, target, credentials, &mut |_| ())
+}
+
+/// Reports every step to `reached`, for tests that abort there.
+pub(crate) fn backup_reaching(
+    directory: &Path,
+    target: &Path,
+    credentials: Option<&CredentialFiles>,
+    reached: &mut dyn FnMut(&str),
+) -> Result<Backup, BackupError> {
+    let database = directory.join(DATABASE);
+    if fs::metadata(&database).map_or(0, |found| found.len()) == 0 {
+        return Err(BackupError::NoDatabase(directory.into()));
+    }
+    let source = open_source(&database)?;
+    let seen = Seen::of(&source).map_err(|e| OpenError::from_sqlite(&database, e))?;
+    let now = jiff::Timestamp::now();
+    let (folder, file) = match target.is_dir() {
+        true => (target.to_owned(), target.join(name_of(now, seen.revision))),
+        false => (parent(target), target.to_owned()),
+    };
+    if file.exists() {
+        return Err(BackupError::Exists(file));
+    }
+    sweep(&folder);
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
+    let copy = Copying { directory, source: &source, seen: &seen, partial: &partial, now, credentials };
+    let made = copy.write(reached).and_then(|()| {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| BackupError::Target { path, source }
+        };
+        File::open(&partial).and_then(|written| written.sync_all()).map_err(failed(&partial))?;
+        reached("synced");
+        fs::rename(&partial, &file).map_err(failed(&file))?;
+        File::open(&folder).and_then(|folder| folder.sync_all()).map_err(failed(&folder))?;
+        fs::metadata(&file).map_err(failed(&file))
+    });
+    match made {
+        Ok(found) => {
+            let (revision, rows) = (seen.revision.unsigned_abs(), seen.rows.unsigned_abs());
+            Ok(Backup { file, revision, rows, bytes: found.len(), with_keys: credentials.is_some() })
+        }
+        Err(error) => {
+            // A later backup removes what remains of it at the latest.
+            let _ = fs::remove_file(&partial);
+            Err(error)
+        }
+    }
+}
+
+fn parent(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn open_source(database: &Path) -> Result<Connection, BackupError> {
+    let failed = |source| BackupError::Database(OpenError::from_sqlite(database, source));
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let source = Connection::open_with_flags(database, flags).map_err(failed)?;
+    source.busy_timeout(BUSY).map_err(failed)?;
+    source.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -512; BEGIN").map_err(failed)?;
+    crate::log::check_identity(database, Identity::of(&source).map_err(failed)?)?;
+    Ok(source)
+}
+
+/// A summary of a database's content, to compare a copy with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) revision: i64,
+    pub(crate) rows: i64,
+}
+
+impl Seen {
+    pub(crate) fn of(db: &Connection) -> rusqlite::Result<Self> {
+        let (rows, last) = db.query_row("SELECT count(*), coalesce(max(id), 0) FROM log", [], |row| {
+            Ok((row.get(0)?, row.get::<_, i64>(1)?))
+        })?;
+        Ok(Self { revision: last.max(tables::number(db, tables::FLOOR)?), rows })
+    }
+}
+
+/// A backup that is being written.
+struct Copying<'a> {
+    directory: &'a Path,
+    source: &'a Connection,
+    seen: &'a Seen,
+    /// The file before it has its final name.
+    partial: &'a Path,
+    now: jiff::Timestamp,
+    credentials: Option<&'a CredentialFiles>,
+}
+
+impl Copying<'_> {
+    fn write(&self, reached: &mut dyn FnMut(&str)) -> Result<(), BackupError> {
+        let Self { directory, source, seen, partial, now, credentials } = *self;
+        let target = |source| BackupError::Target { path: partial.into(), source };
+        let copy = |source| BackupError::Copy { path: partial.into(), source };
+        // Inaccessible to other users from the first byte on.
+        File::options().create_new(true).write(true).mode(0o600).open(partial).map_err(target)?;
+        let to = open_private(partial, true).map_err(copy)?;
+        reached("made");
+        copy_rows(source, &to).map_err(copy)?;
+        reached("copied");
+        to.execute_batch(
+            "CREATE TABLE backup (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT; \
+             CREATE TABLE credentials (name TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;",
+        )
+        .map_err(copy)?;
+        let facts = [("made_ms", now.as_millisecond()), ("revision", seen.revision), ("rows", seen.rows)];
+        for (name, value) in facts {
+            to.execute("INSERT INTO backup VALUES (?1, ?2)", (name, value)).map_err(copy)?;
+        }
+        if let Some(files) = credentials {
+            for (name, content) in credentials_of(directory, files)? {
+                to.execute("INSERT INTO credentials VALUES (?1, ?2)", (name, content)).map_err(copy)?;
+            }
+        }
+        to.close().map_err(|(_, source)| copy(source))?;
+        reached("described");
+        let written = open_private(partial, false).map_err(copy)?;
+        verify(&written, seen).map_err(|detail| BackupError::Unsound { path: partial.into(), detail })?;
+        reached("verified");
+        Ok(())
+    }
+}
+
+/// Copies the rows, not the free pages that the server keeps in reserve (`log/room.rs`).
+fn copy_rows(source: &Connection, to: &Connection) -> rusqlite::Result<()> {
+    tables::create(to)?;
+    to.execute_batch("BEGIN; DELETE FROM state;")?;
+    for table in ["state", "log"] {
+        let mut rows = source.prepare(&format!("SELECT * FROM {table} ORDER BY 1"))?;
+        let count = rows.column_count();
+        let mut insert =
+            to.prepare(&format!("INSERT INTO {table} VALUES ({})", vec!["?"; count].join(", ")))?;
+        let mut rows = rows.query([])?;
+        while let Some(row) = rows.next()? {
+            let values = (0..count).map(|at| row.get_ref(at).map(ToSqlOutput::Borrowed));
+            insert.execute(params_from_iter(values.collect::<rusqlite::Result<Vec<_>>>()?))?;
+        }
+    }
+    to.execute_batch("COMMIT")
+}
+
+/// Opens a file that no other process has open, without locks, which a mounted folder may not support.
+fn open_private(path: &Path, writes: bool) -> rusqlite::Result<Connection> {
+    let access = if writes { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
+    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags_and_vfs(path, flags, "unix-none")?;
+    // A lost partial file is harmless, and the file is synced as a whole.
+    db.execute_batch(
+        "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF; PRAGMA cache_size = -2048;",
+    )?;
+    Ok(db)
+}
+
+/// Checks that the file is intact and matches `seen`; returns the defect otherwise.
+pub(crate) fn verify(db: &Connection, seen: &Seen) -> Result<(), String> {
+    let to_text = |error: rusqlite::Error| error.to_string();
+    let verdict: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(to_text)?;
+    if verdict != "ok" {
+        return Err(verdict);
+    }
+    let found = Seen::of(db).map_err(to_text)?;
+    if found != *seen {
+        return Err(format!(
+            "it has {} rows up to revision {}, not {} up to {}",
+            found.rows, found.revision, seen.rows, seen.revision
+        ));
+    }
+    let mut rows = db.prepare("SELECT id, sum, value FROM log").map_err(to_text)?;
+    let mut rows = rows.query([]).map_err(to_text)?;
+    while let Some(row) = rows.next().map_err(to_text)? {
+        let sum: i64 = row.get(1).map_err(to_text)?;
+        let value = row.get_ref(2).map_err(to_text)?.as_blob().map_err(|e| e.to_string())?;
+        if checksum(value) != sum {
+            return Err(format!("revision {} is damaged", row.get::<_, i64>(0).map_err(to_text)?));
+        }
+    }
+    Ok(())
+}
+
+fn credentials_of(
+    directory: &Path,
+    files: &CredentialFiles,
+) -> Result<Vec<(&'static str, Vec<u8>)>, BackupError> {
+    let mut found = Vec::new();
+    for name in std::iter::once(KEY_FILE).chain(files.kept.iter().copied()) {
+        let path = directory.join(name);
+        match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Ok(facts) if facts.len() <= MAX_CREDENTIAL => {}
+            Ok(_) => {
+                let source = io::Error::other("too large for a credential");
+                return Err(BackupError::Target { path, source });
+            }
+            Err(source) => return Err(BackupError::Target { path, source }),
+        }
+        found.push((name, fs::read(&path).map_err(|source| BackupError::Target { path, source })?));
+    }
+    Ok(found)
+}
+
+const PREFIX: &str = "berth-";
+const SUFFIX: &str = ".db";
+
+/// Returns the name of a backup, `berth-20260102T030405Z-r42.db`, which sorts by age.
+fn name_of(at: jiff::Timestamp, revision: i64) -> String {
+    format!("{PREFIX}{}-r{revision}{SUFFIX}", at.strftime("%Y%m%dT%H%M%SZ"))
+}
+
+/// Returns the backups in a folder, recognized by their generated names, oldest first, each with its time.
+pub fn backups_in(folder: &Path) -> io::Result<Vec<(PathBuf, jiff::Timestamp)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+        let parts = middle.and_then(|middle| middle.split_once("-r"));
+        let Some((at, revision)) = parts else { continue };
+        let ours = !revision.is_empty() && revision.bytes().all(|byte| byte.is_ascii_digit());
+        let at = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", at)
+            .and_then(|at| at.to_zoned(jiff::tz::TimeZone::UTC));
+        if let (true, Ok(at)) = (ours, at) {
+            found.push((path, at.timestamp()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Returns the time until the next backup into a folder is due. If the folder cannot be read, a backup is due
+/// now and reports the error.
+pub fn until_due(folder: &Path, every: Duration, now: jiff::Timestamp) -> Duration {
+    let last = backups_in(folder).ok().and_then(|found| found.last().map(|last| last.1));
+    let Some(last) = last else { return Duration::ZERO };
+    let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+    every.saturating_sub(age)
+}
+
+/// Removes partial files that earlier backups left behind.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let partial = name.starts_with('.') && name.contains(".partial");
+        let untouched = entry.metadata().and_then(|facts| facts.modified()).ok();
+        let untouched = untouched.and_then(|at| SystemTime::now().duration_since(at).ok());
+        if partial && name.contains(SUFFIX) && untouched.is_some_and(|age| age > ABANDONED) {
+            // A failure only costs disk space.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The queue of a watcher: bounded in number and in bytes, and dropped as a whole when it overflows.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::event::Event;
+
+/// The maximum number of events a watcher may lag behind before it is cut off with 410.
+pub(crate) const WATCH_BUFFER: usize = 2048;
+/// The maximum size of those events in bytes.
+const WATCH_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    news: Notify,
+}
+
+impl Queue {
+    fn hold(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The store's end. Dropping it ends the watch after the queued events.
+#[derive(Debug)]
+pub(crate) struct Feed(Arc<Queue>);
+
+/// The watcher's end.
+#[derive(Debug)]
+pub struct Events(Arc<Queue>);
+
+pub(crate) fn queue() -> (Feed, Events) {
+    let queue = Arc::new(Queue::default());
+    (Feed(Arc::clone(&queue)), Events(queue))
+}
+
+impl Feed {
+    /// Queues an event. Returns false if the watcher is gone or too slow; its queue is then cleared, because
+    /// it may never read again.
+    pub(crate) fn send(&self, event: &Arc<Event>) -> bool {
+        let mut waiting = self.0.hold();
+        if waiting.closed {
+            return false;
+        }
+        waiting.bytes += event.entry.bytes.len();
+        waiting.events.push_back(Arc::clone(event));
+        let fits = waiting.events.len() <= WATCH_BUFFER && waiting.bytes <= WATCH_BYTES;
+        // A single event always fits, regardless of its size.
+        if !fits && waiting.events.len() > 1 {
+            *waiting = Waiting { closed: true, ..Waiting::default() };
+        }
+        let open = !waiting.closed;
+        drop(waiting);
+        self.0.news.notify_one();
+        open
+    }
+
+    /// Returns the number of queued events and their bytes.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let waiting = self.0.hold();
+        (waiting.events.len(), waiting.bytes)
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.0.hold().closed = true;
+        self.0.news.notify_one();
+    }
+}
+
+impl Events {
+    /// Receives the next event; `None` once the watch has ended.
+    pub async fn recv(&mut self) -> Option<Arc<Event>> {
+        loop {
+            if let Some(event) = self.try_recv() {
+                return Some(event);
+            }
+            if self.0.hold().closed {
+                // Events that were queued between the two checks.
+                return self.try_recv();
+            }
+            self.0.news.notified().await;
+        }
+    }
+
+    /// Returns the next event, if one is queued.
+    pub fn try_recv(&mut self) -> Option<Arc<Event>> {
+        let mut waiting = self.0.hold();
+        let event = waiting.events.pop_front()?;
+        waiting.bytes -= event.entry.bytes.len();
+        Some(event)
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        *self.0.hold() = Waiting { closed: true, ..Waiting::default() };
+    }
+}

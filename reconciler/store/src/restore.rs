@@ -1,0 +1,354 @@
+//! Restore of a backup into a state directory without a running server.
+//!
+//! ```text
+//! check the backup ─▶ lock ─▶ stage berth.db.restoring ─▶ marker ─▶ keep old database ─▶ rename ─▶ credentials ─▶ no marker
+//! ```
+//! Before the marker exists, the old database is unchanged; after that a server refuses to start until the
+//! restore is run again, which completes it.
+//!
+//! Clients may have seen revisions that are newer than the backup. The restored server continues from a much
+//! higher revision ([`MARGIN`]) and answers 410 to every watch from a lower one: clients list again, and no
+//! client receives old events as new.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::backup::{CredentialFiles, Seen, verify};
+use crate::directory::{DATABASE, lock_directory};
+use crate::error::OpenError;
+use crate::keyring::{KEY_FILE, Keyring, retired};
+use crate::private_file::write_private;
+use crate::tables::{self, Identity};
+use crate::{log, seal};
+
+/// The increase of the revision: fewer writes than this are made between a backup and its restore.
+const MARGIN: i64 = 1_000_000_000;
+/// The marker of a restore in progress; contains the suffix of the names under which the old files are kept.
+pub(crate) const UNFINISHED: &str = "restore.unfinished";
+const STAGED: &str = "berth.db.restoring";
+
+/// The options of a restore.
+#[derive(Debug, Clone, Default)]
+pub struct RestoreOptions {
+    /// Keeps an existing database under another name and replaces it.
+    pub replace: bool,
+    /// The key file of Secrets, if the key is neither in the backup nor in the directory.
+    pub key: Option<PathBuf>,
+}
+
+/// The result of a restore.
+#[derive(Debug, Clone)]
+pub struct Restored {
+    /// The time of the backup in milliseconds since 1970.
+    pub made_ms: i64,
+    /// The last revision in the backup.
+    pub revision: u64,
+    /// The revision from which the server continues.
+    pub goes_on_from: u64,
+    /// The path under which the replaced database is kept.
+    pub aside: Option<PathBuf>,
+    /// Whether CA, tokens and keys came from the backup.
+    pub with_keys: bool,
+}
+
+/// Why a restore failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(OpenError),
+    /// A database that is not a backup.
+    #[error("{0} was not made by `berth backup`")]
+    NotABackup(PathBuf),
+    /// The directory is in use, or cannot be prepared.
+    #[error(transparent)]
+    Directory(OpenError),
+    /// The directory contains a database already.
+    #[error("{0} exists: to replace it, and keep it aside, say --replace")]
+    Exists(PathBuf),
+    /// The key of Secrets is missing.
+    #[error(
+        "Secrets in {file} are encrypted with key {id:016x}, which is neither in the backup nor in {directory}: name a \
+         copy of its {KEY_FILE} with --key"
+    )]
+    NoKey {
+        /// The backup.
+        file: PathBuf,
+        /// The state directory.
+        directory: PathBuf,
+        /// The key's id.
+        id: i64,
+    },
+    /// The given key cannot be read.
+    #[error("reading the key {path}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The directory cannot be written.
+    #[error("restoring {path}")]
+    Write {
+        /// The path that was being written.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// SQLite failed.
+    #[error("preparing {path}")]
+    Prepare {
+        /// The staged file.
+        path: PathBuf,
+        /// The error.
+        source: rusqlite::Error,
+    },
+}
+
+type Credentials = Vec<(String, Vec<u8>)>;
+
+struct Checked {
+    made_ms: i64,
+    seen: Seen,
+    needed: Vec<i64>,
+    credentials: Credentials,
+}
+
+/// Restores a backup into a state directory.
+///
+/// # Errors
+/// See [`RestoreError`].
+pub fn restore(
+    file: &Path,
+    directory: &Path,
+    options: &RestoreOptions,
+    files: &CredentialFiles,
+) -> Result<Restored, RestoreError> {
+    restore_reaching(file, directory, options, files, &mut |_| ())
+}
+
+/// Reports every step to `reached`, for tests that abort there.
+pub(crate) fn restore_reaching(
+    file: &Path,
+    directory: &Path,
+    options: &RestoreOptions,
+    files: &CredentialFiles,
+    reached: &mut dyn FnMut(&str),
+) -> Result<Restored, RestoreError> {
+    let checked = check(file)?;
+    let _lock = lock_directory(directory).map_err(RestoreError::Directory)?;
+    let database = directory.join(DATABASE);
+    let marker = directory.join(UNFINISHED);
+    let began = fs::read_to_string(&marker).ok();
+    let exists = fs::metadata(&database).is_ok_and(|found| found.len() > 0);
+    if exists && !options.replace && began.is_none() {
+        return Err(RestoreError::Exists(database));
+    }
+    let key = key_for(file, directory, options, &checked)?;
+    reached("checked");
+    let last = if exists { last_of(&database) } else { 0 };
+    let floor = checked.seen.revision.max(last).saturating_add(MARGIN);
+    let staged = directory.join(STAGED);
+    stage(file, &staged, floor)?;
+    reached("staged");
+    let suffix = began
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| format!("before-restore-{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")));
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RestoreError::Write { path, source }
+    };
+    let sync = || File::open(directory).and_then(|open| open.sync_all()).map_err(failed(directory));
+    write_private(&marker, suffix.as_bytes()).map_err(failed(&marker))?;
+    sync()?;
+    reached("marked");
+    let aside = if exists { Some(keep_aside(directory, &suffix)?) } else { None };
+    reached("kept");
+    for companion in ["-wal", "-shm"] {
+        remove(&beside(&database, companion)).map_err(failed(&database))?;
+    }
+    reached("cleared");
+    fs::rename(&staged, &database).map_err(failed(&database))?;
+    reached("renamed");
+    place_credentials(directory, &suffix, (files, &checked.credentials), key.as_ref())?;
+    sync()?;
+    reached("placed");
+    remove(&marker).map_err(failed(&marker))?;
+    sync()?;
+    Ok(Restored {
+        made_ms: checked.made_ms,
+        revision: checked.seen.revision.unsigned_abs(),
+        goes_on_from: floor.unsigned_abs(),
+        aside,
+        with_keys: !checked.credentials.is_empty(),
+    })
+}
+
+/// Reads the whole backup before anything is changed.
+fn check(file: &Path) -> Result<Checked, RestoreError> {
+    let failed = |source| RestoreError::File(OpenError::from_sqlite(file, source));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags_and_vfs(file, flags, "unix-none").map_err(failed)?;
+    log::check_identity(file, Identity::of(&db).map_err(failed)?).map_err(RestoreError::File)?;
+    let tables: i64 = db
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name IN ('backup', 'credentials')", [], |row| {
+            row.get(0)
+        })
+        .map_err(failed)?;
+    if tables != 2 {
+        return Err(RestoreError::NotABackup(file.into()));
+    }
+    let fact = |name: &str| {
+        db.query_row("SELECT value FROM backup WHERE name = ?1", [name], |row| row.get::<_, i64>(0))
+            .map_err(failed)
+    };
+    let seen = Seen { revision: fact("revision")?, rows: fact("rows")? };
+    verify(&db, &seen)
+        .map_err(|detail| RestoreError::File(OpenError::Damaged { path: file.into(), detail }))?;
+    let mut kept = db.prepare("SELECT name, content FROM credentials").map_err(failed)?;
+    let credentials: Credentials = kept
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .and_then(Iterator::collect)
+        .map_err(failed)?;
+    let needed = seal::keys_in_use(&db).map_err(failed)?;
+    Ok(Checked { made_ms: fact("made_ms")?, seen, needed, credentials })
+}
+
+/// Returns the keyring that decrypts the backup's Secrets, if it is not the directory's own: the one in the
+/// options, or the backup's.
+fn key_for(
+    file: &Path,
+    directory: &Path,
+    options: &RestoreOptions,
+    checked: &Checked,
+) -> Result<Option<Keyring>, RestoreError> {
+    let fits = |ring: &Keyring| checked.needed.iter().all(|id| ring.has(*id));
+    if let Some(path) = &options.key {
+        let ring = Keyring::read(path).map_err(|source| RestoreError::Key { path: path.clone(), source })?;
+        if fits(&ring) {
+            return Ok(Some(ring));
+        }
+    } else if Keyring::read(&directory.join(KEY_FILE)).is_ok_and(|ring| fits(&ring)) {
+        return Ok(None);
+    }
+    let carried = checked.credentials.iter().find(|(name, _)| name == KEY_FILE);
+    let carried = carried.and_then(|(_, text)| Keyring::parse(std::str::from_utf8(text).ok()?).ok());
+    if let Some(ring) = carried.filter(fits) {
+        return Ok(Some(ring));
+    }
+    match checked.needed.first() {
+        None => Ok(None),
+        Some(id) => Err(RestoreError::NoKey { file: file.into(), directory: directory.into(), id: *id }),
+    }
+}
+
+/// Returns the last revision of a database that is about to be replaced, as far as it can be read;
+/// checkpoints its write-ahead log.
+fn last_of(database: &Path) -> i64 {
+    let last = || -> rusqlite::Result<i64> {
+        let db = Connection::open(database)?;
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(Seen::of(&db)?.revision)
+    };
+    // Damage is one of the reasons to replace a database, and not an error here.
+    last().unwrap_or(0)
+}
+
+/// Prepares the restored database beside the existing one.
+fn stage(file: &Path, staged: &Path, floor: i64) -> Result<(), RestoreError> {
+    let written = |source| RestoreError::Write { path: staged.into(), source };
+    let prepared = |source| RestoreError::Prepare { path: staged.into(), source };
+    for leftover in [staged.to_owned(), beside(staged, "-journal"), beside(staged, "-wal")] {
+        remove(&leftover).map_err(written)?;
+    }
+    write_private(staged, b"").map_err(written)?;
+    fs::copy(file, staged).map_err(written)?;
+    // A copy takes the permissions of its source.
+    let closed = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
+    fs::set_permissions(staged, closed).map_err(written)?;
+    let db = Connection::open(staged).map_err(prepared)?;
+    let prepare = || -> rusqlite::Result<()> {
+        db.execute_batch("PRAGMA secure_delete = ON; DROP TABLE credentials; DROP TABLE backup;")?;
+        tables::set_number(&db, tables::FLOOR, floor)?;
+        tables::set_number(&db, tables::COMPACTED, floor)
+    };
+    prepare().map_err(prepared)?;
+    db.close().map_err(|(_, source)| prepared(source))?;
+    File::open(staged).and_then(|open| open.sync_all()).map_err(written)
+}
+
+/// Gives the old files a second name; the first name then passes to the new ones atomically.
+fn keep_aside(directory: &Path, suffix: &str) -> Result<PathBuf, RestoreError> {
+    let aside = directory.join(format!("{DATABASE}.{suffix}"));
+    for companion in ["", "-wal"] {
+        let (from, to) = (beside(&directory.join(DATABASE), companion), beside(&aside, companion));
+        match fs::hard_link(&from, &to) {
+            Err(error) if companion == "-wal" && error.kind() == io::ErrorKind::NotFound => {}
+            // The interrupted attempt created the link.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(RestoreError::Write { path: to, source }),
+            Ok(()) => {}
+        }
+    }
+    Ok(aside)
+}
+
+/// Restores the credentials in the backup; other existing ones are kept under another name.
+fn place_credentials(
+    directory: &Path,
+    suffix: &str,
+    (files, carried): (&CredentialFiles, &Credentials),
+    key: Option<&Keyring>,
+) -> Result<(), RestoreError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RestoreError::Write { path, source }
+    };
+    let key_path = directory.join(KEY_FILE);
+    if let Some(ring) = key {
+        if let Ok(old) = Keyring::read(&key_path).as_ref()
+            && old.id() != ring.id()
+        {
+            let kept = retired(directory, old.id());
+            old.write(&kept).map_err(failed(&kept))?;
+        }
+        ring.write(&key_path).map_err(failed(&key_path))?;
+    }
+    let mut changed = false;
+    for name in files.kept {
+        let Some((_, content)) = carried.iter().find(|(carried, _)| carried == name) else { continue };
+        let path = directory.join(name);
+        match fs::read(&path) {
+            Ok(there) if there == *content => continue,
+            Ok(there) => {
+                let kept = directory.join(format!("{name}.{suffix}"));
+                write_private(&kept, &there).map_err(failed(&kept))?;
+            }
+            Err(_) => {}
+        }
+        write_private(&path, content).map_err(failed(&path))?;
+        changed = true;
+    }
+    if changed {
+        for name in files.derived {
+            remove(&directory.join(name)).map_err(failed(directory))?;
+        }
+    }
+    Ok(())
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,369 @@
+//! The store: opens the database, passes writes to the writer, serves current reads from memory and past
+//! revisions from disk.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::counters::Counters;
+use crate::directory::{DATABASE, DirectoryLock, lock_directory};
+use crate::entry::{Entry, FieldPath};
+use crate::error::{OpenError, ReadError};
+use crate::event::Event;
+use crate::floor::Floor;
+use crate::key::Key;
+use crate::log::Log;
+use crate::look_back::Revision;
+use crate::queue::{self, Events};
+use crate::restore;
+use crate::state::{Interest, State, read, write};
+use crate::write::{Keep, Write, WriteError};
+use crate::writer::{Job, Writer};
+
+/// The location of the objects.
+#[derive(Debug, Clone)]
+pub enum Storage {
+    /// In this directory on disk (created with mode 0700 if missing); survives restarts.
+    Directory(PathBuf),
+    /// In memory, lost with the server; no thread is started.
+    Memory,
+}
+
+/// The execution of the SQLite writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriterMode {
+    /// On a thread of its own that commits all queued writes in one transaction.
+    Thread,
+    /// In the task that writes. For runtimes with paused time, which would advance while a thread works.
+    Inline,
+}
+
+/// The capacity of the write queue; further writes wait to be queued.
+const QUEUE: usize = 1024;
+
+#[derive(Debug)]
+enum Hands {
+    Thread {
+        jobs: Mutex<Option<mpsc::Sender<Job>>>,
+        thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    },
+    /// Taken when the store is closed.
+    Inline(Mutex<Option<Writer>>),
+}
+
+/// The store; shared by reference.
+pub struct Store {
+    state: Arc<RwLock<State>>,
+    hands: Hands,
+    /// The connection for past revisions; `None` if the writer's own connection is used (in memory), and once
+    /// closed.
+    reader: Arc<Mutex<Option<Log>>>,
+    pub counters: Arc<Counters>,
+    /// The database and its write-ahead log; empty in memory.
+    files: Vec<PathBuf>,
+    /// Held while the database is open.
+    lock: Mutex<Option<DirectoryLock>>,
+}
+
+/// The events of one resource from a revision on.
+#[derive(Debug)]
+pub struct Subscription {
+    store: Arc<Store>,
+    resource: Arc<str>,
+    interest: Interest,
+    id: u64,
+    /// The events between the requested revision and the subscription.
+    pub backlog: Vec<Arc<Event>>,
+    pub events: Events,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        write(&self.store.state).unwatch(&self.resource, &self.interest, self.id);
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// Opens the database and reads every live object into memory.
+    pub fn open(storage: &Storage, mode: WriterMode) -> Result<Arc<Self>, OpenError> {
+        let (log, directory, lock) = match storage {
+            Storage::Memory => (Log::in_memory()?, None, None),
+            Storage::Directory(directory) => {
+                let lock = lock_directory(directory)?;
+                if directory.join(restore::UNFINISHED).exists() {
+                    return Err(OpenError::HalfRestored { path: directory.clone() });
+                }
+                (Log::open(directory)?, Some(directory), Some(lock))
+            }
+        };
+        let shown = directory.map_or_else(|| ":memory:".into(), |directory| directory.join(DATABASE));
+        let (revision, compacted) = log.bounds().map_err(|source| OpenError::from_load(&shown, source))?;
+        let mut state = State::new(revision, compacted);
+        let mut live = 0;
+        let load = |entry: Entry| {
+            live += entry.bytes.len() as u64;
+            state.load(Arc::new(entry));
+        };
+        log.load(load).map_err(|source| OpenError::from_load(&shown, source))?;
+        let stored = log.stored_bytes().map_err(|source| OpenError::from_load(&shown, source))?;
+        let state = Arc::new(RwLock::new(state));
+        let reader = match directory {
+            Some(directory) => Some(Log::open_reader(directory, log.keys())?),
+            None => None,
+        };
+        let reader = Arc::new(Mutex::new(reader));
+        let counters = Arc::new(Counters::new(stored, live));
+        let floor = Floor::of(directory.map(Into::into));
+        let writer = Writer { log, state: Arc::clone(&state), counters: Arc::clone(&counters), floor };
+        let hands = match mode {
+            WriterMode::Thread if directory.is_some() => Self::start_thread(writer, &shown)?,
+            WriterMode::Thread | WriterMode::Inline => Hands::Inline(Mutex::new(Some(writer))),
+        };
+        let files = directory.map(|directory| {
+            [DATABASE.to_owned(), format!("{DATABASE}-wal")].map(|name| directory.join(name)).into()
+        });
+        let (files, lock) = (files.unwrap_or_default(), Mutex::new(lock));
+        Ok(Arc::new(Self { state, hands, reader, counters, files, lock }))
+    }
+
+    fn start_thread(writer: Writer, path: &Path) -> Result<Hands, OpenError> {
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("store-writer".into())
+            .spawn(move || writer.run(queue))
+            .map_err(|source| OpenError::Directory { path: path.into(), source })?;
+        Ok(Hands::Thread { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Returns the current state, for reads that must see a single revision. Never held across an await.
+    pub fn state(&self) -> RwLockReadGuard<'_, State> {
+        read(&self.state)
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.state().get(key).cloned()
+    }
+
+    pub fn select_by(&self, resource: &Arc<str>, fields: Arc<[FieldPath]>) {
+        write(&self.state).select_by(resource, fields);
+    }
+
+    /// Makes one write durable and returns the stored entry; a deletion returns the last state under the
+    /// deletion's revision.
+    pub async fn submit(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
+        let begun = Instant::now();
+        let answer = self.write(one).await;
+        self.counters.latency.observe(begun.elapsed().as_secs_f64());
+        answer
+    }
+
+    async fn write(&self, one: Write) -> Result<Arc<Entry>, WriteError> {
+        match &self.hands {
+            Hands::Inline(writer) => {
+                let mut writer = hold(writer);
+                let writer = writer.as_mut().ok_or(WriteError::Closed)?;
+                writer.commit(std::slice::from_ref(&one)).pop().unwrap_or(Err(WriteError::Closed))
+            }
+            Hands::Thread { jobs, .. } => {
+                let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
+                let (answer, answered) = oneshot::channel();
+                jobs.send(Job::Write(Box::new(one), answer)).await.map_err(|_| WriteError::Closed)?;
+                answered.await.unwrap_or(Err(WriteError::Closed))
+            }
+        }
+    }
+
+    /// Applies the history window; returns the revision after which history now starts.
+    pub async fn compact(&self, keep: Keep) -> Result<u64, WriteError> {
+        match &self.hands {
+            Hands::Inline(writer) => {
+                let mut writer = hold(writer);
+                writer.as_mut().ok_or(WriteError::Closed)?.compact(keep)
+            }
+            Hands::Thread { jobs, .. } => {
+                let jobs = hold(jobs).clone().ok_or(WriteError::Closed)?;
+                let (done, answered) = oneshot::channel();
+                let job = Job::Compact { keep, done };
+                jobs.send(job).await.map_err(|_| WriteError::Closed)?;
+                answered.await.unwrap_or(Err(WriteError::Closed))
+            }
+        }
+    }
+
+    /// Subscribes to a resource after `after`, or from now on, and calls `first` under the same lock.
+    pub async fn subscribe<T>(
+        self: &Arc<Self>,
+        resource: &Arc<str>,
+        interest: Interest,
+        after: Option<u64>,
+        first: impl FnOnce(&State) -> T,
+    ) -> Result<(T, Subscription), ReadError> {
+        let (subscription, taken, missing) = {
+            let mut state = write(&self.state);
+            if let Some(after) = after {
+                check_range(&state, after)?;
+            }
+            let (events, receiver) = queue::queue();
+            let id = state.watch(resource, &interest, events);
+            let backlog = after.map(|after| state.recent(resource, after)).unwrap_or_default();
+            let missing =
+                after.filter(|after| *after < state.recent_after).map(|after| (after, state.recent_after));
+            let taken = first(&state);
+            let store = Arc::clone(self);
+            let resource = Arc::clone(resource);
+            (Subscription { store, resource, interest, id, backlog, events: receiver }, taken, missing)
+        };
+        let mut subscription = subscription;
+        if let Some((after, until)) = missing {
+            let fields = self.state().fields(resource);
+            let name = Arc::clone(resource);
+            let mut older = self.look_back(move |log| log.events(&name, after, until, &fields)).await?;
+            // A compaction may have passed the revision while the disk was read.
+            check_range(&self.state(), after)?;
+            older.append(&mut subscription.backlog);
+            subscription.backlog = older;
+        }
+        Ok((taken, subscription))
+    }
+
+    /// Subscribes to all resources, for the server's own controllers.
+    pub fn subscribe_all(&self) -> Events {
+        let (events, receiver) = queue::queue();
+        write(&self.state).watch_everything(events);
+        receiver
+    }
+
+    /// Returns the objects of a resource at `revision`, in key order.
+    pub async fn list_at(&self, resource: &Arc<str>, revision: u64) -> Result<Vec<Arc<Entry>>, ReadError> {
+        let fields = {
+            let state = self.state();
+            check_range(&state, revision)?;
+            state.fields(resource)
+        };
+        let name = Arc::clone(resource);
+        let entries = self.look_back(move |log| log.list_at(&name, revision, &fields)).await?;
+        check_range(&self.state(), revision)?;
+        Ok(entries)
+    }
+
+    /// Passes the kept revisions of an object, newest first, to `step` until it breaks.
+    pub async fn revisions<S: Send + 'static>(
+        &self,
+        key: Key,
+        mut folded: S,
+        step: fn(&mut S, Revision) -> ControlFlow<()>,
+    ) -> Result<S, ReadError> {
+        let query = move |log: &Log| {
+            log.revisions(&key, |one| step(&mut folded, one))?;
+            Ok(folded)
+        };
+        self.look_back(query).await
+    }
+
+    /// Returns the last revision at a time.
+    pub async fn revision_at(&self, at_ms: i64) -> Result<u64, ReadError> {
+        let found = self.look_back(move |log| log.revision_at(at_ms)).await?;
+        let found = found.ok_or(ReadError::Compacted { requested: 0 })?;
+        check_range(&self.state(), found)?;
+        Ok(found)
+    }
+
+    async fn look_back<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Log) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let closed = || ReadError::Database("the server is shutting down".into());
+        let result = match &self.hands {
+            Hands::Thread { .. } => {
+                let reader = Arc::clone(&self.reader);
+                let answer = tokio::task::spawn_blocking(move || hold(&reader).as_ref().map(query));
+                answer.await.map_err(|_| closed())?.ok_or_else(closed)?
+            }
+            Hands::Inline(writer) => match hold(&self.reader).as_ref() {
+                Some(reader) => query(reader),
+                None => query(&hold(writer).as_ref().ok_or_else(closed)?.log),
+            },
+        };
+        result.map_err(|source| ReadError::Database(source.to_string()))
+    }
+
+    /// Whether a writer accepts writes.
+    pub fn is_writable(&self) -> bool {
+        match &self.hands {
+            Hands::Thread { jobs, thread } => {
+                let runs = hold(thread).as_ref().is_some_and(|thread| !thread.is_finished());
+                runs && hold(jobs).is_some()
+            }
+            Hands::Inline(writer) => hold(writer).is_some(),
+        }
+    }
+
+    /// Returns the number of writes in the queue.
+    pub fn queued(&self) -> usize {
+        match &self.hands {
+            Hands::Thread { jobs, .. } => hold(jobs).as_ref().map_or(0, |jobs| QUEUE - jobs.capacity()),
+            Hands::Inline(_) => 0,
+        }
+    }
+
+    /// Returns the size of the database and its write-ahead log in bytes; 0 in memory.
+    pub fn size(&self) -> u64 {
+        let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
+        self.files.iter().map(size).sum()
+    }
+
+    /// Ends every watch.
+    pub(crate) fn close_watches(&self) {
+        write(&self.state).close_watches();
+    }
+
+    /// Refuses further writes, waits for queued ones, and closes the file: another process may open it even
+    /// while this store is still referenced.
+    pub fn close(&self) {
+        self.close_watches();
+        match &self.hands {
+            Hands::Inline(writer) => drop(hold(writer).take()),
+            Hands::Thread { jobs, thread } => {
+                hold(jobs).take();
+                if let Some(thread) = hold(thread).take() {
+                    // A writer that panicked has already failed its pending writes.
+                    let _ = thread.join();
+                }
+            }
+        }
+        drop(hold(&self.reader).take());
+        drop(hold(&self.lock).take());
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn check_range(state: &State, revision: u64) -> Result<(), ReadError> {
+    if revision > state.revision {
+        return Err(ReadError::Future { requested: revision, current: state.revision });
+    }
+    if revision < state.compacted {
+        return Err(ReadError::Compacted { requested: revision });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
