@@ -17,6 +17,8 @@ pub struct Count {
     pub failed: usize,
     /// The number of suites or cases that this machine cannot run.
     pub skipped: usize,
+    /// The number of passed cases that passed only when they were repeated.
+    pub unstable: usize,
 }
 
 impl std::fmt::Display for Count {
@@ -24,6 +26,9 @@ impl std::fmt::Display for Count {
         write!(formatter, "{} passed, {} failed", self.passed, self.failed)?;
         if self.skipped > 0 {
             write!(formatter, ", {} skipped", self.skipped)?;
+        }
+        if self.unstable > 0 {
+            write!(formatter, ", {} unstable", self.unstable)?;
         }
         Ok(())
     }
@@ -42,6 +47,7 @@ impl std::str::FromStr for Count {
                 "passed" => count.passed = number,
                 "failed" => count.failed = number,
                 "skipped" => count.skipped = number,
+                "unstable" => count.unstable = number,
                 _ => bail!("{of:?} is no count"),
             }
         }
@@ -54,6 +60,7 @@ impl std::ops::AddAssign for Count {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.unstable += other.unstable;
     }
 }
 
@@ -103,6 +110,12 @@ impl Report {
     pub fn skip(&mut self, fact: &str, reason: &str) {
         self.count.skipped += 1;
         note(&format!("  skip  {fact}: {reason}"));
+    }
+
+    /// Marks a passed case as one that failed at first and passed when it was repeated.
+    pub fn unstable(&mut self, fact: &str) {
+        self.count.unstable += 1;
+        note(&format!("  unstable  {fact}: passed when it was repeated by itself"));
     }
 
     /// Adds the cases that another program counted.
@@ -166,10 +179,10 @@ mod tests {
 
     #[test]
     fn the_closing_line_is_plain() {
-        let mut count = Count { passed: 3, failed: 1, skipped: 0 };
+        let mut count = Count { passed: 3, failed: 1, ..Count::default() };
         assert_eq!(count.to_string(), "3 passed, 1 failed");
-        count.skipped = 2;
-        assert_eq!(count.to_string(), "3 passed, 1 failed, 2 skipped");
+        (count.skipped, count.unstable) = (2, 1);
+        assert_eq!(count.to_string(), "3 passed, 1 failed, 2 skipped, 1 unstable");
         assert_eq!(count.to_string().parse::<Count>().expect("it is a count"), count);
         assert!("3 passed, one failed".parse::<Count>().is_err());
     }
@@ -179,6 +192,6 @@ mod tests {
         let mut report = Report::new();
         assert!(!report.case("a case panics", || panic!("on purpose")));
         assert!(report.case("the next one runs", || Ok(())));
-        assert_eq!(report.count(), Count { passed: 1, failed: 1, skipped: 0 });
+        assert_eq!(report.count(), Count { passed: 1, failed: 1, ..Count::default() });
     }
 }

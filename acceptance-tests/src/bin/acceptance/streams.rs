@@ -90,13 +90,13 @@ mod tests {
     fn a_suite_is_read_from_its_output() {
         let output = "\n== a: b\n  ok    c (1 s)\n== a: 1 passed, 0 failed in 1 s\n\n1 passed, 0 failed\n";
         let ended = read(output).expect("it has counts");
-        assert_eq!(ended.count, Count { passed: 1, failed: 0, skipped: 0 });
+        assert_eq!(ended.count, Count { passed: 1, ..Count::default() });
         assert_eq!(ended.text, "\n== a: b\n  ok    c (1 s)\n== a: 1 passed, 0 failed in 1 s");
         assert_eq!(ended.failures, Vec::<String>::new());
         let failed =
             "== a: b\n  FAIL  c (1 s)\n\nfailures:\n  a: c\n  a: d\n\n3 passed, 2 failed, 1 skipped\n";
         let ended = read(failed).expect("it has counts");
-        assert_eq!(ended.count, Count { passed: 3, failed: 2, skipped: 1 });
+        assert_eq!(ended.count, Count { passed: 3, failed: 2, skipped: 1, unstable: 0 });
         assert_eq!(ended.failures, ["a: c", "a: d"]);
         assert_eq!(read("it was killed\n"), None, "a suite without counts did not run to its end");
     }
