@@ -9,8 +9,8 @@ use std::time::Duration;
 const ROOT: &str = "/sys/fs/cgroup";
 /// berth's folder in every hierarchy.
 const PARENT: &str = "berth";
-/// The number of attempts: a process leaves its group a moment after its end is visible.
-const TRIES: u32 = 50;
+/// The number of attempts: a process leaves its group some time after its end is visible, later under load.
+const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// berth's folders in all hierarchies: v2 is mounted at the root or beside those of v1.

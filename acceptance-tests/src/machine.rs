@@ -134,12 +134,12 @@ mod tests {
     #[test]
     fn a_machine_that_goes_takes_the_control_groups_of_what_ran_on_it_along() {
         if !prerequisites::is_root() {
-            eprintln!("not tried: network namespaces and control groups need root");
+            eprintln!("skipped: network namespaces and control groups need root");
             return;
         }
         let name = format!("i-test-{}", std::process::id());
         let Some(group) = cgroups::make(&name) else {
-            eprintln!("not tried: no control group can be made here");
+            eprintln!("skipped: no control group can be made here");
             return;
         };
         let folder = tempfile::tempdir().expect("a folder");

@@ -104,6 +104,30 @@ pub fn executables(text: &str) -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
+/// A program that holds tests.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TestProgram {
+    /// The name of its target.
+    pub name: String,
+    /// The executable.
+    pub path: PathBuf,
+    /// Its package's folder.
+    pub folder: PathBuf,
+}
+
+/// The test programs in cargo's messages, in their order.
+pub fn test_programs(text: &str) -> Vec<TestProgram> {
+    let program = |message: serde_json::Value| {
+        let is_test = message["profile"]["test"].as_bool().unwrap_or(false);
+        Some(TestProgram {
+            name: message["target"]["name"].as_str()?.to_owned(),
+            path: message["executable"].as_str().filter(|_| is_test)?.into(),
+            folder: Path::new(message["manifest_path"].as_str()?).parent()?.to_owned(),
+        })
+    };
+    messages(text).filter_map(program).collect()
+}
+
 /// The packages that were compiled, rather than reused from an earlier build.
 pub fn compiled(text: &str) -> BTreeSet<String> {
     messages(text)

@@ -1,18 +1,23 @@
-//! The suites that run `cargo test`: each of its tests counts as a case.
+//! The suites that run the workspace's test programs: each of their tests counts as a case.
 
+use std::collections::VecDeque;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Kit;
-use crate::report::{Count, Report, note};
-use crate::{process, workspace};
+use crate::process::{self, Finished};
+use crate::report::{Count, Report, chain, note};
+use crate::workspace::{self, TestProgram};
 
 /// The one test target with a suite of its own.
 const CONVERGES: &str = "converges";
 const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// The number of test programs that run at a time: many tests wait for a timer, a process or the disk.
+const CONCURRENT: usize = 2;
 /// With more failed tests than these, none is repeated.
 const MOST_REPEATED: usize = 3;
 /// The maximum number of characters shown of a failed test's output.
@@ -25,12 +30,12 @@ pub fn unit(_: &Kit, report: &mut Report) -> Result<()> {
     for target in targets.iter().filter(|target| *target != CONVERGES) {
         selected.extend(["--test", target]);
     }
-    cargo_test(report, &selected)
+    run(report, &selected)
 }
 
 /// The test target `converges`.
 pub fn converge(_: &Kit, report: &mut Report) -> Result<()> {
-    cargo_test(report, &["--test", CONVERGES])
+    run(report, &["--test", CONVERGES])
 }
 
 fn integration_tests() -> Result<Vec<String>> {
@@ -51,70 +56,90 @@ fn integration_tests() -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn cargo_test(report: &mut Report, selected: &[&str]) -> Result<()> {
-    // A test that this machine cannot run prints `skipped: REASON` and passes.
-    let finished = process::run(&mut command(selected, &["--show-output"]), LIMIT)?;
+/// Builds the selected test programs and runs all of their tests.
+fn run(report: &mut Report, selected: &[&str]) -> Result<()> {
+    let mut build = workspace::cargo();
+    // Of the whole workspace: with the features of a single package, dependencies would be compiled again.
+    build.args(["test", "--workspace", "--no-run", "--message-format=json"]).args(selected);
+    let programs = workspace::test_programs(&workspace::run_build(&mut build)?);
+    let waiting: Mutex<VecDeque<&TestProgram>> = Mutex::new(programs.iter().collect());
+    let ended = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..CONCURRENT {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(program) = next else { return };
+                    // A test that this machine cannot run prints `skipped: REASON` and passes.
+                    let finished = process::run(&mut command(program, &["--show-output"]), LIMIT);
+                    ended.lock().unwrap_or_else(PoisonError::into_inner).push((program, finished));
+                }
+            });
+        }
+    });
+    let mut total = Count::default();
+    let mut failed = Vec::new();
+    for (program, finished) in ended.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match finished {
+            Ok(finished) => total += evaluate(report, program, &finished, &mut failed),
+            Err(error) => report.failed(&chain(&error)),
+        }
+    }
+    if failed.len() <= MOST_REPEATED {
+        for (program, test) in failed {
+            if passes_alone(program, &test) {
+                total.failed -= 1;
+                total.passed += 1;
+                report.unstable(&test);
+            }
+        }
+    }
+    report.counted(total);
+    note(&format!("  {total}"));
+    ensure!(total.passed + total.failed > 0, "no test ran");
+    Ok(())
+}
+
+/// Counts and shows what one program reported, and adds its failed tests to `failed`.
+fn evaluate<'a>(
+    report: &mut Report,
+    program: &'a TestProgram,
+    finished: &Finished,
+    failed: &mut Vec<(&'a TestProgram, String)>,
+) -> Count {
     let skipped = skipped(&finished.stdout);
     let mut count = counted(&finished.stdout);
     count.passed -= skipped.len().min(count.passed);
     skipped.iter().for_each(|(test, reason)| report.skip(test, reason));
-    let failed: Vec<&str> = failed(&finished.stdout).collect();
-    for test in &failed {
-        note(&format!("  FAIL  {test}\n{}", words(&finished.stdout, test)));
-    }
-    if failed.len() == count.failed && failed.len() <= MOST_REPEATED {
-        for test in failed.iter().filter(|test| passes_alone(selected, test)) {
-            count.failed -= 1;
-            count.passed += 1;
-            report.unstable(test);
-        }
-    }
-    report.counted(count);
-    note(&format!("  {count}"));
-    let is_complete = !failed.is_empty() && results(&finished.stdout) == started(&finished.stdout);
-    if !finished.status.success() && (count.failed > 0 || !is_complete) {
+    if !finished.status.success() && count.failed == 0 {
+        // It crashed or could not start: there is no result to count.
         note(process::tail(&finished.stdout, 12_000));
         note(process::tail(&finished.stderr, 6_000));
-        if count.failed == 0 || !is_complete {
-            report.failed(&format!("`{}` ended with {}", finished.line, finished.status));
-        }
+        report.failed(&format!("`{}` ended with {}", finished.line, finished.status));
+        return count;
     }
-    ensure!(count.passed + count.failed > 0, "`{}` ran no test", finished.line);
-    Ok(())
+    for test in failed_tests(&finished.stdout) {
+        note(&format!("  FAIL  {} {test}\n{}", program.name, words(&finished.stdout, test)));
+        failed.push((program, test.to_owned()));
+    }
+    count
 }
 
-/// `cargo test` of the whole workspace: with the features of a single package it would recompile the dependencies.
-fn command(selected: &[&str], arguments: &[&str]) -> Command {
-    let mut command = workspace::cargo();
+/// The program as cargo would run it.
+fn command(program: &TestProgram, arguments: &[&str]) -> Command {
+    let mut command = Command::new(&program.path);
+    command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder).args(arguments);
     command
-        .args(["test", "--workspace", "--no-fail-fast", "--color=never"])
-        .args(selected)
-        .arg("--")
-        .args(arguments);
-    command
 }
 
-/// Repeats one failed test without any other beside it.
-fn passes_alone(selected: &[&str], test: &str) -> bool {
-    let repeated = process::run(&mut command(selected, &["--exact", test]), LIMIT);
-    repeated.is_ok_and(|run| run.status.success() && counted(&run.stdout).passed > 0)
-}
-
-/// The number of test programs that started.
-fn started(output: &str) -> usize {
-    output
-        .lines()
-        .filter(|line| line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test"))
-        .count()
-}
-
-/// The number of test programs that ended with a result; one that crashes prints none.
-fn results(output: &str) -> usize {
-    output.lines().filter(|line| line.starts_with("test result: ")).count()
+/// Repeats one failed test with no other beside it.
+fn passes_alone(program: &TestProgram, test: &str) -> bool {
+    let repeated = process::run(&mut command(program, &["--exact", test]), LIMIT);
+    repeated.is_ok_and(|run| run.status.success() && counted(&run.stdout).passed == 1)
 }
 
 /// The names of the failed tests.
-fn failed(output: &str) -> impl Iterator<Item = &str> {
+fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
 
@@ -187,10 +212,7 @@ mod tests {
     #[test]
     fn failed_tests_are_named_once() {
         let output = "test a::b ... FAILED\ntest c ... ok\n\nfailures:\n    a::b\n\ntest result: FAILED. 1 passed; 1 failed;";
-        assert_eq!(failed(output).collect::<Vec<_>>(), ["a::b"]);
-        let crashed =
-            "running 1 test\ntest a ... ok\ntest result: ok. 1 passed;\nrunning 2 tests\nrunning late\n";
-        assert_eq!((started(crashed), results(crashed)), (2, 1));
+        assert_eq!(failed_tests(output).collect::<Vec<_>>(), ["a::b"]);
     }
 
     #[test]

@@ -126,7 +126,10 @@ proptest! {
             let provider = &*CONFIGURED;
             let (client, cancel) = (ClientCapabilities::default(), CancellationToken::new());
             let found = provider.validate(ValidateRequest { config: config.clone(), client, cancel: cancel.clone() }).await;
-            let secret = config.get("token").as_str().filter(|token| token.trim().len() > 8).map(str::to_owned);
+            // The generated token may be a part of the address, which the message repeats.
+            let host = config.get("host").as_str().unwrap_or_default();
+            let is_secret = |token: &&str| token.trim().len() > 8 && !host.contains(*token);
+            let secret = config.get("token").as_str().filter(is_secret).map(str::to_owned);
             let configured = provider.configure(ConfigureRequest { config, terraform_version: "1.11.4".into(), client, cancel: cancel.clone() }).await;
             for text in found.iter().chain(&configured) {
                 assert!(secret.as_ref().is_none_or(|secret| !text.detail.contains(secret)), "{}", text.detail);
