@@ -17,7 +17,7 @@ use berth_api::{PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
 use crate::index::{Tables, vm_size};
-use crate::queue::ObjectName;
+use crate::key::ObjectName;
 
 /// Whether a VM may run here.
 #[derive(Clone, Debug, PartialEq)]

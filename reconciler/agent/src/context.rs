@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use tokio::sync::watch;
 
 use crate::admission::Reservations;
@@ -16,19 +18,22 @@ use crate::config::AgentConfig;
 use crate::definitions::Definitions;
 use crate::error::Error;
 use crate::index::Index;
+use crate::key::Key;
 use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
 use crate::pulls::Pulls;
-use crate::queue::{Key, Queue};
 use crate::recorder::Recorder;
 use crate::site::SiteTerm;
+use berth_engine::Queue;
 use berth_host::{HostFacts, System};
 
 /// Delay over which changes are batched before the host is reconciled.
 const BATCH_HOST_CHANGES: Duration = Duration::from_millis(500);
+/// Delay of the first retry after a failure.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(250);
 
 /// State of one running agent.
 pub(crate) struct Context {
@@ -36,7 +41,7 @@ pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) system: Arc<dyn System>,
     pub(crate) index: Index,
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) queue: Arc<Queue<Key>>,
     pub(crate) machines: Machines,
     pub(crate) reservations: Reservations,
     pub(crate) pulls: Pulls,
@@ -68,7 +73,8 @@ impl Context {
         system: Arc<dyn System>,
         recorder: Recorder,
     ) -> Self {
-        let queue = Arc::new(Queue::new(config.seed));
+        let jitter = config.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
+        let queue = Arc::new(Queue::new(FIRST_BACK_OFF, jitter));
         let site = SiteTerm::new(client.clone(), system.clone());
         Self {
             index: Index::default(),

@@ -28,13 +28,36 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::Indexed;
-use crate::queue::{Key, Requeue};
+use crate::key::Key;
 use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
 const MAX_ROUNDS: usize = 32;
 /// Delay before an object is reconciled again after a passing error.
 const SOON: Duration = Duration::from_millis(200);
+
+/// When to requeue a key after a reconcile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requeue {
+    /// When something changes.
+    OnChange,
+    /// After this time, or when something changes.
+    After(Duration),
+    /// The reconcile failed: requeue with the object's back-off.
+    BackOff,
+}
+
+impl Requeue {
+    /// Returns the earlier of the two; a failure takes precedence over both.
+    pub(crate) fn sooner(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::BackOff, _) | (_, Self::BackOff) => Self::BackOff,
+            (Self::After(a), Self::After(b)) => Self::After(a.min(b)),
+            (Self::After(after), Self::OnChange) | (Self::OnChange, Self::After(after)) => Self::After(after),
+            (Self::OnChange, Self::OnChange) => Self::OnChange,
+        }
+    }
+}
 
 /// A plan: what to do about an object now.
 #[derive(Clone, Debug, PartialEq)]
@@ -284,7 +307,7 @@ fn released<O: Indexed>(ctx: &Context, object: &O) -> bool {
     if object.meta().deletion_timestamp.is_none() || is_departed(ctx, object) {
         return false;
     }
-    let name = crate::queue::ObjectName::new(object.namespace().unwrap_or_default(), object.name_any());
+    let name = crate::key::ObjectName::new(object.namespace().unwrap_or_default(), object.name_any());
     let mut tables = ctx.index.read();
     let now = O::table(&mut tables).get(&name);
     now.is_none_or(|now| now.uid() != object.uid() || !now.finalizers().iter().any(|f| f == HOST_FINALIZER))

@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::host_addresses::HostAddresses;
-use crate::queue::{Key, ObjectName};
+use crate::key::{Key, ObjectName};
 pub(crate) use departed::Departed;
 
 const DEFAULT_MTU: u16 = 1500;

@@ -9,9 +9,9 @@ pub(crate) mod network;
 pub(crate) mod vm;
 
 use crate::context::Context;
-use crate::converge::converge;
+use crate::converge::{Requeue, converge};
 use crate::error::Error;
-use crate::queue::{Key, Requeue};
+use crate::key::Key;
 use hotswap_disk_attachment::AttachmentReconciler;
 use image::ImageReconciler;
 

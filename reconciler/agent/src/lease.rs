@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::config::AgentConfig;
 use crate::error::{AgentError, Error};
 use crate::index::Index;
-use crate::queue::ObjectName;
+use crate::key::ObjectName;
 use crate::site::SiteTerm;
 
 const RENEW_EVERY: Duration = Duration::from_secs(10);

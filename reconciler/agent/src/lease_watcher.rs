@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
-use crate::queue::{Key, ObjectName, Queue};
-use berth_engine::Clock;
+use crate::key::{Key, ObjectName};
+use berth_engine::{Clock, Queue};
 use berth_host::{LeaseTaken, System};
 
 /// Interval between two reads of the leases.
@@ -43,7 +43,7 @@ impl PendingLease {
 #[derive(Debug)]
 pub(crate) struct LeaseWatcher {
     system: Arc<dyn System>,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Key>>,
     clock: Arc<dyn Clock>,
     pending: Mutex<BTreeMap<ObjectName, Vec<PendingLease>>>,
     changed: Notify,
@@ -54,7 +54,7 @@ impl LeaseWatcher {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue<Key>>, clock: Arc<dyn Clock>) -> Self {
         Self { system, queue, clock, pending: Mutex::default(), changed: Notify::new() }
     }
 
@@ -124,11 +124,18 @@ mod tests {
 
     use super::*;
     use berth_engine::RuntimeClock;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    const FIRST_BACK_OFF: Duration = Duration::from_millis(250);
     use berth_host::fake::FakeSystem;
 
     fn watcher() -> LeaseWatcher {
         let clock = Arc::new(RuntimeClock::starting_at(Timestamp::UNIX_EPOCH));
-        LeaseWatcher::new(Arc::new(FakeSystem::new(clock.clone())), Arc::new(Queue::new(Some(1))), clock)
+        LeaseWatcher::new(
+            Arc::new(FakeSystem::new(clock.clone())),
+            Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))),
+            clock,
+        )
     }
 
     fn at(second: i64) -> Timestamp {

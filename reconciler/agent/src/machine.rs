@@ -25,8 +25,8 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::queue::{Key, Queue};
-use berth_engine::Clock;
+use crate::key::Key;
+use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
@@ -71,7 +71,7 @@ struct DriverState {
 /// The queue and the guest task that a driver notifies.
 #[derive(Clone, Debug)]
 struct Notifier {
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Key>>,
     key: Option<Key>,
     guest: Arc<Notify>,
     clock: Arc<dyn Clock>,
@@ -228,7 +228,7 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Machines {
     system: Arc<dyn berth_host::Machines>,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Key>>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     tasks: Mutex<JoinSet<()>>,
@@ -244,7 +244,7 @@ struct State {
 impl Machines {
     pub(crate) fn new(
         system: Arc<dyn berth_host::Machines>,
-        queue: Arc<Queue>,
+        queue: Arc<Queue<Key>>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self { system, queue, clock, state: Mutex::default(), tasks: Mutex::default() }

@@ -16,7 +16,8 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::index::Tables;
-use crate::queue::{ObjectName, Queue};
+use crate::key::{Key, ObjectName};
+use berth_engine::Queue;
 use berth_host::{Firewall, NetworkConfig, System};
 
 pub(crate) use ports::{GuestPort, GuestPorts, ports_of};
@@ -59,7 +60,7 @@ pub(crate) struct RefusedAddress {
 }
 
 impl Networks {
-    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue>) -> Self {
+    pub(crate) fn new(system: Arc<dyn System>, queue: Arc<Queue<Key>>) -> Self {
         Self {
             applied: Mutex::default(),
             probes: Probes::new(system, queue),

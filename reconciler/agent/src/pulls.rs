@@ -16,7 +16,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::error::{RETRY_SPACE_EVERY, is_stalled, reason_of};
-use crate::queue::{Key, Queue};
+use crate::key::Key;
+use berth_engine::Queue;
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -86,7 +87,7 @@ pub(crate) struct Pulls {
 #[derive(Debug)]
 struct Shared {
     system: Arc<dyn Images>,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Key>>,
     entries: Mutex<BTreeMap<Wanted, Entry>>,
     /// Limits each namespace's concurrent downloads.
     slots: Mutex<BTreeMap<String, Arc<Semaphore>>>,
@@ -99,7 +100,7 @@ impl Shared {
 }
 
 impl Pulls {
-    pub(crate) fn new(system: Arc<dyn Images>, queue: Arc<Queue>) -> Self {
+    pub(crate) fn new(system: Arc<dyn Images>, queue: Arc<Queue<Key>>) -> Self {
         let shared = Shared { system, queue, entries: Mutex::default(), slots: Mutex::default() };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
@@ -254,8 +255,11 @@ mod tests {
     use berth_qemu::machine::Format;
 
     use super::*;
-    use crate::queue::ObjectName;
+    use crate::key::ObjectName;
     use berth_engine::RuntimeClock;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    const FIRST_BACK_OFF: Duration = Duration::from_millis(250);
 
     fn wanted(namespace: &str, number: usize) -> Wanted {
         Wanted::Image(ImageSource {
@@ -272,7 +276,8 @@ mod tests {
         let clock = Arc::new(RuntimeClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
         let system = Arc::new(FakeSystem::new(clock));
         system.serve_any_image(1 << 30);
-        let pulls = Pulls::new(system.clone(), Arc::new(Queue::new(Some(1))));
+        let pulls =
+            Pulls::new(system.clone(), Arc::new(Queue::new(FIRST_BACK_OFF, StdRng::seed_from_u64(1))));
         (system, pulls)
     }
 

@@ -12,11 +12,13 @@ use tracing::Instrument;
 
 use crate::config::AgentConfig;
 use crate::context::Context;
+use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
+use crate::key::Key;
 use crate::kinds::{self, host};
-use crate::queue::{Key, Requeue};
 use crate::recorder::{self, Recorder};
 use crate::watch;
+use berth_engine::queue::LONGEST_BACK_OFF;
 use berth_host::System;
 
 const RETRY_INVENTORY: Duration = Duration::from_secs(2);
@@ -97,5 +99,12 @@ async fn one(ctx: Arc<Context>, key: Key) {
         }
         if error.is_no_space() { Requeue::After(RETRY_SPACE_EVERY) } else { Requeue::BackOff }
     });
-    ctx.queue.done(&key, again);
+    match again {
+        Requeue::OnChange => ctx.queue.succeeded(&key),
+        Requeue::After(delay) => {
+            ctx.queue.succeeded(&key);
+            ctx.queue.add_after(key, delay);
+        }
+        Requeue::BackOff => drop(ctx.queue.failed(&key, LONGEST_BACK_OFF)),
+    }
 }

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::context::Context;
 use crate::index::Indexed;
-use crate::queue::Key;
+use crate::key::Key;
 
 type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 

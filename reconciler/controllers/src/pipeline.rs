@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 
-use berth_engine::ErrorChain;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use berth_engine::{ErrorChain, queue::LONGEST_BACK_OFF};
+use rand::{SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 use tracing::{info, info_span, warn};
 
@@ -34,7 +34,7 @@ use crate::{
     writer::{Response, WriteResult},
 };
 
-use queue::{LONGEST_DELAY, Queue};
+use queue::Queue;
 
 /// The maximum back-off of a write that failed because the control plane's disk is full.
 const FULL_DISK_DELAY: Duration = Duration::from_secs(10);
@@ -84,7 +84,6 @@ pub(crate) struct Pipeline {
     pub(crate) cache: Cache,
     pub(crate) queue: Queue,
     config: Config,
-    jitter: StdRng,
     /// The objects being written, each with the last watch event received for it since.
     in_flight: HashMap<Key, Option<PendingEvent>>,
     /// The deferred keys by the object that is being written.
@@ -96,9 +95,8 @@ impl Pipeline {
         let seed = u64::from_str_radix(&config.identities.hex(16), 16).unwrap_or_default();
         Self {
             cache: Cache::new(config.host_silence),
-            queue: Queue::new(),
+            queue: Queue::new(StdRng::seed_from_u64(seed)),
             config,
-            jitter: StdRng::seed_from_u64(seed),
             in_flight: HashMap::new(),
             deferred: HashMap::new(),
         }
@@ -169,7 +167,7 @@ impl Pipeline {
         for (used, at_once) in self.cache.users.take_changes() {
             if at_once { self.queue.add(used) } else { self.queue.coalesce(used) }
         }
-        let Some(key) = self.queue.next_ready(now) else { return Progress::Idle };
+        let Some(key) = self.queue.try_next() else { return Progress::Idle };
         if let Some(busy) = self.busy(self.cache.depends_on(&key)) {
             self.defer(key, busy);
             return Progress::Settled;
@@ -203,7 +201,7 @@ impl Pipeline {
     }
 
     fn defer(&mut self, key: Key, busy: Key) {
-        self.queue.defer();
+        self.queue.defer(&key);
         self.deferred.entry(busy).or_default().insert(key);
     }
 
@@ -271,12 +269,12 @@ impl Pipeline {
             }
             // Another write came between our read and our write: the cache has its result by now.
             Some(error) if error.is_conflict() => {
-                self.queue.retry(key, self.jitter.random());
+                self.queue.failed(key, LONGEST_BACK_OFF);
             }
             Some(error) => {
                 // Nothing announces that a full disk has space again.
-                let longest = if error.is_full() { FULL_DISK_DELAY } else { LONGEST_DELAY };
-                let delay = self.queue.retry_within(key, self.jitter.random(), longest);
+                let longest = if error.is_full() { FULL_DISK_DELAY } else { LONGEST_BACK_OFF };
+                let delay = self.queue.failed(key, longest);
                 warn!(error = %ErrorChain(&error), retry_in = ?delay, "reconcile failed");
             }
         }

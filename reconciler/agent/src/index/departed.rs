@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use crate::queue::ObjectName;
+use crate::key::ObjectName;
 
 /// Objects of one kind that a watch reported as deleted, by uid, in their last known state.
 #[derive(Debug)]

@@ -19,11 +19,11 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::context::Context;
-use crate::converge::{Plan, Reconciler, converge};
+use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
 use crate::index::volume_of;
-use crate::queue::{ObjectName, Requeue};
+use crate::key::ObjectName;
 use berth_host::{ImageSource, NewVolume, VolumeOwner};
 
 use observe::Observed;

@@ -22,10 +22,10 @@ use apply::wake_disks;
 use observe::Observed;
 
 use crate::context::Context;
-use crate::converge::post;
+use crate::converge::{Requeue, post};
 use crate::error::Error;
 use crate::journal::Journal;
-use crate::queue::{Key, ObjectName, Requeue};
+use crate::key::{Key, ObjectName};
 use berth_host::InstanceFacts;
 
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::context::Context;
+use crate::converge::Requeue;
 use crate::error::Error;
-use crate::queue::Requeue;
 use berth_host::{Firewall, NetworkConfig};
 pub(crate) use status::why_not;
 

@@ -32,14 +32,14 @@ pub(crate) use observe::Observed;
 
 use crate::admission::Offer;
 use crate::context::Context;
-use crate::converge::{Plan, Reconciler, converge};
+use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
 use crate::index::instance_of;
 use crate::journal::Journal;
+use crate::key::ObjectName;
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
-use crate::queue::{ObjectName, Requeue};
 
 /// A step of a VM's plan.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,8 @@ use std::time::Duration;
 use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, ShutdownMode, mounts_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::queue::{Key, Queue};
+use crate::key::Key;
+use berth_engine::Queue;
 
 const FIRST_POLL: Duration = Duration::from_secs(1);
 const POLL_EVERY: Duration = Duration::from_secs(30);
@@ -47,7 +48,7 @@ pub(super) struct GuestTask {
     pub(super) requests: mpsc::Receiver<GuestRequest>,
     pub(super) poll_now: Arc<Notify>,
     pub(super) facts: watch::Sender<GuestFacts>,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<Queue<Key>>,
     pub(super) wake: Option<Key>,
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::queue::{Key, Queue};
+use crate::key::Key;
+use berth_engine::Queue;
 use berth_host::System;
 
 /// Interval at which an address taken by another machine is probed again.
@@ -40,12 +41,12 @@ impl Probe {
 #[derive(Clone, Debug)]
 pub(crate) struct Probes {
     system: Arc<dyn System>,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Key>>,
     known: Arc<Mutex<BTreeMap<Ipv4Addr, Probe>>>,
 }
 
 impl Probes {
-    pub(super) fn new(system: Arc<dyn System>, queue: Arc<Queue>) -> Self {
+    pub(super) fn new(system: Arc<dyn System>, queue: Arc<Queue<Key>>) -> Self {
         Self { system, queue, known: Arc::default() }
     }
 

@@ -1,4 +1,4 @@
-//! The queue of keys: each at most once, blocked ones indexed by what they wait for, failed ones backed off.
+//! The work queue, and the blocked keys, indexed by what they wait for: a change of that queues them.
 //!
 //! VMs that wait for capacity stand in line, one line per distinct request. When capacity is freed, only the first
 //! VM of each line is tried, and the next one once that one is placed. So the cost of a VM that goes away is one
@@ -6,12 +6,13 @@
 //! their conditions stay current.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap},
     ops::Bound,
     time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
+use rand::rngs::StdRng;
 use tokio::time::Instant;
 
 use crate::{
@@ -21,22 +22,14 @@ use crate::{
 };
 
 /// The first delay after a failure; doubled each time.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// The longest delay.
-pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(300);
-
+const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 /// How long changes to an aggregating object are coalesced.
 const COALESCING_DELAY: Duration = Duration::from_secs(1);
 
-/// Which keys to reconcile, and when.
-#[derive(Debug, Default)]
+/// Which keys to reconcile, and when. Each key that is taken is given back by one of `succeeded`, `failed` and `defer`.
+#[derive(Debug)]
 pub(crate) struct Queue {
-    ready: VecDeque<Key>,
-    is_ready: HashSet<Key>,
-    later: BTreeMap<Instant, Vec<Key>>,
-    /// The keys in `later` that coalesce changes.
-    coalescing: HashSet<Key>,
-    failures: HashMap<Key, u32>,
+    queue: berth_engine::Queue<Key>,
     waiting: HashMap<Dependency, BTreeSet<Key>>,
     dependencies: HashMap<Key, Vec<Dependency>>,
     /// The keys waiting for capacity, by request, oldest first.
@@ -49,14 +42,22 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new() -> Self {
-        Self::default()
+    pub(crate) fn new(jitter: StdRng) -> Self {
+        Self {
+            queue: berth_engine::Queue::new(FIRST_BACK_OFF, jitter),
+            waiting: HashMap::new(),
+            dependencies: HashMap::new(),
+            lines: HashMap::new(),
+            in_line: BTreeSet::new(),
+            turn: None,
+            left: None,
+        }
     }
 
     /// Enqueues a key.
     pub(crate) fn add(&mut self, key: Key) {
-        if key.kind != ObjectKind::Lease && self.is_ready.insert(key.clone()) {
-            self.ready.push_back(key);
+        if key.kind != ObjectKind::Lease {
+            self.queue.add(key);
         }
     }
 
@@ -75,9 +76,7 @@ impl Queue {
     /// Enqueues a key after a short delay, once for all changes within it: the object aggregates others. Every host
     /// reads a network's status about its hosts, and VMs come to many hosts at once.
     pub(crate) fn coalesce(&mut self, key: Key) {
-        if self.coalescing.insert(key.clone()) {
-            self.later.entry(Instant::now() + COALESCING_DELAY).or_default().push(key);
-        }
+        self.queue.add_after(key, COALESCING_DELAY);
     }
 
     /// Wakes the keys that wait for a host to be added, removed or changed.
@@ -113,26 +112,16 @@ impl Queue {
         }
     }
 
-    /// Returns the next key that is due.
-    pub(crate) fn next_ready(&mut self, now: Instant) -> Option<Key> {
-        while let Some(entry) = self.later.first_entry() {
-            if *entry.key() > now {
-                break;
-            }
-            for key in entry.remove() {
-                self.coalescing.remove(&key);
-                self.add(key);
-            }
-        }
-        let key = self.ready.pop_front()?;
-        self.is_ready.remove(&key);
+    /// Takes the next key that is due.
+    pub(crate) fn try_next(&mut self) -> Option<Key> {
+        let key = self.queue.try_next()?;
         self.forget_needs(&key);
         Some(key)
     }
 
-    /// Returns when the next delayed key is due.
+    /// Returns when the next key is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.later.first_key_value().map(|(at, _)| *at)
+        self.queue.next_deadline()
     }
 
     /// Records the outcome of the key being worked on; its writes may still fail.
@@ -144,13 +133,14 @@ impl Queue {
     }
 
     /// Defers the key being worked on: it cannot be decided yet.
-    pub(crate) fn defer(&mut self) {
+    pub(crate) fn defer(&mut self, key: &Key) {
         self.advance_line();
+        self.queue.deferred(key);
     }
 
     /// Records that the decision about the key is written.
     pub(crate) fn succeeded(&mut self, key: &Key) {
-        self.failures.remove(key);
+        self.queue.succeeded(key);
     }
 
     /// The key being worked on leaves its line: the resource it was tried for may serve the next one.
@@ -178,20 +168,10 @@ impl Queue {
         self.advance_line();
     }
 
-    /// Requeues a failed key after a delay that doubles up to five minutes, spread by `jitter` (0 to 1).
-    pub(crate) fn retry(&mut self, key: &Key, jitter: f64) -> Duration {
-        self.retry_within(key, jitter, LONGEST_DELAY)
-    }
-
-    /// Like `retry`, with another longest delay.
-    pub(crate) fn retry_within(&mut self, key: &Key, jitter: f64, longest: Duration) -> Duration {
-        let failures = self.failures.entry(key.clone()).or_default();
-        let delay = FIRST_DELAY.saturating_mul(1 << (*failures).min(12)).min(longest);
-        *failures += 1;
-        let delay = delay.mul_f64(0.75 + jitter.clamp(0.0, 1.0) * 0.5).min(longest);
-        self.later.entry(Instant::now() + delay).or_default().push(key.clone());
+    /// Requeues a failed key after its back-off, which is at most `longest`; returns the delay.
+    pub(crate) fn failed(&mut self, key: &Key, longest: Duration) -> Duration {
         self.advance_line();
-        delay
+        self.queue.failed(key, longest)
     }
 
     fn forget_needs(&mut self, key: &Key) {
@@ -207,9 +187,7 @@ impl Queue {
             }
         }
     }
-}
 
-impl Queue {
     fn leave(&mut self, place: &QueuePosition, key: &Key) {
         self.in_line.remove(key);
         if let Some(line) = self.lines.get_mut(&place.line) {
@@ -224,29 +202,40 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use berth_engine::queue::LONGEST_BACK_OFF;
+    use rand::SeedableRng;
+
     use super::*;
 
     fn vm(name: &str) -> Key {
         Key::namespaced(ObjectKind::VM, "default", name)
     }
 
-    fn drain(queue: &mut Queue) -> Vec<Key> {
-        std::iter::from_fn(|| queue.next_ready(Instant::now())).collect()
+    fn queue() -> Queue {
+        Queue::new(StdRng::seed_from_u64(1))
     }
 
-    #[test]
-    fn a_key_is_queued_once() {
-        let mut queue = Queue::new();
-        queue.add(vm("a"));
-        queue.add(vm("a"));
-        assert_eq!(drain(&mut queue), [vm("a")]);
+    fn block(queue: &mut Queue, key: &Key, dependencies: Vec<Dependency>) {
+        queue.decided(key, Outcome::Blocked(dependencies));
+        queue.succeeded(key);
+    }
+
+    fn settle(queue: &mut Queue, key: &Key) {
+        queue.decided(key, Outcome::Settled);
+        queue.succeeded(key);
+    }
+
+    fn drain(queue: &mut Queue) -> Vec<Key> {
+        let keys: Vec<Key> = std::iter::from_fn(|| queue.try_next()).collect();
+        keys.iter().for_each(|key| queue.succeeded(key));
+        keys
     }
 
     #[test]
     fn a_blocked_key_wakes_when_what_it_needs_changes_and_only_then() {
-        let mut queue = Queue::new();
+        let mut queue = queue();
         let class = Key::namespaced(ObjectKind::VMClass, "default", "small");
-        queue.blocked(&vm("a"), vec![Dependency::Object(class.clone()), Dependency::Address]);
+        block(&mut queue, &vm("a"), vec![Dependency::Object(class.clone()), Dependency::Address]);
         queue.changed(Key::namespaced(ObjectKind::VMClass, "default", "large"));
         assert_eq!(drain(&mut queue), [Key::namespaced(ObjectKind::VMClass, "default", "large")]);
         queue.changed(class.clone());
@@ -264,52 +253,50 @@ mod tests {
 
     #[test]
     fn of_those_who_ask_for_the_same_room_the_oldest_is_tried_and_the_next_only_after_it_found_a_place() {
-        let mut queue = Queue::new();
+        let mut queue = queue();
         for (name, since) in [("a", 3), ("b", 1), ("c", 2)] {
-            queue.blocked(&vm(name), room(100, since));
+            block(&mut queue, &vm(name), room(100, since));
         }
-        queue.blocked(&vm("large"), room(900, 0));
+        block(&mut queue, &vm("large"), room(900, 0));
         queue.capacity_freed();
-        let now = Instant::now();
-        assert_eq!(queue.next_ready(now), Some(vm("large")));
-        queue.blocked(&vm("large"), room(900, 0));
-        assert_eq!(queue.next_ready(now), Some(vm("b")));
-        queue.decided(&vm("b"), Outcome::Settled);
-        assert_eq!(queue.next_ready(now), Some(vm("c")));
-        queue.blocked(&vm("c"), room(100, 2));
-        assert_eq!(queue.next_ready(now), None, "where one does not fit the others are not tried");
+        assert_eq!(queue.try_next(), Some(vm("large")));
+        block(&mut queue, &vm("large"), room(900, 0));
+        assert_eq!(queue.try_next(), Some(vm("b")));
+        settle(&mut queue, &vm("b"));
+        assert_eq!(queue.try_next(), Some(vm("c")));
+        block(&mut queue, &vm("c"), room(100, 2));
+        assert_eq!(queue.try_next(), None, "where one does not fit the others are not tried");
         queue.capacity_freed();
         assert_eq!(drain(&mut queue).len(), 2, "one a line");
     }
 
     #[test]
     fn a_vm_that_fails_or_waits_for_something_else_gives_the_next_its_turn() {
-        let mut queue = Queue::new();
+        let mut queue = queue();
         for (name, since) in [("a", 1), ("b", 2), ("c", 3)] {
-            queue.blocked(&vm(name), room(100, since));
+            block(&mut queue, &vm(name), room(100, since));
         }
         queue.capacity_freed();
-        let now = Instant::now();
-        assert_eq!(queue.next_ready(now), Some(vm("a")));
-        queue.retry(&vm("a"), 0.5);
-        assert_eq!(queue.next_ready(now), Some(vm("b")));
-        queue.blocked(&vm("b"), vec![Dependency::Address]);
-        assert_eq!(queue.next_ready(now), Some(vm("c")));
-        queue.decided(&vm("c"), Outcome::Settled);
+        assert_eq!(queue.try_next(), Some(vm("a")));
+        queue.failed(&vm("a"), LONGEST_BACK_OFF);
+        assert_eq!(queue.try_next(), Some(vm("b")));
+        block(&mut queue, &vm("b"), vec![Dependency::Address]);
+        assert_eq!(queue.try_next(), Some(vm("c")));
+        settle(&mut queue, &vm("c"));
         assert!(queue.lines.is_empty() && queue.in_line.is_empty());
     }
 
     #[test]
     fn everybody_in_line_is_looked_at_in_turn() {
-        let mut queue = Queue::new();
+        let mut queue = queue();
         for name in ["a", "b", "c"] {
-            queue.blocked(&vm(name), room(100, 1));
+            block(&mut queue, &vm(name), room(100, 1));
         }
         let mut seen = Vec::new();
         for _ in 0..4 {
             queue.rotate_waiting(2);
             for key in drain(&mut queue) {
-                queue.blocked(&key, room(100, 1));
+                block(&mut queue, &key, room(100, 1));
                 seen.push(key.name);
             }
         }
@@ -318,7 +305,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_sums_up_others_is_looked_at_once_for_many_changes() {
-        let mut queue = Queue::new();
+        let mut queue = queue();
         let network = Key::namespaced(ObjectKind::Network, "default", "net");
         for _ in 0..500 {
             queue.coalesce(network.clone());
@@ -329,25 +316,5 @@ mod tests {
         queue.coalesce(network.clone());
         tokio::time::advance(COALESCING_DELAY).await;
         assert_eq!(drain(&mut queue), [network]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn failures_back_off_up_to_five_minutes() {
-        let mut queue = Queue::new();
-        let delays: Vec<_> = (0..20).map(|_| queue.retry(&vm("a"), 0.5)).collect();
-        assert_eq!(delays[0], FIRST_DELAY);
-        assert_eq!(delays[1], FIRST_DELAY * 2);
-        assert_eq!(delays[19], LONGEST_DELAY);
-        assert!(drain(&mut queue).is_empty());
-        tokio::time::advance(FIRST_DELAY).await;
-        assert_eq!(drain(&mut queue), [vm("a")]);
-        let short = Duration::from_secs(10);
-        assert_eq!(
-            queue.retry_within(&vm("a"), 0.5, short),
-            short,
-            "what waits for room is looked at sooner"
-        );
-        queue.succeeded(&vm("a"));
-        assert_eq!(queue.retry(&vm("a"), 0.5), FIRST_DELAY, "a success forgets the failures");
     }
 }

@@ -7,9 +7,9 @@ use super::Step;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
+use crate::key::{Key, ObjectName};
 use crate::machine::MachineError;
 use crate::pulls::Wanted;
-use crate::queue::{Key, ObjectName};
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
     let key = || Key::Disk(ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any()));

@@ -9,10 +9,10 @@ use super::claims::{self, UseRequest};
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, volume_of};
+use crate::key::{Key, ObjectName};
 use crate::kinds::image::wanted_by;
 use crate::machine::Holder;
 use crate::pulls::{Pull, Wanted};
-use crate::queue::{Key, ObjectName};
 
 /// Everything a disk's plan is made from.
 #[derive(Clone, Debug, Default)]

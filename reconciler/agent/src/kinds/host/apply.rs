@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Step;
 use crate::context::Context;
 use crate::error::Error;
+use crate::key::Key;
 use crate::networking::tap_prefix;
-use crate::queue::Key;
 
 pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
     match step {

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::Tables;
+use crate::key::ObjectName;
 use crate::kinds::image::wanted_by;
 use crate::pulls::Wanted;
-use crate::queue::ObjectName;
 
 /// Cancels the downloads that no Image needs any more, removes their remains, and passes on which addresses belong to
 /// other hosts and to guests.

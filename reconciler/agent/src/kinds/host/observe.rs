@@ -15,11 +15,11 @@ use crate::converge::Reconciler;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, vm_size, volume_of};
 use crate::journal::{ForwardedAddress, Journal};
+use crate::key::ObjectName;
 use crate::kinds::disk::DiskReconciler;
 use crate::kinds::hotswap_disk_attachment::AttachmentReconciler;
 use crate::kinds::vm::VmReconciler;
 use crate::networking::RefusedAddress;
-use crate::queue::ObjectName;
 
 /// How long deleted disks stay in the trash if their pool does not specify it.
 const DEFAULT_RETENTION: Duration = Duration::from_secs(86_400);

@@ -7,9 +7,9 @@ use super::{Step, uses};
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
+use crate::key::{Key, ObjectName};
 use crate::machine::MachineError;
 use crate::plugging::unplug;
-use crate::queue::{Key, ObjectName};
 
 pub(super) async fn apply(
     ctx: &Context,

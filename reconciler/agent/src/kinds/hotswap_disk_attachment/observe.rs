@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{instance_of, volume_of};
+use crate::key::ObjectName;
 use crate::machine::{GuestFacts, MachineState};
-use crate::queue::ObjectName;
 
 /// Everything an attachment's plan is made from.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::Step;
 use crate::context::Context;
 use crate::error::Error;
-use crate::queue::{Key, ObjectName};
+use crate::key::{Key, ObjectName};
 
 pub(super) async fn apply(ctx: &Context, image: &Image, step: &Step) -> Result<(), Error> {
     let key = Key::Image(ObjectName::new(image.namespace().unwrap_or_default(), image.name_any()));

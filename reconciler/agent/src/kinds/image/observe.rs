@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use super::wanted_by;
 use crate::context::Context;
 use crate::error::Error;
+use crate::key::{Key, ObjectName};
 use crate::pulls::{Pull, Wanted};
-use crate::queue::{Key, ObjectName};
 
 /// Everything an image's plan is made from.
 #[derive(Clone, Debug, Default, PartialEq)]

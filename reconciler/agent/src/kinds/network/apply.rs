@@ -4,7 +4,7 @@ use super::Step;
 use super::observe::Observed;
 use crate::context::Context;
 use crate::error::Error;
-use crate::queue::Key;
+use crate::key::Key;
 
 /// Records which networks get which bridge, and the addresses that guests may send from, before any step is applied.
 pub(super) fn record(ctx: &Context, observed: &Observed) {

@@ -18,10 +18,10 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, mtu_of};
 use crate::journal::{ForwardedAddress, Journal};
+use crate::key::ObjectName;
 use crate::networking::{
     Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, tap_prefix,
 };
-use crate::queue::ObjectName;
 
 /// Desired state according to the objects.
 #[derive(Clone, Debug, Default)]

@@ -171,7 +171,7 @@ mod tests {
             json!([{"interface": "nic0", "name": "web", "address": "198.18.100.1", "mode": "local"}]);
         let kept = [KeptGuest {
             instance: "i-0123456789ab".into(),
-            name: crate::queue::ObjectName::new("ns", "web"),
+            name: crate::key::ObjectName::new("ns", "web"),
             uid: "u1".into(),
             interfaces: serde_json::from_value(kept).expect("interfaces"),
             public: serde_json::from_value(public).expect("a public address"),

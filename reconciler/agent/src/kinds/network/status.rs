@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use super::{ENSURE_EVERY, apply};
 use crate::context::Context;
 use crate::index::Tables;
+use crate::key::{Key, ObjectName};
 use crate::networking::{RETRY_TAKEN, RefusedAddress};
-use crate::queue::{Key, ObjectName};
 
 /// Interval while a public address waits for an administrator to change the host's interfaces.
 const RETRY_REFUSED: Duration = Duration::from_secs(30);

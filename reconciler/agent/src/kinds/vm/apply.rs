@@ -13,10 +13,10 @@ use crate::converge::release;
 use crate::error::Error;
 use crate::index::{instance_of, volume_of};
 use crate::journal::Journal;
+use crate::key::{Key, ObjectName};
 use crate::kinds::network;
 use crate::machine::{Machine, MachineError};
 use crate::plugging::unplug;
-use crate::queue::{Key, ObjectName};
 
 /// How long a QEMU that was asked to quit may take before it is killed.
 const QUIT_WAIT: Duration = Duration::from_secs(5);

@@ -19,11 +19,11 @@ use crate::definitions::VersionSkew;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
+use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{public_address, tap_prefix};
-use crate::queue::ObjectName;
 use berth_host::{HostFacts, ProcessFacts, VolumeFacts};
 
 /// Everything a plan for a VM is made from.
