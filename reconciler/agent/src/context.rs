@@ -113,10 +113,8 @@ impl Context {
 
     /// Enqueues a key; changes that affect the whole host are batched for a moment.
     pub(crate) fn enqueue(&self, key: Key) {
-        match key {
-            Key::Host => self.queue.add_after(key, BATCH_HOST_CHANGES),
-            key => self.queue.add(key),
-        }
+        let delay = if key == Key::host() { BATCH_HOST_CHANGES } else { Duration::ZERO };
+        self.queue.add_after(key, delay);
     }
 
     /// Must be called after a table has changed: releases [`Context::synced`] once all tables are synced.

@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::Indexed;
-use crate::key::Key;
+use crate::key::{Key, ObjectName};
 use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
@@ -90,7 +90,7 @@ impl<S> Plan<S> {
 #[async_trait]
 pub(crate) trait Reconciler: 'static {
     type Object: Indexed
-        + Resource<Scope = NamespaceResourceScope>
+        + Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + HasStatus<Status = Self::Status>
         + DeserializeOwned
         + Serialize
@@ -123,11 +123,20 @@ pub(crate) trait Reconciler: 'static {
     fn conditions(status: &Self::Status) -> &Conditions;
 }
 
+/// Reconciles the object of this name; one that is no longer bound to this host is not in the index and needs nothing.
+pub(crate) async fn converge_named<K: Reconciler>(
+    ctx: &Context,
+    name: &ObjectName,
+) -> Result<Requeue, Error> {
+    let found = K::Object::table(&mut ctx.index.read()).get(name);
+    match found {
+        Some(object) => converge::<K>(ctx, &object).await,
+        None => Ok(Requeue::OnChange),
+    }
+}
+
 /// Reconciles one object as far as possible now.
-pub(crate) async fn converge<K: Reconciler>(ctx: &Context, object: &K::Object) -> Result<Requeue, Error>
-where
-    <K::Object as Resource>::DynamicType: Default,
-{
+pub(crate) async fn converge<K: Reconciler>(ctx: &Context, object: &K::Object) -> Result<Requeue, Error> {
     let ours = K::binding(object).is_some_and(|b| b.host == ctx.host());
     if !ours || released(ctx, object) {
         return Ok(Requeue::OnChange);
@@ -169,10 +178,7 @@ async fn report<K: Reconciler>(
     observed: K::Observed,
     plan: Plan<K::Step>,
     failure: Option<Error>,
-) -> Result<Requeue, Error>
-where
-    <K::Object as Resource>::DynamicType: Default,
-{
+) -> Result<Requeue, Error> {
     let failed = failure.as_ref().is_some_and(|error| !error.is_transient());
     let (readiness, again) = match failure {
         None => (plan.readiness, plan.requeue_after.map_or(Requeue::OnChange, Requeue::After)),
@@ -204,10 +210,7 @@ async fn write_status<K: Reconciler>(
     ctx: &Context,
     object: &K::Object,
     status: K::Status,
-) -> Result<(), Error>
-where
-    <K::Object as Resource>::DynamicType: Default,
-{
+) -> Result<(), Error> {
     if object.status() == Some(&status) {
         return Ok(());
     }
@@ -222,7 +225,7 @@ where
                 // The control plane dropped fields that it does not know. Treating that as a difference would write the
                 // status again and again.
                 *answer.status_mut() = Some(status.clone());
-                ctx.enqueue(Key::Host);
+                ctx.enqueue(Key::host());
             }
             let concerned = ctx.index.written(object, answer);
             for key in concerned {
@@ -239,27 +242,23 @@ where
 }
 
 /// Records one event for each new reason of `Ready`.
-fn record_event<O: Resource>(ctx: &Context, object: &O, before: Option<&Conditions>, now: &Conditions)
-where
-    O::DynamicType: Default,
-{
+fn record_event<O: Resource<DynamicType = ()>>(
+    ctx: &Context,
+    object: &O,
+    before: Option<&Conditions>,
+    now: &Conditions,
+) {
     let Some(ready) = find(now, "Ready") else { return };
     let same = before.and_then(|b| find(b, "Ready")).is_some_and(|b| b.reason == ready.reason);
     if !same {
         let stalled = find(now, "Stalled").is_some();
-        ctx.recorder.record(
-            object.object_ref(&O::DynamicType::default()),
-            stalled,
-            &ready.reason,
-            &ready.message,
-        );
+        ctx.recorder.record(object.object_ref(&()), stalled, &ready.reason, &ready.message);
     }
 }
 
 pub(crate) fn api<O>(ctx: &Context, object: &O) -> Api<O>
 where
-    O: Resource<Scope = NamespaceResourceScope>,
-    O::DynamicType: Default,
+    O: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
     Api::namespaced(ctx.client.clone(), &object.namespace().unwrap_or_default())
 }
@@ -273,8 +272,7 @@ pub(crate) fn post() -> PostParams {
 /// *Guarantees:* only from exactly this object (uid) at exactly this resourceVersion.
 pub(crate) async fn release<O>(ctx: &Context, object: &O) -> Result<(), Error>
 where
-    O: Indexed + Resource<Scope = NamespaceResourceScope> + DeserializeOwned + Debug,
-    O::DynamicType: Default,
+    O: Indexed + Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Debug,
 {
     if O::departed(&mut ctx.index.read()).is_some_and(|departed| departed.forget(object)) {
         return Ok(());
@@ -307,7 +305,7 @@ fn released<O: Indexed>(ctx: &Context, object: &O) -> bool {
     if object.meta().deletion_timestamp.is_none() || is_departed(ctx, object) {
         return false;
     }
-    let name = crate::key::ObjectName::new(object.namespace().unwrap_or_default(), object.name_any());
+    let name = ObjectName::of(object);
     let mut tables = ctx.index.read();
     let now = O::table(&mut tables).get(&name);
     now.is_none_or(|now| now.uid() != object.uid() || !now.finalizers().iter().any(|f| f == HOST_FINALIZER))

@@ -1,126 +1,25 @@
 //! The last state received from the control plane, and which objects a change concerns. Synchronous: no I/O, no
 //! waiting.
 //!
-//! Objects are ordered by name, so that equal contents are processed in the same order.
+//! Which objects a change of a kind concerns is stated in the kind's module in `kinds`, by its [`Indexed`].
 
 mod departed;
+mod host_addresses;
+mod table;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::vm_class::size_taken;
-use berth_api::{
-    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SHARED_NAMESPACE, StoragePool, VM, VMClass,
-};
-use kube::ResourceExt;
+use berth_api::{Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, StoragePool, VM, VMClass};
+use kube::Resource;
 use kube::runtime::watcher::Event;
 
-use crate::host_addresses::HostAddresses;
 use crate::key::{Key, ObjectName};
 pub(crate) use departed::Departed;
+use host_addresses::HostAddresses;
+pub(crate) use table::{Change, Table};
 
 const DEFAULT_MTU: u16 = 1500;
-
-/// The objects of one kind.
-#[derive(Debug)]
-pub(crate) struct Table<K> {
-    objects: BTreeMap<ObjectName, Arc<K>>,
-    /// A list being received; replaces `objects` when it is complete.
-    incoming: Option<BTreeMap<ObjectName, Arc<K>>>,
-    synced: bool,
-}
-
-impl<K> Default for Table<K> {
-    fn default() -> Self {
-        Self { objects: BTreeMap::new(), incoming: None, synced: false }
-    }
-}
-
-/// An object before and after a change; at least one of the two is present.
-#[derive(Debug)]
-pub(crate) struct Change<K> {
-    pub(crate) name: ObjectName,
-    pub(crate) old: Option<Arc<K>>,
-    pub(crate) new: Option<Arc<K>>,
-}
-
-impl<K: ResourceExt + Clone> Table<K> {
-    pub(crate) fn get(&self, name: &ObjectName) -> Option<Arc<K>> {
-        self.objects.get(name).cloned()
-    }
-
-    /// Returns the object of this name in this namespace, else in the shared one.
-    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.get(&ObjectName::new(namespace, name))
-            .or_else(|| self.get(&ObjectName::new(SHARED_NAMESPACE, name)))
-    }
-
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&ObjectName, &Arc<K>)> {
-        self.objects.iter()
-    }
-
-    pub(crate) fn is_synced(&self) -> bool {
-        self.synced
-    }
-
-    /// Applies a watch event. Returns the actual changes.
-    fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
-        match event {
-            Event::Init => {
-                self.incoming = Some(BTreeMap::new());
-                Vec::new()
-            }
-            Event::InitApply(object) => {
-                self.incoming.get_or_insert_default().insert(name_of(&object), Arc::new(object));
-                Vec::new()
-            }
-            Event::InitDone => {
-                let new = self.incoming.take().unwrap_or_default();
-                let old = std::mem::replace(&mut self.objects, new);
-                self.synced = true;
-                self.differences(old)
-            }
-            Event::Apply(object) => {
-                let name = name_of(&object);
-                let new = Arc::new(object);
-                let old = self.objects.insert(name.clone(), new.clone());
-                let same = old.as_ref().is_some_and(|o| o.resource_version() == new.resource_version());
-                if same { Vec::new() } else { vec![Change { name, old, new: Some(new) }] }
-            }
-            Event::Delete(object) => {
-                let name = name_of(&object);
-                let old = self.objects.remove(&name).or_else(|| Some(Arc::new(object)));
-                vec![Change { name, old, new: None }]
-            }
-        }
-    }
-
-    fn differences(&self, mut old: BTreeMap<ObjectName, Arc<K>>) -> Vec<Change<K>> {
-        let mut changes = Vec::new();
-        for (name, new) in &self.objects {
-            let before = old.remove(name);
-            if before.as_ref().is_none_or(|b| b.resource_version() != new.resource_version()) {
-                changes.push(Change { name: name.clone(), old: before, new: Some(new.clone()) });
-            }
-        }
-        let gone = old.into_iter().map(|(name, object)| Change { name, old: Some(object), new: None });
-        changes.extend(gone);
-        changes
-    }
-
-    /// Stores the response to our own write of `base`, unless the table holds a newer version.
-    fn written(&mut self, base: &K, answer: K) {
-        let name = name_of(&answer);
-        let known = self.objects.get(&name);
-        if known.is_some_and(|k| k.resource_version() == base.resource_version() && k.uid() == base.uid()) {
-            self.objects.insert(name, Arc::new(answer));
-        }
-    }
-}
-
-fn name_of<K: ResourceExt>(object: &K) -> ObjectName {
-    ObjectName::new(object.namespace().unwrap_or_default(), object.name_any())
-}
 
 /// All objects this agent watches.
 #[derive(Debug, Default)]
@@ -140,17 +39,40 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
+    /// Returns whether each table holds the control plane's objects.
+    pub(crate) fn synced(&self) -> [bool; 10] {
+        // Names each field, so that the compiler reports one that is missing.
+        let Self {
+            vms,
+            disks,
+            attachments,
+            public_ips,
+            images,
+            classes,
+            networks,
+            pools,
+            hosts,
+            host_addresses,
+            departed_vms: _,
+            departed_disks: _,
+        } = self;
+        [
+            vms.is_synced(),
+            disks.is_synced(),
+            attachments.is_synced(),
+            public_ips.is_synced(),
+            images.is_synced(),
+            classes.is_synced(),
+            networks.is_synced(),
+            pools.is_synced(),
+            hosts.is_synced(),
+            host_addresses.is_synced(),
+        ]
+    }
+
+    /// Whether every table holds the control plane's objects.
     pub(crate) fn is_synced(&self) -> bool {
-        self.vms.is_synced()
-            && self.disks.is_synced()
-            && self.attachments.is_synced()
-            && self.public_ips.is_synced()
-            && self.images.is_synced()
-            && self.classes.is_synced()
-            && self.networks.is_synced()
-            && self.pools.is_synced()
-            && self.hosts.is_synced()
-            && self.host_addresses.is_synced()
+        self.synced().iter().all(|synced| *synced)
     }
 
     /// Returns the attachments of a VM.
@@ -164,8 +86,10 @@ impl Tables {
             .map(|(_, a)| a)
     }
 
-    fn vms_where(&self, wanted: impl Fn(&ObjectName, &VM) -> bool) -> Vec<Key> {
-        self.vms.all().filter(|(name, vm)| wanted(name, vm)).map(|(name, _)| Key::Vm(name.clone())).collect()
+    /// Returns the keys of the VMs that match.
+    pub(crate) fn vms_where(&self, matches: impl Fn(&ObjectName, &VM) -> bool) -> Vec<Key> {
+        let vms = self.vms.all().filter(|(name, vm)| matches(name, vm));
+        vms.map(|(name, _)| Key::new::<VM>(name.clone())).collect()
     }
 }
 
@@ -211,7 +135,7 @@ impl Index {
 }
 
 /// A kind the agent watches.
-pub(crate) trait Indexed: ResourceExt + Clone + Sized {
+pub(crate) trait Indexed: Resource<DynamicType = ()> + Clone {
     fn table(tables: &mut Tables) -> &mut Table<Self>;
 
     /// Returns the deleted objects of this kind, if the kind tracks them.
@@ -250,163 +174,15 @@ impl Index {
     /// Stores the response to one of our own writes; returns the other keys to enqueue.
     pub(crate) fn written<K: Indexed>(&self, base: &K, answer: K) -> Vec<Key> {
         let mut tables = self.read();
-        let name = name_of(&answer);
+        let name = ObjectName::of(&answer);
         K::table(&mut tables).written(base, answer.clone());
         K::keys_of(&name, &answer, &tables)
     }
 }
 
-impl Indexed for VM {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.vms
-    }
-
-    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
-        Some(&mut tables.departed_vms)
-    }
-
-    fn keys_of(name: &ObjectName, vm: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = vec![Key::Vm(name.clone()), Key::Network, Key::Host];
-        keys.extend(vm.spec.disks.iter().map(|d| Key::Disk(name.beside(d.name.as_str()))));
-        let attached = vm.status.iter().flat_map(|s| &s.disks);
-        keys.extend(attached.map(|d| Key::Disk(name.beside(&d.name))));
-        for attachment in tables.attachments_of(name) {
-            keys.push(Key::Attachment(name.beside(&attachment.name_any())));
-            keys.push(Key::Disk(name.beside(attachment.spec.disk.as_str())));
-        }
-        keys
-    }
-}
-
-impl Indexed for Disk {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.disks
-    }
-
-    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
-        Some(&mut tables.departed_disks)
-    }
-
-    fn keys_of(name: &ObjectName, disk: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = vec![Key::Disk(name.clone()), Key::Host];
-        keys.extend(tables.vms_where(|vm_name, vm| {
-            vm_name.namespace == name.namespace && vm.spec.disks.iter().any(|d| d.name.as_str() == name.name)
-        }));
-        let users = disk.status.iter().flat_map(|s| &s.used_by);
-        keys.extend(users.map(|u| Key::Vm(name.beside(&u.vm))));
-        let attachments = tables
-            .attachments
-            .all()
-            .filter(|(a_name, a)| a_name.namespace == name.namespace && a.spec.disk.as_str() == name.name);
-        keys.extend(attachments.map(|(name, _)| Key::Attachment(name.clone())));
-        keys
-    }
-}
-
-impl Indexed for HotswapDiskAttachment {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.attachments
-    }
-
-    fn keys_of(name: &ObjectName, attachment: &Self, _: &Tables) -> Vec<Key> {
-        vec![
-            Key::Attachment(name.clone()),
-            Key::Vm(name.beside(attachment.spec.vm.as_str())),
-            Key::Disk(name.beside(attachment.spec.disk.as_str())),
-        ]
-    }
-}
-
-impl Indexed for PublicIP {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.public_ips
-    }
-
-    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = tables.vms_where(|vm_name, vm| {
-            let names_it = |n: &berth_api::vm::NetworkInterface| {
-                n.public_ip.as_ref().is_some_and(|p| p.as_str() == name.name)
-            };
-            vm_name.namespace == name.namespace && vm.spec.network_interfaces.iter().any(names_it)
-        });
-        keys.push(Key::Network);
-        keys
-    }
-}
-
-impl Indexed for Image {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.images
-    }
-
-    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let uses = |disk: &Disk| disk.spec.image.as_ref().is_some_and(|i| i.as_str() == name.name);
-        let disks = tables.disks.all().filter(|(_, disk)| uses(disk));
-        let mut keys: Vec<Key> = disks.map(|(name, _)| Key::Disk(name.clone())).collect();
-        keys.extend([Key::Image(name.clone()), Key::Host]);
-        keys
-    }
-}
-
-impl Indexed for VMClass {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.classes
-    }
-
-    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = tables.vms_where(|_, vm| vm.spec.class.as_str() == name.name);
-        keys.push(Key::Host);
-        keys
-    }
-}
-
-impl Indexed for Network {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.networks
-    }
-
-    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = tables
-            .vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name));
-        keys.push(Key::Network);
-        keys
-    }
-
-    /// A network that is added to or removed from another host concerns no VM, and happens often on large sites.
-    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
-        if let (Some(old), Some(new)) = (&change.old, &change.new)
-            && old.spec == new.spec
-            && mtu_of(old) == mtu_of(new)
-        {
-            return vec![Key::Network];
-        }
-        let both = [&change.old, &change.new];
-        both.into_iter().flatten().flat_map(|object| Self::keys_of(&change.name, object, tables)).collect()
-    }
-}
-
-impl Indexed for StoragePool {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.pools
-    }
-
-    fn keys_of(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
-        vec![Key::Host]
-    }
-}
-
-impl Indexed for Host {
-    fn table(tables: &mut Tables) -> &mut Table<Self> {
-        &mut tables.hosts
-    }
-
-    fn keys_of(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
-        vec![Key::Host]
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
     use serde_json::json;
 
     use super::*;
@@ -437,7 +213,7 @@ mod tests {
         index.apply(Event::Apply(vm("web", "root")));
         index.apply(Event::Apply(vm("db", "other")));
         let keys = index.apply(Event::Apply(disk("root", "1")));
-        assert_eq!(keys, [Key::Disk(name("root")), Key::Vm(name("web")), Key::Host]);
+        assert_eq!(keys, [Key::new::<Disk>(name("root")), Key::host(), Key::new::<VM>(name("web"))]);
     }
 
     #[test]
@@ -449,7 +225,7 @@ mod tests {
         index.apply(Event::InitApply(disk("b", "2")));
         assert!(index.read().disks.get(&name("a")).is_some(), "not replaced before the list is complete");
         let keys = index.apply::<Disk>(Event::InitDone);
-        assert_eq!(keys, [Key::Disk(name("a")), Key::Host]);
+        assert_eq!(keys, [Key::new::<Disk>(name("a")), Key::host()]);
         assert!(index.read().disks.get(&name("a")).is_none());
     }
 

@@ -1,56 +1,104 @@
-//! The kinds that this agent makes real. Each has a folder with the same four parts: `observe` (the only reader), `plan`
-//! (pure), `apply` (the only writer) and `status` (pure).
+//! The table of the kinds: which objects of each are watched, and the function that reconciles one.
+//!
+//! A kind that this agent makes real has a folder with the same four parts: `observe` (the only reader), `plan` (pure),
+//! `apply` (the only writer) and `status` (pure). The module of each kind states which objects a change of it concerns.
 
 pub(crate) mod disk;
 pub(crate) mod host;
 pub(crate) mod hotswap_disk_attachment;
 pub(crate) mod image;
 pub(crate) mod network;
+pub(crate) mod public_ip;
+pub(crate) mod storage_pool;
 pub(crate) mod vm;
+pub(crate) mod vm_class;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use berth_api::{Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, StoragePool, VM, VMClass};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Resource;
 
 use crate::context::Context;
-use crate::converge::{Requeue, converge};
+use crate::converge::{Requeue, converge_named};
 use crate::error::Error;
-use crate::key::Key;
+use crate::key::{self, Key, ObjectName};
+use crate::watch::{self, Watch};
 use hotswap_disk_attachment::AttachmentReconciler;
 use image::ImageReconciler;
 
+type Reconcile = for<'a> fn(&'a Context, &'a ObjectName) -> BoxFuture<'a, Result<Requeue, Error>>;
+
+/// A controller: a kind, the watch of its objects, and its reconcile function unless it is only read.
+struct Controller {
+    kind: fn() -> Cow<'static, str>,
+    watch: fn(&Arc<Context>) -> Watch,
+    reconcile: Option<Reconcile>,
+}
+
+const fn controller<K: Resource<DynamicType = ()>>(
+    watch: fn(&Arc<Context>) -> Watch,
+    reconcile: Option<Reconcile>,
+) -> Controller {
+    Controller { kind: key::kind::<K>, watch, reconcile }
+}
+
+/// All kinds.
+const CONTROLLERS: &[Controller] = &[
+    controller::<VM>(watch::bound::<VM>, Some(|ctx, name| vm::reconcile(ctx, name).boxed())),
+    controller::<Disk>(watch::bound::<Disk>, Some(|ctx, name| disk::reconcile(ctx, name).boxed())),
+    controller::<HotswapDiskAttachment>(
+        watch::bound::<HotswapDiskAttachment>,
+        Some(|ctx, name| converge_named::<AttachmentReconciler>(ctx, name).boxed()),
+    ),
+    controller::<PublicIP>(watch::bound::<PublicIP>, None),
+    controller::<Image>(
+        watch::all::<Image>,
+        Some(|ctx, name| converge_named::<ImageReconciler>(ctx, name).boxed()),
+    ),
+    controller::<VMClass>(watch::all::<VMClass>, None),
+    controller::<Network>(watch::all::<Network>, Some(|ctx, _| network::reconcile(ctx).boxed())),
+    controller::<StoragePool>(watch::all::<StoragePool>, None),
+    controller::<Host>(watch::own::<Host>, Some(|ctx, _| host::reconcile(ctx).boxed())),
+    controller::<ConfigMap>(watch::host_addresses, None),
+];
+
+/// Returns all watches of an agent.
+pub(crate) fn watch_all(ctx: &Arc<Context>) -> impl Iterator<Item = Watch> {
+    CONTROLLERS.iter().map(|kind| (kind.watch)(ctx))
+}
+
 pub(crate) fn span(key: &Key) -> tracing::Span {
-    let (kind, name) = match key {
-        Key::Network => ("Network", None),
-        Key::Host => ("Host", None),
-        Key::Disk(name) => ("Disk", Some(name)),
-        Key::Vm(name) => ("VM", Some(name)),
-        Key::Attachment(name) => ("HotswapDiskAttachment", Some(name)),
-        Key::Image(name) => ("Image", Some(name)),
-    };
-    match name {
-        Some(name) => tracing::info_span!("reconcile", kind, namespace = name.namespace, name = name.name),
-        None => tracing::info_span!("reconcile", kind),
+    let Key { kind, name } = key;
+    if *name == ObjectName::default() {
+        return tracing::info_span!("reconcile", kind = kind.as_ref());
     }
+    tracing::info_span!("reconcile", kind = kind.as_ref(), namespace = name.namespace, name = name.name)
 }
 
 /// Reconciles one object.
 pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Result<Requeue, Error> {
-    // Objects no longer bound to this host are not in the index and need nothing.
-    match key {
-        Key::Network => network::reconcile(ctx).await,
-        Key::Host => host::reconcile(ctx).await,
-        Key::Disk(name) => disk::reconcile(ctx, name).await,
-        Key::Vm(name) => vm::reconcile(ctx, name).await,
-        Key::Attachment(name) => {
-            let found = ctx.index.read().attachments.get(name);
-            match found {
-                Some(attachment) => converge::<AttachmentReconciler>(ctx, &attachment).await,
-                None => Ok(Requeue::OnChange),
-            }
-        }
-        Key::Image(name) => {
-            let found = ctx.index.read().images.get(name);
-            match found {
-                Some(image) => converge::<ImageReconciler>(ctx, &image).await,
-                None => Ok(Requeue::OnChange),
-            }
-        }
+    let found = CONTROLLERS.iter().find(|controller| (controller.kind)() == key.kind);
+    match found.and_then(|controller| controller.reconcile) {
+        Some(reconcile) => reconcile(ctx, &key.name).await,
+        None => Ok(Requeue::OnChange),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::index::Tables;
+
+    #[test]
+    fn each_table_has_one_watch() {
+        let watched: BTreeSet<_> = CONTROLLERS.iter().map(|controller| (controller.kind)()).collect();
+        assert_eq!(watched.len(), CONTROLLERS.len(), "a kind is in the list once: {watched:?}");
+        assert_eq!(watched.len(), Tables::default().synced().len());
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use berth_api::VM;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
@@ -83,7 +84,7 @@ impl LeaseWatcher {
                 match self.system.leases_taken(&bridge).await {
                     Ok(leases) => {
                         let found = self.found(&bridge, &leases);
-                        found.into_iter().for_each(|name| self.queue.add(Key::Vm(name)));
+                        found.into_iter().for_each(|name| self.queue.add(Key::new::<VM>(name)));
                     }
                     Err(error) => tracing::debug!(error = error.chain(), bridge, "leases cannot be read"),
                 }

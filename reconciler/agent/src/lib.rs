@@ -29,7 +29,6 @@ mod converge;
 mod definitions;
 mod departed;
 mod error;
-mod host_addresses;
 mod index;
 mod journal;
 mod key;

@@ -205,7 +205,7 @@ impl Shared {
         for key in &entry.wake {
             self.queue.add(key.clone());
         }
-        self.queue.add(Key::Host);
+        self.queue.add(Key::host());
         match outcome {
             Ok(None) => return,
             Ok(Some(digest)) => entry.state = State::Found(digest),
@@ -251,6 +251,7 @@ fn failed(error: &SystemError, failures: u32) -> State {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::Image;
     use berth_host::fake::FakeSystem;
     use berth_qemu::machine::Format;
 
@@ -282,7 +283,7 @@ mod tests {
     }
 
     fn waker() -> Key {
-        Key::Image(ObjectName::new("a", "a"))
+        Key::new::<Image>(ObjectName::new("a", "a"))
     }
 
     #[tokio::test(start_paused = true)]
@@ -309,7 +310,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_object_that_waits_for_a_download_is_woken_at_its_end() {
         let (_, pulls) = pulls();
-        let other = Key::Image(ObjectName::new("a", "b"));
+        let other = Key::new::<Image>(ObjectName::new("a", "b"));
         pulls.start(&wanted("a", 1), waker());
         let state = |follower: &Key| pulls.state(&wanted("a", 1), follower);
         assert!(matches!(state(&waker()), Some(Pull::Running { followed: true, .. })));

@@ -17,7 +17,6 @@ use crate::error::{AgentError, RETRY_SPACE_EVERY};
 use crate::key::Key;
 use crate::kinds::{self, host};
 use crate::recorder::{self, Recorder};
-use crate::watch;
 use berth_engine::queue::LONGEST_BACK_OFF;
 use berth_host::System;
 
@@ -56,7 +55,7 @@ pub async fn run(
 }
 
 async fn watch_all(ctx: &Arc<Context>) {
-    let mut watches: FuturesUnordered<_> = watch::all(ctx).into_iter().collect();
+    let mut watches: FuturesUnordered<_> = kinds::watch_all(ctx).collect();
     while watches.next().await.is_some() {}
     // Watches end only with the agent.
     std::future::pending::<()>().await;
@@ -70,8 +69,8 @@ async fn work(ctx: &Arc<Context>) {
     }
     // Objects bound here must be known before anything is judged to be an orphan.
     ctx.synced().await;
-    ctx.queue.add(Key::Host);
-    ctx.queue.add(Key::Network);
+    ctx.queue.add(Key::host());
+    ctx.queue.add(Key::networks());
     let mut workers = JoinSet::new();
     loop {
         while workers.len() >= ctx.config.concurrency.max(1) {

@@ -8,47 +8,50 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use berth_api::SYSTEM_NAMESPACE;
 use berth_api::host_addresses::HOST_ADDRESSES;
-use berth_api::{
-    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SYSTEM_NAMESPACE, StoragePool, VM, VMClass,
-};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::context::Context;
 use crate::index::Indexed;
-use crate::key::Key;
+use crate::key::{Key, kind};
 
-type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A watch that feeds the index. It never ends.
+pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Returns all watches of an agent; none of them ends.
-pub(crate) fn all(ctx: &Arc<Context>) -> Vec<Watch> {
-    let bound = format!("status.binding.host={}", ctx.config.host_name);
-    let myself = format!("metadata.name={}", ctx.config.host_name);
-    vec![
-        watch::<VM>(ctx, Some(&bound)),
-        watch::<Disk>(ctx, Some(&bound)),
-        watch::<HotswapDiskAttachment>(ctx, Some(&bound)),
-        watch::<PublicIP>(ctx, Some(&bound)),
-        watch::<Image>(ctx, None),
-        watch::<VMClass>(ctx, None),
-        watch::<Network>(ctx, None),
-        watch::<StoragePool>(ctx, None),
-        watch::<Host>(ctx, Some(&myself)),
-        watch_host_addresses(ctx),
-    ]
+/// Watches all objects of the kind.
+pub(crate) fn all<K>(ctx: &Arc<Context>) -> Watch
+where
+    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    watch::<K>(ctx, watcher::Config::default())
 }
 
-fn watch<K>(ctx: &Arc<Context>, fields: Option<&str>) -> Watch
+/// Watches the objects that are bound to this host.
+pub(crate) fn bound<K>(ctx: &Arc<Context>) -> Watch
 where
-    K: Indexed + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
-    K::DynamicType: Default,
+    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    watch::<K>(ctx, watcher::Config::default().fields(&format!("status.binding.host={}", ctx.host())))
+}
+
+/// Watches this host's object.
+pub(crate) fn own<K>(ctx: &Arc<Context>) -> Watch
+where
+    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    watch::<K>(ctx, watcher::Config::default().fields(&format!("metadata.name={}", ctx.host())))
+}
+
+fn watch<K>(ctx: &Arc<Context>, config: watcher::Config) -> Watch
+where
+    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let ctx = ctx.clone();
-    let config = watcher::Config { field_selector: fields.map(str::to_owned), ..watcher::Config::default() };
     let api: Api<K> = Api::all(ctx.client.clone());
     Box::pin(async move {
         // Managed fields are not used here and make up half of an object's bytes.
@@ -64,7 +67,7 @@ where
                     }
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(error = %error, kind = %K::kind(&K::DynamicType::default()), "watch broke, trying again");
+                    tracing::debug!(error = %error, kind = %kind::<K>(), "watch broke, trying again");
                 }
                 None => return,
             }
@@ -74,7 +77,7 @@ where
 }
 
 /// Watches the list of host addresses that every firewall is built from.
-fn watch_host_addresses(ctx: &Arc<Context>) -> Watch {
+pub(crate) fn host_addresses(ctx: &Arc<Context>) -> Watch {
     let ctx = ctx.clone();
     let config = watcher::Config::default().fields(&format!("metadata.name={HOST_ADDRESSES}"));
     let api: Api<ConfigMap> = Api::namespaced(ctx.client.clone(), SYSTEM_NAMESPACE);
@@ -84,7 +87,7 @@ fn watch_host_addresses(ctx: &Arc<Context>) -> Watch {
             match stream.next().await {
                 Some(Ok(event)) => {
                     if ctx.index.read().host_addresses.apply(event) {
-                        ctx.enqueue(Key::Network);
+                        ctx.enqueue(Key::networks());
                     }
                 }
                 Some(Err(error)) => {

@@ -14,7 +14,7 @@ mod plan;
 mod status;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Disk, DiskStatus, Readiness};
+use berth_api::{Binding, Conditions, Disk, DiskStatus, HotswapDiskAttachment, Readiness, VM};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -22,8 +22,8 @@ use crate::context::Context;
 use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
-use crate::index::volume_of;
-use crate::key::ObjectName;
+use crate::index::{Departed, Indexed, Table, Tables, volume_of};
+use crate::key::{Key, ObjectName};
 use berth_host::{ImageSource, NewVolume, VolumeOwner};
 
 use observe::Observed;
@@ -68,6 +68,31 @@ pub(crate) enum Step {
     },
     /// Removes this host's finalizer.
     Release,
+}
+
+impl Indexed for Disk {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.disks
+    }
+
+    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
+        Some(&mut tables.departed_disks)
+    }
+
+    fn keys_of(name: &ObjectName, disk: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = vec![Key::new::<Disk>(name.clone()), Key::host()];
+        keys.extend(tables.vms_where(|vm_name, vm| {
+            vm_name.namespace == name.namespace && vm.spec.disks.iter().any(|d| d.name.as_str() == name.name)
+        }));
+        let users = disk.status.iter().flat_map(|s| &s.used_by);
+        keys.extend(users.map(|u| Key::new::<VM>(name.beside(&u.vm))));
+        let attachments = tables
+            .attachments
+            .all()
+            .filter(|(a_name, a)| a_name.namespace == name.namespace && a.spec.disk.as_str() == name.name);
+        keys.extend(attachments.map(|(name, _)| Key::new::<HotswapDiskAttachment>(name.clone())));
+        keys
+    }
 }
 
 #[derive(Debug)]

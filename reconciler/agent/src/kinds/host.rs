@@ -13,8 +13,8 @@ mod status;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_api::Host;
 use berth_api::condition::find;
+use berth_api::{Host, VM};
 use kube::api::PostParams;
 use kube::{Api, Resource};
 
@@ -24,6 +24,7 @@ use observe::Observed;
 use crate::context::Context;
 use crate::converge::{Requeue, post};
 use crate::error::Error;
+use crate::index::{Indexed, Table, Tables};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use berth_host::InstanceFacts;
@@ -52,6 +53,16 @@ pub(crate) enum Step {
     RecordOverhead { most: u64, known: u64 },
     /// Moves a file that no Disk owns to the trash.
     TrashVolume { pool: String, volume: String },
+}
+
+impl Indexed for Host {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.hosts
+    }
+
+    fn keys_of(_: &ObjectName, _: &Self, _: &Tables) -> Vec<Key> {
+        vec![Key::host()]
+    }
 }
 
 /// Reconciles the Host and does the host's housekeeping.
@@ -97,7 +108,7 @@ fn enqueue_vms_on_drain(ctx: &Context) {
         return;
     }
     tracing::info!(draining, recovering, "what this host is asked for has changed");
-    let vms: Vec<Key> = tables.vms.all().map(|(name, _)| Key::Vm(name.clone())).collect();
+    let vms = tables.vms_where(|_, _| true);
     drop(tables);
     vms.into_iter().for_each(|key| ctx.queue.add(key));
 }
@@ -197,7 +208,7 @@ async fn adopt(ctx: &Context, found: InstanceFacts) {
     let Some(process) = &found.process else { return };
     let journal = found.journal.and_then(|value| Journal::parse(value).ok());
     let uid = journal.as_ref().map(|j| j.uid.as_str());
-    let key = journal.as_ref().map(|j| Key::Vm(ObjectName::new(&j.namespace, &j.name)));
+    let key = journal.as_ref().map(|j| Key::new::<VM>(ObjectName::new(&j.namespace, &j.name)));
     // An unresponsive machine must not block the others; its VM's reconcile tries again.
     match ctx.machines.connect(&found.instance, uid, key, process).await {
         Ok(machine) => {

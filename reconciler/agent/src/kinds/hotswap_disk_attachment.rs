@@ -18,7 +18,7 @@ mod status;
 
 use async_trait::async_trait;
 use berth_api::{
-    Binding, Conditions, HotswapDiskAttachment, HotswapDiskAttachmentStatus, ObjectUse, Readiness,
+    Binding, Conditions, Disk, HotswapDiskAttachment, HotswapDiskAttachmentStatus, ObjectUse, Readiness, VM,
 };
 use berth_qemu::machine::DiskSpec;
 use jiff::Timestamp;
@@ -28,6 +28,8 @@ use observe::Observed;
 use crate::context::Context;
 use crate::converge::{Plan, Reconciler};
 use crate::error::Error;
+use crate::index::{Indexed, Table, Tables};
+use crate::key::{Key, ObjectName};
 
 /// A step of an attachment's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,20 @@ pub(crate) enum Step {
     },
     /// Removes this host's finalizer.
     Release,
+}
+
+impl Indexed for HotswapDiskAttachment {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.attachments
+    }
+
+    fn keys_of(name: &ObjectName, attachment: &Self, _: &Tables) -> Vec<Key> {
+        vec![
+            Key::new::<HotswapDiskAttachment>(name.clone()),
+            Key::new::<VM>(name.beside(attachment.spec.vm.as_str())),
+            Key::new::<Disk>(name.beside(attachment.spec.disk.as_str())),
+        ]
+    }
 }
 
 #[derive(Debug)]

@@ -17,7 +17,7 @@ mod tests;
 
 use async_trait::async_trait;
 use berth_api::{
-    Binding, Conditions, Image, ImageFormat, ImageStatus, Readiness, SHARED_NAMESPACE, redacted_url,
+    Binding, Conditions, Disk, Image, ImageFormat, ImageStatus, Readiness, SHARED_NAMESPACE, redacted_url,
 };
 use berth_host::{ChecksumSource, ImageSource};
 use berth_qemu::machine::Format;
@@ -29,6 +29,8 @@ use observe::Observed;
 use crate::context::Context;
 use crate::converge::{Plan, Reconciler};
 use crate::error::Error;
+use crate::index::{Indexed, Table, Tables};
+use crate::key::{Key, ObjectName};
 use crate::pulls::Wanted;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,20 @@ pub(crate) enum Step {
     Pull(Wanted),
     /// Has the object enqueued on the progress of a download that another object started.
     FollowPull(Wanted),
+}
+
+impl Indexed for Image {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.images
+    }
+
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let uses = |disk: &Disk| disk.spec.image.as_ref().is_some_and(|i| i.as_str() == name.name);
+        let disks = tables.disks.all().filter(|(_, disk)| uses(disk));
+        let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
+        keys.extend([Key::new::<Image>(name.clone()), Key::host()]);
+        keys
+    }
 }
 
 #[derive(Debug)]

@@ -13,11 +13,14 @@ mod status;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use berth_api::Network;
 use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::converge::Requeue;
 use crate::error::Error;
+use crate::index::{Change, Indexed, Table, Tables, mtu_of};
+use crate::key::{Key, ObjectName};
 use berth_host::{Firewall, NetworkConfig};
 pub(crate) use status::why_not;
 
@@ -39,6 +42,31 @@ pub(crate) enum Step {
 const ENSURE_EVERY: Duration = Duration::from_secs(300);
 /// A DHCP server that was running this recently is assumed to be running.
 const JUST_NOW: Duration = Duration::from_secs(5);
+
+impl Indexed for Network {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.networks
+    }
+
+    fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = tables
+            .vms_where(|_, vm| vm.spec.network_interfaces.iter().any(|n| n.network.as_str() == name.name));
+        keys.push(Key::networks());
+        keys
+    }
+
+    /// A network that is added to or removed from another host concerns no VM, and happens often on large sites.
+    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+        if let (Some(old), Some(new)) = (&change.old, &change.new)
+            && old.spec == new.spec
+            && mtu_of(old) == mtu_of(new)
+        {
+            return vec![Key::networks()];
+        }
+        let both = [&change.old, &change.new];
+        both.into_iter().flatten().flat_map(|object| Self::keys_of(&change.name, object, tables)).collect()
+    }
+}
 
 /// Reconciles the host's networks with the objects.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {

@@ -21,7 +21,7 @@ mod status;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Readiness, StopMode, VM, VMStatus};
+use berth_api::{Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, StopMode, VM, VMStatus};
 use berth_host::{LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::DiskSpec;
@@ -35,9 +35,9 @@ use crate::context::Context;
 use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
-use crate::index::instance_of;
+use crate::index::{Departed, Indexed, Table, Tables, instance_of};
 use crate::journal::Journal;
-use crate::key::ObjectName;
+use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
 
@@ -74,6 +74,28 @@ pub(crate) enum Step {
     RemoveInstance,
     /// Removes this host's finalizer.
     Release,
+}
+
+impl Indexed for VM {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.vms
+    }
+
+    fn departed(tables: &mut Tables) -> Option<&mut Departed<Self>> {
+        Some(&mut tables.departed_vms)
+    }
+
+    fn keys_of(name: &ObjectName, vm: &Self, tables: &Tables) -> Vec<Key> {
+        let mut keys = vec![Key::new::<VM>(name.clone()), Key::networks(), Key::host()];
+        keys.extend(vm.spec.disks.iter().map(|d| Key::new::<Disk>(name.beside(d.name.as_str()))));
+        let attached = vm.status.iter().flat_map(|s| &s.disks);
+        keys.extend(attached.map(|d| Key::new::<Disk>(name.beside(&d.name))));
+        for attachment in tables.attachments_of(name) {
+            keys.push(Key::new::<HotswapDiskAttachment>(name.beside(&attachment.name_any())));
+            keys.push(Key::new::<Disk>(name.beside(attachment.spec.disk.as_str())));
+        }
+        keys
+    }
 }
 
 #[derive(Debug)]

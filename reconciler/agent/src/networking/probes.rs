@@ -87,14 +87,14 @@ impl Probes {
             Err(error) => {
                 tracing::warn!(%address, error = %error.chain(), "the probe of a public address failed");
                 self.known().remove(&address);
-                self.queue.add_after(Key::Network, RETRY_TAKEN);
+                self.queue.add_after(Key::networks(), RETRY_TAKEN);
                 return;
             }
         };
         if let Some(probe) = self.known().get_mut(&address) {
             *probe = found;
         }
-        self.queue.add(Key::Network);
+        self.queue.add(Key::networks());
     }
 }
 

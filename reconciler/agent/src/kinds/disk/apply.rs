@@ -1,18 +1,17 @@
 //! Applies the steps of a disk's plan.
 
 use berth_api::Disk;
-use kube::ResourceExt;
 
 use super::Step;
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
-use crate::key::{Key, ObjectName};
+use crate::key::Key;
 use crate::machine::MachineError;
 use crate::pulls::Wanted;
 
 pub(super) async fn apply(ctx: &Context, disk: &Disk, step: &Step) -> Result<(), Error> {
-    let key = || Key::Disk(ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any()));
+    let key = || Key::of(disk);
     match step {
         Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), key()),
         Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), key()),

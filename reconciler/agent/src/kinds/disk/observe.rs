@@ -80,8 +80,7 @@ async fn image(ctx: &Context, disk: &Disk) -> Result<BaseImage, Error> {
     if let Some(facts) = ctx.system.image(source).await? {
         return Ok(BaseImage::Cached(facts));
     }
-    let key = Key::Disk(ObjectName::new(namespace, disk.name_any()));
-    Ok(match ctx.pulls.state(&wanted, &key) {
+    Ok(match ctx.pulls.state(&wanted, &Key::of(disk)) {
         Some(pull) => BaseImage::Pulling(source.clone(), pull),
         None => BaseImage::Absent(source.clone()),
     })
@@ -89,7 +88,7 @@ async fn image(ctx: &Context, disk: &Disk) -> Result<BaseImage, Error> {
 
 /// Returns the users of the disk. A machine without a VM bound here can only have the file open if the file exists.
 pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) -> Vec<ObjectUse> {
-    let name = ObjectName::new(disk.namespace().unwrap_or_default(), disk.name_any());
+    let name = ObjectName::of(disk);
     let mut requests = requests(&ctx.index.read(), &name);
     if leaves(disk) {
         // A deleted disk stays with the VM that has it and is given to no other.
@@ -126,10 +125,7 @@ fn orphan(ctx: &Context, disk: &Disk, volume: &str) -> Option<ObjectUse> {
         let mut vms = tables.vms.all().map(|(_, vm)| vm);
         vms.any(|vm| vm.metadata.uid.as_deref() == Some(uid) || former_uid(vm.as_ref()) == Some(uid))
     };
-    let vm = |holder: &Holder| match &holder.key {
-        Some(Key::Vm(name)) => Some(name.clone()),
-        _ => None,
-    };
+    let vm = |holder: &Holder| holder.key.as_ref().map(|vm| vm.name.clone());
     // A machine only has disks of its own namespace, so an unresponsive machine blocks no other tenant.
     let is_possible = |holder: &Holder| {
         holder.is_certain

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use berth_api::Disk;
+
 use super::Step;
 use crate::context::Context;
 use crate::error::Error;
@@ -36,9 +38,8 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
 pub(super) fn wake_disks(ctx: &Context) {
     let tables = ctx.index.read();
     let is_here = |uid: &str| tables.vms.all().any(|(_, vm)| vm.metadata.uid.as_deref() == Some(uid));
-    let left = |disk: &berth_api::Disk| {
-        disk.status.iter().flat_map(|s| &s.used_by).any(|user| !is_here(&user.vm_uid))
-    };
-    let keys = tables.disks.all().filter(|(_, disk)| left(disk)).map(|(name, _)| Key::Disk(name.clone()));
+    let left = |disk: &Disk| disk.status.iter().flat_map(|s| &s.used_by).any(|user| !is_here(&user.vm_uid));
+    let keys =
+        tables.disks.all().filter(|(_, disk)| left(disk)).map(|(name, _)| Key::new::<Disk>(name.clone()));
     keys.for_each(|key| ctx.queue.add(key));
 }

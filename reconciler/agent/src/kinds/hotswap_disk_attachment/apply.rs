@@ -1,6 +1,6 @@
 //! Applies the steps of an attachment's plan.
 
-use berth_api::HotswapDiskAttachment;
+use berth_api::{Disk, HotswapDiskAttachment};
 use kube::ResourceExt;
 
 use super::{Step, uses};
@@ -41,7 +41,7 @@ pub(super) async fn apply(
 
 fn settle_disk(ctx: &Context, attachment: &HotswapDiskAttachment) {
     let name = ObjectName::new(attachment.namespace().unwrap_or_default(), attachment.spec.disk.as_str());
-    ctx.enqueue(Key::Disk(name));
+    ctx.enqueue(Key::new::<Disk>(name));
 }
 
 /// Reserves the volume for the machine if the control plane still lists this attachment as its user.

@@ -2,12 +2,11 @@
 
 use berth_api::Image;
 use berth_host::ImageFacts;
-use kube::ResourceExt;
 
 use super::wanted_by;
 use crate::context::Context;
 use crate::error::Error;
-use crate::key::{Key, ObjectName};
+use crate::key::Key;
 use crate::pulls::{Pull, Wanted};
 
 /// Everything an image's plan is made from.
@@ -23,7 +22,6 @@ pub(super) async fn observe(ctx: &Context, image: &Image) -> Result<Observed, Er
         Wanted::Image(source) => ctx.system.image(source).await?,
         Wanted::Checksum(_) => None,
     };
-    let name = ObjectName::new(image.namespace().unwrap_or_default(), image.name_any());
-    let pull = if cached.is_some() { None } else { ctx.pulls.state(&wanted, &Key::Image(name)) };
+    let pull = if cached.is_some() { None } else { ctx.pulls.state(&wanted, &Key::of(image)) };
     Ok(Observed { cached, pull })
 }

@@ -4,7 +4,6 @@ use super::Step;
 use super::observe::Observed;
 use crate::context::Context;
 use crate::error::Error;
-use crate::key::Key;
 
 /// Records which networks get which bridge, and the addresses that guests may send from, before any step is applied.
 pub(super) fn record(ctx: &Context, observed: &Observed) {
@@ -39,14 +38,10 @@ pub(super) async fn apply(ctx: &Context, step: &Step) -> Result<(), Error> {
 
 /// Enqueues the VMs with public addresses, which may be forwarded differently now.
 pub(super) fn wake_public(ctx: &Context) {
-    let keys: Vec<Key> = {
-        let tables = ctx.index.read();
-        let public = tables.vms.all().filter(|(_, vm)| {
-            let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ip.is_some());
-            spec || vm.status.as_ref().is_some_and(|s| s.public_address.is_some())
-        });
-        public.map(|(name, _)| Key::Vm(name.clone())).collect()
-    };
+    let keys = ctx.index.read().vms_where(|_, vm| {
+        let spec = vm.spec.network_interfaces.iter().any(|n| n.public_ip.is_some());
+        spec || vm.status.as_ref().is_some_and(|s| s.public_address.is_some())
+    });
     for key in keys {
         ctx.queue.add(key);
     }

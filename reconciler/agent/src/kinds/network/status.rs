@@ -28,7 +28,7 @@ pub(super) fn report(ctx: &Context, refused: BTreeMap<Ipv4Addr, RefusedAddress>)
     let before = std::mem::replace(&mut ctx.networks.applied().refused, refused.clone());
     if before != refused {
         apply::wake_public(ctx);
-        ctx.enqueue(Key::Host);
+        ctx.enqueue(Key::host());
     }
     again
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::VM;
+use berth_api::{Disk, VM};
 use berth_host::LaunchRequest;
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
@@ -27,7 +27,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
     match step {
         Step::ReserveCapacity(offer) => ctx.reservations.reserve(&ctx.index.read(), vm, offer),
         Step::Connect(process) => {
-            let (uid, key) = (vm.metadata.uid.as_deref(), key_of(vm));
+            let (uid, key) = (vm.metadata.uid.as_deref(), Key::of(vm));
             // A machine that does not answer is an observation, and not an error: it can still be ended.
             let _ = ctx.machines.connect(instance, uid, Some(key), process).await;
         }
@@ -101,11 +101,7 @@ async fn open(ctx: &Context, vm: &VM, instance: &str) -> Result<Machine, Error> 
         return Ok(machine);
     }
     let process = ctx.system.process(instance).await?.ok_or(MachineError::Gone)?;
-    Ok(ctx.machines.connect(instance, vm.metadata.uid.as_deref(), Some(key_of(vm)), &process).await?)
-}
-
-fn key_of(vm: &VM) -> Key {
-    Key::Vm(ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any()))
+    Ok(ctx.machines.connect(instance, vm.metadata.uid.as_deref(), Some(Key::of(vm)), &process).await?)
 }
 
 /// Reserves a volume for this VM's machine if the control plane still lists this VM as its user.
@@ -149,12 +145,12 @@ fn wake_disks(ctx: &Context, vm: &VM) {
     let namespace = vm.namespace().unwrap_or_default();
     let keys: Vec<Key> = {
         let tables = ctx.index.read();
-        let uses = |disk: &berth_api::Disk| {
+        let uses = |disk: &Disk| {
             let users = disk.status.iter().flat_map(|s| &s.used_by);
             users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
         };
         let mine = tables.disks.all().filter(|(name, disk)| name.namespace == namespace && uses(disk));
-        mine.map(|(name, _)| Key::Disk(ObjectName::new(name.namespace.clone(), name.name.clone()))).collect()
+        mine.map(|(name, _)| Key::new::<Disk>(name.clone())).collect()
     };
     for key in keys {
         ctx.queue.add(key);
