@@ -7,10 +7,12 @@
 
 #[path = "converges/faults.rs"]
 mod faults;
+#[path = "shared/installed.rs"]
+mod installed;
 #[path = "converges/rig.rs"]
 mod rig;
-#[path = "shared/serve.rs"]
-mod serve;
+#[path = "shared/setup.rs"]
+mod setup;
 
 use berth_api::{AttachmentState, Disk, HotswapDiskAttachment, PublicIP, VMState};
 use faults::Fault;

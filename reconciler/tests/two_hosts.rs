@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 mod image;
 #[path = "shared/serve.rs"]
 mod serve;
+#[path = "shared/setup.rs"]
+mod setup;
 use serve::serve;
 
 const LIMIT: Duration = Duration::from_secs(600);

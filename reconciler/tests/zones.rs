@@ -32,13 +32,16 @@ use kube::{
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
-#[path = "shared/serve.rs"]
-mod serve;
-use serve::serve;
+#[path = "shared/installed.rs"]
+mod installed;
+#[path = "shared/setup.rs"]
+mod setup;
+use installed::Copy;
 
 const LIMIT: Duration = Duration::from_secs(900);
 const HOSTS: [(&str, &str); 4] = [("h1", "a"), ("h2", "a"), ("h3", "b"), ("h4", "b")];
@@ -95,12 +98,14 @@ struct Site {
     clock: Arc<RuntimeClock>,
     systems: Vec<Arc<FakeSystem>>,
     rule: Strategy,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 impl Site {
     async fn new(rule: Strategy) -> Self {
-        let (server, admin, clock) = serve().await;
-        let mut site = Self { server, admin, clock, systems: Vec::new(), rule };
+        let Copy { server, admin, clock, folder } = installed::copy().await;
+        let mut site = Self { server, admin, clock, systems: Vec::new(), rule, _folder: folder };
         for (name, zone) in HOSTS {
             let system = Arc::new(FakeSystem::new(site.clock.clone()));
             let labels = [(ZONE.to_owned(), zone.to_owned())].into();

@@ -21,11 +21,12 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::{Fault, FaultyApi, Injector};
-use crate::serve::serve;
+use crate::installed::{self, Copy};
 
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -43,6 +44,8 @@ pub(crate) struct Rig {
     injector: Arc<Injector>,
     restart: Arc<tokio::sync::Notify>,
     supervisor: JoinHandle<()>,
+    /// The control plane's database.
+    _folder: TempDir,
 }
 
 #[derive(Clone)]
@@ -123,7 +126,7 @@ impl Drop for Named {
 impl Rig {
     async fn new(injector: Arc<Injector>) -> Self {
         injector.set_counting(false);
-        let (server, admin, clock) = serve().await;
+        let Copy { server, admin, clock, folder } = installed::copy().await;
         let system = Arc::new(FakeSystem::new(clock.clone()));
         let source = FakeSource {
             sha256: IMAGE_SHA256.into(),
@@ -145,7 +148,7 @@ impl Rig {
         let supervisor =
             tokio::spawn(supervise(server, system.clone(), injector.clone(), restart.clone(), clock));
         injector.set_counting(true);
-        Self { system, admin: PrintableClient(admin), injector, restart, supervisor }
+        Self { system, admin: PrintableClient(admin), injector, restart, supervisor, _folder: folder }
     }
 
     /// Faults strike only from here on.

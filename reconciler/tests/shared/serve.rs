@@ -1,32 +1,15 @@
-//! The common setup of tests of a complete berth: a control plane in memory, with berth's definitions in it.
+//! A control plane in memory, with berth's definitions in it.
 
 use std::sync::Arc;
 
-use berth::install;
-use berth_api::{Network, NetworkSpec};
 use berth_apiserver::{Server, ServerConfig};
 use berth_engine::RuntimeClock;
-use kube::{Api, Client, api::PostParams};
+use kube::Client;
+
+use super::setup;
 
 /// Returns the control plane, a client of its administrator, and the clock that all components share.
 pub(crate) async fn serve() -> (Server, Client, Arc<RuntimeClock>) {
-    let base = "2026-01-01T00:00:00Z".parse().expect("a time");
-    let config = ServerConfig {
-        clock: Arc::new(RuntimeClock::starting_at(base)),
-        seed: Some(1),
-        ..ServerConfig::in_memory()
-    };
-    let server = Server::open(config).await.expect("an in-memory server opens");
-    let admin = Client::new(server.service(), "default");
-    install::manifests(&admin).await.expect("the manifests apply");
-    install::defaults(&admin, "198.18.100.0/24").await.expect("the defaults apply");
-    share_a_network(&admin).await;
-    (server, admin, Arc::new(RuntimeClock::starting_at(base)))
-}
-
-/// Creates the Network `default` that all namespaces share, so that tests know their VMs' addresses.
-async fn share_a_network(admin: &Client) {
-    let networks: Api<Network> = Api::namespaced(admin.clone(), "berth-shared");
-    let spec = NetworkSpec { cidr: "10.77.0.0/16".to_owned(), ..NetworkSpec::default() };
-    networks.create(&PostParams::default(), &Network::new("default", spec)).await.expect("created");
+    let (server, admin) = setup::install(ServerConfig::in_memory()).await;
+    (server, admin, setup::clock())
 }
