@@ -2,8 +2,6 @@
 
 /// The source folder of a crate, the parent module (none is the crate), the modules.
 pub(crate) const EXCEPTIONS: &[(&str, &str, &[&str])] = &[
-    // `Job` is defined in `download`, which chooses between `file` and `http`, which both take one.
-    ("reconciler/host/src", "linux::images", &["download", "file", "http"]),
     // A node holds rules, a rule holds its expression, and expressions are typed by nodes.
     ("reconciler/apimachinery/src", "schema", &["expression", "node", "rule"]),
 ];

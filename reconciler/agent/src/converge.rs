@@ -20,15 +20,16 @@ use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::object::HasStatus;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Error, RETRY_SPACE_EVERY};
-use crate::index::Indexed;
+use crate::index::{Index, Indexed};
 use crate::key::{Key, ObjectName};
+use crate::recorder::Recorder;
 use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
@@ -138,7 +139,7 @@ pub(crate) async fn converge_named<K: Reconciler>(
 /// Reconciles one object as far as possible now.
 pub(crate) async fn converge<K: Reconciler>(ctx: &Context, object: &K::Object) -> Result<Requeue, Error> {
     let ours = K::binding(object).is_some_and(|b| b.host == ctx.host());
-    if !ours || released(ctx, object) {
+    if !ours || released(&ctx.index, object) {
         return Ok(Requeue::OnChange);
     }
     let mut observed = K::observe(ctx, object).await?;
@@ -162,7 +163,7 @@ pub(crate) async fn converge<K: Reconciler>(ctx: &Context, object: &K::Object) -
                 failure = Some(error);
                 break 'rounds;
             }
-            if released(ctx, object) {
+            if released(&ctx.index, object) {
                 return Ok(Requeue::OnChange);
             }
         }
@@ -192,7 +193,7 @@ async fn report<K: Reconciler>(
             (error.readiness(), again)
         }
     };
-    if is_departed(ctx, object) {
+    if is_departed(&ctx.index, object) {
         // There is no object to report to.
         return Ok(again);
     }
@@ -217,7 +218,8 @@ async fn write_status<K: Reconciler>(
     ctx.lease.ensure_renewed().await?;
     let mut changed = object.clone();
     *changed.status_mut() = Some(status.clone());
-    let written = api::<K::Object>(ctx, object).replace_status(&object.name_any(), &post(), &changed).await;
+    let written =
+        api::<K::Object>(&ctx.client, object).replace_status(&object.name_any(), &post(), &changed).await;
     match written.map_err(Error::api("write the status")) {
         Ok(mut answer) => {
             answer.meta_mut().managed_fields = None;
@@ -232,7 +234,7 @@ async fn write_status<K: Reconciler>(
                 ctx.enqueue(key);
             }
             let before = object.status().map(K::conditions);
-            record_event(ctx, object, before, K::conditions(&status));
+            record_event(&ctx.recorder, object, before, K::conditions(&status));
             Ok(())
         }
         // The object is gone, so there is no status to write.
@@ -243,7 +245,7 @@ async fn write_status<K: Reconciler>(
 
 /// Records one event for each new reason of `Ready`.
 fn record_event<O: Resource<DynamicType = ()>>(
-    ctx: &Context,
+    recorder: &Recorder,
     object: &O,
     before: Option<&Conditions>,
     now: &Conditions,
@@ -252,15 +254,15 @@ fn record_event<O: Resource<DynamicType = ()>>(
     let same = before.and_then(|b| find(b, "Ready")).is_some_and(|b| b.reason == ready.reason);
     if !same {
         let stalled = find(now, "Stalled").is_some();
-        ctx.recorder.record(object.object_ref(&()), stalled, &ready.reason, &ready.message);
+        recorder.record(object.object_ref(&()), stalled, &ready.reason, &ready.message);
     }
 }
 
-pub(crate) fn api<O>(ctx: &Context, object: &O) -> Api<O>
+pub(crate) fn api<O>(client: &Client, object: &O) -> Api<O>
 where
     O: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
-    Api::namespaced(ctx.client.clone(), &object.namespace().unwrap_or_default())
+    Api::namespaced(client.clone(), &object.namespace().unwrap_or_default())
 }
 
 pub(crate) fn post() -> PostParams {
@@ -285,7 +287,7 @@ where
         "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
     }});
     let params = PatchParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PatchParams::default() };
-    let done = api(ctx, object).patch(&object.name_any(), &params, &Patch::Merge(patch)).await;
+    let done = api(&ctx.client, object).patch(&object.name_any(), &params, &Patch::Merge(patch)).await;
     match done.map_err(Error::api("remove the finalizer")) {
         Ok(answer) => {
             ctx.index.written(object, answer);
@@ -296,17 +298,17 @@ where
     }
 }
 
-fn is_departed<O: Indexed>(ctx: &Context, object: &O) -> bool {
-    O::departed(&mut ctx.index.read()).is_some_and(|departed| departed.contains(object))
+fn is_departed<O: Indexed>(index: &Index, object: &O) -> bool {
+    O::departed(&mut index.read()).is_some_and(|departed| departed.contains(object))
 }
 
 /// Whether our finalizer was just removed from this object, so that there is no status left to write.
-fn released<O: Indexed>(ctx: &Context, object: &O) -> bool {
-    if object.meta().deletion_timestamp.is_none() || is_departed(ctx, object) {
+fn released<O: Indexed>(index: &Index, object: &O) -> bool {
+    if object.meta().deletion_timestamp.is_none() || is_departed(index, object) {
         return false;
     }
     let name = ObjectName::of(object);
-    let mut tables = ctx.index.read();
+    let mut tables = index.read();
     let now = O::table(&mut tables).get(&name);
     now.is_none_or(|now| now.uid() != object.uid() || !now.finalizers().iter().any(|f| f == HOST_FINALIZER))
 }

@@ -13,22 +13,22 @@
 use std::fmt::Debug;
 
 use berth_api::HOST_FINALIZER;
+use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::context::Context;
 use crate::converge::api;
 use crate::error::Error;
 
 /// Whether the control plane still has exactly this object: a watch with a field selector also reports an object as
 /// deleted when it is no longer bound to this host.
-pub(crate) async fn exists<K>(ctx: &Context, object: &K) -> Result<bool, Error>
+pub(crate) async fn exists<K>(client: &Client, object: &K) -> Result<bool, Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
-    let found = api(ctx, object)
+    let found = api(client, object)
         .get_opt(&object.name_any())
         .await
         .map_err(Error::api("look for what was deleted"))?;
@@ -36,10 +36,10 @@ where
 }
 
 /// Returns the object as it would be if its finalizer were still in place.
-pub(crate) fn with_finalizer<K: Resource + Clone>(ctx: &Context, object: &K) -> K {
+pub(crate) fn with_finalizer<K: Resource + Clone>(object: &K, now: Timestamp) -> K {
     let mut object = object.clone();
     let meta = object.meta_mut();
-    meta.deletion_timestamp.get_or_insert(Time(ctx.now()));
+    meta.deletion_timestamp.get_or_insert(Time(now));
     meta.finalizers = Some(vec![HOST_FINALIZER.to_owned()]);
     object
 }

@@ -150,12 +150,12 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
             None => None,
         };
         let here = volume.is_some_and(|v| !v.retained && v.owner.uid == disk.metadata.uid);
-        if !here || departed::exists(ctx, disk.as_ref()).await? {
+        if !here || departed::exists(&ctx.client, disk.as_ref()).await? {
             ctx.index.read().departed_disks.forget(&disk);
             continue;
         }
         tracing::warn!(disk = %name, uid = disk.uid(), "deleted without its finalizer: its file is let go");
-        let disk = departed::with_finalizer(ctx, disk.as_ref());
+        let disk = departed::with_finalizer(disk.as_ref(), ctx.now());
         again = again.sooner(reconcile_one(ctx, &disk).await?);
     }
     Ok(again)

@@ -21,6 +21,7 @@ use kube::{Api, Resource};
 use apply::wake_disks;
 use observe::Observed;
 
+use crate::config::AgentConfig;
 use crate::context::Context;
 use crate::converge::{Requeue, post};
 use crate::error::Error;
@@ -148,7 +149,7 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
     let known = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
     let host = match known {
         Some(host) => (*host).clone(),
-        None => ensure(ctx, &api).await?,
+        None => ensure(&ctx.config, &api).await?,
     };
     // An observation from before a recovery began must not be reported within it. The change of the Host enqueues it
     // again.
@@ -178,13 +179,13 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
 }
 
 /// Returns the Host object, creating it if there is none.
-async fn ensure(ctx: &Context, api: &Api<Host>) -> Result<Host, Error> {
-    let name = ctx.host();
+async fn ensure(config: &AgentConfig, api: &Api<Host>) -> Result<Host, Error> {
+    let name = config.host_name.as_str();
     if let Some(host) = api.get_opt(name).await.map_err(Error::api("read the Host"))? {
         return Ok(host);
     }
     let mut host = Host::new(name, berth_api::HostSpec::default());
-    let mut labels = ctx.config.labels.clone();
+    let mut labels = config.labels.clone();
     labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| name.to_owned());
     host.metadata.labels = Some(labels);
     let params = PostParams { field_manager: post().field_manager, ..PostParams::default() };

@@ -164,12 +164,12 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
             Some(journal) => Journal::parse(journal).is_ok_and(|j| Some(&j.uid) == vm.metadata.uid.as_ref()),
             None => false,
         };
-        if !here || departed::exists(ctx, vm.as_ref()).await? {
+        if !here || departed::exists(&ctx.client, vm.as_ref()).await? {
             ctx.index.read().departed_vms.forget(&vm);
             continue;
         }
         tracing::warn!(vm = %name, uid = vm.uid(), "deleted without its finalizer: its guest is stopped");
-        let mut vm = departed::with_finalizer(ctx, vm.as_ref());
+        let mut vm = departed::with_finalizer(vm.as_ref(), ctx.now());
         // Its addresses are free from the moment its object is gone and may already belong to another guest, so it gets
         // no grace period. A guest that ran on without its taps would keep its disks for as long.
         vm.spec.stop.mode = StopMode::Hard;

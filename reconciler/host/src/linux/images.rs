@@ -12,6 +12,7 @@ mod checksums;
 mod download;
 mod file;
 mod http;
+mod job;
 mod partial;
 mod rules;
 
@@ -28,6 +29,7 @@ use super::files::{self, blocking};
 use super::layout::{Layout, check_digest};
 use crate::{ChecksumSource, ImageFacts, ImageSource, Progress, SystemError};
 use cache::Cache;
+use job::Job;
 use partial::Place;
 pub use rules::ImageRules;
 use rules::Rules;
@@ -152,15 +154,9 @@ impl LinuxImages {
         // If the image is already cached, the download only proves that this namespace may read it; the bytes are not
         // stored again.
         let stored = self.cached(&source.digest).await?.is_none();
-        let job = download::Job {
-            source,
-            place: &place,
-            stored,
-            max_bytes: self.max_bytes,
-            rules: &self.rules,
-            report,
-        };
-        let verified = job.run(&self.http).await?;
+        let job =
+            Job { source, place: &place, stored, max_bytes: self.max_bytes, rules: &self.rules, report };
+        let verified = download::run(&job, &self.http).await?;
         let (cache, source) = (self.cache.clone(), source.clone());
         let facts = blocking(move || cache.admit(&source, verified)).await?;
         tracing::info!(digest = facts.digest, bytes = facts.bytes, stored, "image verified");

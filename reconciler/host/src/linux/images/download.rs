@@ -1,101 +1,42 @@
 //! Downloads a source to a file with the right checksum.
 
 use reqwest::Url;
-use tokio::sync::watch;
 
-use super::super::files::{self, blocking};
-use super::partial::{Partial, Place};
-use super::rules::Rules;
-use super::{Result, Seen, file, http};
-use crate::{ImageSource, SystemError};
+use super::super::files::blocking;
+use super::job::Job;
+use super::partial::Partial;
+use super::{Result, file, http};
+use crate::SystemError;
 
-/// One download.
-#[derive(Debug)]
-pub(super) struct Job<'a> {
-    pub(super) source: &'a ImageSource,
-    pub(super) place: &'a Place,
-    /// Whether the bytes are stored, or only verified.
-    pub(super) stored: bool,
-    pub(super) max_bytes: u64,
-    pub(super) rules: &'a Rules,
-    pub(super) report: &'a watch::Sender<Seen>,
+/// Downloads all bytes and verifies their checksum.
+pub(super) async fn run(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
+    match transfer(job, client).await {
+        Err(error @ (SystemError::NoSpace { .. } | SystemError::ImageTooLarge { .. })) => {
+            // A partial image must not keep the disk full for others.
+            let place = job.place.clone();
+            blocking(move || place.discard_unused()).await?;
+            Err(error)
+        }
+        other => other,
+    }
 }
 
-impl Job<'_> {
-    /// Downloads all bytes and verifies their checksum.
-    pub(super) async fn run(&self, client: &http::Client) -> Result<Partial> {
-        match self.transfer(client).await {
-            Err(error @ (SystemError::NoSpace { .. } | SystemError::ImageTooLarge { .. })) => {
-                // A partial image must not keep the disk full for others.
-                let place = self.place.clone();
-                blocking(move || place.discard_unused()).await?;
-                Err(error)
-            }
-            other => other,
-        }
+async fn transfer(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
+    let url = Url::parse(&job.source.url).map_err(|_| job.unusable("not a URL"))?;
+    let partial = job.partial().await?;
+    let taken_up = partial.len() > 0;
+    let partial = match url.scheme() {
+        "file" => file::copy(job, &url, partial).await?,
+        "http" | "https" => http::download(job, client, &url, partial).await?,
+        _ => return Err(job.unusable("http://, https:// or file:/// is needed")),
+    };
+    if partial.is_right() {
+        return Ok(partial);
     }
-
-    async fn transfer(&self, client: &http::Client) -> Result<Partial> {
-        let url = Url::parse(&self.source.url).map_err(|_| self.unusable("not a URL"))?;
-        let partial = self.partial().await?;
-        let taken_up = partial.len() > 0;
-        let partial = match url.scheme() {
-            "file" => file::copy(self, &url, partial).await?,
-            "http" | "https" => http::download(self, client, &url, partial).await?,
-            _ => return Err(self.unusable("http://, https:// or file:/// is needed")),
-        };
-        if partial.is_right() {
-            return Ok(partial);
-        }
-        blocking(move || partial.discard()).await?;
-        if taken_up {
-            // The bytes of an earlier attempt may be of another version: retry once, from the start.
-            return Box::pin(self.transfer(client)).await;
-        }
-        Err(SystemError::ChecksumMismatch {
-            url: self.source.shown.clone(),
-            declared: self.source.digest.clone(),
-        })
+    blocking(move || partial.discard()).await?;
+    if taken_up {
+        // The bytes of an earlier attempt may be of another version: retry once, from the start.
+        return Box::pin(transfer(job, client)).await;
     }
-
-    async fn partial(&self) -> Result<Partial> {
-        let (place, digest) = (self.place.clone(), self.source.digest.clone());
-        if !self.stored {
-            return Ok(Partial::unstored(&place, &digest));
-        }
-        blocking(move || Partial::open(&place, &digest)).await
-    }
-
-    fn unusable(&self, why: &'static str) -> SystemError {
-        SystemError::Invalid { what: "image URL", value: self.source.shown.clone(), why }
-    }
-
-    pub(super) fn failed(&self, detail: impl Into<String>) -> SystemError {
-        SystemError::Download { url: self.source.shown.clone(), detail: detail.into() }
-    }
-
-    pub(super) fn not_found(&self, detail: impl Into<String>) -> SystemError {
-        SystemError::ImageNotFound { url: self.source.shown.clone(), detail: detail.into() }
-    }
-
-    pub(super) fn not_allowed(&self, why: &'static str) -> SystemError {
-        SystemError::ImageNotAllowed { url: self.source.shown.clone(), why }
-    }
-
-    /// Rejects a download that exceeds the size limit or the free disk space before it starts.
-    pub(super) fn check_size(&self, total: u64, have: u64) -> Result<()> {
-        self.check_limit(total)?;
-        if !self.stored {
-            return Ok(());
-        }
-        files::check_space(&self.place.file, total.saturating_sub(have))
-    }
-
-    pub(super) fn check_limit(&self, bytes: u64) -> Result<()> {
-        if bytes <= self.max_bytes {
-            return Ok(());
-        }
-        let detail = format!("more than the {} bytes this host allows for an image", self.max_bytes);
-        Err(SystemError::ImageTooLarge { url: self.source.shown.clone(), detail })
-    }
+    Err(SystemError::ChecksumMismatch { url: job.source.shown.clone(), declared: job.source.digest.clone() })
 }

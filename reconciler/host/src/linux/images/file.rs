@@ -14,7 +14,7 @@ use reqwest::Url;
 use tokio::sync::watch;
 
 use super::super::files::{blocking, failed};
-use super::download::Job;
+use super::job::Job;
 use super::partial::Partial;
 use super::{Result, Seen};
 

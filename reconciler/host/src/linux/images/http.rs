@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::super::files::blocking;
 use super::Result;
-use super::download::Job;
+use super::job::Job;
 use super::partial::{Origin, Partial};
 use super::rules::{Guard, NotAllowed, Rules};
 use crate::SystemError;

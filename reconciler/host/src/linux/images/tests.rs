@@ -121,7 +121,7 @@ async fn a_verified_download_is_kept_from_housekeeping_until_it_is_an_image() {
     let source = source(server.url("/a.img"), &bytes, Format::Raw);
     let folder = cache.images.cache.folder();
     let (report, _seen) = watch::channel((0, None));
-    let job = download::Job {
+    let job = Job {
         source: &source,
         place: &Place::of(&folder, &source),
         stored: true,
@@ -129,7 +129,7 @@ async fn a_verified_download_is_kept_from_housekeeping_until_it_is_an_image() {
         rules: &cache.images.rules,
         report: &report,
     };
-    let verified = job.run(&cache.images.http).await.expect("the declared bytes");
+    let verified = download::run(&job, &cache.images.http).await.expect("the declared bytes");
     partial::forget(&folder, |_, _| true).expect("looked at");
     let facts = cache.images.cache.admit(&source, verified).expect("an image");
     assert_eq!(fs::read(&facts.path).expect("in the cache"), bytes);
