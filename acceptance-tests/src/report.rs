@@ -17,8 +17,6 @@ pub struct Count {
     pub failed: usize,
     /// The number of suites or cases that this machine cannot run.
     pub skipped: usize,
-    /// The number of passed cases that passed only when they were repeated.
-    pub unstable: usize,
 }
 
 impl std::fmt::Display for Count {
@@ -26,9 +24,6 @@ impl std::fmt::Display for Count {
         write!(formatter, "{} passed, {} failed", self.passed, self.failed)?;
         if self.skipped > 0 {
             write!(formatter, ", {} skipped", self.skipped)?;
-        }
-        if self.unstable > 0 {
-            write!(formatter, ", {} unstable", self.unstable)?;
         }
         Ok(())
     }
@@ -47,7 +42,6 @@ impl std::str::FromStr for Count {
                 "passed" => count.passed = number,
                 "failed" => count.failed = number,
                 "skipped" => count.skipped = number,
-                "unstable" => count.unstable = number,
                 _ => bail!("{of:?} is no count"),
             }
         }
@@ -60,7 +54,6 @@ impl std::ops::AddAssign for Count {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
-        self.unstable += other.unstable;
     }
 }
 
@@ -69,12 +62,13 @@ impl std::ops::AddAssign for Count {
 pub struct Report {
     count: Count,
     failures: Vec<String>,
+    unstable: Vec<String>,
 }
 
 impl Report {
     /// An empty report.
     pub fn new() -> Self {
-        Self { count: Count::default(), failures: Vec::new() }
+        Self { count: Count::default(), failures: Vec::new(), unstable: Vec::new() }
     }
 
     /// Runs one test case, named by the fact it checks. Returns whether it passed.
@@ -112,10 +106,10 @@ impl Report {
         note(&format!("  skip  {fact}: {reason}"));
     }
 
-    /// Marks a passed case as one that failed at first and passed when it was repeated.
-    pub fn unstable(&mut self, fact: &str) {
-        self.count.unstable += 1;
-        note(&format!("  unstable  {fact}: passed when it was repeated by itself"));
+    /// Lists a case that failed at first and passed when it was repeated.
+    pub fn passed_when_repeated(&mut self, fact: &str) {
+        self.unstable.push(fact.to_owned());
+        note(&format!("  ok    {fact}, when it was repeated by itself"));
     }
 
     /// Adds the cases that another program counted.
@@ -127,6 +121,7 @@ impl Report {
     pub fn join(&mut self, other: Self) {
         self.count += other.count;
         self.failures.extend(other.failures);
+        self.unstable.extend(other.unstable);
     }
 
     /// Records a failure outside of any case.
@@ -139,6 +134,11 @@ impl Report {
     /// The count so far.
     pub fn count(&self) -> Count {
         self.count
+    }
+
+    /// The facts of cases that failed at first and passed when they were repeated.
+    pub fn unstable(&self) -> &[String] {
+        &self.unstable
     }
 
     /// The facts of failed cases.
@@ -181,8 +181,8 @@ mod tests {
     fn the_closing_line_is_plain() {
         let mut count = Count { passed: 3, failed: 1, ..Count::default() };
         assert_eq!(count.to_string(), "3 passed, 1 failed");
-        (count.skipped, count.unstable) = (2, 1);
-        assert_eq!(count.to_string(), "3 passed, 1 failed, 2 skipped, 1 unstable");
+        count.skipped = 2;
+        assert_eq!(count.to_string(), "3 passed, 1 failed, 2 skipped");
         assert_eq!(count.to_string().parse::<Count>().expect("it is a count"), count);
         assert!("3 passed, one failed".parse::<Count>().is_err());
     }

@@ -17,6 +17,9 @@ use clap::Parser;
 /// After a suite's limit, its cases get this long to notice before everything is torn down.
 const GRACE: Duration = Duration::from_secs(60);
 
+/// With more failed suites than these, none is repeated.
+const MOST_REPEATED: usize = 2;
+
 /// The time after which leftovers count as permanent.
 const SETTLED: Duration = Duration::from_secs(5);
 
@@ -95,19 +98,35 @@ fn run(arguments: &Arguments) -> Result<Count> {
         return prepare(&kit);
     }
     let mut total = Count::default();
-    let mut failures = Vec::new();
+    let (mut failures, mut unstable) = (Vec::new(), Vec::new());
     let (alone, beside): (Vec<_>, Vec<_>) =
         chosen.iter().copied().partition(|suite| suite.alone || arguments.one_by_one || chosen.len() == 1);
     for suite in alone {
         let report = run_suite(suite, &kit, arguments.all, total);
         total += report.count();
         failures.extend(report.failures().iter().map(|fact| format!("{}: {fact}", suite.name)));
+        unstable.extend(report.unstable().iter().map(|fact| format!("{}: {fact}", suite.name)));
     }
     if !beside.is_empty() {
         let program = std::env::current_exe().context("finding this program")?;
-        let outcome = streams::run(&beside, &program, &arguments.for_each_suite());
-        total += outcome.count;
-        failures.extend(outcome.failures);
+        let ended = streams::run(&beside, &program, &arguments.for_each_suite());
+        let failed = ended.iter().filter(|(_, ended)| ended.count.failed > 0).count();
+        for (suite, mut ended) in ended {
+            if ended.count.failed > 0 && failed <= MOST_REPEATED {
+                let again = streams::run_suite(suite, &program, &arguments.for_each_suite());
+                note(&again.text);
+                if again.count.failed == 0 {
+                    unstable.append(&mut ended.failures);
+                    ended = again;
+                }
+            }
+            total += ended.count;
+            failures.extend(ended.failures);
+        }
+    }
+    if !unstable.is_empty() {
+        note("\nunstable (failed, and passed when repeated):");
+        unstable.iter().for_each(|fact| note(&format!("  {fact}")));
     }
     if !failures.is_empty() {
         note("\nfailures:");

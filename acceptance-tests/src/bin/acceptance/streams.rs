@@ -16,17 +16,14 @@ use super::GRACE;
 /// The number of concurrent suites. With more, the guests would starve each other on two processors.
 const STREAMS: usize = 2;
 
-/// The cases of all suites, and the failed assertions.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) count: Count,
-    pub(crate) failures: Vec<String>,
-}
-
 /// Runs each suite as `program arguments SUITE`, and prints its output when it has ended.
-pub(crate) fn run(suites: &[&'static Suite], program: &Path, arguments: &[String]) -> Outcome {
-    let waiting: Mutex<VecDeque<&Suite>> = Mutex::new(suites.iter().copied().collect());
-    let outcome = Mutex::new(Outcome::default());
+pub(crate) fn run(
+    suites: &[&'static Suite],
+    program: &Path,
+    arguments: &[String],
+) -> Vec<(&'static Suite, Ended)> {
+    let waiting: Mutex<VecDeque<&'static Suite>> = Mutex::new(suites.iter().copied().collect());
+    let outcome = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..STREAMS {
             scope.spawn(|| {
@@ -35,8 +32,7 @@ pub(crate) fn run(suites: &[&'static Suite], program: &Path, arguments: &[String
                     let ended = run_suite(suite, program, arguments);
                     let mut outcome = lock(&outcome);
                     note(&ended.text);
-                    outcome.count += ended.count;
-                    outcome.failures.extend(ended.failures);
+                    outcome.push((suite, ended));
                 }
             });
         }
@@ -50,13 +46,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The output and the counts of one suite.
 #[derive(Debug, PartialEq, Eq)]
-struct Ended {
-    text: String,
-    count: Count,
-    failures: Vec<String>,
+pub(crate) struct Ended {
+    pub(crate) text: String,
+    pub(crate) count: Count,
+    pub(crate) failures: Vec<String>,
 }
 
-fn run_suite(suite: &Suite, program: &Path, arguments: &[String]) -> Ended {
+/// Runs one suite to its end.
+pub(crate) fn run_suite(suite: &Suite, program: &Path, arguments: &[String]) -> Ended {
     // A run that is killed outright cannot end its suites: the kernel does, and each cleans up after itself.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM"]).arg(program).args(arguments).arg(suite.name);
@@ -96,7 +93,7 @@ mod tests {
         let failed =
             "== a: b\n  FAIL  c (1 s)\n\nfailures:\n  a: c\n  a: d\n\n3 passed, 2 failed, 1 skipped\n";
         let ended = read(failed).expect("it has counts");
-        assert_eq!(ended.count, Count { passed: 3, failed: 2, skipped: 1, unstable: 0 });
+        assert_eq!(ended.count, Count { passed: 3, failed: 2, skipped: 1 });
         assert_eq!(ended.failures, ["a: c", "a: d"]);
         assert_eq!(read("it was killed\n"), None, "a suite without counts did not run to its end");
     }
