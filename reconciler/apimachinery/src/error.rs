@@ -119,12 +119,6 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about_nothing()
     }
 
-    /// The error of a verb that a custom resource, or one of its subresources, does not support.
-    pub fn method_not_supported(subject: Subject<'_>, verb: &str) -> Self {
-        let message = format!("{verb} is not supported on resources of kind {:?}", subject.qualified());
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).about(subject)
-    }
-
     pub fn not_acceptable() -> Self {
         let message = "only the following media types are accepted: application/json";
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
@@ -180,7 +174,7 @@ impl ApiError {
         let message = format!("{} {:?} is invalid: {what}", subject.qualified(), subject.name);
         let causes = errors
             .iter()
-            .map(|e| json!({"reason": e.kind.as_str(), "message": cause_text(e), "field": e.field}))
+            .map(|e| json!({"reason": e.kind.as_str(), "message": e.message, "field": e.field}))
             .collect();
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(subject).with_causes(causes)
     }
@@ -234,10 +228,6 @@ impl ApiError {
         status["code"] = self.code.as_u16().into();
         status
     }
-}
-
-fn cause_text(error: &FieldError) -> String {
-    error.message.clone()
 }
 
 fn field_text(error: &FieldError) -> String {

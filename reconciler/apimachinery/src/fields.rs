@@ -59,8 +59,6 @@ pub struct ApplyOptions {
 /// The options of a create, replace or patch.
 #[derive(Clone, Debug, Default)]
 pub struct UpdateOptions {
-    /// The fields that every object of the kind has before any write; null if there are none.
-    pub blank: Value,
     pub manager: String,
     pub subresource: Option<String>,
     pub api_version: String,

@@ -120,33 +120,10 @@ impl StructuralSchema {
         parse::parse_stored(schema)
     }
 
-    /// Returns the type of the field at a dotted path from the root, such as `.spec.size`. `None`: the field
-    /// has none.
-    ///
-    /// # Errors
-    /// The error of the path, as kube-apiserver words it.
-    pub fn at_path(&self, path: &str) -> Result<Option<NodeType>, String> {
-        let Some(names) = path.strip_prefix('.') else {
-            return Err(format!(
-                "expected [ or . but got: {}",
-                path.split(['.', '[']).next().unwrap_or_default()
-            ));
-        };
-        let mut node = &self.root;
-        for name in names.split('.') {
-            if name.contains('[') {
-                return Err("array notation is not allowed".to_owned());
-            }
-            if name.is_empty() {
-                return Err("unexpected end of JSON path".to_owned());
-            }
-            let next = match node.properties.is_empty() {
-                true => node.additional_schema(),
-                false => node.properties.get(name),
-            };
-            node = next.ok_or("does not refer to a valid field")?;
-        }
-        Ok(node.ty)
+    /// Returns the type of the field at a dotted path from the root, such as `.spec.size`; `None` if there is no
+    /// such field, or it has no type.
+    pub fn at_path(&self, path: &str) -> Option<NodeType> {
+        path.strip_prefix('.')?.split('.').try_fold(&self.root, |node, name| node.member(name))?.ty
     }
 
     /// Returns a schema without any constraints: everything is kept, nothing is validated, lists are atomic

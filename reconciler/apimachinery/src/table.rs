@@ -22,13 +22,12 @@ pub enum IncludeObject {
 }
 
 impl IncludeObject {
-    /// Parses the query parameter `includeObject`; `None` for a value that Kubernetes refuses.
-    pub fn parse(text: &str) -> Option<Self> {
+    /// Parses the query parameter `includeObject`.
+    pub fn parse(text: &str) -> Self {
         match text {
-            "" | "Metadata" => Some(Self::Metadata),
-            "None" => Some(Self::None),
-            "Object" => Some(Self::Object),
-            _ => None,
+            "None" => Self::None,
+            "Object" => Self::Object,
+            _ => Self::Metadata,
         }
     }
 }
@@ -66,17 +65,11 @@ impl Columns {
         let mut columns = vec![builtin::name()];
         columns.extend(declared.iter().map(|column| {
             let text = |name: &str| column.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let description = match text("description") {
-                d if d.is_empty() => {
-                    format!("Custom resource definition column (in JSONPath format): {}", text("jsonPath"))
-                }
-                d => d,
-            };
             Column {
                 name: text("name"),
                 ty: text("type"),
                 format: text("format"),
-                description,
+                description: text("description"),
                 priority: column.get("priority").and_then(Value::as_i64).unwrap_or(0),
                 source: Source::Path(JsonPath::parse(&text("jsonPath")).ok()),
             }

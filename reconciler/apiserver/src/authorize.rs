@@ -64,15 +64,7 @@ pub(crate) fn impersonated(access: &Access, who: Identity, headers: &HeaderMap) 
     for (resource, namespace, name) in std::iter::once(subject).chain(asked) {
         let wanted = Attributes { verb: "impersonate", resource, namespace, name, ..Attributes::default() };
         if !allows(access, &who, &wanted) {
-            let place = match namespace {
-                "" => "at the cluster scope".to_owned(),
-                namespace => format!("in the namespace {namespace:?}"),
-            };
-            let why = format!(
-                "User {:?} cannot impersonate resource {resource:?} in API group \"\" {place}",
-                who.user
-            );
-            return Err(ApiError::forbidden(Subject { group: "", kind: resource, name }, &why));
+            return Err(refused(&who, &wanted));
         }
     }
     // A ServiceAccount has its own groups, unless the request names others.
@@ -115,9 +107,10 @@ pub(crate) fn resource(
 
 /// Refuses what the rules do not allow on a resource.
 pub(crate) fn check(access: &Access, who: &Identity, wanted: &Attributes<'_>) -> Result<()> {
-    if allows(access, who, wanted) {
-        return Ok(());
-    }
+    if allows(access, who, wanted) { Ok(()) } else { Err(refused(who, wanted)) }
+}
+
+fn refused(who: &Identity, wanted: &Attributes<'_>) -> ApiError {
     let Attributes { verb, group, resource, subresource, namespace, name, .. } = *wanted;
     let what = match subresource {
         "" => resource.to_owned(),
@@ -128,7 +121,7 @@ pub(crate) fn check(access: &Access, who: &Identity, wanted: &Attributes<'_>) ->
         namespace => format!("in the namespace {namespace:?}"),
     };
     let why = format!("User {:?} cannot {verb} resource {what:?} in API group {group:?} {place}", who.user);
-    Err(ApiError::forbidden(Subject { group, kind: resource, name }, &why))
+    ApiError::forbidden(Subject { group, kind: resource, name }, &why)
 }
 
 pub(crate) fn path(access: &Access, who: &Identity, verb: &str, path: &str) -> Result<()> {

@@ -17,10 +17,8 @@ use crate::credentials::{DERIVED, FILES};
 use crate::service_account;
 
 /// The key of service account tokens comes first.
-const CREDENTIALS: CredentialFiles = CredentialFiles {
-    kept: &[service_account::KEY_FILE, FILES[0], FILES[1], FILES[2], FILES[3]],
-    derived: &DERIVED,
-};
+const CREDENTIALS: CredentialFiles =
+    CredentialFiles { kept: &[service_account::KEY_FILE, FILES[0], FILES[1], FILES[2]], derived: &DERIVED };
 
 /// Backs up the database of a state directory to a new file, or into a folder under a generated name.
 ///

@@ -214,31 +214,10 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
     resource.versions[resource.storage_version].schema.normalize_times(object);
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => prepare_namespace(object, old),
-        ("", "secrets") => {
-            prepare_secret(object);
-            drop_empty(object, &["data"]);
-        }
-        ("", "configmaps") => {
-            complete_texts(object);
-            drop_empty(object, &["data", "binaryData"]);
-        }
-        ("", "serviceaccounts") => {
-            name_secrets(object);
-            drop_empty(object, &["secrets", "imagePullSecrets"]);
-        }
-        ("", "events") => crate::event::complete(object),
-        (EVENTS, "events") => {
-            crate::event::to_core_group(object);
-            crate::event::complete(object);
-            crate::event::to_events_group(object);
-        }
-        ("coordination.k8s.io", "leases") => complete(object, "spec", json!({})),
-        (RBAC, "roles" | "clusterroles") => {
-            drop_empty(object, &["rules"]);
-            complete(object, "rules", Value::Null);
-        }
+        ("", "secrets") => prepare_secret(object),
+        ("", "configmaps") => complete_texts(object),
         (RBAC, "rolebindings" | "clusterrolebindings") => prepare_binding(object),
-        (ADMISSION, "validatingadmissionpolicies") => prepare_policy(object, old),
+        (ADMISSION, "validatingadmissionpolicies") => prepare_policy(object),
         (ADMISSION, "validatingadmissionpolicybindings") => {
             if let Some(narrowed) = object.pointer_mut("/spec/matchResources") {
                 crate::admission::default_constraints(narrowed);
@@ -246,46 +225,6 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
         }
         (APIEXTENSIONS, _) => crate::crd::prepare(object, old, &seconds(now)),
         _ => {}
-    }
-}
-
-/// Removes fields that Kubernetes' types omit when empty.
-fn drop_empty(object: &mut Value, members: &[&str]) {
-    let Some(object) = object.as_object_mut() else { return };
-    object.retain(|name, value| !members.contains(&name.as_str()) || !is_empty(value));
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(members) => members.is_empty(),
-        Value::String(_) | Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// Adds a field that Kubernetes' types always include.
-fn complete(object: &mut Value, member: &str, nothing: Value) {
-    if let Some(object) = object.as_object_mut() {
-        object.entry(member).or_insert(nothing);
-    }
-}
-
-/// Returns the fields that every object of a built-in kind has regardless of the request; no field manager
-/// owns their presence.
-pub(crate) fn blank(resource: &Resource) -> Value {
-    match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "namespaces") => json!({"spec": {}, "status": {}}),
-        ("", "events") => crate::event::blank(),
-        (EVENTS, "events") => {
-            let mut event = crate::event::blank();
-            crate::event::to_events_group(&mut event);
-            event
-        }
-        ("coordination.k8s.io", "leases") => json!({"spec": {}}),
-        (ADMISSION, _) => json!({"spec": {}, "status": {}}),
-        (APIEXTENSIONS, _) => json!({"spec": {"names": {}}, "status": {"acceptedNames": {}}}),
-        _ => Value::Null,
     }
 }
 
@@ -309,16 +248,6 @@ fn prepare_namespace(object: &mut Value, old: Option<&Value>) {
         object["spec"] = old["spec"].clone();
     }
     label_namespace(object);
-    complete_conditions(object);
-}
-
-/// Adds `lastTransitionTime` to each condition of a namespace: Kubernetes includes the field even without a
-/// time.
-fn complete_conditions(object: &mut Value) {
-    let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
-    for condition in conditions.into_iter().flatten() {
-        complete(condition, "lastTransitionTime", Value::Null);
-    }
 }
 
 /// Sets the defaults of an object that was sent whole; its sender owns them.
@@ -329,10 +258,6 @@ pub(crate) fn default(resource: &Resource, object: &mut Value) {
     // An object without a name yet gets its label together with the generated name.
     if object["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty()) {
         label_namespace(object);
-    }
-    complete_conditions(object);
-    if let Some(spec) = object.get_mut("spec") {
-        drop_empty(spec, &["finalizers"]);
     }
 }
 
@@ -361,13 +286,6 @@ fn prepare_secret(object: &mut Value) {
     }
 }
 
-/// Keeps only the names of an account's secrets.
-fn name_secrets(object: &mut Value) {
-    for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
-        *secret = json!({"name": secret["name"].as_str().unwrap_or_default()});
-    }
-}
-
 /// Replaces null texts by empty ones.
 fn complete_texts(object: &mut Value) {
     let Some(data) = object.get_mut("data").and_then(Value::as_object_mut) else { return };
@@ -390,14 +308,11 @@ fn prepare_binding(object: &mut Value) {
     }
 }
 
-fn prepare_policy(object: &mut Value, old: Option<&Value>) {
+fn prepare_policy(object: &mut Value) {
     if object["spec"].is_object() && object["spec"]["failurePolicy"].is_null() {
         object["spec"]["failurePolicy"] = "Fail".into();
     }
     if let Some(constraints) = object.pointer_mut("/spec/matchConstraints") {
         crate::admission::default_constraints(constraints);
-    }
-    if old.is_none() {
-        object["status"] = json!({});
     }
 }

@@ -15,18 +15,6 @@ use crate::review;
 const MINOR: &str = "33";
 const GIT_VERSION: &str = "v1.33.0+berth";
 
-/// The order of the built-in groups; others come after them.
-const GROUPS: [&str; 8] = [
-    "",
-    "events.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "rbac.authorization.k8s.io",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "coordination.k8s.io",
-];
-
 /// A discovery document.
 #[derive(Debug)]
 pub(crate) struct Document {
@@ -57,6 +45,12 @@ struct Group {
     versions: Vec<(String, Members)>,
 }
 
+impl Group {
+    fn is_custom(&self) -> bool {
+        self.versions.iter().flat_map(|(_, members)| members).any(|(resource, _)| resource.is_custom())
+    }
+}
+
 fn groups(core: &Core) -> Vec<Group> {
     let mut found: BTreeMap<String, BTreeMap<String, Members>> = BTreeMap::new();
     for resource in core.catalog.served().resources.values() {
@@ -74,8 +68,8 @@ fn groups(core: &Core) -> Vec<Group> {
         Group { name, versions }
     };
     let mut groups: Vec<Group> = found.into_iter().map(in_order).collect();
-    // Equal ranks stay in their existing order, by name.
-    groups.sort_by_key(|group| GROUPS.iter().position(|name| *name == group.name).unwrap_or(GROUPS.len()));
+    // A name without its group is that of a built-in kind.
+    groups.sort_by_key(Group::is_custom);
     groups
 }
 
@@ -166,7 +160,7 @@ fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
     let (_, resources) = found.versions.into_iter().find(|(name, _)| name == version)?;
     let mut list: Vec<Value> = resources.iter().flat_map(|(resource, at)| legacy(resource, *at)).collect();
     for kind in review::KINDS.iter().filter(|kind| kind.group == group) {
-        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": kind.namespaced,
+        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": false,
             "kind": kind.kind, "verbs": ["create"]}));
     }
     let mut document = json!({"kind": "APIResourceList"});
@@ -181,39 +175,50 @@ fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
 
 /// Returns a resource and its subresources as `APIResource`s.
 fn legacy(resource: &Resource, at: usize) -> Vec<Value> {
-    let version = &resource.versions[at];
     let mut main = json!({
         "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
         "kind": resource.kind, "verbs": resource.verbs,
     });
+    name_shortly(&mut main, resource);
+    let of_side = |(sub, [group, version, kind], verbs): Side<'_>| {
+        let mut side = json!({"name": format!("{}/{sub}", resource.plural), "singularName": "",
+            "namespaced": resource.namespaced, "kind": kind, "verbs": verbs});
+        if !group.is_empty() {
+            side["group"] = group.into();
+            side["version"] = version.into();
+        }
+        side
+    };
+    std::iter::once(main).chain(sides(resource, at).into_iter().map(of_side)).collect()
+}
+
+fn name_shortly(entry: &mut Value, resource: &Resource) {
     if !resource.short_names.is_empty() {
-        main["shortNames"] = json!(resource.short_names);
+        entry["shortNames"] = json!(resource.short_names);
     }
     if !resource.categories.is_empty() {
-        main["categories"] = json!(resource.categories);
+        entry["categories"] = json!(resource.categories);
     }
-    let mut list = vec![main];
-    let side = |sub: &str, kind: &str| {
-        json!({"name": format!("{}/{sub}", resource.plural), "singularName": "", "namespaced": resource.namespaced,
-            "kind": kind, "verbs": ["get", "patch", "update"]})
-    };
-    if version.has_status {
-        list.push(side("status", &resource.kind));
-    }
+}
+
+/// A subresource: its name, the group, version and kind of its objects, its verbs. The group is empty if they are
+/// those of the resource.
+type Side<'a> = (&'static str, [&'a str; 3], &'static [&'static str]);
+
+/// Returns the subresources by name.
+fn sides(resource: &Resource, at: usize) -> Vec<Side<'_>> {
+    let own = ["", "", resource.kind.as_str()];
+    let mut sides: Vec<Side<'_>> = Vec::new();
     if resource.is("", "namespaces") {
-        let mut finalize = side("finalize", "Namespace");
-        finalize["verbs"] = json!(["update"]);
-        // Subresources of built-in kinds are sorted by name.
-        list.insert(1, finalize);
+        sides.push(("finalize", own, &["update"]));
+    }
+    if resource.versions[at].has_status {
+        sides.push(("status", own, &["get", "patch", "update"]));
     }
     if resource.is("", "serviceaccounts") {
-        let mut token = side("token", "TokenRequest");
-        token["verbs"] = json!(["create"]);
-        token["group"] = "authentication.k8s.io".into();
-        token["version"] = "v1".into();
-        list.push(token);
+        sides.push(("token", ["authentication.k8s.io", "v1", "TokenRequest"], &["create"]));
     }
-    list
+    sides
 }
 
 fn aggregate(core: &Core, core_group: bool, api: &str) -> Document {
@@ -236,8 +241,7 @@ fn aggregated_group(group: &Group) -> Value {
     let version = |(name, resources): &(String, Members)| {
         let mut list: Vec<Value> = resources.iter().map(|(r, at)| aggregated(group, name, r, *at)).collect();
         for kind in review::KINDS.iter().filter(|kind| kind.group == group.name) {
-            let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
-            list.push(json!({"resource": kind.plural, "scope": scope, "verbs": ["create"],
+            list.push(json!({"resource": kind.plural, "scope": "Cluster", "verbs": ["create"],
                 "singularResource": kind.kind.to_lowercase(),
                 "responseKind": {"group": "", "version": "", "kind": kind.kind}}));
         }
@@ -254,7 +258,6 @@ fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> V
     // The kind of a built-in resource has the group and version of its list, which are then omitted.
     let (group, version) = if resource.is_custom() { (group.name.as_str(), version) } else { ("", "") };
     let kind = |kind: &str| json!({"group": group, "version": version, "kind": kind});
-    let definition = &resource.versions[at];
     let mut entry = json!({
         "resource": resource.plural,
         "responseKind": kind(&resource.kind),
@@ -262,26 +265,13 @@ fn aggregated(group: &Group, version: &str, resource: &Resource, at: usize) -> V
         "singularResource": resource.singular,
         "verbs": resource.verbs,
     });
-    if !resource.short_names.is_empty() {
-        entry["shortNames"] = json!(resource.short_names);
-    }
-    if !resource.categories.is_empty() {
-        entry["categories"] = json!(resource.categories);
-    }
-    let mut sides = Vec::new();
-    if definition.has_status {
-        sides.push(json!({"subresource": "status", "responseKind": kind(&resource.kind),
-            "verbs": ["get", "patch", "update"]}));
-    }
-    if resource.is("", "namespaces") {
-        let finalize =
-            json!({"subresource": "finalize", "responseKind": kind("Namespace"), "verbs": ["update"]});
-        sides.insert(0, finalize);
-    }
-    if resource.is("", "serviceaccounts") {
-        sides.push(json!({"subresource": "token", "verbs": ["create"],
-            "responseKind": {"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}}));
-    }
+    name_shortly(&mut entry, resource);
+    let of_side = |(sub, [group, version, name], verbs): Side<'_>| {
+        let own = json!({"group": group, "version": version, "kind": name});
+        let of = if group.is_empty() { kind(name) } else { own };
+        json!({"subresource": sub, "responseKind": of, "verbs": verbs})
+    };
+    let sides: Vec<Value> = sides(resource, at).into_iter().map(of_side).collect();
     if !sides.is_empty() {
         entry["subresources"] = json!(sides);
     }

@@ -10,12 +10,11 @@ use std::ops::ControlFlow;
 use berth_apimachinery::changes::{changes, shown};
 use berth_apimachinery::error::{ApiError, Result, Subject};
 use berth_store::Revision;
-use http::Uri;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::core::Core;
-use crate::request::Target;
+use crate::request::{Query, Target};
 use crate::store_error::of_read;
 
 /// The maximum number of revisions in one response.
@@ -24,16 +23,9 @@ const DEFAULT_REVISIONS: usize = 50;
 /// The maximum number of bytes of objects read for one response.
 const MAX_BYTES: usize = 32 << 20;
 
-/// Returns the percent-decoded parameter of this name.
-pub(crate) fn parameter(uri: &Uri, name: &str) -> Option<String> {
-    let pairs = uri.query().unwrap_or_default().split('&');
-    let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
-    crate::request::decode(found)
-}
-
 /// Returns the number of revisions that a request asks for.
-pub(crate) fn limit(uri: &Uri) -> Result<usize> {
-    let Some(text) = parameter(uri, "limit") else { return Ok(DEFAULT_REVISIONS) };
+pub(crate) fn limit(query: &Query) -> Result<usize> {
+    let Some(text) = query.first("limit") else { return Ok(DEFAULT_REVISIONS) };
     let limit = text.parse::<usize>().ok().filter(|limit| (1..=MAX_REVISIONS).contains(limit));
     limit.ok_or_else(|| ApiError::bad_request(format!("limit {text:?}: a number from 1 to {MAX_REVISIONS}")))
 }

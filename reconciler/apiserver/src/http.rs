@@ -2,7 +2,6 @@
 
 mod body;
 mod document;
-mod expected;
 mod fair_queue;
 mod health;
 mod negotiate;
@@ -29,7 +28,6 @@ use crate::identity::Identity;
 use crate::request::{Options, Query, ResourcePath, Sub};
 use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
-use expected::Expected;
 use fair_queue::{Admitted, FairQueue};
 use shape::Shape;
 use shares::Caller;
@@ -109,9 +107,8 @@ impl Front {
         purpose: &mut metrics::Purpose,
     ) -> Result<Response<Body>> {
         let path = request.uri().path().to_owned();
-        let health = health::endpoint(&path);
-        if let Some((endpoint, "")) = health {
-            return Ok(health::all(&self.core, endpoint, &Query::of(request.uri())?));
+        if let Some(endpoint) = health::endpoint(&path) {
+            return Ok(health::answer(&self.core, endpoint, &Query::of(request.uri())?));
         }
         let who = who.ok_or_else(ApiError::unauthorized)?;
         let who = authorize::impersonated(&self.core.access, who, request.headers())?;
@@ -124,11 +121,6 @@ impl Front {
             let _admitted = self.admit(&Caller::of(&request, &who)).await?;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
-        }
-        if let Some((endpoint, name)) = health {
-            authorize::path(&self.core.access, &who, &request.method().as_str().to_ascii_lowercase(), &path)?;
-            let check = health::one(&self.core, endpoint, name.trim_matches('/'));
-            return check.ok_or_else(ApiError::no_such_path);
         }
         match ResourcePath::parse(&path) {
             Some(resource) => self.resource(request, resource, who, purpose).await,
@@ -152,8 +144,7 @@ impl Front {
             _ => discovery::document(&self.core, path, accept.wants_aggregated_discovery()),
         };
         let document = document.ok_or_else(ApiError::no_such_path)?;
-        // As in Kubernetes, the list of groups is returned for any method.
-        if !matches!(*method, Method::GET | Method::HEAD) && path.trim_end_matches('/') != "/apis" {
+        if !matches!(*method, Method::GET | Method::HEAD) {
             return Err(ApiError::method_not_allowed());
         }
         respond::document(request, document)
@@ -185,10 +176,11 @@ impl Front {
         if method != Method::GET {
             return Err(ApiError::method_not_allowed());
         }
+        let query = Query::of(uri)?;
         if rest.is_empty() {
-            let time = history::parameter(uri, "at");
+            let time = query.first("at");
             let time = time.ok_or_else(|| ApiError::bad_request("at=TIME is required"))?;
-            return Ok(respond::json(StatusCode::OK, &history::at(&self.core, &time).await?));
+            return Ok(respond::json(StatusCode::OK, &history::at(&self.core, time).await?));
         }
         let path = ResourcePath::parse(rest).ok_or_else(ApiError::no_such_path)?;
         authorize::resource(&self.core.access, who, "get", &path, "")?;
@@ -196,7 +188,7 @@ impl Front {
         if target.name.is_empty() || target.sub != Sub::None {
             return Err(ApiError::no_such_path());
         }
-        let reported = history::of_object(&self.core, &target, history::limit(uri)?).await?;
+        let reported = history::of_object(&self.core, &target, history::limit(&query)?).await?;
         Ok(respond::json(StatusCode::OK, &reported))
     }
 
@@ -216,7 +208,7 @@ impl Front {
                 return Err(ApiError::method_not_allowed());
             }
             let options = Options::parse(request.method(), &query)?;
-            return self.review(request, review, &path.namespace, &who, &options).await;
+            return self.review(request, review, &who, &options).await;
         }
         let selector = query.first("fieldSelector").unwrap_or_default();
         let target = path.resolve(&self.core.catalog.served(), verb);
@@ -234,7 +226,7 @@ impl Front {
         };
         let _admitted = self.admit(&caller).await?;
         let credential = request.extensions().get::<Credential>().cloned();
-        let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock)?;
+        let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock);
         let default_manager = body::manager_of(request.headers());
         let core = Arc::clone(&self.core);
         let deprecation = target.resource.versions[target.version].deprecation.clone();
@@ -276,21 +268,20 @@ impl Front {
         &self,
         request: Request<Body>,
         review: review::Review,
-        namespace: &str,
         who: &Identity,
         options: &Options,
     ) -> Result<Response<Body>> {
         let caller = Caller::of(&request, who);
         let (request, _body_permit) = self.bodies.receive(request, &caller).await?;
         let _admitted = self.admit(&caller).await?;
-        let mut body = body::object(request, &Expected::builtin(review.group, "v1", review.kind)).await?;
+        let mut body = body::object(request).await?;
         let mut warnings = Vec::new();
         let unknown = decode::accept(review.group, review.kind, &mut body.value)
             .map_err(|why| decode::unreadable(review.kind, "v1", &why))?;
         if let Some(strict) = options.field_validation.tell(&body.twice, &unknown, &mut warnings) {
             return Err(decode::unreadable(review.kind, "v1", &strict));
         }
-        Ok(match review::answer(&self.core, who, review, namespace, body.value) {
+        Ok(match review::answer(&self.core, who, review, body.value) {
             Ok(answer) => respond::review(&answer, &warnings),
             Err(error) => respond::failure(&error, &warnings),
         })
@@ -327,7 +318,7 @@ impl Front {
         match verb {
             "get" => call.get(),
             "create" => {
-                let body = body::object(request, &Expected::at(&call.target)).await?;
+                let body = body::object(request).await?;
                 let object = take(call, body);
                 if call.target.sub == Sub::Token {
                     return call.create_token(object);
@@ -335,7 +326,7 @@ impl Front {
                 call.create(object).await
             }
             "update" => {
-                let body = body::object(request, &Expected::at(&call.target)).await?;
+                let body = body::object(request).await?;
                 let object = take(call, body);
                 call.update(object).await
             }

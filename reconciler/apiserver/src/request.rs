@@ -9,7 +9,7 @@ use berth_apimachinery::schema::{ErrorKind, FieldError, quote};
 use http::Method;
 use serde_json::Value;
 
-pub(crate) use path::{ResourcePath, Sub, Target, decode};
+pub(crate) use path::{ResourcePath, Sub, Target};
 pub(crate) use query::Query;
 
 use query::{flag, number};
@@ -17,9 +17,10 @@ use query::{flag, number};
 /// The maximum length of a field manager's name in bytes.
 const MAX_MANAGER: usize = 128;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
+    #[default]
     Warn,
     Strict,
 }
@@ -48,7 +49,7 @@ impl FieldValidation {
 }
 
 /// The query of a request, and for deletions the `DeleteOptions` in the body.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     /// The name of the options in Kubernetes: `ListOptions` and so on.
     kind: &'static str,
@@ -172,32 +173,6 @@ impl Options {
         self.precondition_uid = precondition("uid");
         self.precondition_revision = precondition("resourceVersion");
         Ok(())
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            kind: "GetOptions",
-            label_selector: String::new(),
-            field_selector: String::new(),
-            limit: 0,
-            continue_token: String::new(),
-            resource_version: String::new(),
-            resource_version_match: String::new(),
-            watch: false,
-            bookmarks: false,
-            send_initial_events: None,
-            timeout_seconds: None,
-            dry_run: false,
-            field_manager: String::new(),
-            field_validation: FieldValidation::Warn,
-            force: false,
-            propagation: None,
-            precondition_uid: None,
-            precondition_revision: None,
-            include_object: String::new(),
-        }
     }
 }
 

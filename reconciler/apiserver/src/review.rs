@@ -17,11 +17,10 @@ pub(crate) struct Review {
     pub(crate) group: &'static str,
     pub(crate) plural: &'static str,
     pub(crate) kind: &'static str,
-    pub(crate) namespaced: bool,
 }
 
 const fn review(group: &'static str, plural: &'static str, kind: &'static str) -> Review {
-    Review { group, plural, kind, namespaced: false }
+    Review { group, plural, kind }
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -30,13 +29,7 @@ const WHOSE: Review = review("authentication.k8s.io", "tokenreviews", "TokenRevi
 const MAY: Review = review(AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview");
 const RULES: Review = review(AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview");
 const MAY_ANOTHER: Review = review(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview");
-/// The same for one namespace, for the administrators of that namespace.
-const MAY_ANOTHER_THERE: Review = Review {
-    namespaced: true,
-    ..review(AUTHORIZATION, "localsubjectaccessreviews", "LocalSubjectAccessReview")
-};
-
-pub(crate) const KINDS: &[Review] = &[WHO, WHOSE, MAY_ANOTHER_THERE, MAY, RULES, MAY_ANOTHER];
+pub(crate) const KINDS: &[Review] = &[WHO, WHOSE, MAY, RULES, MAY_ANOTHER];
 
 impl Review {
     /// Returns the review posted to `path`.
@@ -46,31 +39,16 @@ impl Review {
                 && kind.plural == path.plural
                 && path.version == "v1"
                 && path.name.is_empty()
-                && kind.namespaced != path.namespace.is_empty()
+                && path.namespace.is_empty()
         })
     }
 }
 
 /// Answers a review that was accepted.
-pub(crate) fn answer(
-    core: &Core,
-    who: &Identity,
-    kind: Review,
-    namespace: &str,
-    mut review: Value,
-) -> Result<Value> {
-    if kind.namespaced {
-        let sent = review["metadata"]["namespace"].as_str().unwrap_or_default();
-        if !sent.is_empty() && sent != namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
-        meta::of(&mut review).insert("namespace".into(), namespace.into());
-    }
+pub(crate) fn answer(core: &Core, who: &Identity, kind: Review, mut review: Value) -> Result<Value> {
     let spec = review["spec"].clone();
-    if matches!(kind, MAY | MAY_ANOTHER | MAY_ANOTHER_THERE) {
-        check_question(kind, namespace, &spec)?;
+    if matches!(kind, MAY | MAY_ANOTHER) {
+        check_question(kind, &spec)?;
     }
     if kind == RULES {
         if spec["namespace"].as_str().is_none_or(str::is_empty) {
@@ -148,7 +126,7 @@ fn whose(core: &Core, spec: &Value) -> Result<Value> {
 }
 
 /// Checks that a review names a resource or a path, and a user.
-fn check_question(kind: Review, namespace: &str, spec: &Value) -> Result<()> {
+fn check_question(kind: Review, spec: &Value) -> Result<()> {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let mut errors = Vec::new();
     if resource.is_object() == path.is_object() {
@@ -158,10 +136,6 @@ fn check_question(kind: Review, namespace: &str, spec: &Value) -> Result<()> {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     if kind != MAY && spec["user"].as_str().is_none_or(str::is_empty) && is_empty(&spec["groups"]) {
         errors.push(invalid("spec.user", &"".into(), "at least one of user or group must be specified"));
-    }
-    if kind.namespaced && resource["namespace"].as_str().unwrap_or_default() != namespace {
-        let why = "must match metadata.namespace";
-        errors.push(invalid("spec.resourceAttributes.namespace", &resource["namespace"], why));
     }
     if errors.is_empty() {
         return Ok(());

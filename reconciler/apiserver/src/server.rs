@@ -223,29 +223,13 @@ impl Server {
         Ok(self.credentials()?.ca_pem().to_owned())
     }
 
-    /// Issues a bearer token for an identity. The server stores only its hash.
-    ///
-    /// # Errors
-    /// A server in memory has no credentials; or the file of token hashes cannot be written.
-    pub fn issue_token(&self, identity: &Identity) -> io::Result<String> {
-        self.credentials()?.issue(identity)
-    }
-
     /// A kubeconfig for the administrator at `url` (`https://host:port`).
     ///
     /// # Errors
     /// A server in memory has no credentials, so clients cannot log in to it.
     pub fn kubeconfig(&self, url: &str) -> io::Result<String> {
-        let token = self.credentials()?.admin_token().to_owned();
-        self.kubeconfig_with(url, "admin", &token)
-    }
-
-    /// A kubeconfig for the holder of a token from [`Self::issue_token`].
-    ///
-    /// # Errors
-    /// See [`Self::kubeconfig`].
-    pub fn kubeconfig_with(&self, url: &str, user: &str, token: &str) -> io::Result<String> {
-        let ca = base64::engine::general_purpose::STANDARD.encode(self.credentials()?.ca_pem());
+        let credentials = self.credentials()?;
+        let ca = base64::engine::general_purpose::STANDARD.encode(credentials.ca_pem());
         let mut cluster = json!({"server": url});
         if url.starts_with("https:") {
             cluster["certificate-authority-data"] = ca.into();
@@ -254,8 +238,8 @@ impl Server {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "berth", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": token}}],
-            "contexts": [{"name": "berth", "context": {"cluster": "berth", "user": user, "namespace": "default"}}],
+            "users": [{"name": "admin", "user": {"token": credentials.admin_token()}}],
+            "contexts": [{"name": "berth", "context": {"cluster": "berth", "user": "admin", "namespace": "default"}}],
             "current-context": "berth",
         });
         serde_saphyr::to_string(&config).map_err(io::Error::other)

@@ -19,7 +19,7 @@ mod watch;
 use std::sync::Arc;
 
 use berth_apimachinery::error::{ApiError, Result, Subject};
-use berth_apimachinery::schema::{ErrorKind, FieldError};
+use berth_apimachinery::schema::FieldError;
 use berth_store::{Action, Entry, Expect, Key, Origin, Write, WriteError};
 use bytes::Bytes;
 use http::StatusCode;
@@ -146,11 +146,13 @@ impl Call {
     /// Reads a body as an object of the target: checks kind and version, removes fields unknown to the schema
     /// and reports them according to the request's `fieldValidation`.
     fn accept(&mut self, object: &mut Value) -> Result<()> {
+        if self.resource().is_custom() && object["kind"].is_null() {
+            return Err(self.unreadable("kind is missing"));
+        }
         let strict = match self.decode(object) {
             Ok(strict) => strict,
-            // A body that declares another custom resource is checked against this resource's schema.
             Err(BodyError::Kind(sent)) if self.resource().is_custom() => {
-                return Err(self.other_kind(&sent, object));
+                return Err(self.other_type("kind", &sent, object));
             }
             Err(refused) => return Err(self.refused(refused)),
         };
@@ -181,13 +183,17 @@ impl Call {
         decode::unreadable(&self.resource().kind, &self.version().name, why)
     }
 
-    fn other_kind(&self, sent: &str, object: &Value) -> ApiError {
+    /// The error of a custom resource that declares another kind or version.
+    fn other_type(&self, member: &str, sent: &str, object: &Value) -> ApiError {
         let resource = self.resource();
-        let why = format!("must be {}", resource.kind);
-        let mut errors = vec![berth_apimachinery::meta::invalid("kind", &sent.into(), &why)];
-        errors.extend(self.problems(object, None));
+        let expected = match member {
+            "kind" => resource.kind.clone(),
+            _ => resource.api_version(self.target.version),
+        };
+        let error = berth_apimachinery::meta::invalid(member, &sent.into(), &format!("must be {expected}"));
+        let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        ApiError::invalid(Subject { group: &resource.group, kind: sent, name }, &errors)
+        ApiError::invalid(Subject { group: &resource.group, kind, name }, &[error])
     }
 
     /// Decodes the body for [`Self::accept`]; returns the objections of a strict reader.
@@ -241,10 +247,6 @@ impl Call {
             old.map(|old| &old["metadata"]),
         );
         if resource.is_custom() {
-            // Kubernetes reports a finalizer that is added too late twice: for the custom resource and for
-            // the object.
-            let late = errors.iter().filter(|error| error.kind == ErrorKind::Forbidden).cloned();
-            errors.extend(late.collect::<Vec<_>>());
             let version = self.version();
             errors.extend(match self.target.sub {
                 Sub::Status => version.schema.validate_status(object, old),

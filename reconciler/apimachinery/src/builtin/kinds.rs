@@ -23,8 +23,8 @@ pub(super) fn all() -> Vec<((&'static str, &'static str), Value)> {
         (("authentication.k8s.io", "TokenReview"), token_review()),
         (("authorization.k8s.io", "SelfSubjectAccessReview"), access_review(json!({}))),
         (("authorization.k8s.io", "SubjectAccessReview"), access_review(somebody())),
-        (("authorization.k8s.io", "LocalSubjectAccessReview"), access_review(somebody())),
         (("authorization.k8s.io", "SelfSubjectRulesReview"), rules_review()),
+        (("", "DeleteOptions"), delete_options()),
     ]
 }
 
@@ -415,6 +415,17 @@ fn token_request() -> Value {
                 "audiences": texts(), "expirationSeconds": {"type": "integer", "format": "int64"}, "boundObjectRef": bound,
             })),
             "status": object(json!({"token": text(), "expirationTimestamp": time()})),
+        }),
+    )
+}
+
+fn delete_options() -> Value {
+    kind(
+        "DeleteOptions says how to delete an object.",
+        json!({
+            "gracePeriodSeconds": {"type": "integer"}, "orphanDependents": {"type": "boolean"},
+            "preconditions": object(json!({"uid": text(), "resourceVersion": text()})),
+            "propagationPolicy": text(), "dryRun": texts(),
         }),
     )
 }

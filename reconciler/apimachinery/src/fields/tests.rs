@@ -95,7 +95,6 @@ impl Fixture {
     fn write(&mut self, manager: &str, mut after: Value) {
         self.now += 1;
         let options = UpdateOptions {
-            blank: Value::Null,
             manager: manager.to_owned(),
             subresource: self.subresource.clone(),
             api_version: V.to_owned(),

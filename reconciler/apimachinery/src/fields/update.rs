@@ -191,8 +191,7 @@ pub(super) fn track(
     let mut new = without_managed_fields(after);
     // An object without recorded ownership stays so until the first apply.
     if before.is_none() || !managers.is_empty() {
-        let blank = || if options.blank.is_object() { options.blank.clone() } else { empty() };
-        let old = before.map_or_else(blank, without_managed_fields);
+        let old = before.map_or_else(empty, without_managed_fields);
         reconcile(&mut managers, ty);
         let id = ManagerId::new(
             &options.manager,

@@ -1,13 +1,9 @@
-//! Checks of a single value: bounds, patterns and formats, and those under `allOf`, `anyOf`, `oneOf` and
-//! `not`.
+//! Checks of a single value: bounds, patterns and formats.
 
 use serde_json::{Map, Value};
 
 use super::equality::equal;
-use super::message::{
-    child, composite, in_body, index, invalid, number, quote, required, too_long, too_many, unsupported,
-    wrong_type,
-};
+use super::message::{child, in_body, invalid, number, quote, required, too_long, too_many, unsupported};
 use super::node::{Checks, Node, Type};
 use super::{ErrorKind, FieldError, formats};
 
@@ -123,47 +119,6 @@ impl Walk {
             self.push(required(&child(path, name), ""));
         }
     }
-
-    pub(super) fn combinators(&mut self, checks: &Checks, value: &Value, path: &str) {
-        let shown = quote(path);
-        if !checks.any_of.is_empty() {
-            let (valid, best) = best_of(&checks.any_of, value, path);
-            if valid == 0 {
-                self.push(composite(format!("{shown} must validate at least one schema (anyOf)")));
-                best.into_iter().for_each(|e| self.push(e));
-            }
-        }
-        if !checks.one_of.is_empty() {
-            let (valid, best) = best_of(&checks.one_of, value, path);
-            if valid != 1 {
-                let found = if valid == 0 {
-                    "Found none valid".to_owned()
-                } else {
-                    format!("Found {valid} valid alternatives")
-                };
-                self.push(composite(format!(
-                    "{shown} must validate one and only one schema (oneOf). {found}"
-                )));
-                if valid == 0 {
-                    best.into_iter().for_each(|e| self.push(e));
-                }
-            }
-        }
-        let mut failed = false;
-        for of in &checks.all_of {
-            let errors = errors(of, value, path);
-            failed |= !errors.is_empty();
-            errors.into_iter().for_each(|e| self.push(e));
-        }
-        if failed {
-            self.push(composite(format!("{shown} must validate all the schemas (allOf)")));
-        }
-        if let Some(not) = &checks.not
-            && errors(not, value, path).is_empty()
-        {
-            self.push(composite(format!("{shown} must not validate the schema (not)")));
-        }
-    }
 }
 
 fn is_multiple(n: f64, of: f64) -> bool {
@@ -192,54 +147,4 @@ const MAX_WHOLE: f64 = 9_007_199_254_740_991.0;
 pub(super) fn is_integer(value: &Value) -> bool {
     let whole = |n: f64| n.fract() == 0.0 && n.abs() <= MAX_WHOLE;
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(whole)
-}
-
-/// Returns the errors of a nested validation.
-fn errors(node: &Node, value: &Value, path: &str) -> Vec<FieldError> {
-    let mut walk = Walk { errors: Vec::new() };
-    visit(&mut walk, node, value, path);
-    walk.errors
-}
-
-/// Returns how many alternatives accept the value, and the errors of the closest one.
-fn best_of(alternatives: &[Node], value: &Value, path: &str) -> (usize, Vec<FieldError>) {
-    let mut valid = 0;
-    let mut best: Option<Vec<FieldError>> = None;
-    for of in alternatives {
-        let found = errors(of, value, path);
-        if found.is_empty() {
-            valid += 1;
-        } else if best.as_ref().is_none_or(|b| found.len() < b.len()) {
-            best = Some(found);
-        }
-    }
-    (valid, best.unwrap_or_default())
-}
-
-fn visit(walk: &mut Walk, node: &Node, value: &Value, path: &str) {
-    if value.is_null() {
-        return;
-    }
-    if !type_fits(node, value) {
-        let got = if value.is_string() { "string" } else { "integer" };
-        walk.errors.push(wrong_type(path, node.ty.map_or("", Type::name), got));
-    }
-    walk.combinators(&node.checks, value, path);
-    walk.scalar(&node.checks, node.ty, value, path);
-    match value {
-        Value::Object(map) => {
-            for (name, of) in &node.properties {
-                if let Some(value) = map.get(name) {
-                    visit(walk, of, value, &child(path, name));
-                }
-            }
-            walk.required(&node.checks, map, path);
-        }
-        Value::Array(items) => {
-            if let Some(of) = &node.items {
-                items.iter().enumerate().for_each(|(at, item)| visit(walk, of, item, &index(path, at)));
-            }
-        }
-        _ => {}
-    }
 }

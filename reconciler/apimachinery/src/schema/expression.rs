@@ -22,7 +22,7 @@ use kube_cel::cel::parser::{Expression as Tree, Parser};
 use kube_cel::cel::{self, Context, ExecutionError, FunctionContext};
 
 use convert::is_called;
-pub use convert::{misfit, native, object, typed};
+pub use convert::{native, object, typed};
 pub use types::Ty;
 
 /// The maximum source length of one expression in bytes.

@@ -17,8 +17,7 @@ const MAX_ERRORS: usize = 100;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
-    Item,
-    Field,
+    Inner,
 }
 
 pub(super) fn parse(path: &str, schema: &Value) -> Result<StructuralSchema, Vec<FieldError>> {
@@ -86,11 +85,11 @@ impl Parser {
         let mut node = self.own_fields(map, path);
         self.unsupported_members(map, path);
         if let Some(items) = map.get("items") {
-            node.items = Some(Box::new(self.node(items, Level::Item, &child(path, "items"), depth + 1)));
+            node.items = Some(Box::new(self.node(items, Level::Inner, &child(path, "items"), depth + 1)));
         }
         for (name, of) in members(map, "properties") {
             let here = key(&child(path, "properties"), name);
-            let parsed = self.node(of, Level::Field, &here, depth + 1);
+            let parsed = self.node(of, Level::Inner, &here, depth + 1);
             node.properties.insert(name.clone(), parsed);
         }
         node.additional = match map.get("additionalProperties") {
@@ -98,7 +97,7 @@ impl Parser {
             Some(Value::Bool(true)) => Additional::Any,
             Some(of) => {
                 let here = child(path, "additionalProperties");
-                Additional::Schema(Box::new(self.node(of, Level::Field, &here, depth + 1)))
+                Additional::Schema(Box::new(self.node(of, Level::Inner, &here, depth + 1)))
             }
         };
         node.checks = self.checks(map, node.int_or_string, path, depth);
@@ -178,21 +177,10 @@ impl Parser {
             let detail = "additionalProperties and properties are mutual exclusive";
             self.general.push(forbidden(&child(path, "additionalProperties"), detail));
         }
-        if node.int_or_string && (node.preserve_unknown || node.embedded) {
-            let name = if node.preserve_unknown { "preserve-unknown-fields" } else { "embedded-resource" };
-            let here = child(path, &format!("x-kubernetes-{name}"));
-            self.errors.push(invalid(
-                &here,
-                &Value::Bool(true),
-                "must be false if x-kubernetes-int-or-string is true",
-            ));
-        }
         let says_type = map.get("type").and_then(Value::as_str).is_some_and(|t| !t.is_empty());
         self.declared_type(node, says_type, level, path);
-        self.lists(map, node, path);
-        self.map_type(map, node, path);
-        if level == Level::Root || node.embedded {
-            self.resource_fields(node, level, path);
+        if node.list_type == ListType::Map {
+            self.list_map(node, path);
         }
     }
 
@@ -205,14 +193,7 @@ impl Parser {
                 None => required(&here, why),
             });
         } else if !says_type && !node.int_or_string && !node.preserve_unknown {
-            self.errors.push(required(
-                &here,
-                match level {
-                    Level::Root => "must not be empty at the root",
-                    Level::Item => "must not be empty for specified array items",
-                    Level::Field => "must not be empty for specified object fields",
-                },
-            ));
+            self.errors.push(required(&here, "must not be empty"));
         }
         if let (Level::Root, Some(ty)) = (level, node.ty)
             && ty != Type::Object
@@ -221,122 +202,25 @@ impl Parser {
         }
     }
 
-    fn lists(&mut self, map: &Map<String, Value>, node: &Node, path: &str) {
-        let declared = map.get("x-kubernetes-list-type").and_then(Value::as_str);
-        if declared.is_some() && node.ty != Some(Type::Array) {
-            self.other_type(node, "array", "x-kubernetes-list-type", path);
-        }
-        if !node.list_map_keys.is_empty() && declared != Some("map") {
-            let here = child(path, "x-kubernetes-list-type");
-            let why = "must be map if x-kubernetes-list-map-keys is non-empty";
-            self.general.push(match declared {
-                None => required(&here, why),
-                Some(other) => invalid(&here, &Value::from(other), why),
-            });
-        }
-        let Some(items) = node.items.as_deref().filter(|_| matches!(declared, Some("set" | "map"))) else {
-            return;
-        };
-        if items.nullable {
-            let why =
-                format!("cannot be nullable when x-kubernetes-list-type is {}", declared.unwrap_or_default());
-            self.general.push(forbidden(&child(&child(path, "items"), "nullable"), &why));
-        }
-        if declared == Some("map") {
-            self.list_map(node, items, path);
-        } else {
-            self.list_set(items, path);
-        }
-    }
-
-    /// Reports `x-kubernetes-list-type` or `-map-type` on a schema that is not a list or map.
-    fn other_type(&mut self, node: &Node, wanted: &str, because: &str, path: &str) {
-        let (here, why) = (child(path, "type"), format!("must be {wanted} if {because} is specified"));
-        self.general.push(match node.ty {
-            None => required(&here, &why),
-            Some(ty) => invalid(&here, &Value::from(ty.name()), &why),
-        });
-    }
-
-    fn map_type(&mut self, map: &Map<String, Value>, node: &Node, path: &str) {
-        let Some(declared) = map.get("x-kubernetes-map-type").and_then(Value::as_str) else { return };
-        if node.ty != Some(Type::Object) {
-            self.other_type(node, "object", "x-kubernetes-map-type", path);
-        }
-        if !matches!(declared, "atomic" | "granular") {
-            let allowed = ["atomic", "granular"].map(Value::from);
-            let here = child(path, "x-kubernetes-map-type");
-            self.general.push(super::message::unsupported(&here, &Value::from(declared), &allowed));
-        }
-    }
-
-    fn list_set(&mut self, items: &Node, path: &str) {
-        const WHY: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
-        let here = child(path, "items");
-        match items.ty {
-            Some(Type::Array) if items.list_type != ListType::Atomic => {
-                self.general.push(invalid(&child(&here, "x-kubernetes-list-type"), &Value::Null, WHY));
-            }
-            Some(Type::Object) if !items.atomic_map => {
-                self.general.push(invalid(&child(&here, "x-kubernetes-map-type"), &Value::Null, WHY));
-            }
-            _ => {}
-        }
-    }
-
-    fn list_map(&mut self, node: &Node, items: &Node, path: &str) {
+    fn list_map(&mut self, node: &Node, path: &str) {
         let here = child(path, "x-kubernetes-list-map-keys");
         if node.list_map_keys.is_empty() {
             self.general.push(required(&here, "must not be empty if x-kubernetes-list-type is map"));
         }
-        let (of_items, keys) = (child(path, "items"), Value::from(node.list_map_keys.clone()));
-        if items.ty != Some(Type::Object) {
-            let got = Value::from(items.ty.map_or("", Type::name));
-            let why = "must be object if parent array's x-kubernetes-list-type is map";
-            self.general.push(invalid(&child(&of_items, "type"), &got, why));
-            return;
-        }
-        for (at, name) in node.list_map_keys.iter().enumerate() {
-            if node.list_map_keys[..at].contains(name) {
-                self.general.push(invalid(&here, &keys, "must not contain duplicate entries"));
-            }
-            let of_key = key(&child(&of_items, "properties"), name);
-            let Some(of) = items.properties.get(name) else {
-                self.general.push(invalid(&here, &keys, "entries must all be names of item properties"));
+        let of_items = child(path, "items");
+        for name in &node.list_map_keys {
+            let scalar = |of: &&Node| !matches!(of.ty, Some(Type::Array | Type::Object));
+            let items = node.items.as_deref();
+            let Some(of) = items.and_then(|items| items.properties.get(name)).filter(scalar) else {
+                let why = "entries must all be names of scalar item properties";
+                self.general.push(invalid(&here, &Value::from(name.as_str()), why));
                 continue;
             };
-            if matches!(of.ty, Some(Type::Array | Type::Object)) {
-                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                self.general.push(invalid(&child(&of_key, "type"), &Value::from("object"), why));
-            }
-            if of.default.is_none() && !items.checks.required.contains(name) {
+            if of.default.is_none() && !items.is_some_and(|items| items.checks.required.contains(name)) {
                 let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+                let of_key = key(&child(&of_items, "properties"), name);
                 self.general.push(required(&child(&of_key, "default"), why));
             }
-            if of.nullable {
-                let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-                self.general.push(forbidden(&child(&of_key, "nullable"), why));
-            }
-        }
-    }
-
-    fn resource_fields(&mut self, node: &Node, level: Level, path: &str) {
-        let properties = child(path, "properties");
-        for (name, want) in [("kind", Type::String), ("apiVersion", Type::String), ("metadata", Type::Object)]
-        {
-            let Some(of) = node.properties.get(name) else { continue };
-            if of.ty != Some(want) {
-                let got = Value::from(of.ty.map_or("", Type::name));
-                let detail = format!("must be {}", want.name());
-                self.errors.push(invalid(&child(&key(&properties, name), "type"), &got, &detail));
-            }
-        }
-        if let (Level::Root, Some(metadata)) = (level, node.properties.get("metadata"))
-            && metadata.properties.keys().any(|k| k != "name" && k != "generateName")
-        {
-            let detail = "must not specify anything other than name and generateName, but metadata is implicitly \
-                          specified";
-            self.errors.push(forbidden(&key(&properties, "metadata"), detail));
         }
     }
 
@@ -365,13 +249,6 @@ impl Parser {
         if checks.unique_items {
             let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
             self.general.push(forbidden(&child(path, "uniqueItems"), detail));
-        }
-        if checks.multiple_of.is_some_and(|m| m <= 0.0) {
-            self.errors.push(invalid(
-                &child(path, "multipleOf"),
-                &map["multipleOf"],
-                "must be greater than 0",
-            ));
         }
         checks.all_of = self.nested_list(map, "allOf", int_or_string, path, depth);
         checks.any_of = self.nested_list(map, "anyOf", int_or_string, path, depth);
@@ -435,9 +312,6 @@ impl Parser {
         }
         for (name, of) in members(map, "properties") {
             let here = key(&child(path, "properties"), name);
-            if name == "metadata" {
-                self.errors.push(forbidden(&here, "must not be specified in a nested context"));
-            }
             let parsed = self.nested(of, false, &here, depth + 1);
             node.properties.insert(name.clone(), parsed);
         }
@@ -445,20 +319,18 @@ impl Parser {
     }
 
     fn not_structural(&mut self, map: &Map<String, Value>, types_allowed: bool, path: &str) {
-        const FORBIDDEN: [(&str, &str); 11] = [
-            ("type", "must be empty to be structural"),
-            ("additionalProperties", "must be undefined to be structural"),
-            ("default", "must be undefined to be structural"),
-            ("title", "must be empty to be structural"),
-            ("description", "must be empty to be structural"),
-            ("nullable", "must be false to be structural"),
-            ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
-            ("x-kubernetes-embedded-resource", "must be false to be structural"),
-            ("x-kubernetes-int-or-string", "must be false to be structural"),
-            ("x-kubernetes-list-type", "must be undefined to be structural"),
-            ("x-kubernetes-validations", "must be empty to be structural"),
+        const FORBIDDEN: [&str; 9] = [
+            "type",
+            "additionalProperties",
+            "default",
+            "nullable",
+            "x-kubernetes-preserve-unknown-fields",
+            "x-kubernetes-embedded-resource",
+            "x-kubernetes-int-or-string",
+            "x-kubernetes-list-type",
+            "x-kubernetes-validations",
         ];
-        for (name, detail) in FORBIDDEN {
+        for name in FORBIDDEN {
             let said = match map.get(name) {
                 None | Some(Value::Null | Value::Bool(false)) => false,
                 Some(Value::String(s)) => !s.is_empty(),
@@ -466,7 +338,8 @@ impl Parser {
                 Some(_) => true,
             };
             if said && !(name == "type" && types_allowed) {
-                self.errors.push(forbidden(&child(path, name), detail));
+                let why = "must not be set below allOf, anyOf, oneOf or not";
+                self.errors.push(forbidden(&child(path, name), why));
             }
         }
     }
@@ -498,12 +371,7 @@ fn check_defaults(node: &Node, path: &str, errors: &mut Vec<FieldError>) {
     if let Some(default) = &node.default {
         let mut filled = default.clone();
         defaults::default_object(node, &mut filled);
-        let here = child(path, "default");
-        for error in validate::validate_value(node, &filled) {
-            let at_root = error.field.is_empty() || error.field == "<nil>";
-            let field = if at_root { here.clone() } else { child(&here, &error.field) };
-            errors.push(FieldError { field, ..error });
-        }
+        errors.extend(validate::validate_value(node, &filled, &child(path, "default")));
     }
     for (name, of) in &node.properties {
         check_defaults(of, &key(&child(path, "properties"), name), errors);

@@ -1,7 +1,5 @@
 //! A rule of `x-kubernetes-validations`.
 
-use serde_json::Value;
-
 use super::ErrorKind;
 use super::expression::Expression;
 
@@ -15,8 +13,6 @@ pub struct Rule {
     pub(super) reason: Option<ErrorKind>,
     pub(super) field_path: Option<String>,
     pub(super) optional_old_self: bool,
-    /// The rule as it was sent.
-    pub(super) raw: Value,
     pub(super) program: Option<Expression>,
     pub(super) message_program: Option<Expression>,
 }

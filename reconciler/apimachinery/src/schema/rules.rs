@@ -1,6 +1,6 @@
 //! `x-kubernetes-validations`: parsed, compiled once, evaluated within a budget.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::expression::{self, Expression, Failure, Scope, Ty, optional, typed, with_budget};
 use super::message::{child, duplicate, forbidden, index, internal, invalid, key, required};
@@ -34,19 +34,6 @@ pub(super) fn declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<Fi
 fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
     let text =
         |name: &str| rule.get(name).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
-    let message = text("message");
-    if let Some(message) = &message {
-        let detail = if message.trim().is_empty() {
-            Some("must be non-empty if specified")
-        } else if message.trim().contains('\n') {
-            Some("must not contain line breaks")
-        } else {
-            None
-        };
-        if let Some(detail) = detail {
-            errors.push(invalid(&child(&path, "message"), &Value::from(message.as_str()), detail));
-        }
-    }
     let reason = text("reason").and_then(|reason| match reason.as_str() {
         "FieldValueInvalid" => Some(ErrorKind::Invalid),
         "FieldValueForbidden" => Some(ErrorKind::Forbidden),
@@ -62,12 +49,11 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
     });
     Rule {
         source: text("rule").unwrap_or_default(),
-        message,
+        message: text("message"),
         message_source: text("messageExpression"),
         reason,
         field_path: text("fieldPath"),
         optional_old_self: rule.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
-        raw: rule.clone(),
         program: None,
         message_program: None,
         path,
@@ -76,14 +62,14 @@ fn one(rule: &Value, path: String, errors: &mut Vec<FieldError>) -> Rule {
 
 /// Compiles every rule of the tree.
 pub(super) fn compile_all(root: &mut Node, errors: &mut Vec<FieldError>) {
-    if any_rules(root) {
+    if root.has_rules {
         expression::on_big_stack(|| compile_node(root, true, errors));
     }
 }
 
 /// Checks the types of all rules of the tree. Their cost is limited when they are evaluated.
 pub(super) fn check_all(root: &Node, errors: &mut Vec<FieldError>) {
-    if any_rules(root) {
+    if root.has_rules {
         expression::on_big_stack(|| check_types(root, errors));
     }
 }
@@ -100,30 +86,21 @@ fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
                 Ok(_) => Some(why.to_owned()),
                 Err(why) => Some(why),
             };
-        let mut tell = |member: &str, why: Option<String>| {
-            errors.extend(why.map(|why| invalid(&child(&rule.path, member), &rule.as_submitted(), &why)));
+        let mut tell = |member: &str, program: &Expression, why: Option<String>| {
+            let source = Value::from(program.source());
+            errors.extend(why.map(|why| invalid(&child(&rule.path, member), &source, &why)));
         };
         if let Some(program) = &rule.program {
-            tell("rule", refused(program, |ty| ty.may_be_bool(), "cel expression must evaluate to a bool"));
+            tell("rule", program, refused(program, |ty| ty.may_be_bool(), "must evaluate to a bool"));
         }
         if let Some(program) = &rule.message_program {
             let why = refused(program, |ty| ty.may_be_string(), "must evaluate to a string");
-            tell("messageExpression", why.map(|why| format!("messageExpression {why}")));
+            tell("messageExpression", program, why);
         }
     }
     for of in node.properties.values().chain(node.items.as_deref()).chain(node.additional_schema()) {
         check_types(of, errors);
     }
-}
-
-fn any_rules(node: &Node) -> bool {
-    !node.rules.is_empty()
-        || node
-            .properties
-            .values()
-            .chain(node.items.as_deref())
-            .chain(node.additional_schema())
-            .any(any_rules)
 }
 
 fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError>) {
@@ -164,14 +141,14 @@ fn compile_rule(rule: &mut Rule, node: &Node, correlatable: bool, errors: &mut V
             }
             rule.program = Some(program);
         }
-        Err(detail) => errors.push(invalid(&here, &rule.as_submitted(), &detail)),
+        Err(detail) => errors.push(invalid(&here, &Value::from(rule.source.as_str()), &detail)),
     }
     if let Some(source) = &rule.message_source {
         match Expression::compile(source, &ROOTS) {
             Ok(program) => rule.message_program = Some(program),
             Err(detail) => {
                 let here = child(&rule.path, "messageExpression");
-                errors.push(invalid(&here, &rule.as_submitted(), &format!("messageExpression {detail}")));
+                errors.push(invalid(&here, &Value::from(source.as_str()), &detail));
             }
         }
     }
@@ -289,7 +266,7 @@ impl Walk {
             } else if let Some(old_self) = &old_self {
                 scope.set("oldSelf", old_self.clone());
             }
-            self.rule(rule, program, &scope, Place { node, value, path })?;
+            self.rule(rule, program, &scope, Place { node, path })?;
         }
         Ok(())
     }
@@ -320,19 +297,7 @@ impl Walk {
                 Err(Stop)
             }
             Err(Failure::Error(error)) => {
-                let error = match expression::misfit(at.value, at.node) {
-                    Some(misfit) if error == "no such overload" => misfit.to_owned(),
-                    _ => error,
-                };
-                let detail = if error.starts_with("no such overload") {
-                    format!(
-                        "'{error}': call arguments did not match a supported operator, function or macro signature for \
-                         rule: {}",
-                        rule.shown()
-                    )
-                } else {
-                    format!("{error} evaluating rule: {}", rule.shown())
-                };
+                let detail = format!("{error} evaluating rule: {}", rule.shown());
                 self.errors.push(invalid(here, &type_name, &detail));
                 Ok(())
             }
@@ -376,20 +341,10 @@ fn type_name(node: &Node) -> Value {
 
 struct Place<'a> {
     node: &'a Node,
-    value: &'a Value,
     path: &'a str,
 }
 
 impl Rule {
-    /// Returns the whole rule as kube-apiserver prints it, with the field names of its Go type.
-    fn as_submitted(&self) -> Value {
-        let text = |name: &str| self.raw[name].as_str().unwrap_or_default();
-        json!({
-            "Rule": text("rule"), "Message": text("message"), "MessageExpression": text("messageExpression"),
-            "Reason": self.raw["reason"], "FieldPath": text("fieldPath"), "OptionalOldSelf": self.raw["optionalOldSelf"],
-        })
-    }
-
     fn shown(&self) -> &str {
         self.message.as_deref().unwrap_or(&self.source).trim()
     }

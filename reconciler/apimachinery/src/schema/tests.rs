@@ -25,13 +25,11 @@ fn refusals(schema: &Value) -> Vec<String> {
 fn what_is_not_structural_is_refused() {
     assert_eq!(
         refusals(&json!({"properties": {}})),
-        ["openAPIV3Schema.type: Required value: must not be empty at the root"]
+        ["openAPIV3Schema.type: Required value: must not be empty"]
     );
     assert_eq!(
         refusals(&json!({"type": "object", "properties": {"spec": {"properties": {}}}})),
-        [
-            "openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
-        ]
+        ["openAPIV3Schema.properties[spec].type: Required value: must not be empty"]
     );
     assert_eq!(
         refusals(&json!({"type": "object", "properties": {"l": {"type": "array"}}})),
@@ -41,20 +39,13 @@ fn what_is_not_structural_is_refused() {
         refusals(
             &json!({"type": "object", "properties": {"x": {"type": "string", "anyOf": [{"type": "string"}]}}})
         ),
-        ["openAPIV3Schema.properties[x].anyOf[0].type: Forbidden: must be empty to be structural"]
+        [
+            "openAPIV3Schema.properties[x].anyOf[0].type: Forbidden: must not be set below allOf, anyOf, oneOf or not"
+        ]
     );
     assert_eq!(
         refusals(&json!({"type": "object", "additionalProperties": {"type": "string"}})),
         ["openAPIV3Schema.additionalProperties: Forbidden: must not be used at the root"]
-    );
-    assert_eq!(
-        refusals(&json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {
-            "labels": {"type": "object"},
-        }}}})),
-        [
-            "openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, \
-          but metadata is implicitly specified"
-        ]
     );
     assert_eq!(
         refusals(
@@ -371,15 +362,13 @@ mod cel {
                 "type": "string", "x-kubernetes-validations": [rule]}}}}))
         };
         let here = "openAPIV3Schema.properties[l].items.x-kubernetes-validations[0]";
-        assert!(
-            of(json!({"rule": "self +"}))[0]
-                .starts_with(&format!("{here}.rule: Invalid value: {{\"Rule\":\"self +\",\"Message\":\"\""))
-        );
-        assert!(of(json!({"rule": "self +"}))[0].contains("}: compilation failed: ERROR: <input>:1:"));
-        assert!(of(json!({"rule": "self + 'x'"}))[0].ends_with("cel expression must evaluate to a bool"));
-        assert!(of(json!({"rule": "self + 1 == 2"}))[0].contains("no matching overload for '_+_'"));
+        assert!(of(json!({"rule": "self +"}))[0].starts_with(&format!(
+            "{here}.rule: Invalid value: \"self +\": compilation failed: ERROR: <input>:1:"
+        )));
+        assert!(of(json!({"rule": "self + 'x'"}))[0].ends_with(": must evaluate to a bool"));
+        assert!(of(json!({"rule": "self.a == 2"}))[0].contains("a value without fields has no 'a'"));
         let message = of(json!({"rule": "true", "messageExpression": "size(self)"}));
-        assert!(message[0].ends_with("messageExpression must evaluate to a string"));
+        assert!(message[0].ends_with(": must evaluate to a string"));
         assert!(of(json!({"rule": "nothing == 1"}))[0].contains("undeclared reference to 'nothing'"));
         assert!(of(json!({"rule": "self.frobnicate()"}))[0].contains("undeclared reference to 'frobnicate'"));
         assert!(of(json!({"rule": "self == oldSelf"}))[0].contains("uncorrelatable"));

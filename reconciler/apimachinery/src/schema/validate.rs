@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::checks::{MAX_ERRORS, Walk, is_integer, type_fits};
 use super::equality::canonical;
-use super::message::{child, duplicate, index, invalid, key, wrong_type};
-use super::node::{ListType, Node, Type};
+use super::message::{child, composite, duplicate, index, invalid, key, quote, wrong_type};
+use super::node::{Checks, ListType, Node, Type};
 use super::object_meta::object_meta;
 use super::old_items::{OldItems, list_map_key};
 use super::{FieldError, MAX_DEPTH, too_deep};
@@ -45,14 +45,56 @@ pub(super) fn validate_status(root: &Node, object: &Value, old: Option<&Value>) 
     walk.errors
 }
 
-/// Validates a value that is not part of an object.
-pub(super) fn validate_value(node: &Node, value: &Value) -> Vec<FieldError> {
+/// Validates a value by itself.
+pub(super) fn validate_value(node: &Node, value: &Value, path: &str) -> Vec<FieldError> {
     let mut walk = Walk { errors: Vec::new() };
-    walk.node(node, value, None, "");
+    walk.node(node, value, None, path);
     walk.errors
 }
 
 impl Walk {
+    /// Checks `allOf`, `anyOf`, `oneOf` and `not`.
+    fn combinators(&mut self, checks: &Checks, value: &Value, path: &str) {
+        let shown = quote(path);
+        if !checks.any_of.is_empty() {
+            let (valid, best) = best_of(&checks.any_of, value, path);
+            if valid == 0 {
+                self.push(composite(format!("{shown} must validate at least one schema (anyOf)")));
+                best.into_iter().for_each(|e| self.push(e));
+            }
+        }
+        if !checks.one_of.is_empty() {
+            let (valid, best) = best_of(&checks.one_of, value, path);
+            if valid != 1 {
+                let found = if valid == 0 {
+                    "Found none valid".to_owned()
+                } else {
+                    format!("Found {valid} valid alternatives")
+                };
+                self.push(composite(format!(
+                    "{shown} must validate one and only one schema (oneOf). {found}"
+                )));
+                if valid == 0 {
+                    best.into_iter().for_each(|e| self.push(e));
+                }
+            }
+        }
+        let mut failed = false;
+        for of in &checks.all_of {
+            let errors = validate_value(of, value, path);
+            failed |= !errors.is_empty();
+            errors.into_iter().for_each(|e| self.push(e));
+        }
+        if failed {
+            self.push(composite(format!("{shown} must validate all the schemas (allOf)")));
+        }
+        if let Some(not) = &checks.not
+            && validate_value(not, value, path).is_empty()
+        {
+            self.push(composite(format!("{shown} must not validate the schema (not)")));
+        }
+    }
+
     /// Validates a value. An unchanged value is accepted even if the schema became stricter since it was
     /// stored.
     fn node(&mut self, node: &Node, value: &Value, old: Option<&Value>, path: &str) {
@@ -148,6 +190,21 @@ impl Walk {
             }
         }
     }
+}
+
+/// Returns how many alternatives accept the value, and the errors of the closest one.
+fn best_of(alternatives: &[Node], value: &Value, path: &str) -> (usize, Vec<FieldError>) {
+    let mut valid = 0;
+    let mut best: Option<Vec<FieldError>> = None;
+    for of in alternatives {
+        let found = validate_value(of, value, path);
+        if found.is_empty() {
+            valid += 1;
+        } else if best.as_ref().is_none_or(|b| found.len() < b.len()) {
+            best = Some(found);
+        }
+    }
+    (valid, best.unwrap_or_default())
 }
 
 fn type_names(node: &Node) -> &'static str {

@@ -10,26 +10,9 @@ fn column(name: &str, ty: &str, priority: i64, cell: Cell) -> Column {
         name: name.to_owned(),
         ty: ty.to_owned(),
         format: if name == "Name" { "name".to_owned() } else { String::new() },
-        description: describe(name).to_owned(),
+        description: String::new(),
         priority,
         source: Source::Function(cell),
-    }
-}
-
-fn describe(name: &str) -> &'static str {
-    match name {
-        "Name" => {
-            "Name must be unique within a namespace. Is required when creating resources, although some resources may \
-             allow a client to request the generation of an appropriate name automatically. Name is primarily intended \
-             for creation idempotence and configuration definition. Cannot be updated. More info: \
-             https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names"
-        }
-        "Age" | "Created At" => {
-            "CreationTimestamp is a timestamp representing the server time when this object was created. It is not \
-             guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It \
-             is represented in RFC3339 form and is in UTC."
-        }
-        _ => "",
     }
 }
 
@@ -103,54 +86,26 @@ pub(super) fn columns(group: &str, kind: &str) -> Option<Vec<Column>> {
                 json!(format!("{}/{}", text(o, "/roleRef/kind"), text(o, "/roleRef/name")))
             }),
             age(),
-            column("Users", "string", 1, |o, _| json!(subjects(o, "User"))),
-            column("Groups", "string", 1, |o, _| json!(subjects(o, "Group"))),
-            column("ServiceAccounts", "string", 1, |o, _| json!(subjects(o, "ServiceAccount"))),
-        ],
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => vec![
-            name(),
-            column("Validations", "integer", 0, |o, _| json!(count(o, "/spec/validations"))),
-            column("ParamKind", "string", 0, |o, _| match text(o, "/spec/paramKind/kind") {
-                "" => json!("<unset>"),
-                kind => json!(format!("{}/{kind}", text(o, "/spec/paramKind/apiVersion"))),
-            }),
-            age(),
-        ],
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => vec![
-            name(),
-            column("PolicyName", "string", 0, |o, _| json!(text(o, "/spec/policyName"))),
-            column("ParamRef", "string", 0, |o, _| match text(o, "/spec/paramRef/name") {
-                "" => json!("<unset>"),
-                name => json!(name),
-            }),
-            age(),
+            column("Subjects", "string", 1, |o, _| json!(subjects(o))),
         ],
         _ => return None,
     })
 }
 
-fn subjects(object: &Value, kind: &str) -> String {
+fn subjects(object: &Value) -> String {
     let list = object.get("subjects").and_then(Value::as_array).into_iter().flatten();
-    let names = list.filter(|s| text(s, "/kind") == kind).map(|s| match kind {
-        "ServiceAccount" => format!("{}/{}", text(s, "/namespace"), text(s, "/name")),
-        _ => text(s, "/name").to_owned(),
-    });
-    names.collect::<Vec<_>>().join(", ")
+    list.map(|subject| text(subject, "/name")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the columns of Events: the same for both kinds, over differently named fields.
 fn event(core: bool) -> Vec<Column> {
-    let (about_cell, part_cell): (Cell, Cell) = if core {
-        (|o, _| about(o, "/involvedObject"), |o, _| json!(text(o, "/involvedObject/fieldPath")))
-    } else {
-        (|o, _| about(o, "/regarding"), |o, _| json!(text(o, "/regarding/fieldPath")))
-    };
+    let about_cell: Cell =
+        if core { |o, _| about(o, "/involvedObject") } else { |o, _| about(o, "/regarding") };
     vec![
         column("Last Seen", "string", 0, last_seen),
         column("Type", "string", 0, |o, _| json!(text(o, "/type"))),
         column("Reason", "string", 0, |o, _| json!(text(o, "/reason"))),
         column("Object", "string", 0, about_cell),
-        column("Subobject", "string", 1, part_cell),
         column("Source", "string", 1, |o, _| json!(source(o))),
         column("Message", "string", 0, |o, _| json!(first_of(o, &["/message", "/note"]).trim())),
         column("First Seen", "string", 1, |o, now| {

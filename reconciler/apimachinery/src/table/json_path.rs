@@ -17,17 +17,8 @@ enum Step {
     Member(String),
     Index(i64),
     All,
-    Filter(Vec<Step>, Option<(Compare, Value)>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Compare {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
+    /// The items in which a path has this value, or another one.
+    Filter(Vec<Step>, Value, bool),
 }
 
 impl JsonPath {
@@ -67,31 +58,10 @@ fn find<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
             Value::Object(map) => map.values().find_map(|v| find(rest, v)),
             _ => None,
         },
-        Step::Filter(of, test) => {
-            let items = value.as_array()?;
-            items.iter().filter(|item| holds(of, test.as_ref(), item)).find_map(|v| find(rest, v))
+        Step::Filter(of, wanted, equal) => {
+            let holds = |item: &&Value| find(of, item).is_some_and(|found| (found == wanted) == *equal);
+            value.as_array()?.iter().filter(holds).find_map(|v| find(rest, v))
         }
-    }
-}
-
-fn holds(of: &[Step], test: Option<&(Compare, Value)>, item: &Value) -> bool {
-    let found = find(of, item);
-    let Some((compare, wanted)) = test else { return found.is_some() };
-    let Some(found) = found else { return false };
-    let order = match (found, wanted) {
-        (Value::String(a), Value::String(b)) => a.partial_cmp(b),
-        (Value::Bool(a), Value::Bool(b)) => a.partial_cmp(b),
-        _ => found.as_f64().zip(wanted.as_f64()).and_then(|(a, b)| a.partial_cmp(&b)),
-    };
-    match (compare, order) {
-        (Compare::NotEqual, None) => true,
-        (_, None) => false,
-        (Compare::Equal, Some(order)) => order.is_eq(),
-        (Compare::NotEqual, Some(order)) => order.is_ne(),
-        (Compare::Less, Some(order)) => order.is_lt(),
-        (Compare::LessOrEqual, Some(order)) => order.is_le(),
-        (Compare::Greater, Some(order)) => order.is_gt(),
-        (Compare::GreaterOrEqual, Some(order)) => order.is_ge(),
     }
 }
 
@@ -208,23 +178,13 @@ impl<'a> Parser<'a> {
         let of = self.steps()?;
         self.nested = false;
         self.rest = self.rest.trim_start();
-        let operators = [
-            ("==", Compare::Equal),
-            ("!=", Compare::NotEqual),
-            ("<=", Compare::LessOrEqual),
-            (">=", Compare::GreaterOrEqual),
-            ("<", Compare::Less),
-            (">", Compare::Greater),
-        ];
-        let mut test = None;
-        for (text, compare) in operators {
-            if self.eat(text) {
-                test = Some((compare, self.literal()?));
-                break;
-            }
+        let equal = self.eat("==");
+        if !equal && !self.eat("!=") {
+            return Err("a filter must compare with == or !=".to_owned());
         }
+        let wanted = self.literal()?;
         self.rest = self.rest.trim_start();
-        if self.eat(")]") { Ok(Step::Filter(of, test)) } else { Err("expected )]".to_owned()) }
+        if self.eat(")]") { Ok(Step::Filter(of, wanted, equal)) } else { Err("expected )]".to_owned()) }
     }
 
     fn literal(&mut self) -> Result<Value, String> {

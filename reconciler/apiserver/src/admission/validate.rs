@@ -137,12 +137,8 @@ fn expression_at(item: &Value, name: &str, path: &str, wanted: Option<Wanted>, e
 fn check_type(expression: &Expression, wanted: Option<Wanted>) -> Result<(), String> {
     let ty = expression.type_of(&[])?;
     match wanted {
-        Some(Wanted::Bool) if !ty.may_be_bool() => {
-            Err(format!("must evaluate to bool but got {}", ty.shown()))
-        }
-        Some(Wanted::Text) if !ty.may_be_string() => {
-            Err(format!("must evaluate to string but got {}", ty.shown()))
-        }
+        Some(Wanted::Bool) if !ty.may_be_bool() => Err("must evaluate to bool".to_owned()),
+        Some(Wanted::Text) if !ty.may_be_string() => Err("must evaluate to string".to_owned()),
         _ => Ok(()),
     }
 }

@@ -92,11 +92,10 @@ fn role(
 }
 
 fn binding(access: &Access, who: &Identity, resource: &Resource, object: &Value) -> Result<()> {
-    let (kind, plural) = match object["roleRef"]["kind"].as_str() {
-        Some("Role") => ("roles", "roles"),
-        _ => ("clusterroles", "clusterroles"),
+    let (plural, namespace) = match object["roleRef"]["kind"].as_str() {
+        Some("Role") => ("roles", place(object)),
+        _ => ("clusterroles", ""),
     };
-    let namespace = if kind == "roles" { place(object) } else { "" };
     let name = object["roleRef"]["name"].as_str().unwrap_or_default();
     let bind = Attributes {
         verb: "bind",
@@ -109,7 +108,7 @@ fn binding(access: &Access, who: &Identity, resource: &Resource, object: &Value)
     if allows(access, who, &bind) {
         return Ok(());
     }
-    let key = Key::new(&format!("{RBAC}/{kind}").into(), namespace, name);
+    let key = Key::new(&format!("{RBAC}/{plural}").into(), namespace, name);
     let role = access.store.get(&key);
     // The request is for the binding: as in Kubernetes, the binding is reported as not found.
     let missing = || ApiError::not_found(Subject { group: RBAC, kind: &resource.plural, name });

@@ -7,10 +7,16 @@ use serde_json::Value;
 /// Decodes an object that is answered and never stored; removes unknown fields and returns their paths.
 ///
 /// # Errors
-/// The first field of a wrong type. Assumptions: the kind is built in.
+/// The object declares another kind, or has a field of a wrong type. Assumptions: the kind is built in, in version `v1`.
 pub(crate) fn accept(group: &str, kind: &str, object: &mut Value) -> Result<Vec<String>, String> {
     let schema = builtin_schema(group, kind).ok_or("there is no such kind")?;
     berth_apimachinery::meta::well_formed(object)?;
+    for (member, own) in [("apiVersion", format!("{group}/v1").as_str()), ("kind", kind)] {
+        let sent = object[member].as_str().unwrap_or_default();
+        if !sent.is_empty() && sent != own {
+            return Err(format!("{member} is {sent}, not {own}"));
+        }
+    }
     schema.check_types("", object)?;
     Ok(schema.prune(object))
 }

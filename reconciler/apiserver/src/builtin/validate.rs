@@ -3,8 +3,9 @@
 use base64::Engine as _;
 use berth_apimachinery::meta::names::{data_key, dns_subdomain, qualified_name};
 use berth_apimachinery::meta::{NameRule, field_error, invalid, required};
+use berth_apimachinery::schema::message::unsupported;
 use berth_apimachinery::schema::{ErrorKind, FieldError};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ADMISSION, APIEXTENSIONS, EVENTS, RBAC};
 use crate::resource::Resource;
@@ -161,11 +162,8 @@ fn validate_rules(namespaced: bool, object: &Value, errors: &mut Vec<FieldError>
 }
 
 fn one_of(field: &str, value: &Value, supported: &[&str], errors: &mut Vec<FieldError>) {
-    let text = value.as_str().unwrap_or_default();
-    if !supported.contains(&text) {
-        let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
-        let message = format!("Unsupported value: {text:?}: supported values: {}", supported.join(", "));
-        errors.push(field_error(ErrorKind::NotSupported, field, message));
+    if !supported.contains(&value.as_str().unwrap_or_default()) {
+        errors.push(unsupported(field, value, &supported.iter().map(|one| json!(one)).collect::<Vec<_>>()));
     }
 }
 

@@ -108,14 +108,7 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     let (resource, version) = (&call.target.resource, call.target.version);
     let body = if shape.wanted == Wanted::Plain {
         let texts = page.entries.iter().map(|entry| Core::text(entry, resource, version));
-        match resource.is_custom() {
-            true => plain_list(resource, version, page, texts.collect(), b""),
-            false => {
-                let bare =
-                    texts.map(|text| without_type(&text, &resource.kind, &resource.api_version(version)));
-                plain_list(resource, version, page, bare.collect(), b"{")
-            }
-        }
+        plain_list(resource, version, page, texts.collect())
     } else {
         let objects: Vec<Value> =
             page.entries.iter().map(|entry| Core::view(entry, resource, version)).collect();
@@ -126,25 +119,8 @@ pub(super) fn page(call: &Call, shape: &Shape, page: &Page) -> Response<Body> {
     response
 }
 
-/// Returns an object of a built-in kind without its opening brace, and without the type, which Kubernetes
-/// omits in lists.
-fn without_type(text: &Bytes, kind: &str, api_version: &str) -> Bytes {
-    let head = format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",");
-    if text.starts_with(head.as_bytes()) {
-        return text.slice(head.len()..);
-    }
-    // All objects are stored with the fields in that order; otherwise the type stays in.
-    text.slice(1..)
-}
-
-/// Returns a list built from the stored texts of its items without parsing them; `open` comes before each.
-fn plain_list(
-    resource: &Resource,
-    version: usize,
-    page: &Page,
-    texts: Vec<Bytes>,
-    open: &'static [u8],
-) -> Body {
+/// Returns a list built from the stored texts of its items without parsing them.
+fn plain_list(resource: &Resource, version: usize, page: &Page, texts: Vec<Bytes>) -> Body {
     let (kind, api_version) = (&resource.list_kind, resource.api_version(version));
     let mut metadata = serde_json::json!({"resourceVersion": page.revision.to_string()});
     // Lists of custom resources always have the field, those of built-in kinds only when there are more
@@ -160,9 +136,9 @@ fn plain_list(
     // The head ends with the braces of metadata and of itself; the first is still needed.
     pending.extend_from_slice(b"},\"items\":[");
     let commas = texts.len().saturating_sub(1);
-    let items = texts.iter().map(|text| open.len() + text.len()).sum::<usize>();
+    let items = texts.iter().map(Bytes::len).sum::<usize>();
     let left = pending.len() + items + commas + END.len();
-    Body::new(List { pending, texts: texts.into_iter(), open, begun: false, left })
+    Body::new(List { pending, texts: texts.into_iter(), begun: false, left })
 }
 
 const END: &[u8] = b"]}";
@@ -174,7 +150,6 @@ const PIECE: usize = 64 << 10;
 struct List {
     pending: BytesMut,
     texts: std::vec::IntoIter<Bytes>,
-    open: &'static [u8],
     begun: bool,
     left: usize,
 }
@@ -193,8 +168,6 @@ impl http_body::Body for List {
                     if std::mem::replace(&mut self.begun, true) {
                         self.pending.extend_from_slice(b",");
                     }
-                    let open = self.open;
-                    self.pending.extend_from_slice(open);
                     self.pending.extend_from_slice(&text);
                 }
                 None => self.pending.extend_from_slice(END),

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use berth_apimachinery::error::{ApiError, Result};
-use berth_apimachinery::schema::quote;
 use berth_apimachinery::table::{Columns, IncludeObject, partial_object_metadata};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -28,27 +26,12 @@ pub(super) fn bytes_of(value: &Value) -> Bytes {
 }
 
 impl Shape {
-    pub(super) fn new(
-        wanted: Wanted,
-        target: &Target,
-        options: &Options,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Self> {
+    pub(super) fn new(wanted: Wanted, target: &Target, options: &Options, clock: &Arc<dyn Clock>) -> Self {
         // A TokenRequest is not an object of the resource; it has one shape.
         let wanted = if target.sub == Sub::Token { Wanted::Plain } else { wanted };
-        let include = match IncludeObject::parse(&options.include_object) {
-            Some(include) => include,
-            None if wanted != Wanted::Table => IncludeObject::default(),
-            None => {
-                return Err(ApiError::bad_request(format!(
-                    "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
-                     'None', or empty",
-                    quote(&options.include_object)
-                )));
-            }
-        };
+        let include = IncludeObject::parse(&options.include_object);
         let resource = Arc::clone(&target.resource);
-        Ok(Self { wanted, resource, version: target.version, include, clock: Arc::clone(clock) })
+        Self { wanted, resource, version: target.version, include, clock: Arc::clone(clock) }
     }
 
     /// Returns one object in this shape.

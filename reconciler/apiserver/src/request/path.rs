@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_apimachinery::error::{ApiError, Result, Subject};
+use berth_apimachinery::error::{ApiError, Result};
 use http::Method;
 
 use crate::catalog::Served;
@@ -128,14 +128,7 @@ impl ResourcePath {
             _ => None,
         };
         self.check_place(resource, verb)?;
-        let Some(sub) = sub else {
-            let subject = Subject { group: &self.group, kind: &self.plural, name: &self.name };
-            return Err(if resource.is_custom() {
-                ApiError::not_found(subject)
-            } else {
-                ApiError::no_such_path()
-            });
-        };
+        let sub = sub.ok_or_else(ApiError::no_such_path)?;
         self.check_verb(resource, sub, verb)?;
         let resource = Arc::clone(resource);
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
@@ -163,17 +156,7 @@ impl ResourcePath {
         };
         let of_objects = matches!(verb, "update" | "patch");
         let misplaced = if single { verb == "create" && sub == Sub::None } else { of_objects };
-        if known && resource.is_custom() && of_objects && !single {
-            return Err(ApiError::bad_request("name must be provided"));
-        }
-        if known && !misplaced {
-            return Ok(());
-        }
-        Err(if resource.is_custom() {
-            ApiError::method_not_supported(Subject { group: &self.group, kind: &self.plural, name: "" }, verb)
-        } else {
-            ApiError::method_not_allowed()
-        })
+        if known && !misplaced { Ok(()) } else { Err(ApiError::method_not_allowed()) }
     }
 }
 

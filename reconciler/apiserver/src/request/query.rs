@@ -29,11 +29,6 @@ impl Query {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// All values of a parameter.
-    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
     /// Returns each parameter once, with its first value.
     pub(super) fn firsts(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_first = |at: usize, name: &str| self.0[..at].iter().all(|(key, _)| key != name);

@@ -95,7 +95,6 @@ impl Call {
 
     fn own(&self, before: Option<&Value>, mut object: Value) -> Result<Value> {
         let options = fields::UpdateOptions {
-            blank: crate::builtin::blank(self.resource()),
             manager: self.manager(),
             subresource: self.subresource().map(str::to_owned),
             api_version: self.resource().api_version(self.target.version),

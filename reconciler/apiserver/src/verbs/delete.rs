@@ -36,7 +36,7 @@ impl Call {
             let gone = is_released(&marked, self.resource().is("", "namespaces"));
             if self.options.dry_run {
                 return Ok(match gone {
-                    true => self.deleted(live, entry.revision),
+                    true => self.success(&live),
                     false => super::update::shown(marked, &live),
                 });
             }
@@ -47,7 +47,7 @@ impl Call {
                 if gone { Action::Delete } else { Action::Put(Core::encode(self.resource(), &marked)?) };
             let expect = Expect::Revision(entry.revision);
             match self.commit(expect, action, Vec::new()).await {
-                Ok(entry) if gone => return Ok(self.deleted(live, entry.revision)),
+                Ok(_) if gone => return Ok(self.success(&live)),
                 Ok(entry) => return Ok(self.answer(StatusCode::OK, &entry)),
                 Err(WriteError::Conflict) => {}
                 Err(error) => return Err(of_write(&error)),
@@ -104,15 +104,6 @@ impl Call {
             crate::crd::prepare(&mut object, Some(&old), &seconds(self.core.clock.now()));
         }
         object
-    }
-
-    /// Builds the response to a deletion. Kubernetes returns a Status, but for a ServiceAccount the object.
-    fn deleted(&self, mut live: Value, revision: u64) -> Answer {
-        if !self.resource().is("", "serviceaccounts") {
-            return self.success(&live);
-        }
-        live["metadata"]["resourceVersion"] = revision.to_string().into();
-        Answer::of_value(StatusCode::OK, &live)
     }
 
     fn success(&self, live: &Value) -> Answer {

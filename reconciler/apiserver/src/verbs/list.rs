@@ -9,7 +9,6 @@ use berth_store::{Entry, ReadError, Store};
 use serde_json::json;
 
 use super::{ApiError, Call, Result};
-use crate::resource::Resource;
 use crate::selection;
 use crate::store_error::of_read;
 
@@ -44,17 +43,11 @@ impl Continue {
 
 /// Parses a revision; empty is `None`.
 pub(super) fn parse_revision(text: &str) -> Result<Option<u64>> {
-    use std::num::IntErrorKind::PosOverflow;
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
-        let why = if *error.kind() == PosOverflow { "value out of range" } else { "invalid syntax" };
-        let text = berth_apimachinery::schema::quote(text);
-        ApiError::bad_request(format!(
-            "invalid resource version: resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {why}"
-        ))
-    })
+    let refused = || format!("invalid resource version {}", berth_apimachinery::schema::quote(text));
+    text.parse().map(Some).map_err(|_| ApiError::bad_request(refused()))
 }
 
 /// Checks that a revision is not in the future. A read "not older than" a revision never waits: all past
@@ -67,18 +60,6 @@ pub(super) fn check_not_future(store: &Store, revision: &str) -> Result<()> {
     }
 }
 
-/// Returns why objects cannot be selected by a field: kinds without fields of their own name the two that all
-/// have.
-fn unselectable(resource: &Resource, field: &str) -> String {
-    if resource.is_custom() || !resource.fields.is_empty() {
-        return format!("field label not supported: {field}");
-    }
-    format!(
-        "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
-        berth_apimachinery::schema::quote(field)
-    )
-}
-
 impl Call {
     pub(super) fn selector(&self) -> Result<Selector> {
         let resource = Arc::clone(&self.target.resource);
@@ -86,7 +67,7 @@ impl Call {
         let fields = self.options.field_selector.replace("regarding.", "involvedObject.");
         Selector::parse(&self.options.label_selector, &fields, |field| {
             let known = resource.fields.iter().any(|path| &*path.name == field);
-            if known { Ok(()) } else { Err(unselectable(&resource, field)) }
+            if known { Ok(()) } else { Err(format!("field label not supported: {field}")) }
         })
     }
 

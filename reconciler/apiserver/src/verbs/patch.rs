@@ -56,24 +56,13 @@ impl Call {
             // If the patch changed its kind or version, a custom resource is validated as the kind it
             // declares.
             Err(BodyError::Kind(sent)) if self.resource().is_custom() => {
-                Err(self.no_longer("kind", &sent, object))
+                Err(self.other_type("kind", &sent, object))
             }
             Err(BodyError::Version(sent)) if self.resource().is_custom() => {
-                Err(self.no_longer("apiVersion", &sent, object))
+                Err(self.other_type("apiVersion", &sent, object))
             }
             Err(refused) => Err(self.refused(refused)),
         }
-    }
-
-    fn no_longer(&self, member: &str, sent: &str, object: &Value) -> ApiError {
-        let resource = self.resource();
-        let expected = match member {
-            "kind" => resource.kind.clone(),
-            _ => resource.api_version(self.target.version),
-        };
-        let error = meta::invalid(member, &sent.into(), &format!("must be {expected}"));
-        let kind = object["kind"].as_str().unwrap_or_default();
-        ApiError::invalid(Subject { group: &resource.group, kind, name: &self.target.name }, &[error])
     }
 
     async fn apply(&mut self, mut applied: Value) -> Result<Answer> {

@@ -79,9 +79,7 @@ impl Call {
         let other_uid = !uid.is_empty() && uid != text(&old["uid"]);
         if other_uid && source != Source::Update {
             let error = meta::invalid("metadata.uid", &uid.into(), "field is immutable");
-            // Kubernetes reports it twice: for the custom resource and for the object.
-            let found = if self.resource().is_custom() { vec![error.clone(), error] } else { vec![error] };
-            return Err(self.invalid(whole, &found));
+            return Err(self.invalid(whole, &[error]));
         }
         if other_uid {
             let why = format!(

@@ -6,6 +6,7 @@ use kube_cel::cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, operators,
 };
 use kube_cel::cel::common::types::CelBool;
+use kube_cel::cel::{ExecutionError, Value};
 
 /// The function that every loop calls in each turn. Source code cannot call it: `@` does not parse.
 pub(super) const PAY: &str = "@pay";
@@ -13,151 +14,6 @@ pub(super) const PAY: &str = "@pay";
 /// Names of types that are usable as values.
 pub(super) const TYPE_NAMES: [&str; 9] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "uint"];
-
-/// The interpreter's functions, besides operators. Others are refused when the schema is written, not at each
-/// write of an object.
-pub(super) const FUNCTIONS: &[&str] = &[
-    "add",
-    "asApproximateFloat",
-    "asInteger",
-    "base64.decode",
-    "base64.encode",
-    "bool",
-    "bytes",
-    "charAt",
-    "cidr",
-    "compareTo",
-    "contains",
-    "containsCIDR",
-    "containsIP",
-    "distinct",
-    "double",
-    "duration",
-    "dyn",
-    "endsWith",
-    "family",
-    "find",
-    "findAll",
-    "first",
-    "flatten",
-    "format",
-    "format.byte",
-    "format.date",
-    "format.datetime",
-    "format.dns1035Label",
-    "format.dns1035LabelPrefix",
-    "format.dns1123Label",
-    "format.dns1123LabelPrefix",
-    "format.dns1123Subdomain",
-    "format.dns1123SubdomainPrefix",
-    "format.labelValue",
-    "format.named",
-    "format.qualifiedName",
-    "format.uri",
-    "format.uuid",
-    "getDate",
-    "getDayOfMonth",
-    "getDayOfWeek",
-    "getDayOfYear",
-    "getEscapedPath",
-    "getFullYear",
-    "getHost",
-    "getHostname",
-    "getHours",
-    "getMilliseconds",
-    "getMinutes",
-    "getMonth",
-    "getPort",
-    "getQuery",
-    "getScheme",
-    "getSeconds",
-    "hasValue",
-    "indexOf",
-    "int",
-    "ip",
-    "ip.isCanonical",
-    "isCIDR",
-    "isCIDRv4",
-    "isCIDRv6",
-    "isGlobalUnicast",
-    "isGreaterThan",
-    "isIP",
-    "isIPv4",
-    "isIPv6",
-    "isInteger",
-    "isLessThan",
-    "isLinkLocalMulticast",
-    "isLinkLocalUnicast",
-    "isLoopback",
-    "isQuantity",
-    "isSemver",
-    "isSorted",
-    "isURL",
-    "isUnspecified",
-    "join",
-    "jsonpatch.escapeKey",
-    "last",
-    "lastIndexOf",
-    "lists.range",
-    "lowerAscii",
-    "major",
-    "masked",
-    "matches",
-    "math.abs",
-    "math.bitAnd",
-    "math.bitNot",
-    "math.bitOr",
-    "math.bitShiftLeft",
-    "math.bitShiftRight",
-    "math.bitXor",
-    "math.ceil",
-    "math.floor",
-    "math.greatest",
-    "math.isFinite",
-    "math.isInf",
-    "math.isNaN",
-    "math.least",
-    "math.round",
-    "math.sign",
-    "math.sqrt",
-    "math.trunc",
-    "max",
-    "min",
-    "minor",
-    "optional.none",
-    "optional.of",
-    "optional.ofNonZeroValue",
-    "or",
-    "orValue",
-    "patch",
-    "prefixLength",
-    "quantity",
-    "replace",
-    "reverse",
-    "semver",
-    "sets.contains",
-    "sets.equivalent",
-    "sets.intersects",
-    "sign",
-    "size",
-    "slice",
-    "sort",
-    "split",
-    "startsWith",
-    "string",
-    "strings.quote",
-    "sub",
-    "substring",
-    "sum",
-    "timestamp",
-    "trim",
-    "type",
-    "uint",
-    "upperAscii",
-    "url",
-    "validate",
-    "value",
-];
 
 /// The maximum nesting of brackets, and the maximum number of conditionals, passed to the parser: beyond it
 /// the parser takes seconds or panics.
@@ -301,6 +157,18 @@ pub(super) fn check(tree: &IdedExpr, roots: &[&str]) -> Result<BTreeSet<String>,
     Ok(checker.free)
 }
 
+/// Whether the interpreter has a function of this name. It has no list of them; a call without arguments fails
+/// differently if the function is missing.
+fn is_function(name: &str) -> bool {
+    let called = Value::resolve(&call(name, Vec::new()), &super::BASE);
+    !matches!(called, Err(ExecutionError::UndeclaredReference(_)))
+}
+
+/// Whether the target of a call is the first part of the function's name, as in `math.abs(x)`.
+pub(super) fn is_namespace(target: &IdedExpr, function: &str) -> bool {
+    matches!(&target.expr, Expr::Ident(space) if is_function(&format!("{space}.{function}")))
+}
+
 fn undeclared(name: &str) -> String {
     format!("undeclared reference to '{name}'")
 }
@@ -336,13 +204,12 @@ impl Checker<'_> {
     }
 
     fn call(&mut self, of: &CallExpr) -> Result<(), String> {
-        if let Some(IdedExpr { expr: Expr::Ident(space), .. }) = of.target.as_deref()
-            && FUNCTIONS.contains(&format!("{space}.{}", of.func_name).as_str())
-        {
+        if of.target.as_deref().is_some_and(|target| is_namespace(target, &of.func_name)) {
             return of.args.iter().try_for_each(|arg| self.visit(arg));
         }
         let operator = of.func_name.starts_with(['_', '!', '-', '@']);
-        if !operator && !FUNCTIONS.contains(&of.func_name.as_str()) {
+        // Refused when the schema is written, not at each write of an object.
+        if !operator && !is_function(&of.func_name) {
             return Err(undeclared(&of.func_name));
         }
         of.target.as_deref().into_iter().chain(&of.args).try_for_each(|arg| self.visit(arg))

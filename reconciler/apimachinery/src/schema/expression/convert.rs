@@ -5,12 +5,13 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kube_cel::cel::objects::{Key, Map, Opaque};
+use kube_cel::cel::objects::{Key, Map};
 use kube_cel::cel::{Program, Value as Cel};
 use serde_json::{Number, Value};
 
 use super::{Scope, on_big_stack};
 use crate::schema::node::{Additional, Node, Type};
+use crate::schema::whole;
 
 /// Converts a value for admission policies: names unchanged, numbers as in JSON.
 pub fn native(value: &Value) -> Cel {
@@ -28,7 +29,9 @@ pub fn native(value: &Value) -> Cel {
 pub fn typed(value: &Value, node: &Node) -> Cel {
     match value {
         Value::Number(n) if node.ty == Some(Type::Number) => Cel::Float(n.as_f64().unwrap_or(f64::NAN)),
-        Value::Number(n) if n.is_f64() && wants_integer(node) => Cel::Opaque(Arc::new(Misfit)),
+        Value::Number(n) if wants_integer(node) => {
+            number(&n.as_f64().filter(|_| n.is_f64()).and_then(whole).unwrap_or_else(|| n.clone()))
+        }
         Value::String(s) => formatted(s, node),
         Value::Array(items) => {
             let item = |v| node.items.as_deref().map_or_else(|| native(v), |of| typed(v, of));
@@ -75,39 +78,16 @@ fn wants_integer(node: &Node) -> bool {
     node.ty == Some(Type::Integer) || node.int_or_string
 }
 
-/// A float where an integer is declared: a value without any operations.
-#[derive(Debug, PartialEq, Eq)]
-struct Misfit;
-
-impl Opaque for Misfit {
-    fn runtime_type_name(&self) -> &str {
-        "misfit"
-    }
-}
-
-/// Returns the error of rules that use a value of another type than the declared one; `None` if `value`
-/// contains none.
-pub fn misfit(value: &Value, node: &Node) -> Option<&'static str> {
-    match value {
-        Value::Number(n) if n.is_f64() && node.int_or_string => {
-            Some("invalid data, expected XIntOrString value to be either a string or integer")
-        }
-        Value::Number(n) if n.is_f64() && wants_integer(node) => {
-            Some("invalid data, expected int, got float64")
-        }
-        Value::Array(items) => items.iter().find_map(|item| misfit(item, node.items.as_deref()?)),
-        Value::Object(map) => map.iter().find_map(|(name, value)| misfit(value, node.member(name)?)),
-        _ => None,
-    }
-}
-
 fn formatted(s: &str, node: &Node) -> Cel {
     if node.int_or_string {
         return text(s);
     }
     match node.checks.format.as_deref() {
         Some("date-time") => timestamp(s),
-        Some("date") => timestamp(&format!("{s}T00:00:00Z")).or_text(s),
+        Some("date") => match timestamp(&format!("{s}T00:00:00Z")) {
+            at @ Cel::Timestamp(_) => at,
+            _ => text(s),
+        },
         Some("duration") => made_by(&DURATION, s),
         Some("byte") => STANDARD.decode(s).map_or_else(|_| text(s), |bytes| Cel::Bytes(Arc::new(bytes))),
         _ => text(s),
@@ -130,16 +110,6 @@ fn made_by(program: &Program, s: &str) -> Cel {
     let mut scope = Scope::default();
     scope.set("s", text(s));
     program.execute(&scope.0).unwrap_or_else(|_| text(s))
-}
-
-trait OrText {
-    fn or_text(self, s: &str) -> Self;
-}
-
-impl OrText for Cel {
-    fn or_text(self, s: &str) -> Self {
-        if matches!(self, Cel::Timestamp(_)) { self } else { text(s) }
-    }
 }
 
 /// The first four are tokens of the language, the others are reserved words.

@@ -13,7 +13,7 @@ use kube_cel::cel::objects::Key;
 use kube_cel::cel::parser::{Expression as Tree, Parser};
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
 
-use super::ast::{self, FUNCTIONS};
+use super::ast;
 use super::{left, patterns, spend};
 
 /// The number of bytes read or created for one loop turn.
@@ -96,8 +96,7 @@ fn charge_call(of: &mut CallExpr) {
     } else if name == operators::IN {
         of.args.iter_mut().skip(1).for_each(|arg| charge(AMONG, arg));
     } else if !name.starts_with(['_', '!', '-', '@']) && !CONSTANT.contains(&name) {
-        let is_space = |target: &IdedExpr| matches!(&target.expr, Expr::Ident(space) if FUNCTIONS.contains(&format!("{space}.{name}").as_str()));
-        if let Some(target) = of.target.as_deref_mut().filter(|target| !is_space(target)) {
+        if let Some(target) = of.target.as_deref_mut().filter(|target| !ast::is_namespace(target, name)) {
             charge(WEIGH, target);
         }
         of.args.iter_mut().for_each(|arg| charge(WEIGH, arg));

@@ -34,6 +34,17 @@ fn names_bound_by_cel_bind_are_known_in_its_body_only() {
 }
 
 #[test]
+fn functions_of_the_interpreter_are_known_and_others_are_refused() {
+    for source in ["'a'.lowerAscii()", "math.abs(-1)", "ip('10.0.0.1').family()", "optional.of(1).hasValue()"]
+    {
+        assert!(compile(source).is_ok(), "{source}");
+    }
+    for source in ["'a'.frobnicate()", "math.frobnicate(1)", "frobnicate()"] {
+        assert!(refusal(source).contains("undeclared reference to 'frobnicate'"), "{source}");
+    }
+}
+
+#[test]
 fn hostile_sources_are_refused() {
     let nested = format!("{}1{}", "(".repeat(20_000), ")".repeat(10_000));
     assert!(!refusal(&nested).is_empty());
