@@ -1,0 +1,53 @@
+use serde_json::json;
+
+use super::*;
+
+fn reported(errors: &[FieldError]) -> Vec<String> {
+    errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
+}
+
+#[test]
+fn a_rule_names_resources_or_paths_and_a_namespaced_one_no_paths() {
+    let of = |namespaced: bool, rule: Value| {
+        let mut errors = Vec::new();
+        validate_rules(namespaced, &json!({"rules": [rule]}), &mut errors);
+        reported(&errors)
+    };
+    assert!(of(true, json!({"verbs": ["get"], "apiGroups": [""], "resources": ["x"]})).is_empty());
+    assert!(of(false, json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})).is_empty());
+    assert_eq!(
+        of(true, json!({"verbs": ["get"], "apiGroups": [""]})),
+        ["rules[0].resources: Required value: resource rules must supply at least one resource"]
+    );
+    assert_eq!(of(true, json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})).len(), 1);
+}
+
+#[test]
+fn a_binding_names_roles_and_subjects_there_are() {
+    let binding =
+        json!({"roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "a"}, "subjects": [{"kind": "Dog"}]});
+    let mut errors = Vec::new();
+    validate_binding(false, &binding, None, &mut errors);
+    assert_eq!(
+        reported(&errors),
+        [
+            "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
+            "subjects[0].name: Required value",
+            "subjects[0].kind: Unsupported value: \"Dog\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
+        ]
+    );
+}
+
+#[test]
+fn a_subject_is_of_the_group_its_kind_is_of() {
+    let of = |namespaced: bool, subject: Value| {
+        let mut errors = Vec::new();
+        validate_subject("s", namespaced, &subject, &mut errors);
+        reported(&errors)
+    };
+    assert!(of(false, json!({"kind": "User", "name": "u", "apiGroup": RBAC})).is_empty());
+    assert!(of(true, json!({"kind": "ServiceAccount", "name": "a"})).is_empty());
+    assert_eq!(of(false, json!({"kind": "ServiceAccount", "name": "a"})), ["s.namespace: Required value"]);
+    assert_eq!(of(true, json!({"kind": "ServiceAccount", "name": "a", "apiGroup": "x"})).len(), 1);
+    assert_eq!(of(true, json!({"kind": "Group", "name": "g", "apiGroup": ""})).len(), 1);
+}
