@@ -379,6 +379,14 @@ mod cel {
     }
 
     #[test]
+    fn a_whole_number_with_a_fraction_of_zero_is_one_in_rules_too() {
+        let schema = with_rules(json!({"type": "object", "properties": {"n": {"type": "integer"}},
+            "x-kubernetes-validations": [{"rule": "self.n + 1 == 3"}]}));
+        assert_eq!(shown(&schema.validate_all(&object(json!({"n": 2.0})), None)), [""; 0]);
+        assert_eq!(schema.validate_all(&object(json!({"n": 3.0})), None).len(), 1);
+    }
+
+    #[test]
     fn quantities_and_optional_fields_are_understood() {
         let schema = with_rules(json!({
             "type": "object",
