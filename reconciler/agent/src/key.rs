@@ -43,7 +43,7 @@ pub(crate) fn kind<K: Resource<DynamicType = ()>>() -> Cow<'static, str> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) kind: Cow<'static, str>,
-    /// Empty for what exists once a host, see [`Key::host`] and [`Key::networks`].
+    /// Empty for what a host has only one of, see [`Key::host`] and [`Key::networks`].
     pub(crate) name: ObjectName,
 }
 

@@ -14,8 +14,9 @@
 //!                                                lease_watcher, overhead, definitions, recorder
 //! ```
 //!
-//! Every kind has a folder in `kinds/` with the same four parts: `observe` only reads, `plan` decides and is pure, `apply`
-//! takes one step, `status` is pure. `converge` runs them. A reconcile knows *which* object to reconcile, never *why*.
+//! `kinds` is the table of the kinds. Each that the agent makes real has a folder with the same four parts: `observe` only
+//! reads, `plan` decides and is pure, `apply` takes one step, `status` is pure. `converge` runs them. A reconcile knows
+//! *which* object to reconcile, never *why*.
 //!
 //! `context` holds what the kinds share; its parts do not know it, nor any kind. Everything outside the control plane goes
 //! through the [`berth_host::System`] trait; clock and randomness are injected.

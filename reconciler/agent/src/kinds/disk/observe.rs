@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use super::claims::{self, UseRequest};
 use crate::context::Context;
 use crate::error::Error;
-use crate::index::{Tables, volume_of};
+use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use crate::kinds::image::wanted_by;
 use crate::machine::Holder;
@@ -66,7 +66,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     };
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
-    let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(ctx, user));
+    let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(&ctx.index, user));
     Ok(Observed { volume, open_size, image, in_trash, users, has_orphan, user_waits })
 }
 
@@ -101,7 +101,7 @@ pub(super) fn users(ctx: &Context, disk: &Disk, volume: &str, is_there: bool) ->
     // the disk if the VM does not arrive.
     let unmade = disk.status.as_ref().is_some_and(|s| s.size.is_none());
     let orphan = if is_there { orphan(ctx, disk, volume) } else { None };
-    if unmade && orphan.is_none() && !leaves(disk) && have.iter().any(|user| !is_here(ctx, user)) {
+    if unmade && orphan.is_none() && !leaves(disk) && have.iter().any(|user| !is_here(&ctx.index, user)) {
         return have;
     }
     // A machine is known by the uid in its journal until the VM that now has another uid has taken it over.
@@ -141,12 +141,12 @@ fn orphan(ctx: &Context, disk: &Disk, volume: &str) -> Option<ObjectUse> {
     })
 }
 
-fn is_here(ctx: &Context, user: &ObjectUse) -> bool {
-    ctx.index.read().vms.all().any(|(_, vm)| vm.metadata.uid.as_ref() == Some(&user.vm_uid))
+fn is_here(index: &Index, user: &ObjectUse) -> bool {
+    index.read().vms.all().any(|(_, vm)| vm.metadata.uid.as_ref() == Some(&user.vm_uid))
 }
 
-fn is_admitted(ctx: &Context, user: &ObjectUse) -> bool {
-    let tables = ctx.index.read();
+fn is_admitted(index: &Index, user: &ObjectUse) -> bool {
+    let tables = index.read();
     let vm = tables.vms.all().map(|(_, vm)| vm).find(|vm| vm.metadata.uid.as_ref() == Some(&user.vm_uid));
     vm.and_then(|vm| vm.status.as_ref()).is_some_and(berth_api::VMStatus::is_admitted)
 }

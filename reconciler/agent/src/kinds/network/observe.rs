@@ -10,7 +10,7 @@ use berth_host::{
     Firewall, Forward, HostRange, InstanceFacts, Lease, Nat, NetworkConfig, Port, TapFacts, Tunnel, Uplink,
 };
 use ipnet::Ipv4Net;
-use kube::Api;
+use kube::{Api, Client};
 
 use super::Step;
 use super::bridges::{Existing, assign};
@@ -113,7 +113,7 @@ async fn observe_once(ctx: &Context) -> Result<Option<Observed>, Error> {
         let strange: Vec<InstanceFacts> =
             instances.into_iter().filter(|i| !tap_owners.contains(&tap_prefix(&i.instance))).collect();
         tap_owners.extend(strange.iter().map(|i| tap_prefix(&i.instance)));
-        kept = self::kept(ctx, strange).await;
+        kept = self::kept(&ctx.client, strange).await;
     }
     let ports = guest_ports(ctx, &taps, &kept).await?;
     let any_public =
@@ -220,7 +220,7 @@ pub(super) fn is_owned(tap: &str, owners: &BTreeSet<String>) -> bool {
 }
 
 /// Returns the guests that run as these instances, with the public addresses that still belong to them.
-async fn kept(ctx: &Context, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> {
+async fn kept(client: &Client, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> {
     let running = instances.into_iter().filter(|i| i.process.is_some());
     let kept = running.filter_map(|found| {
         let journal = Journal::parse(found.journal?).ok()?;
@@ -237,7 +237,7 @@ async fn kept(ctx: &Context, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> {
     for guest in &mut all {
         let mut public = Vec::new();
         for note in std::mem::take(&mut guest.public) {
-            if is_still_its(ctx, guest, &note).await {
+            if is_still_its(client, guest, &note).await {
                 public.push(note);
             }
         }
@@ -247,8 +247,8 @@ async fn kept(ctx: &Context, instances: Vec<InstanceFacts>) -> Vec<KeptGuest> {
 }
 
 /// Whether a public address has not been given to another user. If the control plane does not answer, it has not.
-async fn is_still_its(ctx: &Context, guest: &KeptGuest, note: &ForwardedAddress) -> bool {
-    let ips: Api<PublicIP> = Api::namespaced(ctx.client.clone(), &guest.name.namespace);
+async fn is_still_its(client: &Client, guest: &KeptGuest, note: &ForwardedAddress) -> bool {
+    let ips: Api<PublicIP> = Api::namespaced(client.clone(), &guest.name.namespace);
     let status = match ips.get_opt(&note.name).await {
         Ok(Some(ip)) => ip.status.unwrap_or_default(),
         Ok(None) => return false,

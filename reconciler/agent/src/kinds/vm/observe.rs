@@ -8,12 +8,13 @@ use berth_api::condition::{find, is_true};
 use berth_api::{ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, VM, VMClass};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use super::hardware::is_synced;
 use super::pending_leases;
 use super::seed::Bootstrap;
 use crate::admission::{Admission, Offer, admitted_before};
+use crate::config::AgentConfig;
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
@@ -23,8 +24,8 @@ use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
-use crate::networking::{public_address, tap_prefix};
-use berth_host::{HostFacts, ProcessFacts, VolumeFacts};
+use crate::networking::{Networks, public_address, tap_prefix};
+use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 
 /// Everything a plan for a VM is made from.
 #[derive(Clone, Debug)]
@@ -118,7 +119,7 @@ pub(crate) struct DeclaredAddress {
 }
 
 pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
-    let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+    let name = ObjectName::of(vm);
     let instance = instance_of(vm).unwrap_or_default().to_owned();
     let written = ctx.system.read_journal(&instance).await?;
     let journal_written = written.is_some();
@@ -233,7 +234,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         refused_network: network::why_not(ctx, &tables, vm),
         bridges,
         mtus,
-        public: public(ctx, &tables, vm, name),
+        public: public(&ctx.networks, &tables, vm, name),
         bootstrap: Bootstrap::NotObserved,
         host: None,
         offered: None,
@@ -260,7 +261,7 @@ fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, 
         .collect()
 }
 
-fn public(ctx: &Context, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<DeclaredAddress> {
+fn public(networks: &Networks, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<DeclaredAddress> {
     let private = |interface: &str| {
         let status = vm.status.as_ref()?;
         status.interfaces.iter().find(|i| i.name == interface)?.address.parse::<Ipv4Addr>().ok()
@@ -271,11 +272,11 @@ fn public(ctx: &Context, tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<Dec
             let interface = interface.name.as_str();
             let (address, mode) = public_address(tables, name, vm, interface).unzip();
             let forwarded = match (address, private(interface)) {
-                (Some(public), Some(private)) => ctx.networks.has_forward(public, private),
+                (Some(public), Some(private)) => networks.has_forward(public, private),
                 _ => false,
             };
             let name = public_ip.to_string();
-            let refused = address.and_then(|a| ctx.networks.refused(a)).map(|refused| refused.text);
+            let refused = address.and_then(|a| networks.refused(a)).map(|refused| refused.text);
             let mode = mode.unwrap_or_default();
             DeclaredAddress { interface: interface.to_owned(), name, address, mode, forwarded, refused }
         })
@@ -344,12 +345,12 @@ async fn observe_running(
         _ => true,
     };
     if !synced {
-        observed.offered = Some(offered(ctx, &ctx.system.facts().await?));
+        observed.offered = Some(offered(&ctx.config, &ctx.system.facts().await?));
     }
     let mut pending = Vec::new();
     if !observed.guest.agent {
         pending = pending_leases(vm, &observed.bridges, process.started_at);
-        observed.lease_taken = lease_taken(ctx, &pending).await?;
+        observed.lease_taken = lease_taken(ctx.system.as_ref(), &pending).await?;
     }
     let is_young = pending.iter().any(|lease| lease.is_young(observed.now));
     if observed.lease_taken || !is_young {
@@ -374,9 +375,9 @@ async fn mounts(
     mounts
 }
 
-async fn lease_taken(ctx: &Context, interfaces: &[PendingLease]) -> Result<bool, Error> {
+async fn lease_taken(system: &dyn System, interfaces: &[PendingLease]) -> Result<bool, Error> {
     for interface in interfaces {
-        let leases = ctx.system.leases_taken(&interface.bridge).await?;
+        let leases = system.leases_taken(&interface.bridge).await?;
         if leases.iter().any(|lease| interface.is_found(lease)) {
             return Ok(true);
         }
@@ -399,23 +400,24 @@ async fn observe_absent(
     }
     if should_run(vm) {
         let host = ctx.facts().await?;
-        observed.free_memory = Some(free_memory(ctx, vm, &host));
-        observed.offered = Some(offered(ctx, &host));
+        let offered = offered(&ctx.config, &host);
+        let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
+        observed.free_memory = Some(offered.1.saturating_sub(taken));
+        observed.offered = Some(offered);
         observed.host = Some(host);
-        observed.bootstrap = bootstrap(ctx, vm).await?;
+        observed.bootstrap = bootstrap(&ctx.client, vm).await?;
     }
     Ok(())
 }
 
-fn offered(ctx: &Context, host: &HostFacts) -> (i64, u64) {
-    let cpus = i64::from(host.cpus) * i64::from(ctx.config.cpu_overcommit.max(1));
-    let memory = ctx.config.offered_memory(host.memory_bytes);
+fn offered(config: &AgentConfig, host: &HostFacts) -> (i64, u64) {
+    let cpus = i64::from(host.cpus) * i64::from(config.cpu_overcommit.max(1));
+    let memory = config.offered_memory(host.memory_bytes);
     (cpus, memory.saturating_sub(host.overhead_bytes))
 }
 
-/// Returns the memory left for a VM; what the other running VMs have is read from their status.
-fn free_memory(ctx: &Context, vm: &VM, host: &HostFacts) -> u64 {
-    let tables = ctx.index.read();
+/// Returns the memory that the other running VMs have, as read from their status, each with `overhead` bytes above it.
+fn taken_memory(tables: &Tables, vm: &VM, overhead: u64) -> u64 {
     let running = tables.vms.all().map(|(_, other)| other).filter(|other| {
         let runs = other.status.as_ref().is_some_and(|s| s.process.is_some());
         runs && other.metadata.uid != vm.metadata.uid
@@ -423,9 +425,9 @@ fn free_memory(ctx: &Context, vm: &VM, host: &HostFacts) -> u64 {
     let taken = running.map(|other| {
         let hardware = other.status.as_ref().and_then(|s| s.hardware.as_ref());
         let memory = hardware.and_then(|h| Quantity(h.memory.clone()).bytes().ok());
-        memory.unwrap_or(0).saturating_add(host.overhead_bytes)
+        memory.unwrap_or(0).saturating_add(overhead)
     });
-    offered(ctx, host).1.saturating_sub(taken.sum())
+    taken.sum()
 }
 
 /// Decides whether a VM that has nothing on this host may run here.
@@ -437,7 +439,7 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
     if let Some(refusal) = status.refused() {
         return Ok(Admission::Refused(refusal.message.clone()));
     }
-    if in_recovery(ctx).await? {
+    if in_recovery(&ctx.client, ctx.host()).await? {
         return Ok(Admission::Unknown);
     }
     let facts = ctx.facts().await?;
@@ -447,7 +449,7 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
         host: ctx.host().to_owned(),
         capacity: (i64::from(facts.cpus) * overcommit, ctx.config.offered_memory(facts.memory_bytes)),
         overhead: facts.overhead_bytes,
-        group: group(ctx, vm).await?,
+        group: group(&ctx.client, vm).await?,
         has_claims: !matches!(skew, VersionSkew::Older(_)),
         outdated: matches!(skew, VersionSkew::Newer(_)),
     };
@@ -456,26 +458,25 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
 
 /// Whether this host is in a recovery: a VM bound here may run elsewhere under a later binding that the control plane
 /// has lost. Read each time, as a table may be older than the binding.
-async fn in_recovery(ctx: &Context) -> Result<bool, Error> {
-    let hosts: Api<Host> = Api::all(ctx.client.clone());
-    let host = hosts.get_opt(ctx.host()).await.map_err(Error::api("read the Host"))?;
+async fn in_recovery(client: &Client, host: &str) -> Result<bool, Error> {
+    let hosts: Api<Host> = Api::all(client.clone());
+    let host = hosts.get_opt(host).await.map_err(Error::api("read the Host"))?;
     Ok(host.is_some_and(|host| host.spec.recovery.is_some()))
 }
 
 /// Reads the VM's required placement group: a table's copy may be older than the binding.
-async fn group(ctx: &Context, vm: &VM) -> Result<Option<PlacementGroup>, Error> {
+async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error> {
     let Some(name) = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref()) else { return Ok(None) };
-    let groups: Api<PlacementGroup> =
-        Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let groups: Api<PlacementGroup> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let found = groups.get_opt(name.as_str()).await.map_err(Error::api("read the PlacementGroup"))?;
     Ok(found.filter(|group| group.spec.enforcement == Enforcement::Required))
 }
 
-async fn bootstrap(ctx: &Context, vm: &VM) -> Result<Bootstrap, Error> {
+async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
     let Some(name) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else {
         return Ok(Bootstrap::inline(vm));
     };
-    let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &vm.namespace().unwrap_or_default());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let found = match secrets.get_opt(&name).await {
         // The controllers grant this host access to the Secret once the VM is bound here.
         Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Bootstrap::Missing(name)),
