@@ -141,12 +141,17 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the message in a field. The depth of its schema limits the recursion.
-    fn message(&self, mut at: &[u8], field: &str, node: &Node) -> Option<Value> {
+    /// Returns the names of the fields of the message in a field.
+    fn names(&self, field: &str) -> Option<Vec<&'static str>> {
         let is_it = |(kind, name, _): &&(&str, &str, &str)| {
             *name == field && (*kind == self.kind || kind.is_empty() && !field.is_empty())
         };
-        let names: Vec<&str> = MESSAGES.iter().find(is_it)?.2.split(' ').collect();
+        Some(MESSAGES.iter().find(is_it)?.2.split(' ').collect())
+    }
+
+    /// Reads the message in a field. The depth of its schema limits the recursion.
+    fn message(&self, mut at: &[u8], field: &str, node: &Node) -> Option<Value> {
+        let names = self.names(field)?;
         let mut object = Map::new();
         while !at.is_empty() {
             let (number, wire) = next(&mut at)?;
@@ -262,6 +267,29 @@ mod tests {
             Some(json!({"metadata": {"name": "x"}, "data": {"a": "b"}, "immutable": true,
                 "apiVersion": "v1", "kind": "ConfigMap"}))
         );
+    }
+
+    fn check(reader: &Reader<'_>, field: &str, node: &Node) {
+        let names = reader.names(field).unwrap_or_else(|| panic!("{}: no message {field}", reader.kind));
+        for name in names.into_iter().filter(|name| *name != "-") {
+            let of = if name == "metadata" { Some(&object_meta().root) } else { node.member(name) };
+            let of = of.unwrap_or_else(|| panic!("{}: no type of {field}.{name}", reader.kind));
+            let inner = of.items.as_deref().unwrap_or(of);
+            if inner.ty == Some(NodeType::Object) && inner.additional_schema().is_none() {
+                check(reader, name, inner);
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_with_a_number_has_a_type_and_every_message_has_fields() {
+        for (kind, _, _) in MESSAGES.iter().filter(|(_, field, _)| field.is_empty()) {
+            let (group, plain) = kind.split_once('/').unwrap_or(("", kind));
+            let groups = [group, "coordination.k8s.io", "rbac.authorization.k8s.io"];
+            let reviews = ["authentication.k8s.io", "authorization.k8s.io"];
+            let schema = groups.into_iter().chain(reviews).find_map(|group| builtin_schema(group, plain));
+            check(&Reader { kind }, "", &schema.unwrap_or_else(|| panic!("{kind}: no schema")).root);
+        }
     }
 
     #[test]
