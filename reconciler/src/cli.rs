@@ -127,7 +127,26 @@ fn label(text: &str) -> Result<(String, String), String> {
 pub struct PlacementOptions {
     /// Which host a VM is placed on when several can take it. Placement groups and preferred labels take precedence.
     #[arg(long, env = "BERTH_PLACEMENT", value_enum, default_value_t)]
-    pub placement: PlacementPolicy,
+    pub placement: Placement,
+}
+
+/// [`PlacementPolicy`] as an option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Placement {
+    /// The host with the largest share of free capacity, which balances the load.
+    #[default]
+    Balance,
+    /// The host with the smallest share, so that hosts fill one after the other.
+    Pack,
+}
+
+impl From<Placement> for PlacementPolicy {
+    fn from(placement: Placement) -> Self {
+        match placement {
+            Placement::Balance => Self::Balance,
+            Placement::Pack => Self::Pack,
+        }
+    }
 }
 
 /// Limits of tenants' Networks: those outside of the administrator's namespace `berth-shared`.

@@ -54,7 +54,7 @@ pub(crate) struct Group {
 }
 
 /// How a host is chosen when several can take a VM, after rules and preferences.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlacementPolicy {
     /// The host with the largest share of free capacity, which balances the load.
     #[default]

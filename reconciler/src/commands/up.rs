@@ -55,7 +55,7 @@ pub(super) async fn run(options: UpOptions) -> anyhow::Result<()> {
     {
         let (client, cancel) = (client.clone(), cancel.clone());
         let config = controllers::Config {
-            placement: options.placement.placement,
+            placement: options.placement.placement.into(),
             tenants,
             ..controllers::Config::new()
         };

@@ -4,12 +4,12 @@
 //! ```text
 //!  network/<bridge>/dnsmasq.conf    its configuration at start
 //!                   hosts           the address reservations; read again on SIGHUP
-//!                   told            checksum of the hosts that it has read
+//!                   loaded          checksum of the hosts that it has read
 //!                   leases          the leases taken (dnsmasq's own file)
 //!                   dnsmasq.pid
 //! ```
 //!
-//! `hosts` is written before dnsmasq is notified, and `told` after: after a crash in between, dnsmasq is notified once
+//! `hosts` is written before dnsmasq is notified, and `loaded` after: after a crash in between, dnsmasq is notified once
 //! more.
 
 mod config;
@@ -46,7 +46,7 @@ impl Files {
         Self {
             conf: folder.join("dnsmasq.conf"),
             hosts: folder.join("hosts"),
-            loaded: folder.join("told"),
+            loaded: folder.join("loaded"),
             leases: folder.join("leases"),
             pid: folder.join("dnsmasq.pid"),
         }
@@ -80,7 +80,7 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
                 files::write_atomic(&files.hosts, hosts.as_bytes(), 0o644)?;
                 daemon.reload()?;
                 files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
-                tracing::debug!(bridge = network.bridge, leases = network.leases.len(), "DHCP leases told");
+                tracing::debug!(bridge = network.bridge, leases = network.leases.len(), "DHCP leases reloaded");
             }
             Ok(false)
         }
