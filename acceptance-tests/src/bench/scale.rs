@@ -63,6 +63,8 @@ pub struct Burst {
     pub bound: Duration,
     /// The time from the first request until all VMs and disks were ready.
     pub converged: Duration,
+    /// The time from the first request until writes stopped.
+    pub lasted: Duration,
     /// The processor time of control plane and controllers until writes stopped, without their idle load.
     pub cpu: Duration,
     /// The processor time of all simulated hosts.
@@ -81,6 +83,17 @@ impl Burst {
     /// Writes of Host objects.
     pub fn host_writes(&self) -> u64 {
         self.counts.writes_of(&["hosts", "hosts/status"])
+    }
+
+    /// The writes per VM by verb and resource, one a line, without heartbeats.
+    pub fn table(&self) -> String {
+        let writes = self.counts.requests.iter().filter(|((verb, resource), _)| {
+            metrics::is_write(verb) && !HEARTBEATS.contains(&resource.as_str())
+        });
+        let rows: Vec<String> = writes
+            .map(|((verb, resource), count)| format!("{:9.2} {verb:7} {resource}", ratio(*count, self.vms)))
+            .collect();
+        rows.join("\n")
     }
 
     /// Milliseconds of processor time per VM.
@@ -232,6 +245,7 @@ impl Site {
             created,
             bound,
             converged,
+            lasted: took,
             cpu: proc::cpu(up)?.saturating_sub(before.1).saturating_sub(took.mul_f64(idle)),
             hosts_cpu: proc::cpu(hosts)?.saturating_sub(before.2),
             counts: self.plane.counts()?.since(&before.0),

@@ -95,6 +95,7 @@ fn print(findings: &Findings) {
         findings.growth(),
         findings.list_growth()
     ));
+    note(&format!("\nwrites per VM, of those created at once:\n{}", findings.burst.table()));
     note("\nrequests for the VMs created at once:");
     for ((verb, resource), count) in &findings.burst.counts.requests {
         note(&format!("{count:9} {verb:7} {resource}"));

@@ -20,6 +20,11 @@ pub struct Counts {
     pub watches: u64,
 }
 
+/// Whether a verb writes.
+pub fn is_write(verb: &str) -> bool {
+    matches!(verb, "create" | "update" | "patch" | "delete")
+}
+
 impl Counts {
     /// Parses the text of `/metrics`.
     pub fn parse(text: &str) -> Self {
@@ -70,10 +75,10 @@ impl Counts {
 
     /// The number of requests that write one of these resources.
     pub fn writes_of(&self, resources: &[&str]) -> u64 {
-        let writes = self.requests.iter().filter(|((verb, resource), _)| {
-            matches!(verb.as_str(), "create" | "update" | "patch" | "delete")
-                && resources.contains(&resource.as_str())
-        });
+        let writes = self
+            .requests
+            .iter()
+            .filter(|((verb, resource), _)| is_write(verb) && resources.contains(&resource.as_str()));
         writes.map(|(_, count)| count).sum()
     }
 }
