@@ -13,8 +13,11 @@ pub(super) async fn run(options: ControllersOptions) -> anyhow::Result<()> {
     if let Some(public) = options.public_cidr {
         install::defaults(&client, &public.to_string()).await?;
     }
-    let config =
-        controllers::Config { placement: options.placement.placement.into(), tenants, ..controllers::Config::new() };
+    let config = controllers::Config {
+        placement: options.placement.placement.into(),
+        tenants,
+        ..controllers::Config::new()
+    };
     let identity = format!("{}-{}", nix::unistd::gethostname()?.to_string_lossy(), config.identities.hex(8));
     let clock = config.clock.clone();
     leader::run(client.clone(), &identity, clock, cancel, |leading| {

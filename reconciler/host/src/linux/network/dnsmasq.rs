@@ -80,7 +80,11 @@ fn prepare(folder: &Path, files: &Files, network: &NetworkConfig, conf: &str, ho
                 files::write_atomic(&files.hosts, hosts.as_bytes(), 0o644)?;
                 daemon.reload()?;
                 files::write_atomic(&files.loaded, checksum.as_bytes(), 0o600)?;
-                tracing::debug!(bridge = network.bridge, leases = network.leases.len(), "DHCP leases reloaded");
+                tracing::debug!(
+                    bridge = network.bridge,
+                    leases = network.leases.len(),
+                    "DHCP leases reloaded"
+                );
             }
             Ok(false)
         }
