@@ -154,7 +154,10 @@ mod tests {
         wait::until("both to be in the group", Duration::from_secs(20), || {
             anyhow::ensure!(cgroups::of(pid).contains(&group), "it is in {:?}", cgroups::of(pid));
             let inside = std::fs::read_to_string(group.join("cgroup.procs"))?;
-            anyhow::ensure!(inside.lines().count() == 2, "in the group are {inside:?}");
+            // Before it has become `sleep`, the other one still belongs to the session that ends first.
+            let comm = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let sleeping = inside.lines().filter(|pid| comm(pid).trim() == "sleep").count();
+            anyhow::ensure!(sleeping == 2, "in the group are {inside:?}");
             Ok(())
         })
         .expect("they enter");
