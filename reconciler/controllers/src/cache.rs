@@ -129,6 +129,13 @@ impl Cache {
         self.tables.of(key.kind).object(key)
     }
 
+    /// Whether the key is that of a disk without any status.
+    pub(crate) fn is_unreported_disk(&self, key: &Key) -> bool {
+        let disk = self.tables.disks.get(key);
+        let status = disk.map(|disk| disk.status.as_ref().map_or(-1, |status| status.observed_generation));
+        status == Some(-1)
+    }
+
     /// Returns the objects that a decision about this one binds to it or depends on: the decision is deferred while
     /// one of them is being written.
     pub(crate) fn depends_on(&self, key: &Key) -> Vec<Key> {

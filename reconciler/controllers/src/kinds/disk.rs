@@ -7,6 +7,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use berth_api::Disk;
+
 use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, kinds::fenced, plan::Outcome};
 
 use observe::observe;
@@ -14,8 +16,12 @@ use plan::plan;
 use status::status;
 
 pub(crate) use observe::unconfirmed;
-pub(crate) use plan::bind_disk;
-pub(crate) use plan::blocks_its_vm;
+pub(crate) use plan::{Obstacle, bind_disk};
+
+/// Returns why an unbound disk cannot be used yet.
+pub(crate) fn obstacle(cache: &Cache, disk: &Disk) -> Option<Obstacle> {
+    plan::obstacle(disk, &observe(cache, disk))
+}
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(disk) = cache.tables.disks.get(key).cloned() else { return Outcome::Settled };

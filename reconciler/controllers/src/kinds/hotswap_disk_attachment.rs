@@ -15,7 +15,7 @@ use crate::{
     cache::{Cache, users},
     config::Config,
     key::{Key, ObjectKind},
-    kinds::disk::{bind_disk, blocks_its_vm},
+    kinds::disk::{self, Obstacle, bind_disk},
     kinds::fenced,
     placement_hold::{PlacementHold, awaits_its_host, placement_hold},
     plan::{Dependency, Outcome, Plan, Step, namesakes},
@@ -35,6 +35,8 @@ struct Observed {
     is_claimed: bool,
     /// A host reports that it has the disk's file, and the report does not count without a recovery.
     unconfirmed: Option<String>,
+    /// The reason why a disk without a host cannot be used yet.
+    obstacle: Option<Obstacle>,
     /// The disk's image or pool, if that is being deleted.
     deleting: Option<Key>,
 }
@@ -73,13 +75,15 @@ fn observe(cache: &Cache, attachment: &HotswapDiskAttachment, identities: &Ident
         key.name != mine && other.is_some_and(|s| s.binding.is_some())
     };
     let by_attachment = cache.index.attachments_of_disk(&disk_key).into_iter().find(is_bound);
+    let unbound = disk.as_deref().filter(|d| d.status.as_ref().is_none_or(|s| s.binding.is_none()));
     Observed {
         vm: cache.tables.vms.named(&namespace, attachment.spec.vm.as_str()).cloned(),
         user: by_status.or(by_vm).or(by_attachment.map(|key| format!("attachment {}", key.name))),
         fresh_volume_id: format!("v-{}", identities.hex(16)),
         unknown: placement_hold(cache, disk.as_ref().and_then(|d| d.creation_timestamp()).map(|made| made.0)),
         is_claimed: disk.as_deref().is_some_and(|disk| cache.claims.of(&disk_key, disk).is_some()),
-        unconfirmed: disk.as_deref().and_then(|disk| crate::kinds::disk::unconfirmed(cache, disk)),
+        unconfirmed: disk.as_deref().and_then(|disk| disk::unconfirmed(cache, disk)),
+        obstacle: unbound.and_then(|disk| disk::obstacle(cache, disk)),
         deleting: cache.first_deleted(disk.as_deref().map(users::of_disk).unwrap_or_default()),
         disk,
     }
@@ -155,13 +159,13 @@ fn plan(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Decisio
                     format!("Disk {} is given back to its host first", disk_key.name),
                 );
             }
-            if let Some(why) = observed
-                .unconfirmed
-                .clone()
-                .or_else(|| awaits_its_host(disk.as_ref()))
-                .or_else(|| blocks_its_vm(disk))
-            {
+            if let Some(why) = observed.unconfirmed.clone().or_else(|| awaits_its_host(disk.as_ref())) {
                 return wait(Reason::WaitingForDisk, format!("Disk {}: {why}", disk_key.name));
+            }
+            if let Some(Obstacle { text, dependencies: needed }) = &observed.obstacle {
+                let text = format!("Disk {}: {text}", disk_key.name);
+                let readiness = Readiness::Reconciling(Reason::WaitingForDisk, text);
+                return Plan::blocked(Decision::Wait(readiness), [dependencies, needed.clone()].concat());
             }
             let usage = ObjectUse {
                 use_kind: UseKind::Hotswap,
@@ -227,6 +231,7 @@ mod tests {
             unknown: None,
             is_claimed: false,
             unconfirmed: None,
+            obstacle: None,
             deleting: Some(Key::namespaced(ObjectKind::Image, berth_api::SHARED_NAMESPACE, "debian")),
         };
         let Outcome::Blocked(dependencies) = plan(&attachment, &observed).outcome else { panic!("it waits") };

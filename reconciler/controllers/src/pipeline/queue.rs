@@ -26,6 +26,9 @@ const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 /// How long changes to an aggregating object are coalesced.
 const COALESCING_DELAY: Duration = Duration::from_secs(1);
 
+/// How long the first report of an object is delayed whose first user, created together with it, reports it better.
+const FIRST_REPORT_DELAY: Duration = Duration::from_millis(250);
+
 /// Which keys to reconcile, and when. Each key that is taken is given back by one of `succeeded`, `failed` and `defer`.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -63,6 +66,17 @@ impl Queue {
 
     /// Enqueues a changed object and the keys that wait for it.
     pub(crate) fn changed(&mut self, key: Key) {
+        self.wake_dependents(&key);
+        self.add(key);
+    }
+
+    /// Enqueues the keys that wait for a new object, and that object after a short delay.
+    pub(crate) fn created(&mut self, key: Key) {
+        self.wake_dependents(&key);
+        self.queue.add_after(key, FIRST_REPORT_DELAY);
+    }
+
+    fn wake_dependents(&mut self, key: &Key) {
         self.wake(&Dependency::Object(key.clone()));
         if matches!(key.kind, ObjectKind::PublicIP | ObjectKind::IPPool) {
             self.wake(&Dependency::Address);
@@ -70,7 +84,6 @@ impl Queue {
         if key.kind == ObjectKind::Network {
             self.wake(&Dependency::NetworkRange);
         }
-        self.add(key);
     }
 
     /// Enqueues a key after a short delay, once for all changes within it: the object aggregates others. Every host

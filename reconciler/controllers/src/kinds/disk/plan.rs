@@ -11,6 +11,13 @@ use crate::{
 
 use super::observe::{Observed, Restore};
 
+/// Why an unbound disk cannot be used yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    pub(crate) text: String,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Option<Readiness>> {
     let is_bound = disk.status.as_ref().is_some_and(|s| s.binding.is_some());
     let is_deleted = disk.metadata.deletion_timestamp.is_some();
@@ -101,17 +108,19 @@ pub(super) fn plan_unbound(
     Plan::blocked(Some(ready), dependencies)
 }
 
-/// Returns why a VM must not be bound with this unbound disk yet.
-pub(crate) fn blocks_its_vm(disk: &Disk) -> Option<String> {
-    let status = disk.status.as_ref();
-    let observed = status.map_or(-1, |s| s.observed_generation);
-    if observed < disk.metadata.generation.unwrap_or_default() {
-        return Some("it has not been observed yet".into());
-    }
-    let conditions = &status?.conditions;
-    match condition::is_true(conditions, ConditionType::Ready) {
-        true => None,
-        false => condition::find(conditions, "Ready").map(|c| c.message.clone()),
+/// Returns why nothing must be bound with this unbound disk yet, and what that waits for.
+///
+/// Decided from the inputs and not read from the disk's status: a disk that is used at once is bound in its first status.
+pub(super) fn obstacle(disk: &Disk, observed: &Observed) -> Option<Obstacle> {
+    let plan = plan(disk, observed);
+    let dependencies = match plan.outcome {
+        Outcome::Settled => Vec::new(),
+        Outcome::Blocked(dependencies) => dependencies,
+    };
+    match plan.decision {
+        Some(Readiness::Ready(..)) => None,
+        Some(readiness) => Some(Obstacle { text: readiness.message().to_owned(), dependencies }),
+        None => Some(Obstacle { text: "it is being bound or deleted".to_owned(), dependencies }),
     }
 }
 

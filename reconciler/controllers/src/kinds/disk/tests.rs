@@ -11,7 +11,7 @@ use crate::{
 
 use super::{
     observe::{Observed, unconfirmed},
-    plan::{blocks_its_vm, plan, plan_unbound},
+    plan::{obstacle, plan, plan_unbound},
     status::status,
 };
 
@@ -103,11 +103,15 @@ fn a_disk_of_a_pool_that_does_not_exist_waits_for_it_and_keeps_its_vm_waiting() 
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
     let waits = plan(&disk, &seen(true));
     let needed = vec![Dependency::Object(Key::cluster(ObjectKind::StoragePool, "fast"))];
-    assert_eq!(waits.outcome, Outcome::Blocked(needed));
-    disk.status = Some(status(&disk, &waits.decision, now));
-    assert!(blocks_its_vm(&disk).is_some_and(|why| why.contains("StoragePool fast does not exist")));
-    disk.status = Some(status(&disk, &plan(&disk, &seen(false)).decision, now));
-    assert_eq!(blocks_its_vm(&disk), None);
+    assert_eq!(waits.outcome, Outcome::Blocked(needed.clone()));
+    for status in [None, Some(status(&disk, &waits.decision, now))] {
+        // Whether its own status was written already.
+        disk.status = status;
+        let obstacle_found = obstacle(&disk, &seen(true)).expect("it cannot be used");
+        assert!(obstacle_found.text.contains("StoragePool fast does not exist"), "{obstacle_found:?}");
+        assert_eq!(obstacle_found.dependencies, needed);
+        assert_eq!(obstacle(&disk, &seen(false)), None);
+    }
 }
 
 #[test]

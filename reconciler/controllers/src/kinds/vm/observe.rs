@@ -15,7 +15,7 @@ use crate::{
     cache::{Cache, users},
     config::Config,
     key::{Key, ObjectKind},
-    kinds::disk,
+    kinds::disk::{self, Obstacle},
     placement_hold::{PlacementHold, placement_hold, untrusted},
     scheduler::PlacementPolicy,
     topology,
@@ -76,6 +76,8 @@ pub(super) struct DiskSeen {
     pub(super) unknown: Option<PlacementHold>,
     /// A host reports that it has the disk's file, and the report does not count without a recovery.
     pub(super) unconfirmed: Option<String>,
+    /// The reason why a disk without a host, which no host claims, cannot be used yet.
+    pub(super) obstacle: Option<Obstacle>,
 }
 
 /// Fresh identities and addresses: randomness and the address pool are passed in as data.
@@ -112,7 +114,9 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             let made = unbound.and_then(|disk| disk.creation_timestamp()).map(|made| made.0);
             let unknown = unbound.and_then(|_| placement_hold(cache, made));
             let unconfirmed = unbound.and_then(|disk| disk::unconfirmed(cache, disk));
-            DiskSeen { key, object, user, claimed, unknown, unconfirmed }
+            let unclaimed = unbound.filter(|_| claimed.is_none());
+            let obstacle = unclaimed.and_then(|disk| disk::obstacle(cache, disk));
+            DiskSeen { key, object, user, claimed, unknown, unconfirmed, obstacle }
         })
         .collect();
     let volume_id = |disk: &DiskSeen| match claim_of(cache, &disk.key, disk.object.as_deref()) {

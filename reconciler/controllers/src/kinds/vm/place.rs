@@ -7,7 +7,7 @@ use crate::{
     cache::capacity::HostCapacity,
     cache::claims::Claim,
     key::{Key, ObjectKind},
-    kinds::disk::{bind_disk, blocks_its_vm},
+    kinds::disk::bind_disk,
     kinds::network::why_not,
     kinds::vm::{
         Decision, addresses,
@@ -194,10 +194,10 @@ pub(super) fn check_disk(disk: &DiskSeen) -> Result<(), Blocked> {
     {
         return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {text}")));
     }
-    if bound(object).is_none()
-        && let Some(not_ready) = blocks_its_vm(object)
-    {
-        return Err(wait(Reason::WaitingForDisk, format!("Disk {name}: {not_ready}")));
+    if let Some(obstacle) = &disk.obstacle {
+        let text = format!("Disk {name}: {}", obstacle.text);
+        let dependencies = [dependency.clone(), obstacle.dependencies.clone()].concat();
+        return Err((VMState::Pending, Readiness::Reconciling(Reason::WaitingForDisk, text), dependencies));
     }
     Ok(())
 }

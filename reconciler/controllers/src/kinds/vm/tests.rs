@@ -9,6 +9,7 @@ use crate::{
     cache::capacity::{HostCapacity, Members},
     cache::claims::Claim,
     key::{Key, ObjectKind},
+    kinds::disk::Obstacle,
     placement_hold::PlacementHold,
     plan::{Dependency, Outcome, Step},
     scheduler::PlacementPolicy,
@@ -78,6 +79,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
             claimed: None,
             unknown: None,
             unconfirmed: None,
+            obstacle: None,
         }],
         group: None,
         members: Members::new(),
@@ -163,8 +165,13 @@ fn what_is_missing_is_waited_for_with_its_own_reason() {
     assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk);
     seen.size = None;
     assert_eq!(waits_for(&vm, &seen), Reason::WaitingForClass);
+    let image = Dependency::Object(Key::namespaced(ObjectKind::Image, "default", "debian"));
     let mut seen = observed(Some(disk(json!(null))));
-    assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk, "a disk nobody has looked at");
+    seen.disks[0].obstacle =
+        Some(Obstacle { text: "Image debian does not exist".into(), dependencies: vec![image.clone()] });
+    assert_eq!(waits_for(&vm, &seen), Reason::WaitingForDisk);
+    let Outcome::Blocked(dependencies) = plan(&vm, &seen, &capacity()).outcome else { panic!("it waits") };
+    assert!(dependencies.contains(&image), "the disk's own status may not change: {dependencies:?}");
     seen = observed(Some(disk(ready_disk())));
     seen.networks = vec![None];
     assert_eq!(waits_for(&vm, &seen), Reason::WaitingForNetwork);
