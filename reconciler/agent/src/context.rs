@@ -17,6 +17,7 @@ use crate::admission::Reservations;
 use crate::config::AgentConfig;
 use crate::definitions::Definitions;
 use crate::error::Error;
+use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::index::Index;
 use crate::key::Key;
 use crate::lease::HostLease;
@@ -48,6 +49,9 @@ pub(crate) struct Context {
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) recorder: Recorder,
+    /// Statuses that only show progress.
+    pub(crate) held_statuses: HeldStatuses,
+    pub(crate) host_reports: LastReport,
     pub(crate) lease: HostLease,
     /// Memory a VM takes above its guest memory, as measured on this host.
     pub(crate) overhead: Overhead,
@@ -84,6 +88,8 @@ impl Context {
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             recorder,
+            held_statuses: HeldStatuses::default(),
+            host_reports: LastReport::default(),
             lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
             definitions: Definitions::default(),

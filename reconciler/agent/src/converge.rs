@@ -34,6 +34,8 @@ use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
 const MAX_ROUNDS: usize = 32;
+/// How long a status that only shows progress is held back: the next one, usually under way, replaces it.
+pub(crate) const PROGRESS_HOLD: Duration = Duration::from_secs(1);
 /// Delay before an object is reconciled again after a passing error.
 const SOON: Duration = Duration::from_millis(200);
 
@@ -119,6 +121,12 @@ pub(crate) trait Reconciler: 'static {
         now: Timestamp,
     ) -> Self::Status;
 
+    /// Returns the status with everything that only shows progress as it is in the stored status. No reader waits for
+    /// such a difference, so it is held back for [`PROGRESS_HOLD`].
+    fn without_progress(_stored: &Self::Status, status: &Self::Status) -> Self::Status {
+        status.clone()
+    }
+
     fn binding(object: &Self::Object) -> Option<&Binding>;
 
     fn conditions(status: &Self::Status) -> &Conditions;
@@ -203,14 +211,51 @@ async fn report<K: Reconciler>(
         false => observed,
     };
     let status = K::status(object, &observed, &readiness, ctx.now());
-    write_status::<K>(ctx, object, status).await?;
+    // A failure is shown at once.
+    if !failed && let Some(left) = held::<K>(ctx, object, &status) {
+        return Ok(again.sooner(Requeue::After(left)));
+    }
+    write_status::<K>(ctx, object, status, failed).await?;
     Ok(again)
+}
+
+/// Returns how long this status is still held back, if it only shows progress over the stored one.
+fn held<K: Reconciler>(ctx: &Context, object: &K::Object, status: &K::Status) -> Option<Duration> {
+    let uid = object.uid().unwrap_or_default();
+    let stored = object.status().filter(|stored| *stored != status);
+    match stored.filter(|stored| K::without_progress(stored, status) == **stored) {
+        Some(_) => ctx.held_statuses.hold(&uid, PROGRESS_HOLD),
+        None => {
+            ctx.held_statuses.release(&uid);
+            None
+        }
+    }
+}
+
+/// Returns the conditions as they are stored if both say that the object is not ready and goes on by itself.
+///
+/// *Guarantees:* `Ready`, `Stalled`, and any condition that becomes true or stops being true, are never held back.
+pub(crate) fn held_conditions(stored: &Conditions, conditions: &Conditions) -> Conditions {
+    let goes_on = |conditions: &Conditions| {
+        find(conditions, "Ready").is_some_and(|ready| ready.status == "False")
+            && find(conditions, "Reconciling").is_some_and(|reconciling| reconciling.status == "True")
+    };
+    let same_states = conditions.iter().all(|condition| {
+        let before = find(stored, &condition.type_).map_or("False", |before| before.status.as_str());
+        before == condition.status
+    });
+    let none_removed = stored.iter().all(|before| find(conditions, &before.type_).is_some());
+    match goes_on(stored) && goes_on(conditions) && same_states && none_removed {
+        true => stored.clone(),
+        false => conditions.clone(),
+    }
 }
 
 async fn write_status<K: Reconciler>(
     ctx: &Context,
     object: &K::Object,
     status: K::Status,
+    failed: bool,
 ) -> Result<(), Error> {
     if object.status() == Some(&status) {
         return Ok(());
@@ -234,7 +279,7 @@ async fn write_status<K: Reconciler>(
                 ctx.enqueue(key);
             }
             let before = object.status().map(K::conditions);
-            record_event(&ctx.recorder, object, before, K::conditions(&status));
+            record_event(&ctx.recorder, object, before, K::conditions(&status), failed);
             Ok(())
         }
         // The object is gone, so there is no status to write.
@@ -243,18 +288,19 @@ async fn write_status<K: Reconciler>(
     }
 }
 
-/// Records one event for each new reason of `Ready`.
+/// Records an event if the object has come to a state that a person may have to act on: it is stalled, or a step failed.
+/// Ordinary progress is visible in the conditions.
 fn record_event<O: Resource<DynamicType = ()>>(
     recorder: &Recorder,
     object: &O,
     before: Option<&Conditions>,
     now: &Conditions,
+    failed: bool,
 ) {
     let Some(ready) = find(now, "Ready") else { return };
     let same = before.and_then(|b| find(b, "Ready")).is_some_and(|b| b.reason == ready.reason);
-    if !same {
-        let stalled = find(now, "Stalled").is_some();
-        recorder.record(object.object_ref(&()), stalled, &ready.reason, &ready.message);
+    if !same && (failed || find(now, "Stalled").is_some()) {
+        recorder.warn(object.object_ref(&()), &ready.reason, &ready.message);
     }
 }
 

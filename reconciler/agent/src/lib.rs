@@ -30,6 +30,7 @@ mod converge;
 mod definitions;
 mod departed;
 mod error;
+mod held_statuses;
 mod index;
 mod journal;
 mod key;

@@ -121,6 +121,10 @@ impl Reconciler for DiskReconciler {
         status::status(disk, observed, readiness, now)
     }
 
+    fn without_progress(stored: &DiskStatus, status: &DiskStatus) -> DiskStatus {
+        status::without_progress(stored, status)
+    }
+
     fn binding(disk: &Disk) -> Option<&Binding> {
         disk.status.as_ref()?.binding.as_ref()
     }

@@ -33,6 +33,10 @@ use berth_host::InstanceFacts;
 /// Interval at which state without change events (free space, foreign processes and files, trash) is observed.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
+/// Minimum time between two reports of a host: the start of each VM changes several of its figures. A change of the Host's
+/// spec is answered at once.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+
 /// How long an orphan's monitor may take to answer during a reconcile of the host.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
@@ -91,10 +95,11 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
             break;
         }
     }
-    report(ctx, &observed).await?;
+    let next_report = report(ctx, &observed).await?;
     forget_ended(ctx, &observed);
     reconnect_orphans(ctx, &observed).await?;
-    failure.map_or(Ok(Requeue::After(LOOK_EVERY)), Err)
+    let again = next_report.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
+    failure.map_or(Ok(Requeue::After(again)), Err)
 }
 
 /// Enqueues every VM here when a drain or a recovery begins or ends.
@@ -144,7 +149,8 @@ async fn reconnect_orphans(ctx: &Context, observed: &Observed) -> Result<(), Err
     Ok(())
 }
 
-async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
+/// Reports the host if its status has changed. Returns when the next report is possible, if this one comes too early.
+async fn report(ctx: &Context, observed: &Observed) -> Result<Option<Duration>, Error> {
     let api: Api<Host> = Api::all(ctx.client.clone());
     let known = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()));
     let host = match known {
@@ -154,28 +160,33 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<(), Error> {
     // An observation from before a recovery began must not be reported within it. The change of the Host enqueues it
     // again.
     if observed.generation.is_some() && observed.generation != host.metadata.generation {
-        return Ok(());
+        return Ok(None);
     }
     let mut status = status::status(&host, observed, &ctx.config, ctx.now());
     let skew = ctx.definitions.version_skew();
     status::write_definitions(&mut status, &skew, host.metadata.generation.unwrap_or(0), ctx.now());
     if host.status.as_ref() == Some(&status) {
-        return Ok(());
+        return Ok(None);
+    }
+    let is_answered = host.status.as_ref().map(|s| s.observed_generation) == host.metadata.generation;
+    if is_answered && let Some(left) = ctx.host_reports.left(REPORT_EVERY) {
+        return Ok(Some(left));
     }
     ctx.lease.ensure_renewed().await?;
     let changed = Host { status: Some(status.clone()), ..host.clone() };
     let written = api.replace_status(ctx.host(), &post(), &changed).await;
     let mut answer = written.map_err(Error::api("write the Host's status"))?;
+    ctx.host_reports.record();
     if ctx.definitions.check_response(&status, answer.status.as_ref()) {
         answer.status = Some(status.clone());
     }
     ctx.index.written(&host, answer);
-    let ready = |conditions| find(conditions, "Ready").map(|c| c.reason.clone());
-    let before = host.status.as_ref().and_then(|s| ready(&s.conditions));
-    if let Some(reason) = ready(&status.conditions).filter(|reason| Some(reason) != before.as_ref()) {
-        ctx.recorder.record(host.object_ref(&()), false, &reason, "the host agent reports");
+    let before = host.status.as_ref().and_then(|s| find(&s.conditions, "Ready"));
+    let ready = find(&status.conditions, "Ready").filter(|ready| ready.status != "True");
+    if let Some(ready) = ready.filter(|ready| before.is_none_or(|before| before.reason != ready.reason)) {
+        ctx.recorder.warn(host.object_ref(&()), &ready.reason, &ready.message);
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Returns the Host object, creating it if there is none.

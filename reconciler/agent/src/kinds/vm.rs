@@ -124,6 +124,10 @@ impl Reconciler for VmReconciler {
         status::status(vm, observed, readiness, now)
     }
 
+    fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
+        status::without_progress(stored, status)
+    }
+
     fn binding(vm: &VM) -> Option<&Binding> {
         vm.status.as_ref()?.binding.as_ref()
     }

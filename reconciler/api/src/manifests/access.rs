@@ -124,7 +124,8 @@ pub(super) fn cluster_role() -> Value {
             {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [SITE], "verbs": ["get"]},
             // To keep guests from all hosts of the site.
             {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [HOST_ADDRESSES], "verbs": read},
-            {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+            // A repeated event is counted in the one before.
+            {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
             {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         ],
     })

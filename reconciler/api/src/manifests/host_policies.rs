@@ -159,7 +159,9 @@ fn event() -> [Value; 2] {
         json!([]),
         json!([validation(
             &format!(
-                "has(object.reportingInstance) && '{}' + object.reportingInstance == request.userInfo.username",
+                "has(object.reportingInstance) && '{}' + object.reportingInstance == request.userInfo.username && \
+                 (request.operation == 'CREATE' || (has(oldObject.reportingInstance) && \
+                 oldObject.reportingInstance == object.reportingInstance))",
                 prefix()
             ),
             "a host reports in its own name",

@@ -4,6 +4,7 @@ use berth_api::{Disk, DiskState, DiskStatus, Quantity, Readiness};
 use jiff::Timestamp;
 
 use super::observe::Observed;
+use crate::converge::held_conditions;
 
 pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, now: Timestamp) -> DiskStatus {
     let mut status = disk.status.clone().unwrap_or_default();
@@ -18,6 +19,16 @@ pub(super) fn status(disk: &Disk, observed: &Observed, readiness: &Readiness, no
     }
     status.state = Some(state(disk, observed, readiness));
     status
+}
+
+/// Returns the status with its progress as stored: no reader waits for anything between the bound disk and its file, which
+/// is reported by its size, before any machine uses it.
+pub(super) fn without_progress(stored: &DiskStatus, status: &DiskStatus) -> DiskStatus {
+    let conditions = held_conditions(&stored.conditions, &status.conditions);
+    if conditions != stored.conditions {
+        return status.clone();
+    }
+    DiskStatus { conditions, state: stored.state, ..status.clone() }
 }
 
 fn state(disk: &Disk, observed: &Observed, readiness: &Readiness) -> DiskState {

@@ -10,6 +10,7 @@ use super::Observed;
 use super::hardware::is_synced;
 use super::plan::{too_large, unsynced_interfaces};
 use crate::admission::Admission;
+use crate::converge::held_conditions;
 use crate::journal::Run;
 use crate::plugging::device;
 
@@ -44,6 +45,18 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     }
     status.public_address = status.interfaces.iter().find_map(|i| i.public_address.clone());
     status
+}
+
+/// Returns the status with its progress as stored: on the way to a running guest nothing is read between the admission
+/// (which the controllers and this host itself read back) and the guest that runs.
+pub(super) fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
+    let conditions = held_conditions(&stored.conditions, &status.conditions);
+    if conditions != stored.conditions {
+        return status.clone();
+    }
+    let is_plugged = |status: &VMStatus| status.disks.iter().any(|disk| disk.attached);
+    let disks = if is_plugged(status) || is_plugged(stored) { &status.disks } else { &stored.disks };
+    VMStatus { conditions, state: stored.state, disks: disks.clone(), ..status.clone() }
 }
 
 fn write_admission(
