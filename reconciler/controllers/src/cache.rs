@@ -161,6 +161,9 @@ impl Cache {
                 }
             }
             ObjectKind::PublicIP => keys.extend(self.index.vms_with_public_ip(key)),
+            // A recovery ends once everything is given back on the server, not when that is decided: after a crash in
+            // between, the reports of the host would not count any more.
+            ObjectKind::Host => keys.extend(self.claims.by(&key.name).cloned()),
             // A VM's epochs count only once the server has confirmed them.
             ObjectKind::PlacementGroup => keys.extend(self.index.claimants(key)),
             _ => {}
