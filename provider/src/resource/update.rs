@@ -27,6 +27,9 @@ use crate::{
     timeouts::{self, Operation},
 };
 
+/// How often a removal is tried on an object that others keep changing.
+const REMOVALS: u32 = 10;
+
 impl KindResource {
     /// Updates the object.
     pub(super) async fn update(&self, request: ApplyRequest) -> ApplyResponse {
@@ -137,17 +140,46 @@ impl KindResource {
         let changes = planning::changes(&self.fields, &apply.request.prior, &apply.request.planned);
         let changed: BTreeSet<&str> =
             changes.iter().filter_map(|change| planning::root(&change.path)).collect();
-        let mut leftovers = Vec::new();
-        for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
-            find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
+        let failed = |error: ApiError| self.request_diagnostics(&error, &apply.at);
+        let mut object = object;
+        for attempt in 1.. {
+            let mut leftovers = Vec::new();
+            for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
+                find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
+            }
+            if leftovers.is_empty() {
+                break;
+            }
+            self.check_removal(apply, &object, &leftovers)?;
+            let patch = removal(&object, &leftovers);
+            let manager = apply.settings.manager();
+            match apply.api.json_patch(&apply.at, &patch, &manager, &apply.request_limit()).await {
+                Ok(patched) => return Ok(patched),
+                // The object has changed since it was read, if only its status: its lists may be others now.
+                Err(error) if error.code() == 422 && attempt < REMOVALS => {
+                    let read = apply.api.get(&apply.at, &apply.request_limit()).await.map_err(failed)?;
+                    match read.filter(|read| text(read, "/metadata/uid") == text(&object, "/metadata/uid")) {
+                        Some(read) => object = read,
+                        None => return Err(failed(error)),
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            }
         }
-        if leftovers.is_empty() {
-            return Ok(object);
-        }
+        Ok(object)
+    }
+
+    /// Checks that no other program declares the values to remove.
+    fn check_removal(
+        &self,
+        apply: &ApplyContext<'_>,
+        object: &Json,
+        leftovers: &[String],
+    ) -> Result<(), Vec<Diagnostic>> {
         let manager = apply.settings.manager();
         for pointer in leftovers.iter().filter(|_| !apply.forces_conflicts()) {
             let key = pointer.split('/').nth(2).unwrap_or_default();
-            if let Some(other) = other_applier(&object, &manager, key) {
+            if let Some(other) = other_applier(object, &manager, key) {
                 let detail = format!(
                     "{} is declared by {other:?}. Declare it here too, or set force_conflicts = true to remove it.",
                     pointer.trim_start_matches('/').replace('/', ".")
@@ -156,14 +188,17 @@ impl KindResource {
                 return Err(vec![Diagnostic::error(summary, detail)]);
             }
         }
-        // From the end of a list to its beginning, so that a removal does not shift the indices of later ones.
-        let removals = leftovers.iter().rev().map(|pointer| json!({"op": "remove", "path": pointer}));
-        let version = text(&object, "/metadata/resourceVersion");
-        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
-        let patch = Json::Array(std::iter::once(test).chain(removals).collect());
-        let patched = apply.api.json_patch(&apply.at, &patch, &manager, &apply.request_limit()).await;
-        patched.map_err(|error| self.request_diagnostics(&error, &apply.at))
+        Ok(())
     }
+}
+
+/// The JSON patch that removes these values from this version of the object.
+fn removal(object: &Json, leftovers: &[String]) -> Json {
+    let version = text(object, "/metadata/resourceVersion");
+    let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+    // From the end of a list to its beginning, so that a removal does not shift the indices of later ones.
+    let removals = leftovers.iter().rev().map(|pointer| json!({"op": "remove", "path": pointer}));
+    Json::Array(std::iter::once(test).chain(removals).collect())
 }
 
 /// Collects the values in the object that could be declared, but are not.

@@ -1,5 +1,7 @@
 //! Create, read, update, delete, import: each kind, and the courses its life cycle can take.
 
+use std::time::Duration;
+
 use serde_json::{Value as Json, json};
 use tfplugin6::Value;
 
@@ -266,6 +268,33 @@ async fn what_was_declared_once_is_declared_on_when_the_configuration_forgets_it
     let applied = ip.apply(&forgotten).await;
     assert!(applied.is_clean(), "{}", applied.text());
     assert_eq!(plane.object("PublicIP", "web").await["spec"]["address"], "198.18.100.77");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_value_is_removed_from_an_object_that_changes_meanwhile() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    vm.apply(&web()).await;
+    for round in 0..10 {
+        plane.edit("VM", "web", json!({"spec": {"restartToken": "now"}})).await;
+        vm.read().await;
+        let config = web();
+        let busy = async {
+            for count in 0_u64.. {
+                let annotations = json!({"metadata": {"annotations": {"count": count.to_string()}}});
+                plane.edit("VM", "web", annotations).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let applied = tokio::select! {
+            applied = vm.apply(&config) => applied,
+            () = busy => unreachable!("it never ends"),
+        };
+        assert!(applied.is_clean(), "round {round}: {}", applied.text());
+        assert!(plane.object("VM", "web").await["spec"].get("restartToken").is_none());
+    }
     plane.close().await;
 }
 
