@@ -157,6 +157,23 @@ async fn report(ctx: &Context, observed: &Observed) -> Result<Option<Duration>, 
         Some(host) => (*host).clone(),
         None => ensure(&ctx.config, &api).await?,
     };
+    match report_as(ctx, &api, observed, host).await {
+        // The controllers write to a new Host at once; a host that is ready must not wait for a back-off.
+        Err(Error::Conflict) => {
+            let host = api.get(ctx.host()).await.map_err(Error::api("read the Host"))?;
+            report_as(ctx, &api, observed, host).await
+        }
+        reported => reported,
+    }
+}
+
+/// Reports the host in this version of its object.
+async fn report_as(
+    ctx: &Context,
+    api: &Api<Host>,
+    observed: &Observed,
+    host: Host,
+) -> Result<Option<Duration>, Error> {
     // An observation from before a recovery began must not be reported within it. The change of the Host enqueues it
     // again.
     if observed.generation.is_some() && observed.generation != host.metadata.generation {
