@@ -140,33 +140,40 @@ impl KindResource {
         let changes = planning::changes(&self.fields, &apply.request.prior, &apply.request.planned);
         let changed: BTreeSet<&str> =
             changes.iter().filter_map(|change| planning::root(&change.path)).collect();
+        let mut leftovers = Vec::new();
+        for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
+            find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
+        }
+        if leftovers.is_empty() {
+            return Ok(object);
+        }
         let failed = |error: ApiError| self.request_diagnostics(&error, &apply.at);
+        let manager = apply.settings.manager();
         let mut object = object;
-        for attempt in 1.. {
-            let mut leftovers = Vec::new();
-            for field in self.fields.iter().filter(|field| changed.contains(field.name)) {
-                find_leftovers(field, &wanted["spec"], &object["spec"], "/spec", &mut leftovers);
-            }
-            if leftovers.is_empty() {
-                break;
-            }
+        let mut attempt = 1;
+        loop {
             self.check_removal(apply, &object, &leftovers)?;
             let patch = removal(&object, &leftovers);
-            let manager = apply.settings.manager();
-            match apply.api.json_patch(&apply.at, &patch, &manager, &apply.request_limit()).await {
+            let error = match apply.api.json_patch(&apply.at, &patch, &manager, &apply.request_limit()).await
+            {
                 Ok(patched) => return Ok(patched),
-                // The object has changed since it was read, if only its status: its lists may be others now.
-                Err(error) if error.code() == 422 && attempt < REMOVALS => {
-                    let read = apply.api.get(&apply.at, &apply.request_limit()).await.map_err(failed)?;
-                    match read.filter(|read| text(read, "/metadata/uid") == text(&object, "/metadata/uid")) {
-                        Some(read) => object = read,
-                        None => return Err(failed(error)),
-                    }
-                }
+                Err(error) if error.code() == 422 && attempt < REMOVALS => error,
                 Err(error) => return Err(failed(error)),
+            };
+            attempt += 1;
+            let read = apply.api.get(&apply.at, &apply.request_limit()).await.map_err(failed)?;
+            let same = |read: &Json, pointer| text(read, pointer) == text(&object, pointer);
+            // Only another status or other metadata: with another spec the plan did not show what would be removed.
+            let is_repeated = |read: &Json| {
+                same(read, "/metadata/uid")
+                    && !same(read, "/metadata/resourceVersion")
+                    && read["spec"] == object["spec"]
+            };
+            match read.filter(is_repeated) {
+                Some(read) => object = read,
+                None => return Err(failed(error)),
             }
         }
-        Ok(object)
     }
 
     /// Checks that no other program declares the values to remove.
