@@ -267,8 +267,12 @@ impl ResourceKind for Vm {
 }
 
 /// Whether every interface has its addresses, which it gets when the VM is placed. Outputs made of them should be complete
-/// after the apply.
+/// after the apply. A VM that fits on no host gets none within a grace period, so it is not waited for.
 fn addresses(object: &Json) -> Outcome {
+    let readiness = Readiness::of(object);
+    if readiness.current && readiness.ready.is_some_and(|ready| ready.reason == "Unschedulable") {
+        return Outcome::Done;
+    }
     let list = |pointer| object.pointer(pointer).and_then(Json::as_array).into_iter().flatten();
     let has_address =
         |wanted: &&Json| list("/status/interfaces").any(|given| given.get("name") == wanted.get("name"));
@@ -363,5 +367,34 @@ fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
     let disks = AttributePath::root("disks");
     for change in change.changes.iter_mut().filter(|change| was != is && change.path == disks) {
         change.effect = Effect::PowerCycle;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_expected_soon_unless_the_vm_fits_on_no_host() {
+        let vm = |observed: i64, reason: &str, interfaces: Json| {
+            json!({
+                "metadata": {"generation": 2},
+                "spec": {"networkInterfaces": [{"name": "nic0"}]},
+                "status": {
+                    "observedGeneration": observed,
+                    "interfaces": interfaces,
+                    "conditions": [{"type": "Ready", "status": "False", "reason": reason}],
+                },
+            })
+        };
+        let is_soon = |object: &Json| matches!(addresses(object), Outcome::Soon(_));
+        assert!(is_soon(&vm(2, "Starting", json!([]))));
+        assert!(is_soon(&vm(1, "Unschedulable", json!([]))), "the status is that of an earlier spec");
+        assert!(
+            is_soon(&json!({"spec": {"networkInterfaces": [{"name": "nic0"}]}})),
+            "there is no status yet"
+        );
+        assert_eq!(addresses(&vm(2, "Unschedulable", json!([]))), Outcome::Done);
+        assert_eq!(addresses(&vm(2, "Starting", json!([{"name": "nic0"}]))), Outcome::Done);
     }
 }
