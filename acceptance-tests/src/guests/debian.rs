@@ -44,7 +44,7 @@ const MODULES: &[&str] =
 const INITRAMFS: &str = include_str!("debian/init.sh");
 const SETTINGS: &str = include_str!("debian/settings.sh");
 const COMMAND_LINE: &str = "console=tty0 console=ttyS0,115200 quiet loglevel=3 root=LABEL=berth-root mitigations=off \
-                            systemd.show_status=0 audit=0 net.ifnames=0";
+                            no_timer_check systemd.show_status=0 audit=0 net.ifnames=0";
 const ESP: u64 = 48 << 20;
 /// The size of the root partition, in bytes: room for the system and a little more; cloud-init grows it to the disk.
 const ROOT: u64 = 1100 << 20;
