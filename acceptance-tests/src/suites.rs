@@ -61,7 +61,8 @@ const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
-/// All suites, cheapest first.
+/// All suites, in the order of a run: those that have the machine to themselves, cheapest first; then those that need no Go
+/// program, because these are built meanwhile; then the others, the longest first.
 pub const ALL: &[Suite] = &[
     Suite {
         name: "unit",
@@ -78,30 +79,6 @@ pub const ALL: &[Suite] = &[
         obstacle: || None,
         alone: true,
         run: cargo_tests::converge,
-    },
-    Suite {
-        name: "kubectl",
-        about: "kubectl against `berth up`: every verb, every admission error",
-        limit: minutes(15),
-        obstacle: needs_root,
-        alone: false,
-        run: kubectl::run,
-    },
-    Suite {
-        name: "kube-rs",
-        about: "kube-rs's own integration tests, those that need no pods, against `berth up`",
-        limit: minutes(30),
-        obstacle: needs_root,
-        alone: false,
-        run: kube_rs::run,
-    },
-    Suite {
-        name: "differential",
-        about: "several hundred requests to berth's control plane and to a real kube-apiserver: equal answers",
-        limit: minutes(15),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        alone: false,
-        run: differential::run,
     },
     Suite {
         name: "scale",
@@ -128,6 +105,22 @@ pub const ALL: &[Suite] = &[
         run: load::run,
     },
     Suite {
+        name: "kubectl",
+        about: "kubectl against `berth up`: every verb, every admission error",
+        limit: minutes(15),
+        obstacle: needs_root,
+        alone: false,
+        run: kubectl::run,
+    },
+    Suite {
+        name: "kube-rs",
+        about: "kube-rs's own integration tests, those that need no pods, against `berth up`",
+        limit: minutes(30),
+        obstacle: needs_root,
+        alone: false,
+        run: kube_rs::run,
+    },
+    Suite {
         name: "attack",
         about: "a tenant, a guest and its QEMU against `berth up`: what each must not reach",
         limit: minutes(15),
@@ -144,52 +137,12 @@ pub const ALL: &[Suite] = &[
         run: terraform::run,
     },
     Suite {
-        name: "tofu",
-        about: "the same with OpenTofu",
-        limit: minutes(60),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        alone: false,
-        run: tofu::run,
-    },
-    Suite {
-        name: "terraform-new",
-        about: "a newer Terraform: write-only user data, import by identity",
-        limit: minutes(45),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        alone: false,
-        run: terraform_new::run,
-    },
-    Suite {
-        name: "gitops",
-        about: "Flux's controllers, Helm 3 and 4 and Argo's engine: create, health, drift, upgrade, rollback, prune, uninstall",
-        limit: minutes(30),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        alone: false,
-        run: gitops::run,
-    },
-    Suite {
         name: "debian",
         about: "Terraform and a real Debian 12: cloud-init, ssh, HTTP, guest agent",
         limit: minutes(25),
         obstacle: needs_root,
         alone: false,
         run: debian::run,
-    },
-    Suite {
-        name: "demo",
-        about: "`cargo demo`, interrupted at several points: it ends at once and leaves nothing",
-        limit: minutes(10),
-        obstacle: needs_root,
-        alone: false,
-        run: demo::run,
-    },
-    Suite {
-        name: "kubernetes",
-        about: "the terraform suite's cases on a real kube-apiserver and etcd",
-        limit: minutes(50),
-        obstacle: || needs_root().or_else(tools::cannot_build_go),
-        alone: false,
-        run: kubernetes::run,
     },
     Suite {
         name: "hosts",
@@ -216,6 +169,38 @@ pub const ALL: &[Suite] = &[
         run: faults::run,
     },
     Suite {
+        name: "demo",
+        about: "`cargo demo`, interrupted at several points: it ends at once and leaves nothing",
+        limit: minutes(10),
+        obstacle: needs_root,
+        alone: false,
+        run: demo::run,
+    },
+    Suite {
+        name: "differential",
+        about: "several hundred requests to berth's control plane and to a real kube-apiserver: equal answers",
+        limit: minutes(15),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: differential::run,
+    },
+    Suite {
+        name: "kubernetes",
+        about: "the terraform suite's cases on a real kube-apiserver and etcd",
+        limit: minutes(50),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: kubernetes::run,
+    },
+    Suite {
+        name: "tofu",
+        about: "the same with OpenTofu",
+        limit: minutes(60),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: tofu::run,
+    },
+    Suite {
         name: "hosts-kubernetes",
         about: "hosts, their placement and faults on a real kube-apiserver; what a host's credential opens there",
         limit: minutes(20),
@@ -230,6 +215,22 @@ pub const ALL: &[Suite] = &[
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,
         run: attack::kubernetes,
+    },
+    Suite {
+        name: "gitops",
+        about: "Flux's controllers, Helm 3 and 4 and Argo's engine: create, health, drift, upgrade, rollback, prune, uninstall",
+        limit: minutes(30),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: gitops::run,
+    },
+    Suite {
+        name: "terraform-new",
+        about: "a newer Terraform: write-only user data, import by identity",
+        limit: minutes(45),
+        obstacle: || needs_root().or_else(tools::cannot_build_go),
+        alone: false,
+        run: terraform_new::run,
     },
     Suite {
         name: "graduate",

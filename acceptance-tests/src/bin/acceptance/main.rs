@@ -1,5 +1,6 @@
 //! `cargo acceptance [SUITE…]`: runs the acceptance suites and ends with one plain line of counts.
 
+mod ahead;
 mod streams;
 
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ struct Arguments {
     /// Builds the tools and guests that suites need, and runs nothing.
     #[arg(long)]
     prepare: bool,
-    /// Runs one suite after the other. Else those that leave processors idle run two at a time.
+    /// Runs one suite after the other. Else those that leave processors idle run three at a time.
     #[arg(long)]
     one_by_one: bool,
     /// Tests the release binaries.
@@ -97,6 +98,8 @@ fn run(arguments: &Arguments) -> Result<Count> {
     if arguments.prepare {
         return prepare(&kit);
     }
+    let program = std::env::current_exe().context("finding this program")?;
+    let ahead = arguments.suites.is_empty().then(|| ahead::start(&program, &arguments.for_each_suite()));
     let mut total = Count::default();
     let (mut failures, mut unstable) = (Vec::new(), Vec::new());
     let (alone, beside): (Vec<_>, Vec<_>) =
@@ -108,7 +111,6 @@ fn run(arguments: &Arguments) -> Result<Count> {
         unstable.extend(report.unstable().iter().map(|fact| format!("{}: {fact}", suite.name)));
     }
     if !beside.is_empty() {
-        let program = std::env::current_exe().context("finding this program")?;
         let ended = streams::run(&beside, &program, &arguments.for_each_suite());
         let failed = ended.iter().filter(|(_, ended)| ended.count.failed > 0).count();
         for (suite, mut ended) in ended {
@@ -123,6 +125,9 @@ fn run(arguments: &Arguments) -> Result<Count> {
             total += ended.count;
             failures.extend(ended.failures);
         }
+    }
+    if let Some(ahead) = ahead {
+        ahead.finish();
     }
     if !unstable.is_empty() {
         note("\nunstable (failed, and passed when repeated):");
@@ -155,15 +160,16 @@ fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
 
 fn prepare(kit: &Kit) -> Result<Count> {
     let started = Instant::now();
-    note(&format!("small guest: {}", kit.small_guest()?.path.display()));
-    note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
-    note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
+    // In the order in which a run of all suites needs them, but for the guests, which its first suites build themselves.
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
-    note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
-    note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     for cli in kit.other_terraforms()? {
         note(&format!("{}: {}", cli.name, cli.program.display()));
     }
+    note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
+    note(&format!("settable clock: {}", kit.settable_clock()?.display()));
+    note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
+    note(&format!("small guest: {}", kit.small_guest()?.path.display()));
+    note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
     note(&format!("ready after {}", spoken(started.elapsed())));
     Ok(Count::default())
 }
