@@ -2,8 +2,6 @@
 
 #[path = "layout/circles.rs"]
 mod circles;
-#[path = "layout/exceptions.rs"]
-mod exceptions;
 #[path = "layout/modules.rs"]
 mod modules;
 #[path = "layout/source.rs"]
@@ -20,7 +18,6 @@ use std::{
 };
 
 use circles::Graph;
-use exceptions::EXCEPTIONS;
 use modules::{Modules, Place};
 use workspace::{Package, packages, root};
 
@@ -117,15 +114,11 @@ fn the_top_level_holds_only_what_it_must() {
     }
 }
 
-/// A cycle between modules of one folder, sorted: the source folder of their crate, their parent module (none is the crate),
-/// their names.
-type Circle = (String, String, Vec<String>);
-
 /// The dependencies between submodules, each with one pair of modules in them that causes it.
 type Arrows = BTreeMap<(String, String), (Place, Place)>;
 
-/// The cycles of a crate, each with its shortest path and its place in the source.
-fn circles_of(root_file: &Path) -> BTreeMap<Circle, String> {
+/// The cycles between modules of one folder of a crate, each with its shortest path and its place in the source.
+fn circles_of(root_file: &Path) -> Vec<String> {
     let modules = Modules::read(root_file);
     // By the common parent of two modules: a module and its own submodules may depend on each other.
     let mut levels: BTreeMap<Place, Arrows> = BTreeMap::new();
@@ -139,8 +132,8 @@ fn circles_of(root_file: &Path) -> BTreeMap<Circle, String> {
         }
     }
     let source = relative(root_file.parent().expect("a root is in a folder"));
-    let mut found = BTreeMap::new();
-    for (level, arrows) in levels {
+    let mut found = Vec::new();
+    for arrows in levels.into_values() {
         let mut graph = Graph::new();
         for (from, to) in arrows.keys() {
             graph.entry(from.clone()).or_insert_with(BTreeSet::new).insert(to.clone());
@@ -154,9 +147,7 @@ fn circles_of(root_file: &Path) -> BTreeMap<Circle, String> {
                 let (from, to) = (relative(modules.file(from)), relative(modules.file(to)));
                 output += &format!("\n    {} → {}: {from} names what is in {to}", step[0], step[1]);
             }
-            let circle = (source.clone(), level.join("::"), members.into_iter().collect());
-            output += &format!("\n    as an exception: {circle:?}");
-            found.insert(circle, output);
+            found.push(output);
         }
     }
     found
@@ -169,28 +160,13 @@ fn relative(path: &Path) -> String {
 /// Between submodules of the crate, between submodules of each of its modules, and so between files as well.
 #[test]
 fn no_modules_know_each_other_in_a_circle() {
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     for package in packages() {
         for root_file in package.roots() {
             found.extend(circles_of(root_file));
         }
     }
-    let owned = |(source, level, members): &(&str, &str, &[&str])| -> Circle {
-        let members = members.iter().map(|member| (*member).to_owned()).collect();
-        ((*source).to_owned(), (*level).to_owned(), members)
-    };
-    let excepted: BTreeSet<Circle> = EXCEPTIONS.iter().map(owned).collect();
-    let circles: Vec<&str> = found
-        .iter()
-        .filter(|(circle, _)| !excepted.contains(circle))
-        .map(|(_, output)| output.as_str())
-        .collect();
-    let gone: Vec<&Circle> = excepted.iter().filter(|circle| !found.contains_key(circle)).collect();
-    assert!(
-        circles.is_empty() && gone.is_empty(),
-        "circles of modules:\n{}\nexceptions that no longer hold: {gone:#?}",
-        circles.join("\n")
-    );
+    assert!(found.is_empty(), "circles of modules:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Compiled CEL expressions with a bounded cost. Shared by schema rules and admission policies.
+//! Compiled CEL expressions with a bounded cost. Shared by schema rules and admission policies; knows no schema.
 //!
 //! The interpreter has no cost limit, so one is woven into every loop and into each operation that reads or
 //! creates values of arbitrary size: each pays from a budget and fails once the budget is spent. Expressions
@@ -21,8 +21,8 @@ use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::{Expression as Tree, Parser};
 use kube_cel::cel::{self, Context, ExecutionError, FunctionContext};
 
-use convert::is_called;
-pub use convert::{native, object, typed};
+pub(crate) use convert::{formatted, number};
+pub use convert::{native, object};
 pub use types::Ty;
 
 /// The maximum source length of one expression in bytes.
@@ -83,7 +83,7 @@ impl Expression {
     ///
     /// # Errors
     /// The expression is ill-typed.
-    pub fn type_of<'a>(&self, variables: &[(&str, Ty<'a>)]) -> Result<Ty<'a>, String> {
+    pub fn type_of(&self, variables: &[(&str, Ty)]) -> Result<Ty, String> {
         types::infer(&self.tree, variables).map_err(refused)
     }
 
@@ -140,7 +140,7 @@ impl Scope<'_> {
         Scope(self.0.new_inner_scope())
     }
 
-    /// Sets a variable. Assumptions: the value comes from [`typed`], [`native`] or an evaluation, so that the
+    /// Sets a variable. Assumptions: the value was made here, by a conversion or an evaluation, so that the
     /// interpreter can hold it.
     pub fn set(&mut self, name: &str, value: cel::Value) {
         // A value that the interpreter cannot hold (a bare function) is omitted.

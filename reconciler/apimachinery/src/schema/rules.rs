@@ -1,13 +1,16 @@
 //! `x-kubernetes-validations`: parsed, compiled once, evaluated within a budget.
 
+mod typed;
+
 use serde_json::{Map, Value};
 
-use super::expression::{self, Expression, Failure, Scope, Ty, optional, typed, with_budget};
+use super::expression::{self, Expression, Failure, Scope, Ty, optional, with_budget};
 use super::message::{child, duplicate, forbidden, index, internal, invalid, key, required};
 use super::node::{ListType, Node, Type};
 use super::old_items::OldItems;
 use super::rule::Rule;
 use super::{ErrorKind, FieldError};
+use typed::{type_of, typed};
 
 /// The budget of all rules of one object together: an evaluation, a turn of a loop, and [`VALUES`] values that
 /// are handed to the interpreter take 1 each.
@@ -75,13 +78,13 @@ pub(super) fn check_all(root: &Node, errors: &mut Vec<FieldError>) {
 }
 
 fn check_types(node: &Node, errors: &mut Vec<FieldError>) {
+    let own = if node.rules.is_empty() { Ty::Dyn } else { type_of(node) };
     for rule in &node.rules {
-        let own = Ty::of(node);
         // `optional.of(self)` and the like have methods of their own.
         let old = if rule.optional_old_self { Ty::Dyn } else { own.clone() };
-        let variables = [("self", own), ("oldSelf", old)];
+        let variables = [("self", own.clone()), ("oldSelf", old)];
         let refused =
-            |program: &Expression, fits: fn(&Ty<'_>) -> bool, why: &str| match program.type_of(&variables) {
+            |program: &Expression, fits: fn(&Ty) -> bool, why: &str| match program.type_of(&variables) {
                 Ok(ty) if fits(&ty) => None,
                 Ok(_) => Some(why.to_owned()),
                 Err(why) => Some(why),

@@ -2,51 +2,27 @@
 //! and a rule that is no condition are refused when they are written. Operands of the wrong type are errors of the
 //! evaluation.
 
-use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, operators};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::is_called;
-use crate::schema::node::{Additional, Node, Type};
+use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, operators};
 
 /// A type.
 #[derive(Clone, Debug)]
-pub enum Ty<'a> {
+pub enum Ty {
     /// An unknown type, which fits everywhere.
     Dyn,
     Bool,
     String,
     /// Any other value without fields: a number, a time, bytes.
     Scalar,
-    List(Box<Ty<'a>>),
-    Map(Box<Ty<'a>>),
-    /// An object with declared fields.
-    Object(&'a Node),
+    List(Box<Ty>),
+    Map(Box<Ty>),
+    /// An object with declared fields, by their names in expressions.
+    Object(Arc<HashMap<String, Ty>>),
 }
 
-impl<'a> Ty<'a> {
-    /// Returns the type of values with a schema.
-    pub(crate) fn of(node: &'a Node) -> Self {
-        // The value of a nullable field may also be null.
-        if node.int_or_string || node.nullable {
-            return Self::Dyn;
-        }
-        match node.ty {
-            Some(Type::Boolean) => Self::Bool,
-            Some(Type::Integer | Type::Number) => Self::Scalar,
-            Some(Type::String) => match node.checks.format.as_deref() {
-                Some("date" | "date-time" | "duration" | "byte") => Self::Scalar,
-                _ => Self::String,
-            },
-            Some(Type::Array) => Self::List(Box::new(node.items.as_deref().map_or(Self::Dyn, Self::of))),
-            Some(Type::Object) => match &node.additional {
-                Additional::Schema(of) => Self::Map(Box::new(Self::of(of))),
-                // An embedded resource also has the fields of every resource.
-                Additional::Absent if !node.embedded && !node.preserve_unknown => Self::Object(node),
-                _ => Self::Dyn,
-            },
-            None => Self::Dyn,
-        }
-    }
-
+impl Ty {
     pub fn may_be_bool(&self) -> bool {
         matches!(self, Self::Dyn | Self::Bool)
     }
@@ -58,8 +34,8 @@ impl<'a> Ty<'a> {
     /// Returns the type of a field.
     fn member(&self, name: &str) -> Result<Self, String> {
         match self {
-            Self::Object(node) => match node.properties.iter().find(|(known, _)| is_called(known, name)) {
-                Some((_, field)) => Ok(Self::of(field)),
+            Self::Object(fields) => match fields.get(name) {
+                Some(field) => Ok(field.clone()),
                 // Every resource has these fields; rules use them only at the root.
                 None if matches!(name, "apiVersion" | "kind" | "metadata") => Ok(Self::Dyn),
                 None => Err(format!("undefined field '{name}'")),
@@ -72,18 +48,18 @@ impl<'a> Ty<'a> {
 }
 
 /// The variables in scope, the innermost last.
-type Known<'a> = Vec<(String, Ty<'a>)>;
+type Known = Vec<(String, Ty)>;
 
 /// Returns the type of an expression with variables of these types; other variables have an unknown type.
 ///
 /// # Errors
 /// The expression reads a field that its operand cannot have.
-pub(crate) fn infer<'a>(tree: &IdedExpr, variables: &[(&str, Ty<'a>)]) -> Result<Ty<'a>, String> {
+pub(crate) fn infer(tree: &IdedExpr, variables: &[(&str, Ty)]) -> Result<Ty, String> {
     let mut known = variables.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
     visit(tree, &mut known)
 }
 
-fn visit<'a>(tree: &IdedExpr, known: &mut Known<'a>) -> Result<Ty<'a>, String> {
+fn visit(tree: &IdedExpr, known: &mut Known) -> Result<Ty, String> {
     Ok(match &tree.expr {
         Expr::Literal(LiteralValue::Boolean(_)) => Ty::Bool,
         Expr::Literal(LiteralValue::String(_)) => Ty::String,
@@ -108,7 +84,7 @@ fn visit<'a>(tree: &IdedExpr, known: &mut Known<'a>) -> Result<Ty<'a>, String> {
     })
 }
 
-fn comprehension<'a>(of: &ComprehensionExpr, known: &mut Known<'a>) -> Result<Ty<'a>, String> {
+fn comprehension(of: &ComprehensionExpr, known: &mut Known) -> Result<Ty, String> {
     let item = match visit(&of.iter_range, known)? {
         Ty::List(item) if of.iter_var2.is_none() => *item,
         _ => Ty::Dyn,
@@ -129,7 +105,7 @@ fn comprehension<'a>(of: &ComprehensionExpr, known: &mut Known<'a>) -> Result<Ty
     result
 }
 
-fn visit_call<'a>(call: &CallExpr, known: &mut Known<'a>) -> Result<Ty<'a>, String> {
+fn visit_call(call: &CallExpr, known: &mut Known) -> Result<Ty, String> {
     let parts = call.target.as_deref().into_iter().chain(&call.args);
     let types = parts.map(|part| visit(part, known)).collect::<Result<Vec<_>, _>>()?;
     Ok(match (call.func_name.as_str(), types.as_slice()) {
@@ -163,47 +139,4 @@ fn visit_call<'a>(call: &CallExpr, known: &mut Known<'a>) -> Result<Ty<'a>, Stri
         (operators::INDEX, [Ty::List(item) | Ty::Map(item), _]) => (**item).clone(),
         _ => Ty::Dyn,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::super::Expression;
-    use super::*;
-    use crate::schema::StructuralSchema;
-
-    /// Returns whether the result may be a condition, or the error.
-    fn reported(rule: &str) -> Result<bool, String> {
-        let schema = StructuralSchema::parse(&json!({"type": "object", "properties": {
-            "n": {"type": "integer"}, "s": {"type": "string"}, "a-b": {"type": "string"},
-            "l": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
-            "m": {"type": "object", "additionalProperties": {"type": "integer"}},
-            "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}));
-        let schema = schema.expect("a schema");
-        let expression =
-            super::super::on_big_stack(|| Expression::compile(rule, &["self"])).expect("it parses");
-        infer(&expression.tree, &[("self", Ty::of(&schema.root))]).map(|ty| ty.may_be_bool())
-    }
-
-    #[test]
-    fn a_misspelt_field_is_refused_and_a_result_has_a_type() {
-        for (rule, wanted) in [
-            ("self.n <= 8", Ok(true)),
-            ("self.n + 1", Ok(false)),
-            ("has(self.s) ? self.s : 'x'", Ok(false)),
-            ("self.l.all(x, x.a.startsWith('a'))", Ok(true)),
-            ("self.l.map(x, x.a + 'b')", Ok(true)),
-            ("self.m['a'] == 1 && self.m.a == 2", Ok(true)),
-            ("self.any.whatever.there == 1", Ok(true)),
-            ("self.a__dash__b == 'x'", Ok(true)),
-            ("self.metadata.name == 'a'", Ok(true)),
-            ("self.l[0].a", Ok(false)),
-            ("self.none == 1", Err("undefined field 'none'")),
-            ("self.l.exists(x, x.none == 1)", Err("undefined field 'none'")),
-            ("self.n.a == 1", Err("a value without fields has no 'a'")),
-        ] {
-            assert_eq!(reported(rule), wanted.map_err(str::to_owned), "{rule}");
-        }
-    }
 }
