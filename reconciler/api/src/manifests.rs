@@ -99,16 +99,8 @@ fn policy(name: &str, spec: Value) -> [Value; 2] {
 
 /// Roles to bind people and programs to. `berth-editor` and `berth-viewer` add to Kubernetes' own `edit` and `view`.
 pub fn roles() -> Vec<Value> {
-    let users = [
-        "disks",
-        "hotswapdiskattachments",
-        "images",
-        "networks",
-        "placementgroups",
-        "publicips",
-        "vmclasses",
-        "vms",
-    ];
+    let namespaced = crds().into_iter().map(|crd| crd.spec).filter(|spec| spec.scope == "Namespaced");
+    let users: Vec<String> = namespaced.map(|spec| spec.names.plural).collect();
     let all = ["*"];
     let role = |name: &str, label: Option<&str>, rules: Value| {
         let mut metadata = json!({"name": name});

@@ -82,7 +82,7 @@ impl WriteBatch {
     pub(crate) fn status<K: WithStatus>(&mut self, object: &K, status: K::Status) {
         if object.status() != Some(&status) {
             let mut object = object.clone();
-            object.set_status(status);
+            *object.status_mut() = Some(status);
             self.write(Write::Status(object.into()));
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use berth_api::Conditions;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, core::object::HasStatus};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::key::{Key, Watched, with_kinds};
@@ -46,22 +46,23 @@ with_kinds!(define_object);
 
 /// An object of a kind whose status the controllers write.
 pub(crate) trait WithStatus:
-    Watched + Serialize + DeserializeOwned + Debug + Send + Sync + Into<Object> + 'static
+    Watched
+    + HasStatus<Status: PartialEq + Clone + Default>
+    + Serialize
+    + DeserializeOwned
+    + Debug
+    + Send
+    + Sync
+    + Into<Object>
+    + 'static
 {
-    /// The status type.
-    type Status: PartialEq + Clone + Default;
-    fn status(&self) -> Option<&Self::Status>;
-    fn set_status(&mut self, status: Self::Status);
     fn conditions(status: &mut Self::Status) -> &mut Conditions;
     fn api(client: Client, key: &Key) -> Api<Self>;
 }
 
 macro_rules! with_status {
-    ($($kind:ident, $status:ident, $api:expr;)+) => {
+    ($($kind:ident, $api:expr;)+) => {
         $(impl WithStatus for berth_api::$kind {
-            type Status = berth_api::$status;
-            fn status(&self) -> Option<&Self::Status> { self.status.as_ref() }
-            fn set_status(&mut self, status: Self::Status) { self.status = Some(status); }
             fn conditions(status: &mut Self::Status) -> &mut Conditions { &mut status.conditions }
             fn api(client: Client, key: &Key) -> Api<Self> { ($api)(client, key) }
         })+
@@ -96,15 +97,15 @@ fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<K> {
 }
 
 with_status! {
-    VM, VMStatus, namespaced;
-    Disk, DiskStatus, namespaced;
-    HotswapDiskAttachment, HotswapDiskAttachmentStatus, namespaced;
-    Image, ImageStatus, namespaced;
-    PublicIP, PublicIPStatus, namespaced;
-    PlacementGroup, PlacementGroupStatus, namespaced;
-    VMClass, VMClassStatus, namespaced;
-    Network, NetworkStatus, namespaced;
-    IPPool, IPPoolStatus, cluster;
-    StoragePool, StoragePoolStatus, cluster;
-    Host, HostStatus, cluster;
+    VM, namespaced;
+    Disk, namespaced;
+    HotswapDiskAttachment, namespaced;
+    Image, namespaced;
+    PublicIP, namespaced;
+    PlacementGroup, namespaced;
+    VMClass, namespaced;
+    Network, namespaced;
+    IPPool, cluster;
+    StoragePool, cluster;
+    Host, cluster;
 }
