@@ -1,9 +1,10 @@
 //! `docs/SPECIFICATION.md`: puts readings into its tables and changes nothing else in it.
 //!
-//! A figure's row starts with its key in backticks. Its first four columns describe the figure, its last three hold the
-//! reading; the row is written whole, so that the document cannot state another target than the one that is checked.
+//! A figure's row starts with its key in backticks. Its first four columns describe the figure and are written with every reading,
+//! so that the document cannot state another target than the one that is checked. The fifth holds the last reading of each
+//! machine, the sixth whether all of them meet the target.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
@@ -11,8 +12,10 @@ use super::figure::{Figure, Reading};
 
 /// The line above the list of machines.
 const MACHINES: &str = "<!-- machines: written by `cargo measure --write` -->";
-/// The content of the columns of a figure that was never measured.
-pub const NEVER: &str = "not measured yet | – | –";
+/// The content of the last two columns of a figure that was never measured.
+pub const NEVER: &str = "not measured yet | –";
+/// What separates the readings of two machines.
+const BREAK: &str = "<br>";
 
 /// Returns the document with these readings in it.
 ///
@@ -30,7 +33,7 @@ pub fn updated(text: &str, readings: &[Reading], date: &str, machine: &str) -> R
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         match key(line).and_then(|key| wanted.remove(key)) {
-            Some(reading) => lines.push(row(reading, &format!("{date}, {letter}"))),
+            Some(reading) => lines.push(row(line, reading, letter, date)),
             None => lines.push(line.to_owned()),
         }
     }
@@ -45,13 +48,52 @@ pub fn head(figure: &Figure) -> String {
     format!("| `{}` | {} | {} | {held} |", figure.key, figure.what, figure.target())
 }
 
-fn row(reading: &Reading, when: &str) -> String {
-    let met = match reading.met() {
-        Some(true) => "yes",
-        Some(false) => "**no**",
-        None => "–",
+/// The row with this reading in the place of the machine's last one.
+fn row(before: &str, reading: &Reading, letter: char, date: &str) -> String {
+    let mut readings: BTreeMap<char, String> =
+        kept(before).map(|(letter, text)| (letter, text.to_owned())).collect();
+    let mut missed = missed(before);
+    readings.insert(letter, format!("{}, {date}", reading.formatted()));
+    missed.remove(&letter);
+    if reading.met() == Some(false) {
+        missed.insert(letter);
+    }
+    let met = match (reading.met(), missed.is_empty()) {
+        (None, _) => "–".to_owned(),
+        (Some(_), true) => "yes".to_owned(),
+        (Some(_), false) => {
+            let letters: Vec<String> = missed.iter().map(char::to_string).collect();
+            format!("**no** ({})", letters.join(", "))
+        }
     };
-    format!("{} {} | {met} | {when} |", head(&reading.figure), reading.formatted())
+    let readings: Vec<String> =
+        readings.iter().map(|(letter, text)| format!("**{letter}** {text}")).collect();
+    format!("{} {} | {met} |", head(&reading.figure), readings.join(BREAK))
+}
+
+/// The last two columns of a figure's row.
+fn columns(row: &str) -> (&str, &str) {
+    let mut columns = row.trim_end_matches(" |").rsplit(" | ");
+    let met = columns.next().unwrap_or_default();
+    (columns.next().unwrap_or_default(), met)
+}
+
+/// The readings in a row, by machine.
+fn kept(row: &str) -> impl Iterator<Item = (char, &str)> {
+    columns(row).0.split(BREAK).filter_map(|reading| {
+        let (letter, text) = reading.strip_prefix("**")?.split_once("** ")?;
+        Some((letter.parse().ok()?, text))
+    })
+}
+
+/// The machines on which the target of a row is missed.
+fn missed(row: &str) -> BTreeSet<char> {
+    let letters = columns(row).1.strip_prefix("**no** (").and_then(|rest| rest.strip_suffix(')'));
+    letters
+        .into_iter()
+        .flat_map(|letters| letters.split(", "))
+        .filter_map(|letter| letter.parse().ok())
+        .collect()
 }
 
 /// The key of the figure in this row.
@@ -76,7 +118,8 @@ fn free_letter(machines: &BTreeMap<char, String>) -> char {
 
 /// Writes the list anew, without machines that no row refers to.
 fn with_machines(lines: &[String], machines: &BTreeMap<char, String>) -> String {
-    let named = |letter: &char| lines.iter().any(|line| line.ends_with(&format!(", {letter} |")));
+    let rows = || lines.iter().filter(|line| key(line).is_some());
+    let named = |letter: &char| rows().any(|row| kept(row).any(|(machine, _)| machine == *letter));
     let mut text = String::new();
     let mut inside = false;
     for line in lines {
@@ -118,7 +161,9 @@ mod tests {
         let before = document();
         let after =
             updated(&before, &[Reading::once(RSS, 41.0)], "2026-11-20", "2 × X").expect("the row is there");
-        assert!(after.contains("| `N4.rss` | resident | ≤ 40 MiB | no | 41 MiB | **no** | 2026-11-20, A |"));
+        assert!(
+            after.contains("| `N4.rss` | resident | ≤ 40 MiB | no | **A** 41 MiB, 2026-11-20 | **no** (A) |")
+        );
         assert!(after.contains(&format!("{MACHINES}\n- **A**: 2 × X\n\nend\n")));
         let untouched = |text: &str| {
             let kept = text.lines().filter(|line| !line.contains("N4.rss") && !line.starts_with("- **A"));
@@ -128,12 +173,28 @@ mod tests {
     }
 
     #[test]
-    fn machines_keep_their_letters_and_go_with_their_last_row() {
-        let one = updated(&document(), &[Reading::once(RSS, 1.0), Reading::once(CPU, 0.1)], "d1", "m1");
-        let two = updated(&one.expect("written"), &[Reading::once(RSS, 2.0)], "d2", "m2").expect("written");
-        assert!(two.contains("- **A**: m1\n- **B**: m2\n"), "{two}");
-        let three = updated(&two, &[Reading::once(CPU, 0.2)], "d3", "m2").expect("written");
-        assert!(three.contains(&format!("{MACHINES}\n- **B**: m2\n\n")), "{three}");
+    fn each_machine_keeps_its_last_reading_and_all_must_meet_the_target() {
+        let mut text = document();
+        let mut measured = |value: f64, date: &str, machine: &str| {
+            text = updated(&text, &[Reading::once(RSS, value)], date, machine).expect("written");
+            text.lines().find(|line| key(line) == Some("N4.rss")).expect("the row").to_owned()
+        };
+        measured(41.0, "d1", "m1");
+        let both = measured(39.0, "d2", "m2");
+        assert!(both.ends_with("| **A** 41 MiB, d1<br>**B** 39 MiB, d2 | **no** (A) |"), "{both}");
+        let again = measured(40.0, "d3", "m1");
+        assert!(again.ends_with("| **A** 40 MiB, d3<br>**B** 39 MiB, d2 | yes |"), "{again}");
+        let missed = measured(50.0, "d4", "m2");
+        assert!(missed.ends_with("| **A** 40 MiB, d3<br>**B** 50 MiB, d4 | **no** (B) |"), "{missed}");
+        assert!(text.contains("- **A**: m1\n- **B**: m2\n"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_without_a_reading_leaves_the_list() {
+        let one = updated(&document(), &[Reading::once(RSS, 1.0)], "d1", "m1").expect("written");
+        let edited = one.replace("**A** 1 MiB, d1 | yes", NEVER);
+        let two = updated(&edited, &[Reading::once(CPU, 0.2)], "d3", "m2").expect("written");
+        assert!(two.contains(&format!("{MACHINES}\n- **B**: m2\n\n")), "{two}");
     }
 
     #[test]
