@@ -168,6 +168,7 @@ fn prepare(kit: &Kit) -> Result<Count> {
     note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
     note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
+    kit.kube_rs()?;
     note(&format!("small guest: {}", kit.small_guest()?.path.display()));
     note(&format!("Debian guest: {}", kit.debian_guest()?.path.display()));
     note(&format!("ready after {}", spoken(started.elapsed())));
