@@ -30,11 +30,18 @@ resource "berth_disk" "root" {
   size  = var.disk_size
 }
 
+# Public addresses on the network segment that the hosts are on.
+resource "berth_ip_pool" "segment" {
+  name  = "segment"
+  mode  = "l2"
+  cidrs = var.public_cidrs
+}
+
 # Whichever host its VM is on answers for the address.
 resource "berth_public_ip" "web" {
   count = var.replicas
   name  = "web-${count.index}"
-  pool  = var.public_pool
+  pool  = berth_ip_pool.segment.name
 }
 
 resource "berth_vm" "web" {

@@ -20,10 +20,10 @@ variable "disk_size" {
   default     = "4Gi"
 }
 
-variable "public_pool" {
-  description = "The IPPool that public addresses come from; segment.yaml makes this one."
-  type        = string
-  default     = "segment"
+variable "public_cidrs" {
+  description = "Ranges of public addresses on the hosts' network segment that no other machine uses."
+  type        = list(string)
+  default     = ["192.0.2.64/27"]
 }
 
 variable "patience" {

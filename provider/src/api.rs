@@ -2,6 +2,7 @@
 //!
 //! Must not know Terraform, nor any kind. Everything is bounded: a request takes at most 30 s, and retries end.
 
+mod list;
 mod watch;
 
 use std::{fmt, time::Duration};
@@ -16,6 +17,7 @@ use serde_json::{Value as Json, json};
 use tfplugin6::CancellationToken;
 use tokio::time::{Instant, sleep, timeout};
 
+pub use list::Selection;
 pub use watch::{ObjectWait, Verdict, WaitEnd, wait_until, wait_until_settled};
 
 /// The time limit of one request.
@@ -164,6 +166,16 @@ impl Address {
     #[must_use]
     pub fn sibling(&self, plural: &str, name: &str) -> Self {
         Self { plural: plural.into(), name: name.into(), ..self.clone() }
+    }
+
+    /// `namespace/name`, or the name alone of a cluster-scoped object.
+    #[must_use]
+    pub fn id(&self) -> String {
+        if self.namespace.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.namespace, self.name)
+        }
     }
 
     fn collection(&self) -> String {

@@ -28,6 +28,9 @@ pub struct PlannedChange<'a> {
     /// The reasons why the change must not be applied. A plan shows them as warnings: before `terraform destroy` Terraform
     /// plans the configuration as for an apply, and an error there would block the destroy. An apply fails with them.
     pub refusals: Vec<Diagnostic>,
+    /// Objects that the change needs and that do not exist. The same apply may create them first: a plan shows a warning, and
+    /// an apply fails.
+    pub missing: Vec<Diagnostic>,
     /// The private data beside the state.
     pub private: Private,
 }
@@ -51,6 +54,7 @@ impl<'a> PlannedChange<'a> {
             replace: Vec::new(),
             diagnostics: Vec::new(),
             refusals: Vec::new(),
+            missing: Vec::new(),
             private,
         };
         change.recompute_changes();
@@ -70,6 +74,16 @@ impl<'a> PlannedChange<'a> {
     /// Refuses the change.
     pub fn refuse(&mut self, summary: impl Into<String>, detail: impl Into<String>, at: AttributePath) {
         self.refusals.push(Diagnostic::error(summary, detail).at(at));
+    }
+
+    /// Refuses the change for as long as an object that it needs does not exist.
+    pub fn refuse_missing(
+        &mut self,
+        summary: impl Into<String>,
+        detail: impl Into<String>,
+        at: AttributePath,
+    ) {
+        self.missing.push(Diagnostic::error(summary, detail).at(at));
     }
 
     /// Whether the resource does not exist yet.

@@ -42,6 +42,7 @@ resource "berth_disk" "data" {
   deletion_policy = "Retain"
 }
 "#,
+            shown: "status.used_by",
             timeouts: [600, 600, 600],
         }
     }
@@ -113,9 +114,9 @@ resource "berth_disk" "data" {
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
         if let Ok(None) = api.get(&Address::cluster("storagepools", &pool), &retry_limit).await {
             let detail = format!(
-                "There is no StoragePool {pool:?} on this control plane. \"kubectl get storagepools\" lists those there are."
+                "There is no StoragePool {pool:?} on this control plane. The data source berth_storage_pools lists those there are."
             );
-            change.refuse("The disk's pool does not exist", detail, AttributePath::root("pool"));
+            change.refuse_missing("The disk's pool does not exist", detail, AttributePath::root("pool"));
         }
     }
 

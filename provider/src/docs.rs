@@ -1,8 +1,10 @@
 //! The registry pages, generated from the field tables so that they match the provider.
 
+mod data_source;
+
 use std::{fmt::Write as _, fs, io, path::Path};
 
-use tfplugin6::{Attribute, Provider as _};
+use tfplugin6::{Attribute, DataSource as _, Provider as _};
 
 use crate::{
     BerthProvider,
@@ -20,6 +22,9 @@ pub fn pages() -> Vec<(String, String)> {
         let name = resource.info().type_name.trim_start_matches("berth_");
         (format!("resources/{name}.md"), page(resource))
     }));
+    let path = |type_name: &str| format!("data-sources/{}.md", type_name.trim_start_matches("berth_"));
+    pages.extend(provider.objects().iter().map(|one| (path(one.type_name()), data_source::object_page(one))));
+    pages.extend(provider.lists().iter().map(|many| (path(many.type_name()), data_source::list_page(many))));
     pages
 }
 
@@ -28,7 +33,9 @@ pub fn pages() -> Vec<(String, String)> {
 /// # Errors
 /// When a file cannot be written.
 pub fn write(directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory.join("resources"))?;
+    for folder in ["resources", "data-sources"] {
+        fs::create_dir_all(directory.join(folder))?;
+    }
     pages().into_iter().try_for_each(|(path, text)| fs::write(directory.join(path), text))
 }
 
@@ -63,6 +70,11 @@ fn index(provider: &BerthProvider) -> String {
         let page = name.trim_start_matches("berth_");
         let _ = writeln!(text, "- [`{name}`](resources/{page}.md)");
     }
+    text.push_str("\n## Data sources\n\n");
+    for (one, many) in provider.objects().iter().zip(provider.lists()) {
+        let link = |name: &str| format!("[`{name}`](data-sources/{}.md)", name.trim_start_matches("berth_"));
+        let _ = writeln!(text, "- {}, {}", link(one.type_name()), link(many.type_name()));
+    }
     text
 }
 
@@ -88,12 +100,17 @@ fn page(resource: &KindResource) -> String {
     for field in resource.fields().iter().filter(|field| !field.is_input()) {
         let _ = writeln!(text, "| `{}` | {} |", field.name, cell(&field.text));
     }
+    let (by, id, identity) = if resource.is_namespaced() {
+        let by = "By `namespace/name`, or by `name` alone in the provider's namespace:";
+        (by, "default/web", "    namespace = \"default\"\n    name      = \"web\"\n")
+    } else {
+        ("By `name`:", "example", "    name = \"example\"\n")
+    };
     let _ = write!(
         text,
-        "\n## Import\n\nBy `namespace/name`, or by `name` alone in the provider's namespace:\n\n```shell\nterraform import \
-         {name}.example default/web\n```\n\n```terraform\nimport {{\n  to = {name}.example\n  id = \"default/web\"\n}}\n```\n\nBy \
-         identity (Terraform 1.12 and later):\n\n```terraform\nimport {{\n  to = {name}.example\n  identity = {{\n    namespace = \
-         \"default\"\n    name      = \"web\"\n  }}\n}}\n```\n"
+        "\n## Import\n\n{by}\n\n```shell\nterraform import {name}.example {id}\n```\n\n```terraform\nimport {{\n  to = {name}.example\n  \
+         id = \"{id}\"\n}}\n```\n\nBy identity (Terraform 1.12 and later):\n\n```terraform\nimport {{\n  to = {name}.example\n  \
+         identity = {{\n{identity}  }}\n}}\n```\n"
     );
     text
 }

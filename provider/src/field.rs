@@ -239,6 +239,22 @@ impl Field {
         self
     }
 
+    /// The field as a data source shows it: computed, and without anything sensitive or only in Terraform. None if nothing of it
+    /// is left.
+    #[must_use]
+    pub fn shown(&self) -> Option<Self> {
+        if self.source == Source::Local || self.sensitive || self.write_only {
+            return None;
+        }
+        let shown = |fields: &[Self]| fields.iter().filter_map(Self::shown).collect::<Vec<_>>();
+        let shape = match &self.shape {
+            Shape::Object(fields) => Shape::Object(shown(fields)),
+            Shape::Keyed(fields) => Shape::Keyed(shown(fields)),
+            other => other.clone(),
+        };
+        Some(Self { shape, presence: Presence::Computed, ..self.clone() })
+    }
+
     /// The fields of the object, or of each object in the list.
     #[must_use]
     pub fn children(&self) -> &[Field] {

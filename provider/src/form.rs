@@ -19,6 +19,8 @@ pub enum Form {
     Mac,
     /// An IPv4 address.
     Ipv4,
+    /// A range of IPv4 addresses.
+    Ipv4Range,
     /// 64 hexadecimal digits.
     Sha256,
     /// 128 hexadecimal digits.
@@ -85,6 +87,10 @@ impl Form {
             Self::Ipv4 => Some(format!(
                 "{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."
             )),
+            Self::Ipv4Range if is_ipv4_range(text) => None,
+            Self::Ipv4Range => Some(format!(
+                "{text:?} is not a range of IPv4 addresses: write for example \"10.77.0.0/16\", with no host bits set."
+            )),
             Self::Sha256 if is_digest(text, 64) => None,
             Self::Sha256 => Some(format!(
                 "{text:?} is not a SHA-256 checksum: write 64 hexadecimal digits in lower case, as sha256sum prints them."
@@ -115,6 +121,17 @@ impl Form {
             }
         }
     }
+}
+
+/// Whether a text is an address without host bits and the length of its prefix.
+fn is_ipv4_range(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let is_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    let Some(length) = length.parse::<u32>().ok().filter(|length| is_number && *length <= 32) else {
+        return false;
+    };
+    let host_bits = u32::MAX.checked_shr(length).unwrap_or_default();
+    address.parse::<Ipv4Addr>().is_ok_and(|address| u32::from(address) & host_bits == 0)
 }
 
 fn is_digest(text: &str, digits: usize) -> bool {
@@ -155,6 +172,11 @@ mod tests {
             (Form::Mac, "52:54:00:00:01"),
             (Form::Ipv4, "10.0.0.1/24"),
             (Form::Ipv4, "10.0.0.256"),
+            (Form::Ipv4Range, "10.0.0.0"),
+            (Form::Ipv4Range, "10.0.0.1/24"),
+            (Form::Ipv4Range, "10.0.0.0/33"),
+            (Form::Ipv4Range, "10.0.0.0/+8"),
+            (Form::Ipv4Range, "fd00::/64"),
             (Form::Sha256, "ABC"),
             (Form::Sha512, "abc"),
             (Form::HttpUrl, "file:///SHA256SUMS"),
@@ -173,6 +195,9 @@ mod tests {
             (Form::DottedName, "web.data"),
             (Form::Mac, "52:54:00:AB:00:01"),
             (Form::Ipv4, "10.0.0.1"),
+            (Form::Ipv4Range, "10.0.0.0/24"),
+            (Form::Ipv4Range, "0.0.0.0/0"),
+            (Form::Ipv4Range, "192.0.2.7/32"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),
             (Form::HttpUrl, "https://example.org/SHA512SUMS"),
             (Form::SshKey, "ssh-ed25519 AAAA me\n"),

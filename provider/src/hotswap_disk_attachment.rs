@@ -29,6 +29,7 @@ impl ResourceKind for HotswapDiskAttachment {
   disk = berth_disk.data.name
 }
 "#,
+            shown: "device",
             timeouts: [300, 300, 300],
         }
     }

@@ -4,18 +4,16 @@ use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
-use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
-    api::{Address, Api, RetryLimit},
+    api::Api,
     change::PlannedChange,
     field::{Effect, Field, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
+    replacement,
 };
-
-/// The time limit for reading an Image, in seconds.
-const READ_SECONDS: u64 = 2;
 
 /// The source of disks.
 #[derive(Debug)]
@@ -45,6 +43,7 @@ resource "berth_image" "pinned_by_its_publisher" {
   }
 }
 "#,
+            shown: "virtual_size",
             timeouts: [1800, 600, 300],
         }
     }
@@ -100,27 +99,8 @@ resource "berth_image" "pinned_by_its_publisher" {
         Vec::new()
     }
 
-    /// Refuses to replace an image that disks name: a replacement deletes first, and the deletion waits until no disk names
-    /// the image, so that no new one could be created under its name.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
-        let same_name = change.planned.get("name") == change.prior.get("name");
-        let (Some(namespace), Some(name), false, true) = (
-            change.prior.get("namespace").as_str(),
-            change.prior.get("name").as_str(),
-            change.is_create() || change.replace.is_empty(),
-            same_name,
-        ) else {
-            return;
-        };
-        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
-        let found = api.get(&Address::berth("images", namespace, name), &retry_limit).await;
-        let users =
-            |image: &Json| image.pointer("/status/usedBy").and_then(Json::as_array).map_or(0, Vec::len);
-        if matches!(found, Ok(Some(image)) if users(&image) > 0) {
-            let detail = "It would be deleted first, and cannot be created again under this name while a disk names it. Give the new \
-                          version another name.";
-            change.refuse("The image is in use", detail, AttributePath::root("source"));
-        }
+        replacement::refuse_in_use(api, change, self.info().plural, "source", "The image is in use").await;
     }
 
     /// Nothing is lost with an image: its bytes can be downloaded again.

@@ -27,6 +27,8 @@ pub struct KindInfo {
     pub description: &'static str,
     /// The HCL example of its documentation.
     pub example: &'static str,
+    /// The attribute that the example of its data source shows, such as `status.interfaces`.
+    pub shown: &'static str,
     /// The default timeouts in seconds: create, update, delete.
     pub timeouts: [u64; 3],
 }
@@ -54,6 +56,11 @@ pub trait ResourceKind: Send + Sync + 'static {
     fn default_name(&self, config: &Value) -> Value {
         let _ = config;
         Value::UNKNOWN
+    }
+
+    /// Whether another program creates and deletes the object, and the resource only declares some of its fields.
+    fn is_adopted(&self) -> bool {
+        false
     }
 
     /// Validates a configuration beyond the field table. Values may be unknown.
@@ -154,10 +161,11 @@ pub struct SideObject<'a> {
     pub private: &'a Private,
 }
 
-/// The attributes common to all kinds.
+/// The attributes common to all kinds. Objects of a kind that is not namespaced have no namespace.
 #[must_use]
-pub fn common_fields(kind: &dyn ResourceKind) -> Vec<Field> {
-    let mut id = Field::observed("id", "/metadata/name", "`namespace/name`.");
+pub fn common_fields(kind: &dyn ResourceKind, is_namespaced: bool) -> Vec<Field> {
+    let id = if is_namespaced { "`namespace/name`." } else { "The name." };
+    let mut id = Field::observed("id", "/metadata/name", id);
     id.source = Source::Local;
     let uid = "The object's uid. A later object of the same name is another object.";
     let mut namespace = Field::observed(
@@ -172,13 +180,13 @@ pub fn common_fields(kind: &dyn ResourceKind) -> Vec<Field> {
         "Labels of the object. Labels that other programs set are not changed.",
     );
     labels.shape = Shape::TextMap;
-    vec![
-        id,
-        kind.name_field(),
-        namespace.presence(Presence::Kept).effect(Effect::Replace),
-        labels.presence(Presence::Optional),
-        Field::observed("uid", "/metadata/uid", uid),
-    ]
+    let mut fields = vec![id, kind.name_field()];
+    if is_namespaced {
+        fields.push(namespace.presence(Presence::Kept).effect(Effect::Replace));
+    }
+    fields.push(labels.presence(Presence::Optional));
+    fields.push(Field::observed("uid", "/metadata/uid", uid));
+    fields
 }
 
 /// The attributes common to all kinds that only affect the provider.

@@ -7,10 +7,14 @@
 //!   resource: plan, create, read, update, delete, import; the same for all kinds
 //!      │
 //!      ├─▶ kind ◀─ vm  vm_class  disk  hotswap_disk_attachment  image  public_ip  placement_group
+//!      │           network  ip_pool  storage_pool  host
 //!      │            (one file per kind: its table of fields and its own rules)
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
+//!      ├─▶ replacement: of objects that others name
 //!      ├─▶ private, timeouts: data stored with the state and with the object
 //!      └─▶ api ─▶ the control plane
+//!
+//!   data_source: one object by name, or many; from the same tables, and from the custom resource's schema (fact, selector)
 //!
 //!   docs: the registry pages, from the same tables
 //! ```
@@ -21,22 +25,30 @@
 pub mod api;
 pub mod change;
 pub mod connection;
+pub mod data_source;
 pub mod disk;
 pub mod docs;
+pub mod fact;
 pub mod field;
 pub mod form;
+pub mod host;
 pub mod hotswap_disk_attachment;
 pub mod image;
+pub mod ip_pool;
 pub mod kind;
 pub mod mapping;
+pub mod network;
 pub mod placement_group;
 pub mod planning;
 pub mod private;
 pub mod provider;
 pub mod public_ip;
 pub mod readiness;
+pub mod replacement;
 pub mod resource;
+pub mod selector;
 pub mod session;
+pub mod storage_pool;
 pub mod timeouts;
 pub mod vm;
 pub mod vm_class;

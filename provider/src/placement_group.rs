@@ -28,6 +28,7 @@ impl ResourceKind for PlacementGroup {
   strategy = "spread"
 }
 "#,
+            shown: "status.members",
             timeouts: [120, 120, 120],
         }
     }

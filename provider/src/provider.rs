@@ -1,17 +1,18 @@
-//! The provider: its configuration and its resources.
+//! The provider: its configuration, its resources and its data sources.
 
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use berth_api::ResourceName;
 use tfplugin6::{
-    Attribute, Diagnostic, Provider, Resource, Schema, Value, provider::ConfigureRequest,
+    Attribute, DataSource, Diagnostic, Provider, Resource, Schema, Value, provider::ConfigureRequest,
     resource::ValidateRequest,
 };
 
 use crate::{
     api::Api,
     connection::{self, ConnectionSettings},
+    data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
     resource::KindResource,
     session::{Session, Settings},
 };
@@ -20,6 +21,8 @@ use crate::{
 pub struct BerthProvider {
     session: Arc<Session>,
     resources: Vec<Arc<KindResource>>,
+    objects: Vec<Arc<ObjectDataSource>>,
+    lists: Vec<Arc<ListDataSource>>,
 }
 
 impl fmt::Debug for BerthProvider {
@@ -40,20 +43,43 @@ impl BerthProvider {
     pub fn new(session: Arc<Session>) -> Self {
         let resources = vec![
             KindResource::new(crate::disk::Disk, session.clone()),
+            KindResource::new(crate::host::Host, session.clone()),
             KindResource::new(crate::hotswap_disk_attachment::HotswapDiskAttachment, session.clone()),
             KindResource::new(crate::image::Image, session.clone()),
+            KindResource::new(crate::ip_pool::IpPool, session.clone()),
+            KindResource::new(crate::network::Network, session.clone()),
             KindResource::new(crate::placement_group::PlacementGroup, session.clone()),
             KindResource::new(crate::public_ip::PublicIp, session.clone()),
+            KindResource::new(crate::storage_pool::StoragePool, session.clone()),
             KindResource::new(crate::vm::Vm, session.clone()),
             KindResource::new(crate::vm_class::VmClass, session.clone()),
         ];
-        Self { session, resources: resources.into_iter().map(Arc::new).collect() }
+        let resources: Vec<Arc<KindResource>> = resources.into_iter().map(Arc::new).collect();
+        let (mut objects, mut lists) = (Vec::new(), Vec::new());
+        for resource in &resources {
+            let attributes = Arc::new(ObjectAttributes::default());
+            objects.push(Arc::new(ObjectDataSource::new(resource.clone(), attributes.clone())));
+            lists.push(Arc::new(ListDataSource::new(resource.clone(), attributes)));
+        }
+        Self { session, resources, objects, lists }
     }
 
     /// The resources, with their concrete type.
     #[must_use]
     pub fn kinds(&self) -> &[Arc<KindResource>] {
         &self.resources
+    }
+
+    /// The data sources of one object, with their concrete type.
+    #[must_use]
+    pub fn objects(&self) -> &[Arc<ObjectDataSource>] {
+        &self.objects
+    }
+
+    /// The data sources of many objects, with their concrete type.
+    #[must_use]
+    pub fn lists(&self) -> &[Arc<ListDataSource>] {
+        &self.lists
     }
 }
 
@@ -200,5 +226,10 @@ impl Provider for BerthProvider {
 
     fn resources(&self) -> Vec<Arc<dyn Resource>> {
         self.resources.iter().map(|resource| resource.clone() as Arc<dyn Resource>).collect()
+    }
+
+    fn data_sources(&self) -> Vec<Arc<dyn DataSource>> {
+        let objects = self.objects.iter().map(|source| source.clone() as Arc<dyn DataSource>);
+        objects.chain(self.lists.iter().map(|source| source.clone() as Arc<dyn DataSource>)).collect()
     }
 }

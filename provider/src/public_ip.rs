@@ -29,6 +29,7 @@ output "public_address" {
   value = berth_public_ip.web.address
 }
 "#,
+            shown: "address",
             timeouts: [120, 120, 300],
         }
     }

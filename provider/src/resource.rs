@@ -14,6 +14,8 @@ mod read;
 mod update;
 mod wait;
 
+pub(crate) use create::no_control_plane;
+
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
@@ -41,6 +43,7 @@ use crate::{
 pub struct KindResource {
     kind: Box<dyn ResourceKind>,
     info: KindInfo,
+    is_namespaced: bool,
     fields: Vec<Field>,
     session: Arc<Session>,
 }
@@ -57,13 +60,32 @@ impl KindResource {
     pub fn new(kind: impl ResourceKind, session: Arc<Session>) -> Self {
         let definition = serde_json::to_value(kind.definition()).unwrap_or_default();
         let spec = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
-        let mut fields = kind::common_fields(&kind);
+        let is_namespaced = definition.pointer("/spec/scope").and_then(Json::as_str) == Some("Namespaced");
+        let mut fields = kind::common_fields(&kind, is_namespaced);
         // The field table refers to fields of `spec`; the schema of `spec` has their descriptions.
         let mut own = kind.fields();
         own.iter_mut().for_each(|field| field.fill_from_schema(spec.unwrap_or(&Json::Null)));
         fields.extend(own);
         fields.extend(kind::provider_only_fields());
-        Self { info: kind.info(), kind: Box::new(kind), fields, session }
+        Self { info: kind.info(), kind: Box::new(kind), is_namespaced, fields, session }
+    }
+
+    /// The parts that differ from kind to kind.
+    #[must_use]
+    pub fn kind(&self) -> &dyn ResourceKind {
+        &*self.kind
+    }
+
+    /// Whether objects of this kind are in a namespace.
+    #[must_use]
+    pub fn is_namespaced(&self) -> bool {
+        self.is_namespaced
+    }
+
+    /// The session that the provider's resources share.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
     }
 
     /// The constants of the kind.
@@ -83,12 +105,15 @@ impl KindResource {
     /// `uid` guards an update: the apply conflicts if the object has another uid.
     fn object(&self, planned: &Value, config: &Value, private: &Private, uid: Option<&str>) -> Json {
         let name = planned.get("name").as_str().unwrap_or_default();
-        let mut metadata = json!({"name": name, "namespace": planned.get("namespace").as_str()});
+        let mut metadata = json!({ "name": name });
         let mut set = |key: &str, value: Json| {
             if let Some(metadata) = metadata.as_object_mut() {
                 metadata.insert(key.to_owned(), value);
             }
         };
+        if let Some(namespace) = planned.get("namespace").as_str() {
+            set("namespace", namespace.into());
+        }
         if let Some(uid) = uid {
             set("uid", uid.into());
         }
@@ -110,7 +135,7 @@ impl KindResource {
     }
 
     /// The address of a state's object.
-    fn address(&self, state: &Value) -> Address {
+    pub(crate) fn address(&self, state: &Value) -> Address {
         let text = |name| state.get(name).as_str().unwrap_or_default();
         Address::berth(self.info.plural, text("namespace"), text("name"))
     }
@@ -118,11 +143,7 @@ impl KindResource {
     /// The observed values of an object, in the form of a state.
     fn observed(&self, object: &Json) -> Value {
         let mut observed = Value::Map(mapping::from_object(&self.fields, &self.kind.view(object)));
-        let id = format!(
-            "{}/{}",
-            observed.get("namespace").as_str().unwrap_or_default(),
-            observed.get("name").as_str().unwrap_or_default()
-        );
+        let id = self.address(&observed).id();
         observed.set("id", id);
         observed
     }
@@ -139,15 +160,15 @@ impl KindResource {
     }
 
     /// The identity of a state's object, once it is known.
-    fn identity(state: &Value) -> Option<Value> {
-        let (namespace, name) = (state.get("namespace"), state.get("name"));
-        let known = namespace.as_str().is_some() && name.as_str().is_some();
-        known.then(|| Value::object([("namespace", namespace.clone()), ("name", name.clone())]))
+    fn identity(&self, state: &Value) -> Option<Value> {
+        let names: &[&str] = if self.is_namespaced { &["namespace", "name"] } else { &["name"] };
+        let is_known = names.iter().all(|name| state.get(name).as_str().is_some());
+        is_known.then(|| Value::object(names.iter().map(|&name| (name, state.get(name).clone()))))
     }
 
     /// `VM default/web`
-    fn title(&self, at: &Address) -> String {
-        format!("{} {}/{}", self.info.kind, at.namespace, at.name)
+    pub(crate) fn title(&self, at: &Address) -> String {
+        format!("{} {}", self.info.kind, at.id())
     }
 }
 
@@ -174,10 +195,10 @@ impl Resource for KindResource {
     }
 
     fn identity_schema(&self) -> Option<IdentitySchema> {
-        Some(IdentitySchema::new(vec![
-            IdentityAttribute::optional("namespace", "Namespace of the object. Default: the provider's."),
-            IdentityAttribute::required("name", "Name of the object."),
-        ]))
+        let namespace =
+            IdentityAttribute::optional("namespace", "Namespace of the object. Default: the provider's.");
+        let name = IdentityAttribute::required("name", "Name of the object.");
+        Some(IdentitySchema::new(if self.is_namespaced { vec![namespace, name] } else { vec![name] }))
     }
 
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {

@@ -27,6 +27,7 @@ impl ResourceKind for VmClass {
   memory = "512Mi"
 }
 "#,
+            shown: "status.used_by",
             timeouts: [120, 120, 120],
         }
     }

@@ -158,10 +158,8 @@ fn away(
 }
 
 fn two_guests(fleet: &Fleet, guest: &GuestImage) -> Result<Project> {
-    let example = workspace::root().join("examples/several-hosts");
-    fleet.kubectl().apply(&std::fs::read_to_string(example.join("segment.yaml"))?)?;
     let project = fleet.project()?;
-    project.copy_from(&example)?;
+    project.copy_from(&workspace::root().join("examples/several-hosts"))?;
     project.write("cloud-init.yaml", "#!/bin/sh\n")?;
     let url = fleet.images().put("guest.qcow2", Content::File(guest.path.clone()));
     let variables = serde_json::json!({

@@ -102,6 +102,99 @@ output "stopped" {
 }
 "#;
 
+/// Facts of the guest and its host, read while a plan is made.
+const FACTS: &str = r#"
+data "berth_vm" "rules" {
+  name = "rules"
+}
+
+data "berth_vms" "red" {
+  label_selector = "team in (red)"
+  field_selector = "spec.class=rules-small"
+  ready          = true
+}
+
+data "berth_hosts" "ready" {
+  ready = true
+}
+
+data "berth_image" "rules" {
+  name = data.berth_disk.root.image
+}
+
+data "berth_disk" "root" {
+  name = one([for disk in data.berth_vm.rules.disks : disk.name if disk.boot])
+}
+
+output "facts" {
+  value = jsonencode({
+    host     = data.berth_hosts.ready.hosts[*].name
+    red      = data.berth_vms.red.vms[*].name
+    running  = data.berth_vm.rules.status.conditions["Running"].status
+    cpus     = data.berth_vm.rules.status.hardware.cpus
+    attached = data.berth_vm.rules.status.disks["rules-first"].attached
+    address  = data.berth_vm.rules.status.interfaces["nic0"].address
+    user     = data.berth_disk.root.status.used_by[*].vm
+    image    = data.berth_image.rules.ready
+    memory   = can(regex("^[0-9]", data.berth_hosts.ready.hosts[0].status.capacity.memory))
+  })
+}
+"#;
+
+/// A network and a pool of a configuration's own, and labels of the host.
+const INFRASTRUCTURE: &str = r#"
+data "berth_hosts" "all" {}
+
+resource "berth_host" "first" {
+  name   = data.berth_hosts.all.hosts[0].name
+  labels = { rack = "7" }
+}
+
+resource "berth_network" "backend" {
+  name = "rules-backend"
+  cidr = "10.93.0.0/24"
+}
+
+resource "berth_storage_pool" "fast" {
+  name                    = "rules-fast"
+  trash_retention_seconds = 0
+}
+
+resource "berth_disk" "member" {
+  name = "rules-member"
+  size = "1Mi"
+  pool = berth_storage_pool.fast.name
+}
+
+resource "berth_vm_class" "member" {
+  name   = "rules-member"
+  cpus   = 1
+  memory = "64Mi"
+}
+
+resource "berth_vm" "member" {
+  name               = "rules-member"
+  class              = berth_vm_class.member.name
+  disks              = [{ name = berth_disk.member.name, boot = true }]
+  network_interfaces = [{ network = berth_network.backend.name }]
+  placement          = { host_selector = berth_host.first.labels }
+  power              = "Stopped"
+}
+
+data "berth_network" "backend" {
+  name       = "rules-backend"
+  depends_on = [berth_network.backend]
+}
+
+output "address" {
+  value = berth_vm.member.private_address
+}
+
+output "mtu" {
+  value = data.berth_network.backend.status.mtu
+}
+"#;
+
 const CLASS: &str = r#"
 resource "berth_vm_class" "contested" {
   name            = "contested"
@@ -141,6 +234,7 @@ pub fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     let failed = report.count().failed;
     // A failed step has been counted, and the steps after it cannot run.
     let _ = living(report, platform, guest);
+    infrastructure(report, platform);
     timeouts(report, platform);
     declared_elsewhere(report, platform);
     adoption(report, platform);
@@ -171,6 +265,21 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
         project.plan_is_empty()?;
         Ok((project, address))
     })?;
+    report.case("data sources show the guest and its host in a plan", || {
+        let project = self::project(platform, FACTS)?;
+        project.init()?;
+        let plan = project.plan()?;
+        let facts = plan.json["planned_values"]["outputs"]["facts"]["value"].as_str().unwrap_or_default();
+        let facts: Value = serde_json::from_str(facts)?;
+        let host = kubectl.object("vm", "rules")?["status"]["binding"]["host"].clone();
+        let private = kubectl.object("vm", "rules")?["status"]["privateAddress"].clone();
+        let expected = json!({
+            "host": [host], "red": ["rules"], "running": "True", "cpus": 1, "attached": true, "address": private,
+            "user": ["rules"], "image": true, "memory": true,
+        });
+        ensure!(facts == expected, "{facts:#}");
+        Ok(())
+    });
     report.case("labels are the object's, and those of others are left alone", || {
         kubectl.ok(&["label", "vm", "rules", "theirs=kept"])?;
         project.plan_is_empty()?;
@@ -257,6 +366,29 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
 fn boot_of(platform: &Platform, address: &str) -> Result<String> {
     let text = http::get_within(platform.neighbour(), address, "/cgi-bin/uptime", ANSWER)?;
     Ok(field(&text, "boot_id")?.to_owned())
+}
+
+fn infrastructure(report: &mut Report, platform: &Platform) {
+    let kubectl = platform.kubectl();
+    report.case("a network, a pool and labels of the host are declared and used in one apply", || {
+        let project = project(platform, INFRASTRUCTURE)?;
+        project.init()?;
+        project.apply()?;
+        ensure!(project.output("address")?.starts_with("10.93.0."), "{}", project.output("address")?);
+        ensure!(project.output("mtu")?.parse::<u32>()? >= 576, "{}", project.output("mtu")?);
+        let hosts = kubectl.ok(&["get", "hosts", "-l", "rack=7", "-o", "name"])?;
+        ensure!(hosts.lines().count() == 1, "{hosts}");
+        project.plan_is_empty()?;
+        project.destroy()?;
+        kubectl.refused(&["get", "network", "rules-backend"])?;
+        ensure!(
+            kubectl.ok(&["get", "hosts", "-l", "rack=7", "-o", "name"])?.is_empty(),
+            "the host has the label"
+        );
+        let hosts = kubectl.ok(&["get", "hosts", "-o", "name"])?;
+        ensure!(hosts.lines().count() == 1, "destroy deletes no host: {hosts:?}");
+        Ok(())
+    });
 }
 
 fn timeouts(report: &mut Report, platform: &Platform) {

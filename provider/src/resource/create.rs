@@ -6,6 +6,8 @@
 //!   ├── being deleted ───▶ wait until it is gone, GET again
 //!   └── anything else ───▶ error with an import hint
 //! ```
+//!
+//! Of a kind that is adopted, the object must exist, and is declared unless it is ours already.
 
 use serde_json::Value as Json;
 use tfplugin6::{
@@ -17,7 +19,7 @@ use tokio::time::Instant;
 use super::{
     KindResource,
     apply::{ApplyContext, Declared},
-    conflict::appliers,
+    conflict::{Conflict, appliers},
     is_terminating, text,
     wait::Purpose,
 };
@@ -37,7 +39,7 @@ impl KindResource {
             Err(problem) => return no_control_plane(problem).into(),
         };
         let mut planned = request.planned.clone();
-        if planned.get("namespace").is_unknown() {
+        if self.is_namespaced && planned.get("namespace").is_unknown() {
             let namespace = settings.namespace.clone().unwrap_or_else(|| "default".into());
             planned.set("namespace", namespace);
         }
@@ -45,8 +47,7 @@ impl KindResource {
             planned.set("name", self.kind.default_name(&request.config));
         }
         let at = self.address(&planned);
-        let id = format!("{}/{}", at.namespace, at.name);
-        planned.set("id", id);
+        planned.set("id", at.id());
         let private = Private::from_bytes(&request.private);
         let refusals = self.refusals(api, &request).await;
         if !refusals.is_empty() {
@@ -94,14 +95,50 @@ impl KindResource {
         let object = self.kind.complete(api, object).await;
         let (state, private) = self.state_after(&planned, &object, &private);
         ApplyResponse {
-            identity: Self::identity(&state),
+            identity: self.identity(&state),
             state: Some(state),
             private: Some(private.to_bytes()),
             diagnostics: waited.diagnostics,
         }
     }
 
+    /// Declares fields of an object that another program has created.
+    async fn declare_adopted(
+        &self,
+        apply: &ApplyContext<'_>,
+        wanted: &Json,
+    ) -> Result<Json, Vec<Diagnostic>> {
+        let at = &apply.at;
+        let failed = |error: ApiError| self.request_diagnostics(&error, at);
+        let Some(found) = apply.read().await.map_err(failed)? else {
+            let detail = "This resource adopts an object that exists, and there is none of this name.";
+            return Err(vec![Diagnostic::error(format!("{} does not exist", self.title(at)), detail)]);
+        };
+        let manager = apply.settings.manager();
+        if appliers(&found).contains(manager.as_str()) {
+            return self.adopt(apply, wanted, found).await;
+        }
+        // With its uid, the apply cannot create another object.
+        let mut wanted = wanted.clone();
+        wanted["metadata"]["uid"] = uid(&found).into();
+        match apply.declare(&wanted, apply.forces_conflicts(), false).await {
+            Err(error) if Conflict::is_cause_of(&error) => {
+                let conflict =
+                    Conflict::read(apply.api, at, &error, &apply.request_limit()).await.map_err(failed)?;
+                if !conflict.is_manual_only() {
+                    return Err(vec![conflict.diagnostic(&self.title(at), &self.fields)]);
+                }
+                // The plan has warned of values that people have set.
+                apply.declare(&wanted, true, false).await.map(|applied| applied.object).map_err(failed)
+            }
+            result => result.map(|applied| applied.object).map_err(failed),
+        }
+    }
+
     async fn declare_new(&self, apply: &ApplyContext<'_>, wanted: &Json) -> Result<Json, Vec<Diagnostic>> {
+        if self.kind.is_adopted() {
+            return self.declare_adopted(apply, wanted).await;
+        }
         let (api, at) = (apply.api, &apply.at);
         let failed = |error: ApiError| self.request_diagnostics(&error, at);
         while let Some(found) = apply.read().await.map_err(failed)? {
@@ -168,12 +205,12 @@ impl KindResource {
     }
 
     fn import_hint(&self, at: &Address) -> String {
-        format!("run: terraform import {}.NAME {}/{}", self.info.type_name, at.namespace, at.name)
+        format!("run: terraform import {}.NAME {}", self.info.type_name, at.id())
     }
 }
 
 /// The error for a missing connection to the control plane.
-pub(super) fn no_control_plane(problem: &str) -> Diagnostic {
+pub(crate) fn no_control_plane(problem: &str) -> Diagnostic {
     Diagnostic::error("No control plane", problem)
 }
 

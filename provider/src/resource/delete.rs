@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tfplugin6::{
     Diagnostic, Value,
     resource::{ApplyRequest, ApplyResponse},
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     api::{self, ApiError, ObjectWait, Verdict, WaitEnd},
+    kind,
     readiness::{Condition, condition},
     timeouts::{self, Operation},
 };
@@ -41,6 +42,9 @@ impl KindResource {
         let until = Instant::now() + timeouts::limit(Operation::Delete, &request.prior, self.info.timeouts);
         let uid = request.prior.get("uid").as_str().unwrap_or_default();
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
+        if self.kind.is_adopted() {
+            return self.withdraw(&apply, uid).await;
+        }
         if let Err(diagnostics) = self.refuse_in_use(&apply, uid).await {
             return ApplyResponse::failed(diagnostics);
         }
@@ -60,6 +64,24 @@ impl KindResource {
             }
         });
         destroyed(&self.title(&apply.at), ended.await)
+    }
+
+    /// Withdraws what this resource declares of an object that another program has created and deletes.
+    async fn withdraw(&self, apply: &ApplyContext<'_>, uid: &str) -> ApplyResponse {
+        let mut nothing = kind::type_meta(&self.info);
+        nothing["metadata"] = json!({"name": apply.at.name, "uid": uid});
+        let found = match apply.read().await {
+            Ok(found) => found.filter(|found| text(found, "/metadata/uid") == uid),
+            Err(error) => return ApplyResponse::failed(self.request_diagnostics(&error, &apply.at)),
+        };
+        // Gone, or another object of that name: nothing of it is declared here.
+        if found.is_none() {
+            return ApplyResponse::new(Value::Null);
+        }
+        match apply.declare(&nothing, false, false).await {
+            Ok(_) => ApplyResponse::new(Value::Null),
+            Err(error) => ApplyResponse::failed(self.request_diagnostics(&error, &apply.at)),
+        }
     }
 
     /// Requests the deletion.

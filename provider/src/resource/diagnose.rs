@@ -10,7 +10,7 @@ use crate::{
 
 impl KindResource {
     /// The diagnostics of a failed request.
-    pub(super) fn request_diagnostics(&self, error: &ApiError, at: &Address) -> Vec<Diagnostic> {
+    pub(crate) fn request_diagnostics(&self, error: &ApiError, at: &Address) -> Vec<Diagnostic> {
         let title = self.title(at);
         let one = |summary: String, detail: String| vec![Diagnostic::error(summary, detail)];
         match (error, error.code()) {
@@ -47,7 +47,14 @@ impl KindResource {
             ),
             (_, 403) => one(
                 format!("{title}: not allowed"),
-                format!("{error}. The role berth-editor in namespace {} allows it.", at.namespace),
+                if at.namespace.is_empty() {
+                    format!(
+                        "{error}. Only an administrator of the control plane changes a {}.",
+                        self.info.kind
+                    )
+                } else {
+                    format!("{error}. The role berth-editor in namespace {} allows it.", at.namespace)
+                },
             ),
             (_, 404) if error.to_string().starts_with("namespaces ") => one(
                 format!("Namespace {} does not exist", at.namespace),

@@ -9,11 +9,11 @@ use tfplugin6::{
 use super::KindResource;
 
 impl KindResource {
-    /// Imports an object by `namespace/name`, `name`, or identity.
+    /// Imports an object by `namespace/name`, `name`, or identity; one of a kind without namespaces by `name` or identity.
     pub(super) fn adopt_by_name(&self, request: &ImportRequest) -> ImportResponse {
         let default = self.session.settings().namespace.unwrap_or_else(|| "default".into());
         let (namespace, name) = match &request.source {
-            ImportSource::Id(id) => match id.split_once('/') {
+            ImportSource::Id(id) => match id.split_once('/').filter(|_| self.is_namespaced) {
                 Some((namespace, name)) => (namespace.to_owned(), name.to_owned()),
                 None => (default, id.clone()),
             },
@@ -24,17 +24,26 @@ impl KindResource {
         };
         let fits = ResourceName::is_dns_label(&namespace) && name.split('.').all(ResourceName::is_dns_label);
         if !fits {
-            let detail = format!(
-                "{:?} is no name of an object. Write namespace/name, or name for namespace \"default\": \
-                 terraform import {}.NAME default/web",
-                format!("{namespace}/{name}"),
-                self.info.type_name
-            );
+            let form = if self.is_namespaced {
+                format!(
+                    "{:?} is no name of an object. Write namespace/name, or name for namespace \"default\"",
+                    format!("{namespace}/{name}")
+                )
+            } else {
+                format!(
+                    "{name:?} is no name of an object. {} has no namespace: write its name",
+                    self.info.kind
+                )
+            };
+            let example = if self.is_namespaced { "default/web" } else { "web" };
+            let detail = format!("{form}: terraform import {}.NAME {example}", self.info.type_name);
             return Diagnostic::error("Nothing can be imported by that name", detail).into();
         }
         let mut state = Value::object(self.fields.iter().map(|field| (field.name, Value::Null)));
-        state.set("namespace", namespace);
+        if self.is_namespaced {
+            state.set("namespace", namespace);
+        }
         state.set("name", name);
-        ImportResponse { identity: Self::identity(&state), ..ImportResponse::new(state) }
+        ImportResponse { identity: self.identity(&state), ..ImportResponse::new(state) }
     }
 }

@@ -49,6 +49,7 @@ impl KindResource {
             let refusals = tokio::time::timeout(ADMISSION_LIMIT, dry_run).await;
             change.refusals.extend(refusals.unwrap_or_default());
         }
+        change.diagnostics.extend(change.missing.drain(..).map(missing_as_warning));
         // A replacement deletes first: a refusal of its create must stop the plan.
         let replaces = !change.replace.is_empty();
         let refusals = std::mem::take(&mut change.refusals).into_iter();
@@ -56,7 +57,7 @@ impl KindResource {
             .diagnostics
             .extend(refusals.map(|refusal| if replaces { refusal } else { as_warning(refusal) }));
         PlanResponse {
-            identity: Self::identity(&change.planned),
+            identity: self.identity(&change.planned),
             planned: change.planned,
             requires_replace: change.replace,
             private: Some(change.private.to_bytes()),
@@ -72,6 +73,7 @@ impl KindResource {
         let mut change = PlannedChange::new(&self.fields, prior, config, request.planned.clone(), private);
         self.kind.refine(&mut change);
         let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
+        change.refusals.append(&mut change.missing);
         change.refusals
     }
 
@@ -90,17 +92,14 @@ impl KindResource {
     fn planned(&self, prior: &Value, config: &Value, settings: &Settings) -> Value {
         let mut planned = planning::plan(&self.fields, prior, config);
         planned.set("timeouts", config.get("timeouts").clone());
-        if config.get("namespace").is_null() && prior.is_null() {
+        if self.is_namespaced && config.get("namespace").is_null() && prior.is_null() {
             planned.set("namespace", settings.namespace.clone().map_or(Value::UNKNOWN, Value::from));
         }
         if config.get("name").is_null() && prior.is_null() {
             planned.set("name", self.kind.default_name(config));
         }
-        if prior.is_null()
-            && let (Some(namespace), Some(name)) =
-                (planned.get("namespace").as_str(), planned.get("name").as_str())
-        {
-            let id = format!("{namespace}/{name}");
+        if prior.is_null() && self.identity(&planned).is_some() {
+            let id = self.address(&planned).id();
             planned.set("id", id);
         }
         planned
@@ -114,7 +113,7 @@ impl KindResource {
         settings: &Settings,
         cancel: &CancellationToken,
     ) -> Vec<Diagnostic> {
-        let named = ["namespace", "name"].iter().all(|name| change.planned.get(name).as_str().is_some());
+        let named = self.identity(&change.planned).is_some();
         let known = named && mapping::declared_is_known(&self.fields, &change.planned);
         if !known || !(change.is_create() || change.is_update()) {
             return Vec::new();
@@ -127,7 +126,7 @@ impl KindResource {
         let force = change.planned.get("force_conflicts").as_bool().unwrap_or_default();
         let manager = settings.manager();
         let options = ApplyOptions { manager: &manager, force, dry_run: true };
-        let result = if change.is_create() {
+        let result = if change.is_create() && !self.kind.is_adopted() {
             api.dry_create(&at, &object, &manager, &retry_limit).await.map(|_| ())
         } else {
             match api.apply(&at, &object, options, &retry_limit).await {
@@ -161,6 +160,12 @@ fn as_warning(refusal: Diagnostic) -> Diagnostic {
          plan would also block terraform destroy.",
         refusal.detail
     );
+    Diagnostic { severity: Severity::Warning, detail, ..refusal }
+}
+
+/// Turns a refusal for lack of an object into the warning of a plan, which does not know what the apply creates first.
+fn missing_as_warning(refusal: Diagnostic) -> Diagnostic {
+    let detail = format!("{} An apply fails at this resource unless it creates that first.", refusal.detail);
     Diagnostic { severity: Severity::Warning, detail, ..refusal }
 }
 

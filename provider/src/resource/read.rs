@@ -62,7 +62,7 @@ impl KindResource {
             Ok(private) => private,
             Err(error) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),
         };
-        let identity = Self::identity(&state);
+        let identity = self.identity(&state);
         let terminating = is_terminating(&object).then(|| {
             let detail = "Another client requested its deletion. The state shows it until it is gone.";
             Diagnostic::warning(format!("{} is being deleted", self.title(&at)), detail)

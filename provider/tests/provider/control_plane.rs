@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use berth_apiserver::{Listener, Server, ServerConfig};
+use berth_apiserver::{Identity, Listener, Server, ServerConfig};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -101,6 +101,11 @@ impl ControlPlane {
         Self { client, hold_users, server, stop }
     }
 
+    /// A client of a user without any role.
+    pub(crate) fn without_roles(&self) -> Client {
+        Client::new(self.server.service_as(Identity::new("someone", [])), "default")
+    }
+
     /// A client with a connection that can be cut.
     pub(crate) fn line(&self) -> (Client, Line) {
         let line = Line::default();
@@ -127,7 +132,7 @@ impl ControlPlane {
     }
 
     pub(crate) fn objects(&self, kind: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), "default", &resource(kind))
+        objects(&self.client, "default", kind)
     }
 
     /// The current object.
@@ -158,8 +163,7 @@ impl ControlPlane {
         let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "Host",
             "metadata": {"name": name, "labels": labels}, "spec": {}});
         let host: DynamicObject = serde_json::from_value(host).expect("a host");
-        let hosts: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("Host"));
-        hosts.create(&PostParams::default(), &host).await.expect("it is valid");
+        self.objects("Host").create(&PostParams::default(), &host).await.expect("it is valid");
     }
 
     pub(crate) async fn count(&self, kind: &str) -> usize {
@@ -172,7 +176,7 @@ impl ControlPlane {
     }
 }
 
-fn resource(kind: &str) -> ApiResource {
+pub(crate) fn resource(kind: &str) -> ApiResource {
     let plural = if kind == "VMClass" { "vmclasses".to_owned() } else { format!("{}s", kind.to_lowercase()) };
     ApiResource {
         group: "berth.dev".into(),
@@ -183,13 +187,32 @@ fn resource(kind: &str) -> ApiResource {
     }
 }
 
+/// The objects of a kind: of a namespace, if the kind is namespaced.
+fn objects(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
+    if matches!(kind, "Host" | "IPPool" | "StoragePool") {
+        return Api::all_with(client.clone(), &resource(kind));
+    }
+    Api::namespaced_with(client.clone(), namespace, &resource(kind))
+}
+
 struct Player {
     client: Client,
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 7] =
-    ["VMClass", "Image", "Disk", "PlacementGroup", "PublicIP", "VM", "HotswapDiskAttachment"];
+const KINDS: [&str; 11] = [
+    "Host",
+    "StoragePool",
+    "IPPool",
+    "Network",
+    "VMClass",
+    "Image",
+    "Disk",
+    "PlacementGroup",
+    "PublicIP",
+    "VM",
+    "HotswapDiskAttachment",
+];
 
 impl Player {
     async fn look(&self) {
@@ -212,8 +235,7 @@ impl Player {
     /// Acts on one object. Failures are retried in the next round, as controllers do.
     async fn play(&self, object: &Json, all: &[Json]) {
         let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), text(object, "/metadata/namespace"), &resource(kind));
+        let api = objects(&self.client, text(object, "/metadata/namespace"), kind);
         let params = PatchParams { field_manager: Some("player".into()), ..PatchParams::default() };
         let held = object.pointer("/metadata/finalizers").is_some();
         let terminating = object.pointer("/metadata/deletionTimestamp").is_some();
@@ -277,6 +299,32 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
     };
     let mut status = json!({"observedGeneration": generation});
     match text(object, "/kind") {
+        "Host" => {
+            status["address"] = "192.0.2.7".into();
+            status["accelerator"] = "kvm".into();
+            status["kvm"] = json!({"usable": true, "reason": "", "mips": 1234.25});
+            status["capacity"] = json!({"cpus": 8, "memory": "16Gi", "storage": "100Gi"});
+            status["vms"] = 0.into();
+        }
+        "IPPool" => {
+            status["allocated"] = 0.into();
+            status["free"] = 30.into();
+        }
+        "Network" => {
+            status["vni"] = 7.into();
+            status["mtu"] = 1450.into();
+        }
+        "PlacementGroup" => {
+            let group = &object["metadata"]["name"];
+            let is_member =
+                |vm: &&Json| vm["kind"] == "VM" && vm.pointer("/spec/placement/group") == Some(group);
+            let member =
+                |vm: &Json| json!({"vm": vm["metadata"]["name"], "host": "host-a", "value": "host-a"});
+            let members: Vec<Json> = all.iter().filter(is_member).map(member).collect();
+            status["placed"] = members.len().into();
+            status["total"] = members.len().into();
+            status["members"] = members.into();
+        }
         "Image" => status["virtualSize"] = "2Gi".into(),
         "PublicIP" => status["address"] = format!("198.18.100.{}", name.len()).into(),
         "HotswapDiskAttachment" => {
@@ -330,7 +378,20 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
         status["publicAddress"] = address.clone();
     }
     status["interfaces"] = interfaces.into();
+    let disk = |disk: &Json| {
+        let device =
+            runs.then(|| format!("/dev/disk/by-id/virtio-{}", disk["name"].as_str().unwrap_or_default()));
+        let message = (!runs).then_some("the VM does not run");
+        json!({"name": disk["name"], "attached": runs, "device": device, "message": message})
+    };
+    let mut disks: Vec<Json> = object["spec"]["disks"].as_array().into_iter().flatten().map(disk).collect();
+    for disk in disks.iter_mut().filter_map(Json::as_object_mut) {
+        disk.retain(|_, value| !value.is_null());
+    }
+    status["disks"] = disks.into();
     if runs {
+        status["guest"] =
+            json!({"agent": true, "hostname": "guest", "addresses": ["10.77.0.10", "fd00::10"]});
         status["hardware"] = json!({"class": object["spec"]["class"], "cpus": 1, "memory": "512Mi", "firmware": "UEFI",
             "machineType": "pc-q35-7.2", "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
     }
@@ -342,13 +403,16 @@ fn age(object: &Json) -> i64 {
     made.map_or(0, |made| k8s_openapi::jiff::Timestamp::now().as_second() - made.as_second())
 }
 
-/// Lists the first users of a class, a group or an image, as the controllers do.
+/// Lists the first users of an object that any number of others may use, as the controllers do.
 fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
     let name = &object["metadata"]["name"];
     let (kind, named_by) = match text(object, "/kind") {
         "VMClass" => ("VM", "/spec/class"),
         "PlacementGroup" => ("VM", "/spec/placement/group"),
         "Image" => ("Disk", "/spec/image"),
+        "StoragePool" => ("Disk", "/spec/pool"),
+        "IPPool" => ("PublicIP", "/spec/pool"),
+        "Network" => ("VM", "/spec/networkInterfaces/0/network"),
         _ => return,
     };
     let users = all.iter().filter(|user| user["kind"] == kind && user.pointer(named_by) == Some(name));

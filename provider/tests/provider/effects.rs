@@ -78,6 +78,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI"});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
+    let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400});
+    let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
+    let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
+    let host = json!({"name": "h", "cordoned": false, "draining": false});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
     vec![
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
@@ -98,6 +102,17 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_hotswap_disk_attachment", hda.clone(), "/vm", json!("w"), Announced::Replace),
         ("berth_hotswap_disk_attachment", hda.clone(), "/disk", json!("e"), Announced::Replace),
         ("berth_hotswap_disk_attachment", hda, "/force", json!(true), Announced::Live),
+        ("berth_network", network.clone(), "/cidr", json!("10.81.0.0/24"), Announced::Replace),
+        ("berth_network", network.clone(), "/dns", json!(["10.80.0.2"]), Announced::Live),
+        ("berth_network", network, "/mtu", json!(1450), Announced::PowerCycle),
+        ("berth_ip_pool", pool.clone(), "/cidrs", json!(["192.0.2.0/25"]), Announced::Live),
+        ("berth_ip_pool", pool.clone(), "/mode", json!("l2"), Announced::Replace),
+        ("berth_ip_pool", pool, "/use_all_addresses", json!(true), Announced::Live),
+        ("berth_storage_pool", storage.clone(), "/type", json!("Other"), Announced::Replace),
+        ("berth_storage_pool", storage, "/trash_retention_seconds", json!(0), Announced::Live),
+        ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),
+        ("berth_host", host.clone(), "/cordoned", json!(true), Announced::Live),
+        ("berth_host", host, "/draining", json!(true), Announced::Live),
         ("berth_placement_group", group, "/enforcement", json!("preferred"), Announced::Live),
     ]
 }

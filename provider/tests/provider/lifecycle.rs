@@ -57,6 +57,24 @@ fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
         ("berth_public_ip", "PublicIP", json!({"name": "web"}), json!({"name": "web", "labels": {"a": "b"}})),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (
+            "berth_network",
+            "Network",
+            json!({"name": "backend", "cidr": "10.80.0.0/24", "dns": ["10.80.0.53"]}),
+            json!({"name": "backend", "cidr": "10.80.0.0/24", "mtu": 1400}),
+        ),
+        (
+            "berth_ip_pool",
+            "IPPool",
+            json!({"name": "segment", "cidrs": ["192.0.2.64/27"], "mode": "l2"}),
+            json!({"name": "segment", "cidrs": ["192.0.2.64/27", "192.0.2.96/27"], "mode": "l2", "use_all_addresses": true}),
+        ),
+        (
+            "berth_storage_pool",
+            "StoragePool",
+            json!({"name": "databases"}),
+            json!({"name": "databases", "trash_retention_seconds": 0, "labels": {"a": "b"}}),
+        ),
+        (
             "berth_hotswap_disk_attachment",
             "HotswapDiskAttachment",
             json!({"vm": "web", "disk": "web-data"}),
@@ -90,8 +108,8 @@ async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan
         assert_eq!(stage.state.get("uid"), &uid, "{type_name}: updated in place");
 
         let mut imported = Stage::new(&provider, type_name);
-        let name = stage.state.get("name").as_str().expect("it has a name").to_owned();
-        assert_eq!(text_of(&imported.import(&format!("default/{name}")).await), "", "{type_name}");
+        let id = stage.state.get("id").as_str().expect("it has an ID").to_owned();
+        assert_eq!(text_of(&imported.import(&id).await), "", "{type_name}");
         assert!(imported.plan_is_empty(&changed).await, "{type_name}: plan after import");
 
         let destroyed = stage.destroy().await;
@@ -99,6 +117,91 @@ async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan
         assert_eq!(plane.count(kind).await, 0, "{type_name}");
         assert_eq!(text_of(&imported.read().await), "", "{type_name}");
         assert!(imported.state.is_null(), "{type_name}: gone is gone");
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_host_is_adopted_and_withdrawn_from_but_neither_created_nor_deleted() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.host("h1", json!({"kubernetes.io/hostname": "h1"})).await;
+    let config = json!({"name": "h1", "labels": {"disk": "ssd"}, "cordoned": true});
+    let mut host = Stage::new(&provider, "berth_host");
+    let adopted = host.apply(&config).await;
+    assert!(!adopted.tainted && adopted.text().contains("cordoned = false now"), "{}", adopted.text());
+    assert_eq!(host.state.get("id").as_str(), Some("h1"));
+    assert_eq!(host.state.get("draining").as_bool(), Some(false));
+    let object = plane.object("Host", "h1").await;
+    assert_eq!(object["metadata"]["labels"], json!({"kubernetes.io/hostname": "h1", "disk": "ssd"}));
+    assert_eq!(object["spec"]["cordoned"], true);
+    assert!(host.plan_is_empty(&config).await);
+
+    // A value that is not configured stays as others set it, also through an update.
+    plane.edit("Host", "h1", json!({"spec": {"draining": true}})).await;
+    host.read().await;
+    assert!(host.plan_is_empty(&config).await);
+    let labelled = with(config.clone(), json!({"labels": {"disk": "nvme", "rack": "7"}}));
+    let updated = host.apply(&labelled).await;
+    assert!(updated.is_clean(), "{}", updated.text());
+    assert_eq!(plane.object("Host", "h1").await["spec"]["draining"], true);
+    let mut imported = Stage::new(&provider, "berth_host");
+    assert_eq!(text_of(&imported.import("h1").await), "");
+    assert!(imported.plan_is_empty(&labelled).await);
+    assert!(
+        text_of(&Stage::new(&provider, "berth_host").import("default/h1").await).contains("has no namespace")
+    );
+
+    let destroyed = host.destroy().await;
+    assert!(destroyed.is_clean() && host.state.is_null(), "{}", destroyed.text());
+    let object = plane.object("Host", "h1").await;
+    assert_eq!(object["metadata"]["labels"], json!({"kubernetes.io/hostname": "h1"}));
+    assert_eq!((&object["spec"]["cordoned"], &object["spec"]["draining"]), (&json!(false), &json!(true)));
+
+    // Adopted once more, unless another program declares the same field.
+    plane.declare_as("flux", "Host", "h1", json!({"cordoned": false})).await;
+    let refused = host.apply(&config).await;
+    assert!(host.state.is_null() && refused.text().contains("flux"), "{}", refused.text());
+    let forced = host.apply(&with(config.clone(), json!({"force_conflicts": true}))).await;
+    assert!(!forced.text().contains("Error:"), "{}", forced.text());
+    host.destroy().await;
+
+    let mut missing = Stage::new(&provider, "berth_host");
+    let config = json!({"name": "h9", "cordoned": true});
+    let plan = missing.plan(&config).await;
+    assert!(text_of(&plan.diagnostics).starts_with("Warning: The host does not exist"));
+    let refused = missing.apply_plan(plan, &config).await;
+    assert!(missing.state.is_null() && refused.text().contains("berth host --join"), "{}", refused.text());
+    assert_eq!(plane.count("Host").await, 1);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn a_network_or_pool_in_use_is_not_replaced_under_its_name() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut pool = Stage::new(&provider, "berth_ip_pool");
+    let of_mode = |mode: &str| json!({"name": "segment", "cidrs": ["192.0.2.64/27"], "mode": mode});
+    pool.apply(&of_mode("l2")).await;
+    let mut network = Stage::new(&provider, "berth_network");
+    let of_range = |cidr: &str| json!({"name": "default", "cidr": cidr});
+    network.apply(&of_range("10.80.0.0/24")).await;
+    assert!(!pool.plan(&of_mode("local")).await.requires_replace.is_empty());
+    let mut ip = Stage::new(&provider, "berth_public_ip");
+    ip.apply(&json!({"name": "web", "pool": "segment"})).await;
+    let mut vm = Stage::new(&provider, "berth_vm");
+    vm.apply(&with(web(), json!({"placement": null}))).await;
+    for (kind, name) in [("IPPool", "segment"), ("Network", "default")] {
+        while plane.object(kind, name).await.pointer("/status/usedBy").is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for (stage, config, words) in [
+        (&pool, of_mode("local"), "The pool is in use"),
+        (&network, of_range("10.81.0.0/24"), "The network is in use"),
+    ] {
+        let text = text_of(&stage.plan(&config).await.diagnostics);
+        assert!(text.starts_with("Error") && text.contains(words), "{text}");
     }
     plane.close().await;
 }

@@ -1,6 +1,7 @@
 //! The provider against the real embedded control plane; a task acts as the controllers and agents.
 
 mod control_plane;
+mod data_sources;
 mod documentation;
 mod effects;
 mod inputs;

@@ -118,6 +118,14 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),
         ),
+        ("berth_network", json!({"cidr": "10.80.0.0/24"}), json!({"cidr": "10.80.0.0/24"})),
+        (
+            "berth_ip_pool",
+            json!({"cidrs": ["192.0.2.0/24"]}),
+            json!({"cidrs": ["192.0.2.0/24"], "mode": "local", "useAllAddresses": false}),
+        ),
+        ("berth_storage_pool", json!({}), json!({"type": "Local", "trashRetentionSeconds": 86_400})),
+        ("berth_host", json!({"cordoned": true}), json!({"cordoned": true})),
         ("berth_public_ip", json!({}), json!({"pool": "default", "deletionProtection": false})),
         (
             "berth_hotswap_disk_attachment",

@@ -86,6 +86,18 @@ async fn bad_input_is_refused_in_validate_with_its_attribute() {
             "source.checksum_url",
         ),
         ("berth_disk", json!({"name": "d"}), "size"),
+        ("berth_network", json!({"name": "n", "cidr": "10.80.0.1/24"}), "cidr"),
+        ("berth_network", json!({"name": "n", "cidr": "10.80.0.0/24", "dns": ["one"]}), "dns[0]"),
+        ("berth_network", json!({"name": "n", "cidr": "10.80.0.0/24", "mtu": 100}), "mtu"),
+        ("berth_ip_pool", json!({"name": "p", "cidrs": ["192.0.2.0/27", "192.0.2.0"]}), "cidrs[1]"),
+        ("berth_ip_pool", json!({"name": "p", "cidrs": ["192.0.2.0/27"], "mode": "bgp"}), "mode"),
+        ("berth_storage_pool", json!({"name": "s", "type": "Ceph"}), "type"),
+        (
+            "berth_storage_pool",
+            json!({"name": "s", "trash_retention_seconds": -1}),
+            "trash_retention_seconds",
+        ),
+        ("berth_host", json!({"name": "h 1"}), "name"),
         ("berth_public_ip", json!({"name": "p", "address": "198.18.100.0/24"}), "address"),
     ];
     for (type_name, config, path) in cases {

@@ -1,4 +1,4 @@
-//! Real Terraform drives the real provider binary over TLS, all seven resources, on the embedded control plane.
+//! Real Terraform drives the real provider binary over TLS, resources and data sources, on the embedded control plane.
 
 use std::{
     fs,
@@ -111,7 +111,7 @@ fn text(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn terraform_makes_changes_imports_and_destroys_all_seven_resources() {
+async fn terraform_makes_changes_imports_and_destroys_the_resources_of_a_project() {
     let directory = tempfile::tempdir().expect("a new directory");
     let work = directory.path().join("work");
     fs::create_dir(&work).expect("a new directory");
@@ -248,6 +248,47 @@ async fn no_rule_about_changes_blocks_a_destroy() {
     let text = terraform.ok(&[&["destroy", "-auto-approve"], &changed[..]].concat()).await;
     assert!(text.contains("5 destroyed"), "{text}");
     assert_eq!(plane.count("VM").await + plane.count("Disk").await, 0);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn data_sources_are_read_when_their_arguments_are_known() {
+    let directory = tempfile::tempdir().expect("a new directory");
+    let work = directory.path().join("work");
+    fs::create_dir(&work).expect("a new directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let Some(terraform) = Terraform::new(&work, &kubeconfig) else { return };
+    fs::write(work.join("main.tf"), include_str!("terraform/sources.tf")).expect("a new file");
+    let plane = ControlPlane::listening(&directory.path().join("state"), &kubeconfig).await;
+    plane.host("h1", json!({"disk": "ssd"})).await;
+    // Its status follows a moment after the creation.
+    while plane.object("Host", "h1").await.pointer("/status/capacity").is_none() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    terraform.ok(&["validate"]).await;
+    let (code, text) = terraform.plan(&[]).await;
+    assert!(
+        code == Some(2) && text.contains("data.berth_vm_class.small will be read during apply"),
+        "{text}"
+    );
+    assert!(text.contains("host_memory = \"16Gi\""), "a data source is read in the plan: {text}");
+    let text = terraform.ok(&["apply", "-auto-approve"]).await;
+    for output in ["class_cpus = 2", "host_memory = \"16Gi\"", "address = \"10.77.0.10\"", "\"small\","] {
+        assert!(text.contains(output), "{output}: {text}");
+    }
+    assert_eq!(plane.object("VM", "web").await["spec"]["networkInterfaces"][0]["network"], "backend");
+    assert_eq!(plane.object("Host", "h1").await["metadata"]["labels"], json!({"disk": "ssd", "rack": "7"}));
+    terraform.assert_nothing_to_do(&[], "after apply").await;
+    let (code, text) = terraform.plan(&["-var=selector=tier of web"]).await;
+    assert!(code == Some(1) && text.contains("Invalid label_selector"), "{text}");
+    let (code, text) = terraform.plan(&["-var=host=h9"]).await;
+    assert!(
+        code == Some(1) && text.contains("Host h9 does not exist") && text.contains("has Host h1"),
+        "{text}"
+    );
+    let text = terraform.ok(&["destroy", "-auto-approve"]).await;
+    assert!(text.contains("7 destroyed"), "{text}");
+    assert_eq!(plane.object("Host", "h1").await["metadata"]["labels"], json!({"disk": "ssd"}));
     plane.close().await;
 }
 

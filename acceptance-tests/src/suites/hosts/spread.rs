@@ -26,17 +26,14 @@ pub struct Group {
 
 /// Runs the cases until four VMs run on four hosts.
 pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result<Group> {
-    let project = report.step("a pool on the segment, and init of examples/several-hosts", || {
-        let example = workspace::root().join("examples/several-hosts");
-        let pool = std::fs::read_to_string(example.join("segment.yaml"))?;
-        ensure!(pool.contains(PUBLIC), "segment.yaml has no {PUBLIC}");
-        fleet.kubectl().apply(&pool)?;
+    let project = report.step("init of examples/several-hosts", || {
         let project = fleet.project()?;
-        project.copy_from(&example)?;
+        project.copy_from(&workspace::root().join("examples/several-hosts"))?;
         project.write("cloud-init.yaml", "#!/bin/sh\n")?;
         let url = fleet.images().put("guest.qcow2", Content::File(guest.path.clone()));
-        let variables =
-            serde_json::json!({"image_url": url, "image_sha256": guest.sha256, "disk_size": "64Mi"});
+        let variables = serde_json::json!({
+            "image_url": url, "image_sha256": guest.sha256, "disk_size": "64Mi", "public_cidrs": [PUBLIC],
+        });
         project.write("terraform.tfvars.json", &variables.to_string())?;
         project.init()?;
         Ok(project)

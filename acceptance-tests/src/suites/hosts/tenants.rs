@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::{ANSWER, SOON, message, page, reaches};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, PUBLIC};
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::image_server::Content;
@@ -30,6 +30,8 @@ struct Guest {
 pub fn run(report: &mut Report, fleet: &Fleet, guest: &GuestImage) {
     let guests = report.step("two tenants get a network and a VM on each of two hosts", || {
         let url = fleet.images().put("guest.qcow2", Content::File(guest.path.clone()));
+        let pool = manifests::with(manifests::pool("segment", PUBLIC), "mode", json!("l2"));
+        fleet.kubectl().apply(&pool.to_string())?;
         for (tenant, cidr) in TENANTS {
             fleet.kubectl().ok(&["create", "namespace", tenant])?;
             fleet.kubectl().apply(&manifests::all(&objects(tenant, cidr, &url, &guest.sha256)))?;

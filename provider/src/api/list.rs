@@ -1,0 +1,116 @@
+//! Lists of objects, page by page.
+
+use serde_json::Value as Json;
+
+use super::{Address, Api, ApiError, Call, RetryLimit};
+
+/// The number of objects of one page.
+const PAGE: usize = 500;
+/// How often a list begins anew because the rest of it has expired.
+const ATTEMPTS: u32 = 3;
+
+/// The objects to list. An empty selector selects all.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// By labels.
+    pub labels: String,
+    /// By fields.
+    pub fields: String,
+}
+
+impl Api {
+    /// Lists the objects beside `at`: those of its kind in its namespace, in all namespaces if it has none.
+    ///
+    /// # Errors
+    /// Every failure. A list is complete or an error.
+    pub async fn list(
+        &self,
+        at: &Address,
+        selection: &Selection,
+        retry_limit: &RetryLimit,
+    ) -> Result<Vec<Json>, ApiError> {
+        let mut attempt = 1;
+        loop {
+            match self.list_pages(at, selection, retry_limit).await {
+                Err(error) if error.code() == 410 && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Lists the first objects beside `at`, at most `count`.
+    ///
+    /// # Errors
+    /// Every failure.
+    pub async fn list_first(
+        &self,
+        at: &Address,
+        count: usize,
+        retry_limit: &RetryLimit,
+    ) -> Result<Vec<Json>, ApiError> {
+        let mut page = self.page(at, &Selection::default(), count, "", retry_limit).await?;
+        Ok(items(&mut page))
+    }
+
+    async fn list_pages(
+        &self,
+        at: &Address,
+        selection: &Selection,
+        retry_limit: &RetryLimit,
+    ) -> Result<Vec<Json>, ApiError> {
+        let mut found = Vec::new();
+        let mut rest = String::new();
+        loop {
+            let mut page = self.page(at, selection, PAGE, &rest, retry_limit).await?;
+            found.append(&mut items(&mut page));
+            match page.pointer("/metadata/continue").and_then(Json::as_str) {
+                Some(token) if !token.is_empty() => token.clone_into(&mut rest),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    async fn page(
+        &self,
+        at: &Address,
+        selection: &Selection,
+        count: usize,
+        rest: &str,
+        retry_limit: &RetryLimit,
+    ) -> Result<Json, ApiError> {
+        let mut path = format!("{}?limit={count}", at.collection());
+        let parameters = [
+            ("labelSelector", &*selection.labels),
+            ("fieldSelector", &*selection.fields),
+            ("continue", rest),
+        ];
+        for (name, value) in parameters.into_iter().filter(|(_, value)| !value.is_empty()) {
+            path.push_str(&format!("&{name}={}", encoded(value)));
+        }
+        Ok(self.call(Call::get(path), retry_limit).await?.1)
+    }
+}
+
+fn items(page: &mut Json) -> Vec<Json> {
+    match page.get_mut("items").map(Json::take) {
+        Some(Json::Array(items)) => items,
+        _ => Vec::new(),
+    }
+}
+
+/// A text as a part of a query.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_one_parameter_of_the_query() {
+        assert_eq!(encoded("a in (b,c)&x=ä"), "a%20in%20%28b%2Cc%29%26x%3D%C3%A4");
+    }
+}

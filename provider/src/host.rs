@@ -1,0 +1,112 @@
+//! `berth_host`
+
+use async_trait::async_trait;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
+
+use crate::{
+    api::{Address, Api, RetryLimit},
+    change::PlannedChange,
+    field::{Effect, Field, Presence, Shape},
+    form::Form,
+    kind::{KindInfo, ResourceKind},
+    mapping,
+    readiness::Outcome,
+};
+
+/// The time limit for reading a Host, in seconds.
+const READ_SECONDS: u64 = 2;
+
+/// A machine that runs VMs.
+#[derive(Debug)]
+pub struct Host;
+
+#[async_trait]
+impl ResourceKind for Host {
+    fn info(&self) -> KindInfo {
+        KindInfo {
+            type_name: "berth_host",
+            kind: "Host",
+            plural: "hosts",
+            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, and `cordoned` and `draining` become false, each unless another program declares it too. `berth host forget` removes a host.\n\nThe provider declares only the attributes that are configured. What is left out stays as others set it, for example as `berth host cordon` does.",
+            example: r#"resource "berth_host" "h2" {
+  name     = "h2"
+  labels   = { "topology.kubernetes.io/zone" = "b", disk = "ssd" }
+  cordoned = false
+}
+"#,
+            shown: "status.free",
+            timeouts: [60, 60, 60],
+        }
+    }
+
+    fn definition(&self) -> CustomResourceDefinition {
+        berth_api::Host::crd()
+    }
+
+    fn name_field(&self) -> Field {
+        let mut field = Field::observed(
+            "name",
+            "/metadata/name",
+            "Name of the host: the one it joined with. Another name is another host.",
+        );
+        field.shape = Shape::Text(Form::DottedName);
+        field.presence(Presence::Required).effect(Effect::Replace)
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![
+            Field::spec("cordoned", Shape::Bool)
+                .presence(Presence::Kept)
+                .text("Whether the host takes no new VMs. Left out: as others set it."),
+            Field::spec("draining", Shape::Bool).presence(Presence::Kept).text(
+                "Whether the host is drained: it takes no new VMs, and its VMs are shut down and stay stopped with the reason \
+                 `HostDraining`, whatever their declared power. Left out: as others set it.",
+            ),
+            Field::observed("address", "/status/address", "The address at which other hosts reach it."),
+        ]
+    }
+
+    fn is_adopted(&self) -> bool {
+        true
+    }
+
+    /// Refuses a host that does not exist, and warns of values that the adoption changes.
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        let Some(name) = change.planned.get("name").as_str().filter(|_| change.is_create()) else { return };
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        match api.get(&Address::cluster(self.info().plural, name), &retry_limit).await {
+            Ok(None) => {
+                let detail = format!(
+                    "This control plane has no host {name:?}. A host appears when its machine joins: \"berth token create {name}\" on \
+                     the control plane, then \"berth host --join\" there."
+                );
+                change.refuse_missing("The host does not exist", detail, AttributePath::root("name"));
+            }
+            Ok(Some(host)) => {
+                let warnings = adopted_differently(change, &host);
+                change.diagnostics.extend(warnings);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Nothing to wait for: a host that is away keeps what is declared for it.
+    fn outcome(&self, _object: &Json, _planned: &Value) -> Outcome {
+        Outcome::Done
+    }
+}
+
+/// A warning for each value of the host that its adoption changes: a plan shows no prior values of a resource that is new.
+fn adopted_differently(change: &PlannedChange<'_>, host: &Json) -> Vec<Diagnostic> {
+    let current = mapping::from_object(change.fields, host);
+    let warning = |name: &str| {
+        let now = current.get(name).and_then(Value::as_bool)?;
+        let differs = change.config.get(name).as_bool().is_some_and(|then| then != now);
+        let detail = format!("The host exists and has {name} = {now} now, which this apply changes.");
+        differs.then(|| Diagnostic::warning("The host changes when it is adopted", detail).at(name))
+    };
+    ["cordoned", "draining"].into_iter().filter_map(warning).collect()
+}

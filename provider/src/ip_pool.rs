@@ -1,0 +1,66 @@
+//! `berth_ip_pool`
+
+use async_trait::async_trait;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+
+use crate::{
+    api::Api,
+    change::PlannedChange,
+    field::{Effect, Field, Shape},
+    form::Form,
+    kind::{KindInfo, ResourceKind},
+    replacement,
+};
+
+/// A pool of public addresses.
+#[derive(Debug)]
+pub struct IpPool;
+
+#[async_trait]
+impl ResourceKind for IpPool {
+    fn info(&self) -> KindInfo {
+        KindInfo {
+            type_name: "berth_ip_pool",
+            kind: "IPPool",
+            plural: "ippools",
+            description: "Public addresses that `berth_public_ip` allocates from. It is cluster-scoped: all namespaces share it, and only an administrator can write it. Destroying a pool that public addresses name is accepted; a finalizer keeps it until none does. Until then no other pool can have this name.",
+            example: r#"# Addresses on the network segment that the hosts are on.
+resource "berth_ip_pool" "segment" {
+  name  = "segment"
+  mode  = "l2"
+  cidrs = ["192.0.2.64/27"]
+}
+
+resource "berth_public_ip" "web" {
+  name = "web"
+  pool = berth_ip_pool.segment.name
+}
+"#,
+            shown: "status.free",
+            timeouts: [120, 120, 300],
+        }
+    }
+
+    fn definition(&self) -> CustomResourceDefinition {
+        berth_api::IPPool::crd()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![
+            Field::spec("cidrs", Shape::TextList(Form::Ipv4Range)).required(),
+            Field::spec("mode", Shape::Text(Form::Any)).default("local").effect(Effect::Replace),
+            Field::spec("use_all_addresses", Shape::Bool).default(false),
+        ]
+    }
+
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        replacement::refuse_in_use(api, change, self.info().plural, "mode", "The pool is in use").await;
+    }
+
+    /// Nothing is lost with a pool: while it is in use, it stays.
+    fn is_worth_keeping(&self, _object: &Json) -> bool {
+        false
+    }
+}

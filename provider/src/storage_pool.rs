@@ -1,0 +1,56 @@
+//! `berth_storage_pool`
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+
+use crate::{
+    field::{Effect, Field, Shape},
+    form::Form,
+    kind::{KindInfo, ResourceKind},
+};
+
+/// A place for the files of disks.
+#[derive(Debug)]
+pub struct StoragePool;
+
+impl ResourceKind for StoragePool {
+    fn info(&self) -> KindInfo {
+        KindInfo {
+            type_name: "berth_storage_pool",
+            kind: "StoragePool",
+            plural: "storagepools",
+            description: "A place for the files of disks: a folder on each host, with a trash of its own. A disk names it in `pool`. It is cluster-scoped: all namespaces share it, and only an administrator can write it. Destroying a pool that disks name is accepted; a finalizer keeps it until no disk does.",
+            example: r#"# The files of deleted disks stay in the trash for a week.
+resource "berth_storage_pool" "databases" {
+  name                    = "databases"
+  trash_retention_seconds = 604800
+}
+
+resource "berth_disk" "data" {
+  name = "data"
+  size = "10Gi"
+  pool = berth_storage_pool.databases.name
+}
+"#,
+            shown: "status.used_by",
+            timeouts: [120, 120, 300],
+        }
+    }
+
+    fn definition(&self) -> CustomResourceDefinition {
+        berth_api::StoragePool::crd()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![
+            Field::spec("type", Shape::Text(Form::Any)).default("Local").effect(Effect::Replace),
+            Field::spec("trash_retention_seconds", Shape::Integer).default(86_400),
+        ]
+    }
+
+    /// Nothing is lost with a pool: while it is in use, it stays.
+    fn is_worth_keeping(&self, _object: &Json) -> bool {
+        false
+    }
+}
