@@ -54,10 +54,9 @@ impl ObjectAttributes {
 
 impl Derived {
     fn new(resource: &KindResource) -> Self {
-        let definition = serde_json::to_value(resource.kind().definition()).unwrap_or_default();
         let part = |part: &str| {
             let pointer = format!("/spec/versions/0/schema/openAPIV3Schema/properties/{part}");
-            definition.pointer(&pointer).cloned().unwrap_or_default()
+            resource.definition().pointer(&pointer).unwrap_or(&Json::Null)
         };
         let known = resource.fields().iter().filter_map(|field| match &field.source {
             Source::Spec(key) => Some(key.as_ref()),
@@ -69,7 +68,7 @@ impl Derived {
         for field in fields.iter_mut().filter(|field| field.name == "labels") {
             field.text = "Labels of the object.".into();
         }
-        Self { fields, spec: fact::facts(&part("spec"), &known), status: fact::facts(&part("status"), &[]) }
+        Self { fields, spec: fact::facts(part("spec"), &known), status: fact::facts(part("status"), &[]) }
     }
 
     /// All attributes, computed.

@@ -43,6 +43,7 @@ use crate::{
 pub struct KindResource {
     kind: Box<dyn ResourceKind>,
     info: KindInfo,
+    definition: Json,
     is_namespaced: bool,
     fields: Vec<Field>,
     session: Arc<Session>,
@@ -67,13 +68,18 @@ impl KindResource {
         own.iter_mut().for_each(|field| field.fill_from_schema(spec.unwrap_or(&Json::Null)));
         fields.extend(own);
         fields.extend(kind::provider_only_fields());
-        Self { info: kind.info(), kind: Box::new(kind), is_namespaced, fields, session }
+        Self { info: kind.info(), kind: Box::new(kind), definition, is_namespaced, fields, session }
     }
 
     /// The parts that differ from kind to kind.
     #[must_use]
     pub fn kind(&self) -> &dyn ResourceKind {
         &*self.kind
+    }
+
+    /// The definition of the custom resource.
+    pub(crate) fn definition(&self) -> &Json {
+        &self.definition
     }
 
     /// Whether objects of this kind are in a namespace.

@@ -60,11 +60,11 @@ impl ListDataSource {
 
     /// The fields that a field selector can name.
     fn selectable(&self) -> Vec<String> {
-        let definition = self.resource.kind().definition();
-        let version = definition.spec.versions.into_iter().next();
-        let fields = version.and_then(|version| version.selectable_fields).unwrap_or_default();
+        let fields = self.resource.definition().pointer("/spec/versions/0/selectableFields");
+        let fields = fields.and_then(Json::as_array).into_iter().flatten();
+        let paths = fields.filter_map(|field| field.get("jsonPath").and_then(Json::as_str));
         let mut names = vec!["metadata.name".to_owned()];
-        names.extend(fields.into_iter().map(|field| field.json_path.trim_start_matches('.').to_owned()));
+        names.extend(paths.map(|path| path.trim_start_matches('.').to_owned()));
         names
     }
 
