@@ -1,19 +1,27 @@
 //! `berth_public_ip`
 
+use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
+use tfplugin6::{AttributePath, CancellationToken};
 
 use crate::{
+    api::{Address, Api, RetryLimit},
+    change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
 };
 
+/// The time limit for reading a pool, in seconds.
+const READ_SECONDS: u64 = 2;
+
 /// A public address.
 #[derive(Debug)]
 pub struct PublicIp;
 
+#[async_trait]
 impl ResourceKind for PublicIp {
     fn info(&self) -> KindInfo {
         KindInfo {
@@ -46,6 +54,22 @@ output "public_address" {
             Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
             Field::spec("deletion_protection", Shape::Bool).default(false),
         ]
+    }
+
+    /// Refuses a pool that does not exist: the address would wait for it.
+    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
+        // A control plane has the pool `default`, unless its administrator has left it out.
+        if pool == berth_api::DEFAULT_NAME || (!change.is_create() && change.replace.is_empty()) {
+            return;
+        }
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        if let Ok(None) = api.get(&Address::cluster("ippools", &pool), &retry_limit).await {
+            let detail = format!(
+                "There is no IPPool {pool:?} on this control plane. The data source berth_ip_pools lists those there are."
+            );
+            change.refuse_missing("The address's pool does not exist", detail, AttributePath::root("pool"));
+        }
     }
 
     fn view(&self, object: &Json) -> Json {

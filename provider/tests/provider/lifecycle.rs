@@ -177,6 +177,44 @@ async fn a_host_is_adopted_and_withdrawn_from_but_neither_created_nor_deleted() 
 }
 
 #[tokio::test]
+async fn a_pool_that_does_not_exist_is_a_warning_of_the_plan_and_fails_the_apply() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let pools = [
+        (
+            "berth_disk",
+            json!({"name": "d", "size": "1Gi", "pool": "p"}),
+            "berth_storage_pool",
+            json!({"name": "p"}),
+        ),
+        (
+            "berth_public_ip",
+            json!({"name": "a", "pool": "p"}),
+            "berth_ip_pool",
+            json!({"name": "p", "cidrs": ["192.0.2.0/24"]}),
+        ),
+    ];
+    for (type_name, config, pool_type, pool) in pools {
+        let mut stage = Stage::new(&provider, type_name);
+        let plan = stage.plan(&config).await;
+        let text = text_of(&plan.diagnostics);
+        assert!(text.starts_with("Warning") && text.contains("unless it creates that first"), "{text}");
+        let refused = stage.apply_plan(plan, &config).await;
+        assert!(
+            stage.state.is_null() && refused.text().contains("pool does not exist"),
+            "{}",
+            refused.text()
+        );
+        let plan = stage.plan(&config).await;
+        let made = Stage::new(&provider, pool_type).apply(&pool).await;
+        assert!(made.is_clean(), "{pool_type}: {}", made.text());
+        let made = stage.apply_plan(plan, &config).await;
+        assert!(made.is_clean(), "{type_name}: {}", made.text());
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_network_or_pool_in_use_is_not_replaced_under_its_name() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 use terraform_provider_berth::{
     BerthProvider,
+    field::{Field, Source},
     mapping::{PinnedFields, from_object, pinned_fields, refresh, same, to_spec},
     planning::plan,
 };
@@ -20,9 +21,7 @@ fn spec_of(type_name: &str, config: &Json) -> Json {
     // And back: the values observed in that object mean the same as the planned ones.
     let object = json!({"spec": spec});
     let observed = Value::Map(from_object(fields, &object));
-    for field in
-        fields.iter().filter(|field| matches!(field.source, terraform_provider_berth::field::Source::Spec(_)))
-    {
+    for field in fields.iter().filter(|field| matches!(field.source, Source::Spec(_))) {
         let (planned, observed) = (planned.get(field.name), observed.get(field.name));
         let local = field.name == "bootstrap";
         let undecided = !planned.is_wholly_known();
@@ -163,4 +162,45 @@ fn a_refresh_keeps_the_words_and_the_order_of_the_state() {
     assert_eq!(names, ["b", "a", "c"]);
     assert!(state.get("placement").is_null());
     assert_eq!(state.get("bootstrap").get("ssh_authorized_keys").index(0).as_str(), Some("ssh-rsa A\n"));
+}
+
+/// Fields of a spec that are no attributes: user data and its checksum have attributes of their own, the others are for
+/// `berth host`.
+const NOT_DECLARED: [&str; 5] = [
+    "VM.bootstrap.userData",
+    "VM.bootstrap.checksum",
+    "Host.fenced",
+    "Host.recovery",
+    "Host.releasedOrphans",
+];
+
+fn find_undeclared(schema: &Json, fields: &[Field], at: &str, found: &mut Vec<String>) {
+    for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{at}.{key}");
+        let field = fields.iter().find(|field| matches!(&field.source, Source::Spec(own) if own == key));
+        let Some(field) = field else {
+            found.push(path);
+            continue;
+        };
+        let inner = if property["items"].is_object() { &property["items"] } else { property };
+        find_undeclared(inner, field.children(), &path, found);
+    }
+}
+
+#[test]
+fn every_field_of_every_spec_is_an_attribute_of_its_resource() {
+    let provider = BerthProvider::default();
+    let mut undeclared = Vec::new();
+    for definition in berth_api::manifests::crds() {
+        let kind = definition.spec.names.kind.clone();
+        let resource = provider.kinds().iter().find(|resource| resource.info().kind == kind);
+        let resource = resource.unwrap_or_else(|| panic!("no resource for {kind}"));
+        let definition = serde_json::to_value(definition).expect("plain data");
+        let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        find_undeclared(spec, resource.fields(), &kind, &mut undeclared);
+    }
+    undeclared.sort_unstable();
+    let mut expected = NOT_DECLARED.to_vec();
+    expected.sort_unstable();
+    assert_eq!(undeclared, expected);
 }
