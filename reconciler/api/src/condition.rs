@@ -13,6 +13,11 @@ use crate::Reason;
 /// The list of conditions in a status, a list-map by `type`.
 pub type Conditions = Vec<Condition>;
 
+/// The maximum length of a message: Kubernetes' limit.
+const MAX_MESSAGE: usize = 32_768;
+/// The maximum number of conditions of an object, those of other programs included.
+const MOST_CONDITIONS: usize = 64;
+
 /// The types of condition berth writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionType {
@@ -161,7 +166,7 @@ impl<'a> ConditionUpdate<'a> {
 /// Sets one condition; its transition time changes only when its status does.
 ///
 /// *Guarantees:* calling it again with equal arguments but a later `now` changes nothing, so that a reconcile of a
-/// converged object writes nothing. Messages are cut at 32,768 bytes, Kubernetes' limit.
+/// converged object writes nothing. Messages are cut at Kubernetes' limit.
 pub fn set(conditions: &mut Conditions, update: ConditionUpdate<'_>, generation: i64, now: Timestamp) {
     let ConditionUpdate { kind, status, reason, message } = update;
     let old = find(conditions, kind.as_str());
@@ -173,7 +178,7 @@ pub fn set(conditions: &mut Conditions, update: ConditionUpdate<'_>, generation:
         type_: kind.as_str().to_owned(),
         status: status.to_owned(),
         reason: reason.as_str().to_owned(),
-        message: cut(message, 32_768).to_owned(),
+        message: cut(message, MAX_MESSAGE).to_owned(),
         observed_generation: Some(generation),
         last_transition_time,
     };
@@ -198,7 +203,8 @@ pub fn is_true(conditions: &[Condition], kind: ConditionType) -> bool {
     find(conditions, kind.as_str()).is_some_and(|c| c.status == "True")
 }
 
-fn cut(text: &str, limit: usize) -> &str {
+/// Returns the beginning of a text, of at most so many bytes.
+pub fn cut(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -214,6 +220,14 @@ pub(crate) fn never_observed() -> i64 {
 /// The schema of a `conditions` field: a list-map by `type`, so that several writers can each own theirs.
 pub(crate) fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = generator.subschema_for::<Vec<Condition>>();
+    schema.insert("maxItems".into(), MOST_CONDITIONS.into());
+    // Kubernetes' limits, which its types state in comments only.
+    for (field, limit) in [("type", 316), ("status", 7), ("reason", 1024), ("message", MAX_MESSAGE)] {
+        let field = format!("/items/properties/{field}");
+        if let Some(text) = schema.pointer_mut(&field).and_then(serde_json::Value::as_object_mut) {
+            text.insert("maxLength".into(), limit.into());
+        }
+    }
     schema.insert("x-kubernetes-list-type".into(), "map".into());
     schema.insert("x-kubernetes-list-map-keys".into(), serde_json::json!(["type"]));
     schema

@@ -81,6 +81,9 @@ pub const MOST_MEMORY: u64 = 1 << 50;
 /// No QEMU takes more above its guest's memory, in bytes: 64 GiB.
 pub const MOST_OVERHEAD: u64 = 64 << 30;
 
+/// The maximum length of a text for people in a host's report, in characters.
+pub const MAX_DETAIL: usize = 512;
+
 /// The state that a host's agent reports. It is trusted within these bounds only, and only about the host's own objects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -94,6 +97,7 @@ pub struct HostStatus {
     pub conditions: Conditions,
     /// The agent's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub version: Option<String>,
     /// The address other hosts reach it at: networks' packets between hosts go from one such address to another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,9 +114,11 @@ pub struct HostStatus {
     pub ranges: Vec<String>,
     /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub qemu_version: Option<String>,
     /// The accelerator of VMs here: `kvm` or `tcg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub accelerator: Option<String>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,10 +139,11 @@ pub struct HostStatus {
     pub vm_overhead: Option<String>,
     /// The number of VMs that are bound here.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub vms: i64,
-    /// SHA-256 of each image in this host's cache. At most 1,000 are listed.
+    /// The checksum, SHA-256 or SHA-512, of each image in this host's cache. At most 1,000 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1000), inner(length(max = 64)))]
+    #[schemars(length(max = 1000), inner(length(max = 128)))]
     pub images: Vec<String>,
     /// Public addresses of VMs here for which another machine on the segment answers: the host does not use them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -154,7 +161,7 @@ pub struct HostStatus {
     pub orphans: Vec<Orphan>,
     /// The number of files of deleted disks with `deletionPolicy: Retain` here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub retained: Option<i64>,
     /// Set once the agent has taken inventory of its guests and files. Until then, and while `orphans` does not list all of it, nothing is
     /// placed on this host; in a recovery nothing is placed anywhere that this host may have.
@@ -171,8 +178,10 @@ pub struct HostStatus {
 #[serde(rename_all = "camelCase")]
 pub struct AddressConflict {
     /// The address.
+    #[schemars(length(max = 15))]
     pub address: String,
     /// The MAC address that answers for it.
+    #[schemars(length(max = 17))]
     pub mac: String,
 }
 
@@ -191,9 +200,11 @@ pub struct KvmStatus {
     /// Whether guests run on it fast enough.
     pub usable: bool,
     /// The reason, for people.
+    #[schemars(length(max = 512))]
     pub reason: String,
     /// Million guest instructions a second, measured, with two decimal places.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub mips: Option<f64>,
 }
 
@@ -218,20 +229,27 @@ pub struct Resources {
 pub struct TrashedVolume {
     /// Its identity.
     #[serde(rename = "volumeID")]
+    #[schemars(length(max = 253))]
     pub volume_id: String,
     /// The StoragePool its file is in.
     #[serde(default = "default_pool")]
+    #[schemars(length(max = 253))]
     pub pool: String,
     /// The Disk's namespace.
+    #[schemars(length(max = 253))]
     pub namespace: String,
     /// The Disk's name.
+    #[schemars(length(max = 253))]
     pub name: String,
     /// Its size, as a quantity.
+    #[schemars(length(max = 32))]
     pub size: String,
     /// The Image it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
     pub image: Option<String>,
     /// When it was deleted, RFC 3339.
+    #[schemars(length(max = 64))]
     pub deleted_at: String,
 }
 
@@ -245,19 +263,25 @@ fn default_pool() -> String {
 #[serde(rename_all = "camelCase")]
 pub struct Orphan {
     /// `Process`, `Volume` or `Instance`.
+    #[schemars(length(max = 64))]
     pub kind: String,
     /// A pid with its name, or a file's name.
+    #[schemars(length(max = 512))]
     pub name: String,
     /// A description for people.
+    #[schemars(length(max = 512))]
     pub detail: String,
     /// A file's size, as a quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
     pub size: Option<String>,
     /// The StoragePool a file lies in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub pool: Option<String>,
     /// The Image a file was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
     pub image: Option<String>,
     /// The object it was made for, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,13 +293,17 @@ pub struct Orphan {
 #[serde(rename_all = "camelCase")]
 pub struct OrphanOwner {
     /// `VM` or `Disk`.
+    #[schemars(length(max = 64))]
     pub kind: String,
     /// Its namespace.
+    #[schemars(length(max = 253))]
     pub namespace: String,
     /// Its name.
+    #[schemars(length(max = 253))]
     pub name: String,
     /// Its uid, if it is known: another object of the same name is not the owner, and without one nothing is given back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
     pub uid: Option<String>,
     /// The epoch of the binding it was made under; 0 if that is not known.
     #[serde(default)]
@@ -296,7 +324,9 @@ pub struct OrphanOwner {
 #[serde(rename_all = "camelCase")]
 pub struct HeldPublicIP {
     /// The PublicIP, in the VM's namespace.
+    #[schemars(length(max = 253))]
     pub name: String,
     /// The address.
+    #[schemars(length(max = 15))]
     pub address: String,
 }

@@ -218,6 +218,38 @@ mod tests {
     }
 
     #[test]
+    fn every_value_that_a_host_reports_of_itself_is_bounded() {
+        let host = serde_json::to_value(Host::crd()).expect("plain data");
+        let status = &host["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+        let mut endless = Vec::new();
+        collect_endless(status, "", &mut endless);
+        assert!(endless.is_empty(), "{endless:?}");
+    }
+
+    fn collect_endless(schema: &Value, path: &str, found: &mut Vec<String>) {
+        let limit = match schema["type"].as_str().unwrap_or_default() {
+            "string" if schema["format"] == "date-time" || schema["enum"].is_array() => None,
+            "string" => Some("maxLength"),
+            "array" => Some("maxItems"),
+            // The API server sets a generation, and no value of it has an effect.
+            "integer" if path.ends_with("observedGeneration") => None,
+            "integer" | "number" => Some("maximum"),
+            "object" if schema["properties"].is_object() => None,
+            "object" => Some("maxProperties"),
+            _ => None,
+        };
+        if limit.is_some_and(|limit| !schema[limit].is_number()) {
+            found.push(path.to_owned());
+        }
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            collect_endless(field, &format!("{path}.{name}"), found);
+        }
+        if schema["items"].is_object() {
+            collect_endless(&schema["items"], &format!("{path}[]"), found);
+        }
+    }
+
+    #[test]
     fn the_roles_of_users_are_gathered_by_those_of_kubernetes() {
         let label = |name: &str| {
             let role =

@@ -11,10 +11,13 @@ pub const LISTED_USERS: usize = 4;
 #[serde(rename_all = "camelCase")]
 pub struct ObjectUser {
     /// `VM`, `Disk`, `HotswapDiskAttachment` or `PublicIP`.
+    #[schemars(length(max = 64))]
     pub kind: String,
     /// The user's namespace.
+    #[schemars(length(max = 253))]
     pub namespace: String,
     /// The user's name.
+    #[schemars(length(max = 253))]
     pub name: String,
 }
 

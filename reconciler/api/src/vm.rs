@@ -375,6 +375,7 @@ pub struct InterfaceStatus {
     #[schemars(length(max = 63))]
     pub name: String,
     /// The Network, as `namespace/name`.
+    #[schemars(length(max = 512))]
     pub network: String,
     /// The MAC address, lower case.
     #[schemars(length(max = 17))]
@@ -384,6 +385,7 @@ pub struct InterfaceStatus {
     pub address: String,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 15))]
     pub public_address: Option<String>,
 }
 

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use berth_api::{Disk, HotswapDiskAttachment, Image, RESTORE_ANNOTATION, VM, condition};
+use berth_host::fake::FakeSource;
 use berth_qemu::machine::Format;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::fixture::{
-    DATA, Fixture, HOST, IMAGE_URL, INSTANCE, ROOT, SHA256, disk_bound, reason_of, vm_bound, vm_reason,
+    DATA, Fixture, HOST, IMAGE_URL, INSTANCE, ROOT, SHA256, bound, disk_bound, reason_of, vm_bound, vm_reason,
 };
 
 fn disk_reason(disk: &Disk) -> String {
@@ -36,6 +37,27 @@ async fn running() -> Fixture {
         |vm: &VM| vm.status.as_ref().is_some_and(|s| reason_of(&s.conditions, "GuestReady") == "GuestSeen");
     fixture.until::<VM>("web", up).await;
     fixture
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_of_sha512_is_in_the_report_of_its_host() {
+    let fixture = Fixture::start().await;
+    let digest = "c".repeat(128);
+    let url = "http://images.example/sha512.qcow2";
+    let source = FakeSource {
+        sha256: digest.clone(),
+        format: Format::Qcow2,
+        virtual_size: 1 << 30,
+        bytes: 1,
+        refused: None,
+    };
+    fixture.system.add_source(url, source);
+    let spec = json!({"source": {"url": url, "sha512": digest}});
+    fixture.make::<Image>("debian", spec, Some(bound())).await;
+    fixture.make::<Disk>("root", json!({"image": "debian", "size": "4Gi"}), Some(disk_bound(ROOT))).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "Available").await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(fixture.host().await.status.expect("reported").images, [digest]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +106,7 @@ async fn a_disk_smaller_than_its_image_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_wrong_checksum_stalls_the_image_and_is_downloaded_once() {
     let fixture = Fixture::start().await;
-    let source = berth_host::fake::FakeSource {
+    let source = FakeSource {
         sha256: "bb".into(),
         format: Format::Qcow2,
         virtual_size: 1 << 30,
@@ -107,7 +129,7 @@ async fn a_wrong_checksum_stalls_the_image_and_is_downloaded_once() {
     fixture.assert_quiet().await;
     assert_eq!(fixture.system.pulls(), 1);
     // A mirror that has the right bytes.
-    let source = berth_host::fake::FakeSource {
+    let source = FakeSource {
         sha256: SHA256.into(),
         format: Format::Qcow2,
         virtual_size: 1 << 30,

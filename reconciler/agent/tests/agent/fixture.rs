@@ -309,7 +309,7 @@ where
     items.into_iter().map(|o| (o.name_any(), o.resource_version())).collect()
 }
 
-fn bound() -> Value {
+pub(crate) fn bound() -> Value {
     json!({"observedGeneration": 0, "binding": {"host": HOST, "epoch": 1}})
 }
 

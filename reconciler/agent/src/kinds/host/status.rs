@@ -2,7 +2,7 @@
 
 use berth_api::condition;
 use berth_api::host::{
-    AddressConflict, Inventory, KvmStatus, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
+    AddressConflict, Inventory, KvmStatus, MAX_DETAIL, MTU, Orphan, OrphanOwner, Resources, TrashedVolume,
 };
 use berth_api::{ConditionType, ConditionUpdate, Host, HostStatus, Quantity, Readiness, Reason, in_use};
 use berth_host::ForeignKind;
@@ -20,6 +20,8 @@ use crate::networking::RefusedAddress;
 const MAX_LISTED: usize = 1000;
 /// Maximum number of address ranges in the API.
 const MAX_RANGES: usize = 64;
+/// Maximum length of QEMU's version in the API.
+const MAX_VERSION: usize = 64;
 const GIB: u64 = 1 << 30;
 /// Number of orphans named in the condition; `status.orphans` lists them.
 const NAMED_ORPHANS: usize = 4;
@@ -80,11 +82,12 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.address = facts.address.map(|address| address.to_string());
     status.mtu = facts.mtu.and_then(believable_mtu);
     status.ranges = ranges(observed, config);
-    status.qemu_version = facts.qemu.as_ref().ok().map(|qemu| qemu.version.clone());
+    let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
+    status.qemu_version = version;
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
         usable: facts.kvm.usable,
-        reason: facts.kvm.reason.clone(),
+        reason: condition::cut(&facts.kvm.reason, MAX_DETAIL).to_owned(),
         mips: facts.kvm.mips.map(|mips| (mips * 100.0).round() / 100.0),
     });
     write_resources(&mut status, observed, config);
@@ -281,5 +284,6 @@ fn orphans(observed: &Observed) -> (Vec<Orphan>, Option<Inventory>) {
 }
 
 fn orphan(kind: &str, name: String, detail: String, owner: Option<OrphanOwner>) -> Orphan {
+    let detail = condition::cut(&detail, MAX_DETAIL).to_owned();
     Orphan { kind: kind.to_owned(), name, detail, owner, ..Orphan::default() }
 }

@@ -215,6 +215,23 @@ fn why_it_emulates_is_said_and_a_second_look_writes_nothing() {
 }
 
 #[test]
+fn a_text_that_is_longer_than_the_api_takes_is_cut() {
+    let detail = "ä".repeat(4000);
+    let process =
+        ForeignObject { kind: ForeignKind::Process, name: "42 theirs".into(), detail: detail.clone() };
+    let mut observed = Observed { foreign: vec![process], ..observed() };
+    observed.facts.kvm.reason = detail;
+    observed.facts.qemu.as_mut().expect("it is installed").version = "9".repeat(4000);
+    let reported = status(&Host::new("h", Default::default()), &observed, &AgentConfig::new("h"), at(1));
+    let lengths = [
+        reported.orphans[0].detail.len(),
+        reported.kvm.expect("measured").reason.len(),
+        reported.qemu_version.expect("installed").len(),
+    ];
+    assert_eq!(lengths, [512, 512, 64]);
+}
+
+#[test]
 fn what_no_object_owns_is_listed_with_what_it_was() {
     let process =
         ForeignObject { kind: ForeignKind::Process, name: "42 theirs".into(), detail: "not berth's".into() };
