@@ -160,8 +160,8 @@ fn resource_list(core: &Core, group: &str, version: &str) -> Option<Document> {
     let (_, resources) = found.versions.into_iter().find(|(name, _)| name == version)?;
     let mut list: Vec<Value> = resources.iter().flat_map(|(resource, at)| legacy(resource, *at)).collect();
     for kind in review::KINDS.iter().filter(|kind| kind.group == group) {
-        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(), "namespaced": false,
-            "kind": kind.kind, "verbs": ["create"]}));
+        list.push(json!({"name": kind.plural, "singularName": kind.kind.to_lowercase(),
+            "namespaced": kind.namespaced, "kind": kind.kind, "verbs": ["create"]}));
     }
     let mut document = json!({"kind": "APIResourceList"});
     // The list of the core group predates versioning of such lists.
@@ -241,7 +241,8 @@ fn aggregated_group(group: &Group) -> Value {
     let version = |(name, resources): &(String, Members)| {
         let mut list: Vec<Value> = resources.iter().map(|(r, at)| aggregated(group, name, r, *at)).collect();
         for kind in review::KINDS.iter().filter(|kind| kind.group == group.name) {
-            list.push(json!({"resource": kind.plural, "scope": "Cluster", "verbs": ["create"],
+            let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
+            list.push(json!({"resource": kind.plural, "scope": scope, "verbs": ["create"],
                 "singularResource": kind.kind.to_lowercase(),
                 "responseKind": {"group": "", "version": "", "kind": kind.kind}}));
         }

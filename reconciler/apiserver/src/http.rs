@@ -107,8 +107,9 @@ impl Front {
         purpose: &mut metrics::Purpose,
     ) -> Result<Response<Body>> {
         let path = request.uri().path().to_owned();
-        if let Some(endpoint) = health::endpoint(&path) {
-            return Ok(health::answer(&self.core, endpoint, &Query::of(request.uri())?));
+        let health = health::endpoint(&path);
+        if let Some((endpoint, "")) = health {
+            return Ok(health::all(&self.core, endpoint, &Query::of(request.uri())?));
         }
         let who = who.ok_or_else(ApiError::unauthorized)?;
         let who = authorize::impersonated(&self.core.access, who, request.headers())?;
@@ -121,6 +122,10 @@ impl Front {
             let _admitted = self.admit(&Caller::of(&request, &who)).await?;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
+        }
+        if let Some((endpoint, check)) = health {
+            authorize::path(&self.core.access, &who, &request.method().as_str().to_ascii_lowercase(), &path)?;
+            return health::one(&self.core, endpoint, check).ok_or_else(ApiError::no_such_path);
         }
         match ResourcePath::parse(&path) {
             Some(resource) => self.resource(request, resource, who, purpose).await,
@@ -208,7 +213,7 @@ impl Front {
                 return Err(ApiError::method_not_allowed());
             }
             let options = Options::parse(request.method(), &query)?;
-            return self.review(request, review, &who, &options).await;
+            return self.review(request, review, &path.namespace, &who, &options).await;
         }
         let selector = query.first("fieldSelector").unwrap_or_default();
         let target = path.resolve(&self.core.catalog.served(), verb);
@@ -268,6 +273,7 @@ impl Front {
         &self,
         request: Request<Body>,
         review: review::Review,
+        namespace: &str,
         who: &Identity,
         options: &Options,
     ) -> Result<Response<Body>> {
@@ -281,7 +287,7 @@ impl Front {
         if let Some(strict) = options.field_validation.tell(&body.twice, &unknown, &mut warnings) {
             return Err(decode::unreadable(review.kind, "v1", &strict));
         }
-        Ok(match review::answer(&self.core, who, review, body.value) {
+        Ok(match review::answer(&self.core, who, review, namespace, body.value) {
             Ok(answer) => respond::review(&answer, &warnings),
             Err(error) => respond::failure(&error, &warnings),
         })

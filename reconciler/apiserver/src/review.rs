@@ -17,10 +17,11 @@ pub(crate) struct Review {
     pub(crate) group: &'static str,
     pub(crate) plural: &'static str,
     pub(crate) kind: &'static str,
+    pub(crate) namespaced: bool,
 }
 
 const fn review(group: &'static str, plural: &'static str, kind: &'static str) -> Review {
-    Review { group, plural, kind }
+    Review { group, plural, kind, namespaced: false }
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -29,7 +30,12 @@ const WHOSE: Review = review("authentication.k8s.io", "tokenreviews", "TokenRevi
 const MAY: Review = review(AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview");
 const RULES: Review = review(AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview");
 const MAY_ANOTHER: Review = review(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview");
-pub(crate) const KINDS: &[Review] = &[WHO, WHOSE, MAY, RULES, MAY_ANOTHER];
+/// The same within one namespace, for its administrators.
+const MAY_ANOTHER_THERE: Review = Review {
+    namespaced: true,
+    ..review(AUTHORIZATION, "localsubjectaccessreviews", "LocalSubjectAccessReview")
+};
+pub(crate) const KINDS: &[Review] = &[WHO, WHOSE, MAY_ANOTHER_THERE, MAY, RULES, MAY_ANOTHER];
 
 impl Review {
     /// Returns the review posted to `path`.
@@ -39,16 +45,29 @@ impl Review {
                 && kind.plural == path.plural
                 && path.version == "v1"
                 && path.name.is_empty()
-                && path.namespace.is_empty()
+                && kind.namespaced != path.namespace.is_empty()
         })
     }
 }
 
 /// Answers a review that was accepted.
-pub(crate) fn answer(core: &Core, who: &Identity, kind: Review, mut review: Value) -> Result<Value> {
+pub(crate) fn answer(
+    core: &Core,
+    who: &Identity,
+    kind: Review,
+    namespace: &str,
+    mut review: Value,
+) -> Result<Value> {
+    if kind.namespaced {
+        let sent = review["metadata"]["namespace"].as_str().unwrap_or_default();
+        if !sent.is_empty() && sent != namespace {
+            return Err(ApiError::bad_request("metadata.namespace is not the namespace of the request"));
+        }
+        meta::of(&mut review).insert("namespace".into(), namespace.into());
+    }
     let spec = review["spec"].clone();
-    if matches!(kind, MAY | MAY_ANOTHER) {
-        check_question(kind, &spec)?;
+    if matches!(kind, MAY | MAY_ANOTHER | MAY_ANOTHER_THERE) {
+        check_question(kind, namespace, &spec)?;
     }
     if kind == RULES {
         if spec["namespace"].as_str().is_none_or(str::is_empty) {
@@ -126,7 +145,7 @@ fn whose(core: &Core, spec: &Value) -> Result<Value> {
 }
 
 /// Checks that a review names a resource or a path, and a user.
-fn check_question(kind: Review, spec: &Value) -> Result<()> {
+fn check_question(kind: Review, namespace: &str, spec: &Value) -> Result<()> {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let mut errors = Vec::new();
     if resource.is_object() == path.is_object() {
@@ -136,6 +155,10 @@ fn check_question(kind: Review, spec: &Value) -> Result<()> {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     if kind != MAY && spec["user"].as_str().is_none_or(str::is_empty) && is_empty(&spec["groups"]) {
         errors.push(invalid("spec.user", &"".into(), "at least one of user or group must be specified"));
+    }
+    if kind.namespaced && resource["namespace"].as_str().unwrap_or_default() != namespace {
+        let why = "must match metadata.namespace";
+        errors.push(invalid("spec.resourceAttributes.namespace", &resource["namespace"], why));
     }
     if errors.is_empty() {
         return Ok(());

@@ -23,6 +23,7 @@ pub(super) fn all() -> Vec<((&'static str, &'static str), Value)> {
         (("authentication.k8s.io", "TokenReview"), token_review()),
         (("authorization.k8s.io", "SelfSubjectAccessReview"), access_review(json!({}))),
         (("authorization.k8s.io", "SubjectAccessReview"), access_review(somebody())),
+        (("authorization.k8s.io", "LocalSubjectAccessReview"), access_review(somebody())),
         (("authorization.k8s.io", "SelfSubjectRulesReview"), rules_review()),
         (("", "DeleteOptions"), delete_options()),
     ]

@@ -51,6 +51,7 @@ fn parts() -> [Value; 3] {
             "system:aggregate-to-admin",
             &["admin"],
             json!([
+                {"apiGroups": ["authorization.k8s.io"], "resources": ["localsubjectaccessreviews"], "verbs": ["create"]},
                 {"apiGroups": [RBAC], "resources": ["rolebindings", "roles"], "verbs": all},
             ]),
         ),
@@ -122,7 +123,11 @@ fn of_everybody() -> Vec<Value> {
             ]),
         ),
         role("system:public-info-viewer", &[], get(&[&probes[..], &["/version", "/version/"]].concat())),
-        role("system:monitoring", &[], get(&[&probes[..], &["/metrics"]].concat())),
+        role(
+            "system:monitoring",
+            &[],
+            get(&[&probes[..], &["/healthz/*", "/livez/*", "/metrics", "/readyz/*"]].concat()),
+        ),
     ]
 }
 

@@ -55,6 +55,8 @@ const MESSAGES: &[(&str, &str, &str)] = &[
     ("SelfSubjectAccessReview", "spec", "resourceAttributes nonResourceAttributes"),
     ("SubjectAccessReview", "", "metadata spec"),
     ("SubjectAccessReview", "spec", "resourceAttributes nonResourceAttributes user groups - uid"),
+    ("LocalSubjectAccessReview", "", "metadata spec"),
+    ("LocalSubjectAccessReview", "spec", "resourceAttributes nonResourceAttributes user groups - uid"),
     ("SelfSubjectRulesReview", "", "metadata spec"),
     ("SelfSubjectRulesReview", "spec", "namespace"),
     ("DeleteOptions", "", "gracePeriodSeconds preconditions orphanDependents propagationPolicy dryRun"),

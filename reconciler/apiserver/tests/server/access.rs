@@ -124,13 +124,15 @@ async fn the_list_of_what_somebody_may_do_is_all_of_it() {
 async fn reviews_tell_what_another_may_do_to_those_who_may_ask() {
     let (server, admin) = harbour().await;
     bind(&admin, "/namespaces/default", "eve", "edit").await;
+    bind(&admin, "/namespaces/default", "ann", "admin").await;
     bind(&admin, "", "proxy", "system:auth-delegator").await;
     let asks = |user: &str, groups: &[&str], namespace: &str| {
         json!({"spec": {"user": user, "groups": groups,
             "resourceAttributes": {"verb": "create", "resource": "secrets", "namespace": namespace}}})
     };
     let anywhere = format!("{AUTHORIZATION}/subjectaccessreviews");
-    let [eve, proxy] = ["eve", "proxy"].map(|user| as_user(&server, user));
+    let there = format!("{AUTHORIZATION}/namespaces/default/localsubjectaccessreviews");
+    let [ann, eve, proxy] = ["ann", "eve", "proxy"].map(|user| as_user(&server, user));
     let allowed = |reply: crate::client::Reply| {
         assert_eq!(reply.code, 201, "{}", reply.json());
         reply.json()["status"]["allowed"].clone()
@@ -138,13 +140,25 @@ async fn reviews_tell_what_another_may_do_to_those_who_may_ask() {
     assert_eq!(allowed(proxy.post(&anywhere, &asks("eve", &[], "default")).await), true);
     assert_eq!(allowed(proxy.post(&anywhere, &asks("eve", &[], "kube-system")).await), false);
     assert_eq!(allowed(proxy.post(&anywhere, &asks("", &["system:masters"], "x")).await), true);
+    assert_eq!(allowed(ann.post(&there, &asks("eve", &[], "default")).await), true);
+    assert_eq!(allowed(ann.post(&there, &asks("vic", &[], "default")).await), false);
     // The account under review is only in the groups that the review names.
     let discovery = json!({"spec": {"user": "x", "nonResourceAttributes": {"verb": "get", "path": "/apis"}}});
     assert_eq!(allowed(proxy.post(&anywhere, &discovery).await), false);
-    assert_eq!(eve.post(&anywhere, &asks("eve", &[], "default")).await.code, 403);
+    for (who, path) in [(&eve, &anywhere), (&eve, &there), (&ann, &anywhere), (&proxy, &there)] {
+        assert_eq!(who.post(path, &asks("eve", &[], "default")).await.code, 403, "{path}");
+    }
     for wrong in [asks("", &[], "default"), json!({"spec": {"user": "eve"}})] {
         assert_eq!(proxy.post(&anywhere, &wrong).await.reason(), (422, "Invalid".into()), "{wrong}");
+        assert_eq!(ann.post(&there, &wrong).await.reason(), (422, "Invalid".into()), "{wrong}");
     }
+    // An administrator of one namespace learns nothing about others.
+    for elsewhere in [asks("eve", &[], "kube-system"), asks("eve", &[], ""), discovery] {
+        assert_eq!(ann.post(&there, &elsewhere).await.reason(), (422, "Invalid".into()), "{elsewhere}");
+    }
+    let mut other = asks("eve", &[], "default");
+    other["metadata"] = json!({"namespace": "kube-system"});
+    assert_eq!(ann.post(&there, &other).await.code, 400);
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +179,7 @@ async fn each_namespace_has_a_default_account() {
 
 #[tokio::test(start_paused = true)]
 async fn health_is_told_check_by_check() {
-    let (server, _admin) = harbour().await;
+    let (server, admin) = harbour().await;
     let bob = as_user(&server, "bob");
     let text = |reply: crate::client::Reply| (reply.code, String::from_utf8_lossy(&reply.text).into_owned());
     let reported = |code: u16, text: &str| (code, text.to_owned());
@@ -174,11 +188,20 @@ async fn health_is_told_check_by_check() {
         text(bob.get("/livez?verbose").await),
         reported(200, "[+]ping ok\n[+]database ok\nlivez check passed\n")
     );
+    let expected = "[+]ping ok\n[+]database ok\n[+]shutdown ok\nreadyz check passed\n";
+    assert_eq!(text(bob.get("/readyz?verbose").await), reported(200, expected));
+    assert_eq!(text(admin.get("/livez/ping").await), reported(200, "ok"));
+    assert_eq!(text(admin.get("/readyz/database").await), reported(200, "ok"));
+    assert_eq!([admin.get("/livez/none").await.code, admin.get("/livez/ping/x").await.code], [404, 404]);
+    assert_eq!(bob.get("/livez/ping").await.code, 403, "as in Kubernetes");
     let monitor = Client(server.service_as(Identity::new("m", ["system:monitoring".to_owned()])));
     assert_eq!([monitor.get("/metrics").await.code, bob.get("/metrics").await.code], [200, 403]);
+    assert_eq!(monitor.get("/livez/ping").await.code, 200);
     server.shutdown().await;
     let failed = "[+]ping ok\n[-]database failed\n[-]shutdown failed\nreadyz check failed\n";
     assert_eq!(text(bob.get("/readyz").await), reported(500, failed));
+    assert_eq!(text(admin.get("/readyz/shutdown").await), reported(500, "shutdown failed\n"));
+    assert_eq!(text(admin.get("/livez/ping").await), reported(200, "ok"));
 }
 
 #[tokio::test(start_paused = true)]

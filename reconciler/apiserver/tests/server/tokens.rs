@@ -323,6 +323,16 @@ async fn a_watch_ends_within_a_minute_of_the_deletion_of_its_account_or_of_the_s
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_ends_within_a_minute_of_the_expiry_of_its_token() {
+    let server = server().await;
+    let _reader =
+        clerk(&server, json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["watch"]}])).await;
+    let accounts = Api::default_namespaced(Client::new(server.service(), "default"));
+    let short = token(&accounts, json!({"expirationSeconds": 600})).await.expect("a token");
+    assert!(watch_ends(&server, &short, async || tokio::time::sleep(Duration::from_secs(431)).await).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_apply_that_creates_needs_the_right_to_create() {
     let server = server().await;
     let patch = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}]);
