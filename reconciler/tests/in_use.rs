@@ -32,15 +32,17 @@ mod setup;
 use serve::serve;
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// The objects that [`Site::declare_all`] declares, the users last.
-const EVERYTHING: [(&str, &str); 7] = [
+/// The objects that [`Site::declare_everything`] declares, the users last.
+const EVERYTHING: [(&str, &str); 9] = [
     ("VMClass", "small"),
     ("Image", "debian"),
     ("PlacementGroup", "spread"),
     ("Network", "back"),
     ("PublicIP", "web"),
     ("Disk", "root"),
+    ("Disk", "data"),
     ("VM", "web"),
+    ("HotswapDiskAttachment", "data"),
 ];
 
 struct Site {
@@ -96,6 +98,18 @@ impl Site {
             let vm = self.in_namespace::<VM>(namespace).get("web").await.expect("it is there");
             vm.status
                 .is_some_and(|s| condition::find(&s.conditions, "Ready").is_some_and(|c| c.status == "True"))
+        })
+        .await;
+    }
+
+    /// Declares an object of every kind, as the quickstart does: also a disk that is attached to the running VM.
+    async fn declare_everything(&self) {
+        self.declare_all("default", "10.78.0.0/24").await;
+        self.apply("default", "Disk", "data", json!({"size": "1Gi"})).await;
+        self.apply("default", "HotswapDiskAttachment", "data", json!({"vm": "web", "disk": "data"})).await;
+        self.until("the disk is attached", async || {
+            let found = self.find("default", ("HotswapDiskAttachment", "data")).await.expect("it is there");
+            found["status"]["state"] == "Attached"
         })
         .await;
     }
@@ -247,9 +261,14 @@ async fn a_vm_that_is_going_no_longer_keeps_its_class_and_group() {
 #[tokio::test(start_paused = true)]
 async fn everything_goes_in_whatever_order_it_is_deleted() {
     let site = Site::new().await;
-    for order in [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [2, 5, 0, 6, 3, 1, 4], [4, 1, 6, 3, 0, 2, 5]]
-    {
-        site.declare_all("default", "10.78.0.0/24").await;
+    for order in [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8],
+        [8, 7, 6, 5, 4, 3, 2, 1, 0],
+        [2, 5, 0, 7, 6, 3, 8, 1, 4],
+        [4, 1, 8, 3, 0, 6, 2, 7, 5],
+        [6, 8, 5, 7, 4, 2, 0, 1, 3],
+    ] {
+        site.declare_everything().await;
         for which in order {
             site.delete("default", EVERYTHING[which]).await.unwrap_or_else(|why| panic!("{order:?}: {why}"));
         }
@@ -299,7 +318,7 @@ async fn what_is_being_deleted_takes_no_new_users_and_a_vm_that_waits_for_it_doe
 #[tokio::test(start_paused = true)]
 async fn a_finalizer_that_is_taken_off_is_put_back() {
     let site = Site::new().await;
-    site.declare_all("default", "10.78.0.0/24").await;
+    site.declare_everything().await;
     for which in EVERYTHING {
         let before = site.find("default", which).await.expect("it is there");
         let finalizers = before["metadata"]["finalizers"].clone();

@@ -20,11 +20,11 @@ fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
-        "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01"}],
+        "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9"}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x"},
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
-        "restart_token": "1", "labels": {"a": "b"},
+        "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
 }
 
@@ -45,6 +45,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/network_interfaces/0/public_ip", json!("b"), Announced::Live),
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
         ("/network_interfaces/0/mac_address", json!("52:54:00:00:00:02"), Announced::Refused),
+        ("/network_interfaces/0/address", json!("10.77.0.10"), Announced::Refused),
         (
             "/network_interfaces",
             json!([{"name": "nic0", "mac_address": "52:54:00:00:00:01"}, {"name": "nic1"}]),
@@ -64,6 +65,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/stop/grace_period_seconds", json!(5), Announced::Live),
         ("/restart_token", json!("2"), Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),
+        ("/deletion_protection", json!(true), Announced::Live),
     ]
 }
 

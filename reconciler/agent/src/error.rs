@@ -106,7 +106,7 @@ impl Error {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(s) if s.code == 401))
     }
 
-    /// Returns the reason for conditions, events and metrics.
+    /// Returns the reason for conditions and events.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::System(error) | Self::Machine(MachineError::System(error)) => reason_of(error),
@@ -168,7 +168,7 @@ impl Error {
     }
 }
 
-/// Returns the reason that a failure on the host has in conditions, events and metrics.
+/// Returns the reason that a failure on the host has in conditions and events.
 pub(crate) fn reason_of(error: &SystemError) -> Reason {
     match error {
         SystemError::ImageNotFound { .. } => Reason::ImageNotFound,

@@ -14,7 +14,7 @@ use crate::suites::kubectl::contains_all;
 
 const SOON: Duration = Duration::from_secs(60);
 const SPACE: &str = "deletion";
-const ALL: &str = "vms,disks,publicips,networks,placementgroups,vmclasses";
+const ALL: &str = "hotswapdiskattachments,vms,disks,publicips,networks,placementgroups,vmclasses";
 
 /// Runs the cases; each cleans up after itself.
 pub(super) fn run(report: &mut Report, platform: &mut Platform, _guest: &GuestImage) {
@@ -27,7 +27,7 @@ pub(super) fn run(report: &mut Report, platform: &mut Platform, _guest: &GuestIm
     }
 }
 
-/// The objects of the quickstart without its image: everything a VM uses, then the VM.
+/// The objects of the quickstart without its image: everything a VM uses, the VM, a disk and its attachment.
 fn objects() -> Vec<Value> {
     let vm = with(manifests::vm("web", "small", "web-root"), "power", json!("Stopped"));
     let vm = with(vm, "placement", json!({"group": "web"}));
@@ -39,12 +39,15 @@ fn objects() -> Vec<Value> {
         manifests::network("back", "10.123.0.0/24"),
         manifests::public_ip("web", "default"),
         with(vm, "networkInterfaces", interface),
+        manifests::blank_disk("web-data", "64Mi"),
+        manifests::attachment("web-data", "web", "web-data"),
     ]
 }
 
 fn declare(kubectl: &Kubectl) -> Result<()> {
     kubectl.apply(&manifests::all(&objects()))?;
     kubectl.condition("vm/web", "Ready=True", None, SOON)?;
+    kubectl.condition("hotswapdiskattachment/web-data", "Ready=True", None, SOON)?;
     kubectl.until("publicip/web", "to have its VM", SOON, |ip| ip["status"]["state"] == "InUse").map(drop)
 }
 
@@ -92,7 +95,13 @@ fn order_free(report: &mut Report, kubectl: &Kubectl) {
 fn finalizers(report: &mut Report, kubectl: &Kubectl) {
     report.case("a finalizer that kubectl replace drops is put back at once", || {
         declare(kubectl)?;
-        for (kind, name) in [("vm", "web"), ("disk", "web-root"), ("publicip", "web"), ("vmclass", "small")] {
+        for (kind, name) in [
+            ("vm", "web"),
+            ("disk", "web-root"),
+            ("publicip", "web"),
+            ("vmclass", "small"),
+            ("hotswapdiskattachment", "web-data"),
+        ] {
             let mut object = kubectl.object(kind, name)?;
             let before = object["metadata"]["finalizers"].clone();
             ensure!(before.is_array(), "{kind} {name} has no finalizer: {}", object["metadata"]);

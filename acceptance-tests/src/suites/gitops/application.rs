@@ -9,16 +9,18 @@ use serde_json::{Value, json};
 use crate::manifests;
 
 /// The kinds, in kubectl's notation.
-pub(super) const KINDS: &str = "vms,disks,images,publicips,placementgroups,vmclasses";
+pub(super) const KINDS: &str = "hotswapdiskattachments,vms,disks,images,publicips,placementgroups,vmclasses";
 
 /// The objects: kind and name. Version 2 has no Disk `web-data`.
-pub(super) const OBJECTS: [(&str, &str); 6] = [
+pub(super) const OBJECTS: [(&str, &str); 8] = [
     ("vmclass", "small"),
     ("image", "system"),
     ("disk", "web-root"),
     ("placementgroup", "web"),
     ("publicip", "web"),
     ("vm", "web"),
+    ("disk", "web-hot"),
+    ("hotswapdiskattachment", "web-hot"),
 ];
 
 /// An image that can be downloaded.
@@ -59,6 +61,8 @@ fn common(image: &Image, cpus: u32, disks: Value) -> Vec<Value> {
         manifests::group("web"),
         manifests::public_ip("web", "default"),
         vm,
+        manifests::blank_disk("web-hot", "16Mi"),
+        manifests::attachment("web-hot", "web", "web-hot"),
     ]
 }
 

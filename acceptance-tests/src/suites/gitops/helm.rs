@@ -76,6 +76,16 @@ spec:
     {{- if .Values.data }}
     - {name: web-data}
     {{- end }}
+---
+apiVersion: berth.dev/v1alpha1
+kind: Disk
+metadata: {name: web-hot}
+spec: {size: 16Mi}
+---
+apiVersion: berth.dev/v1alpha1
+kind: HotswapDiskAttachment
+metadata: {name: web-hot}
+spec: {vm: web, disk: web-hot}
 "#;
 
 /// The differences between the two major versions.

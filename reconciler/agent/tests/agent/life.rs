@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::fixture::{DATA, Fixture, HOST, INSTANCE, ROOT, SHA256, is_ready, vm_reason};
+use crate::fixture::{DATA, Fixture, HOST, INSTANCE, ROOT, SHA256, is_ready, vm_bound, vm_reason};
 
 #[tokio::test(start_paused = true)]
 async fn a_vm_is_made_runs_gets_a_disk_stops_and_goes_without_a_trace() {
@@ -218,6 +218,36 @@ impl Looks {
         let more = |name| after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0);
         Self { networks: more("taps"), hosts: more("foreign"), guests: more("instances") }
     }
+}
+
+/// The controllers refuse such a VM; the agent does not rely on that.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_bound_with_the_mac_of_an_older_one_is_not_started_while_that_one_exists() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut bound = vm_bound("i-ba9876543210", 3);
+    bound["interfaces"][0]["macAddress"] = json!("52:54:00:00:00:02");
+    let spec = json!({"class": "small", "disks": [{"name": "data", "boot": true}]});
+    fixture.make::<VM>("twin", spec, Some(bound)).await;
+    let stalled = |vm: &VM| {
+        let conditions = vm.status.iter().flat_map(|s| &s.conditions);
+        let mut stalled = conditions.filter(|c| c.type_ == "Stalled" && c.status == "True");
+        stalled.any(|c| c.message.contains("another VM on this host has MAC address 52:54:00:00:00:02"))
+    };
+    fixture.until::<VM>("twin", stalled).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(fixture.system.hypervisor().instances(), [INSTANCE]);
+    assert!(
+        is_ready(&fixture.api::<VM>().get("web").await.expect("there"), "Running"),
+        "the older one goes on"
+    );
+    fixture.delete::<VM>("web").await;
+    fixture.until_gone::<VM>("web").await;
+    fixture.until::<VM>("twin", |vm| is_ready(vm, "Running")).await;
+    assert_eq!(fixture.system.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
