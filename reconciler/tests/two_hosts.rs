@@ -306,11 +306,18 @@ fn orphan(kind: &str, name: &str, of: &str, uid: Option<&str>) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_claims_a_future_vm_gets_neither_it_nor_its_secret_and_holds_nobody_up() {
+    // Without an inventory, or with an incomplete one, its objects are unknown.
+    for inventory in [Value::Null, json!({"complete": false})] {
+        claims_a_future_vm(inventory).await;
+    }
+}
+
+async fn claims_a_future_vm(inventory: Value) {
     let fleet = Fleet::new().await;
     let _agent = fleet.join("h1", "a", &image::host(&fleet.clock)).await;
     fleet.until("it reports", async || fleet.host_exists("h1").await).await;
     let mut status = boundless();
-    // Nor does it report an inventory: its objects are unknown.
+    status["inventory"] = inventory;
     status["orphans"] =
         json!([orphan("Instance", "i-evil", "one", None), orphan("Volume", "v-evil", "one", None)]);
     let _evil = hostile(&fleet, status).await;

@@ -145,6 +145,11 @@ fn checksums(platform: &Platform, kubectl: &Kubectl, guest: &GuestImage) -> Resu
         image
     };
     ready(kubectl, &image("by-sha512", json!({"url": url, "sha512": digest})))?;
+    wait::until("the host to report it", SOON, || {
+        let images = platform.kubectl().ok(&["get", "hosts", "-o", "jsonpath={.items[*].status.images}"])?;
+        ensure!(images.contains(&digest), "{images}");
+        Ok(())
+    })?;
     let sums = platform.folder().join("SHA512SUMS");
     fs::write(&sums, format!("{}  other.qcow2\n{digest}  summed.qcow2\n", "0".repeat(128)))?;
     let at = platform.images().put("SHA512SUMS", Content::File(sums));
