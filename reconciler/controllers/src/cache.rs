@@ -129,11 +129,18 @@ impl Cache {
         self.tables.of(key.kind).object(key)
     }
 
-    /// Whether the key is that of a disk without any status.
-    pub(crate) fn is_unreported_disk(&self, key: &Key) -> bool {
-        let disk = self.tables.disks.get(key);
-        let status = disk.map(|disk| disk.status.as_ref().map_or(-1, |status| status.observed_generation));
-        status == Some(-1)
+    /// Whether the key is that of a Disk or VM without any status.
+    pub(crate) fn is_unreported(&self, key: &Key) -> bool {
+        let observed = match key.kind {
+            ObjectKind::Disk => {
+                self.tables.disks.get(key).map(|disk| disk.status.as_ref().map(|s| s.observed_generation))
+            }
+            ObjectKind::VM => {
+                self.tables.vms.get(key).map(|vm| vm.status.as_ref().map(|s| s.observed_generation))
+            }
+            _ => None,
+        };
+        observed.is_some_and(|generation| generation.unwrap_or(-1) == -1)
     }
 
     /// Returns the objects that a decision about this one binds to it or depends on: the decision is deferred while

@@ -151,7 +151,7 @@ impl Pipeline {
             match key.kind {
                 ObjectKind::Network | ObjectKind::ConfigMap if own != Some(&key) => self.queue.coalesce(key),
                 // A VM that is created together with its disks binds them in their first status.
-                ObjectKind::Disk if self.cache.is_unreported_disk(&key) => self.queue.created(key),
+                ObjectKind::Disk if self.cache.is_unreported(&key) => self.queue.created(key),
                 _ => self.queue.changed(key),
             }
         }

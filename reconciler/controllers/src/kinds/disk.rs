@@ -9,9 +9,16 @@ mod tests;
 
 use berth_api::Disk;
 
-use crate::{batch::WriteBatch, cache::Cache, config::Config, key::Key, kinds::fenced, plan::Outcome};
+use crate::{
+    batch::WriteBatch,
+    cache::Cache,
+    config::Config,
+    key::Key,
+    kinds::fenced,
+    plan::{Dependency, Outcome},
+};
 
-use observe::observe;
+use observe::{observe, undecided_user};
 use plan::plan;
 use status::status;
 
@@ -25,6 +32,9 @@ pub(crate) fn obstacle(cache: &Cache, disk: &Disk) -> Option<Obstacle> {
 
 pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut WriteBatch) -> Outcome {
     let Some(disk) = cache.tables.disks.get(key).cloned() else { return Outcome::Settled };
+    if let Some(vm) = undecided_user(cache, &disk) {
+        return Outcome::Blocked(vec![Dependency::Object(vm)]);
+    }
     let observed = observe(cache, &disk);
     // A disk without a file yet is not lost with its host.
     if !observed.abandoned

@@ -35,6 +35,18 @@ pub(super) struct Restore {
     pub(super) found: bool,
 }
 
+/// Returns a VM that names the disk while neither has been decided about yet: its decision binds the disk, and the disk's
+/// first report would be replaced at once, or it changes the VM, and the disk is reported after that.
+pub(super) fn undecided_user(cache: &Cache, disk: &Disk) -> Option<Key> {
+    let key = Key::of(disk);
+    if !cache.is_unreported(&key) || disk.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let lives =
+        |vm: &Key| cache.tables.vms.get(vm).is_some_and(|vm| vm.metadata.deletion_timestamp.is_none());
+    cache.index.vms_with_disk(&key).into_iter().find(|vm| cache.is_unreported(vm) && lives(vm))
+}
+
 pub(super) fn observe(cache: &Cache, disk: &Disk) -> Observed {
     let namespace = disk.namespace().unwrap_or_default();
     let image = disk

@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    observe::{Observed, unconfirmed},
+    observe::{Observed, unconfirmed, undecided_user},
     plan::{obstacle, plan, plan_unbound},
     status::status,
 };
@@ -135,4 +135,33 @@ fn one_hosts_verdict_on_an_image_does_not_hold_back_disks_that_another_can_make(
         assert_eq!(reason(true), Some(Reason::WaitingForFirstUse));
         assert_ne!(reason(false), Some(Reason::WaitingForFirstUse), "there is no other word");
     }
+}
+
+#[test]
+fn a_new_disk_is_reported_by_or_after_the_first_decision_about_a_vm_that_names_it() {
+    let now = tokio::time::Instant::now();
+    let mut cache = Cache::new(std::time::Duration::from_secs(40));
+    let vm = |version: u32, deleted: bool, status: serde_json::Value| -> berth_api::VM {
+        let deleted = deleted.then_some("2026-01-01T00:00:00Z");
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "VM", "status": status,
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "resourceVersion": version.to_string(),
+                "deletionTimestamp": deleted},
+            "spec": {"class": "small", "disks": [{"name": "root", "boot": true}]},
+        }))
+        .expect("a VM")
+    };
+    let disk: Disk = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Disk", "spec": {"size": "1Gi"},
+        "metadata": {"name": "root", "namespace": "ns", "uid": "u2", "resourceVersion": "1"},
+    }))
+    .expect("a disk");
+    cache.put(disk.clone(), now);
+    assert_eq!(undecided_user(&cache, &disk), None);
+    cache.put(vm(2, false, json!(null)), now);
+    assert_eq!(undecided_user(&cache, &disk), Some(Key::namespaced(ObjectKind::VM, "ns", "web")));
+    cache.put(vm(3, false, json!({"observedGeneration": 1})), now);
+    assert_eq!(undecided_user(&cache, &disk), None, "it waits, and its disk waits for its first use");
+    cache.put(vm(4, true, json!(null)), now);
+    assert_eq!(undecided_user(&cache, &disk), None, "nothing is decided about it any more");
 }
