@@ -99,6 +99,11 @@ pub enum Readiness {
 }
 
 impl Readiness {
+    /// The readiness of an object that was just bound to a host.
+    pub fn bound_to(host: &str) -> Self {
+        Self::Reconciling(Reason::Bound, format!("bound to host {host}"))
+    }
+
     /// The reason.
     pub fn reason(&self) -> Reason {
         match self {

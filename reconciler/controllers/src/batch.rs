@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_api::{
     Binding, DEFAULT_NAME, Disk, DiskState, Host, Network, ObjectUser, PlacementGroup, PlacementGroupStatus,
-    Readiness, Reason, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
+    Readiness, SHARED_NAMESPACE, SYSTEM_NAMESPACE, USED_FINALIZER, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -206,7 +206,6 @@ fn bound(disk: &Disk, host: &str, now: Timestamp) -> berth_api::DiskStatus {
     status.state = Some(DiskState::Creating);
     let generation = disk.metadata.generation.unwrap_or_default();
     status.observed_generation = generation;
-    let text = format!("bound to host {host}");
-    Readiness::Reconciling(Reason::Bound, text).write(&mut status.conditions, generation, now);
+    Readiness::bound_to(host).write(&mut status.conditions, generation, now);
     status
 }

@@ -191,7 +191,7 @@ fn status(
         Decision::Wait(readiness) => readiness.clone(),
         Decision::Bind(host) => {
             status.binding = Some(Binding { host: host.clone(), epoch: 1 });
-            Readiness::Reconciling(Reason::Bound, format!("bound to host {host}"))
+            Readiness::bound_to(host)
         }
     };
     let attached = ConditionType::Attached;

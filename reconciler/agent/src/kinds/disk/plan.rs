@@ -152,8 +152,10 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Err(plan) => return plan,
     };
     if observed.user_waits {
-        let text = "its VM was not taken on by this host yet".to_owned();
-        return Plan::without_steps(Readiness::Reconciling(Reason::WaitingForVM, text));
+        // As the controllers reported it: that this host has not admitted the VM yet, or refuses it, is in the VM's status.
+        let binding = disk.status.as_ref().and_then(|status| status.binding.as_ref());
+        let host = binding.map(|binding| binding.host.as_str()).unwrap_or_default();
+        return Plan::without_steps(Readiness::bound_to(host));
     }
     let create = NewVolume { pool, id: volume.to_owned(), size, base, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))

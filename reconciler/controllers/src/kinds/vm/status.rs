@@ -67,14 +67,15 @@ pub(super) fn status(vm: &VM, decision: &Decision, now: Timestamp) -> VMStatus {
             status.state = Some(*state);
         }
         Decision::Bind { host, instance_id, interfaces, held } => {
-            let text = format!("bound to host {host}");
+            let readiness = Readiness::bound_to(host);
+            let (scheduled, reason) = (ConditionType::Scheduled, readiness.reason());
             condition::set(
                 conditions,
-                ConditionUpdate::new(ConditionType::Scheduled, "True", Reason::Bound, &text),
+                ConditionUpdate::new(scheduled, "True", reason, readiness.message()),
                 generation,
                 now,
             );
-            Readiness::Reconciling(Reason::Bound, text).write(conditions, generation, now);
+            readiness.write(conditions, generation, now);
             status.state = Some(VMState::Creating);
             let epoch = next_epoch(&status, *held);
             status.admitted_epoch = held.map(|_| epoch);
