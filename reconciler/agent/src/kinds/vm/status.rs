@@ -48,15 +48,29 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
 }
 
 /// Returns the status with its progress as stored: on the way to a running guest nothing is read between the admission
-/// (which the controllers and this host itself read back) and the guest that runs.
+/// (which the controllers and this host itself read back) and the guest that runs. Progress is also a guest that was seen
+/// only by its lease: its agent, if it has one, usually answers within the same second.
 pub(super) fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
     let conditions = held_conditions(&stored.conditions, &status.conditions);
     if conditions != stored.conditions {
-        return status.clone();
+        return without_lease(stored, status);
     }
     let is_plugged = |status: &VMStatus| status.disks.iter().any(|disk| disk.attached);
     let disks = if is_plugged(status) || is_plugged(stored) { &status.disks } else { &stored.disks };
     VMStatus { conditions, state: stored.state, disks: disks.clone(), ..status.clone() }
+}
+
+/// Returns the status with the condition `GuestReady` as stored, if the guest was seen since, and not by its agent.
+fn without_lease(stored: &VMStatus, status: &VMStatus) -> VMStatus {
+    let guest_ready = ConditionType::GuestReady;
+    let is_seen = |status: &VMStatus| condition::is_true(&status.conditions, guest_ready);
+    let mut without = status.clone();
+    if is_seen(status) && !is_seen(stored) && status.guest == stored.guest {
+        let not_seen = condition::find(&stored.conditions, guest_ready.as_str());
+        let conditions = without.conditions.iter_mut().filter(|c| c.type_ == guest_ready.as_str());
+        conditions.zip(not_seen).for_each(|(seen, not_seen)| seen.clone_from(not_seen));
+    }
+    without
 }
 
 fn write_admission(

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::observe::{DeclaredAddress, DeclaredDisk, User};
 use super::super::seed::Bootstrap;
-use super::super::status::status;
+use super::super::status::{status, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, Run};

@@ -151,3 +151,33 @@ fn what_is_reported_is_what_qemu_has_and_reporting_twice_changes_nothing() {
     object.status = Some(reported.clone());
     assert_eq!(status(&object, &observed, &readiness, at(NOW + 99)), reported);
 }
+
+#[test]
+fn progress_and_a_guest_seen_only_by_its_lease_are_held_back_and_what_is_waited_for_is_not() {
+    let mut object = vm(json!({}));
+    let mut is_held = |observed: &Observed, readiness: Readiness| {
+        let stored = object.status.clone().expect("set");
+        let reported = status(&object, observed, &readiness, at(NOW));
+        object.status = Some(reported.clone());
+        assert_ne!(reported, stored);
+        without_progress(&stored, &reported) == stored
+    };
+    let waits = |reason| Readiness::Reconciling(reason, String::new());
+    let running = || Readiness::Ready(Reason::Running, String::new());
+    let absent = ready_to_start();
+    assert!(!is_held(&absent, waits(Reason::WaitingForDisk)), "the first report");
+    assert!(is_held(&absent, waits(Reason::Starting)));
+    assert!(!is_held(&absent, Readiness::Stalled(Reason::DiskInUse, String::new())));
+    let mut observed = present(RunState::Running);
+    observed.guest.agent = false;
+    assert!(!is_held(&observed, running()));
+    observed.lease_taken = true;
+    assert!(is_held(&observed, running()));
+    observed.guest.agent = true;
+    assert!(!is_held(&observed, running()), "it replaces the one held back");
+    (observed.lease_taken, observed.guest.agent) = (false, false);
+    assert!(!is_held(&observed, running()), "the guest is gone");
+    observed.guest.agent = true;
+    assert!(!is_held(&observed, running()), "without a lease");
+    assert!(!is_held(&present(RunState::Prelaunch), waits(Reason::Starting)), "it is started again");
+}
