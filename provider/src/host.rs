@@ -30,7 +30,7 @@ impl ResourceKind for Host {
             type_name: "berth_host",
             kind: "Host",
             plural: "hosts",
-            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, and `cordoned` and `draining` become false, each unless another program declares it too. `berth host forget` removes a host.\n\nThe provider declares only the attributes that are configured. What is left out stays as others set it, for example as `berth host cordon` does.",
+            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, and `cordoned` and `draining` become false, each unless another program declares it too. `berth host forget` removes a host.\n\nAn attribute that is left out keeps the value that others set, for example with `berth host cordon`, and labels of others are not changed.",
             example: r#"resource "berth_host" "h2" {
   name     = "h2"
   labels   = { "topology.kubernetes.io/zone" = "b", disk = "ssd" }
@@ -102,11 +102,26 @@ impl ResourceKind for Host {
 /// A warning for each value of the host that its adoption changes: a plan shows no prior values of a resource that is new.
 fn adopted_differently(change: &PlannedChange<'_>, host: &Json) -> Vec<Diagnostic> {
     let current = mapping::from_object(change.fields, host);
-    let warning = |name: &str| {
-        let now = current.get(name).and_then(Value::as_bool)?;
-        let differs = change.config.get(name).as_bool().is_some_and(|then| then != now);
-        let detail = format!("The host exists and has {name} = {now} now, which this apply changes.");
-        differs.then(|| Diagnostic::warning("The host changes when it is adopted", detail).at(name))
+    let warning = |now: String, path: AttributePath| {
+        let detail = format!("The host exists and has {path} = {now} now, which this apply changes.");
+        Diagnostic::warning("The host changes when it is adopted", detail).at(path)
     };
-    ["cordoned", "draining"].into_iter().filter_map(warning).collect()
+    let mut warnings = Vec::new();
+    for name in ["cordoned", "draining"] {
+        if let (Some(now), Some(then)) =
+            (current.get(name).and_then(Value::as_bool), change.config.get(name).as_bool())
+            && now != then
+        {
+            warnings.push(warning(now.to_string(), AttributePath::root(name)));
+        }
+    }
+    let labels = current.get("labels").unwrap_or(&Value::Null);
+    for (key, then) in change.config.get("labels").as_map().into_iter().flatten() {
+        if let (Some(now), Some(then)) = (labels.get(key).as_str(), then.as_str())
+            && now != then
+        {
+            warnings.push(warning(format!("{now:?}"), AttributePath::root("labels").key(key)));
+        }
+    }
+    warnings
 }

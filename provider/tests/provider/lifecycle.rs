@@ -125,11 +125,13 @@ async fn every_kind_is_made_changed_imported_and_destroyed_and_every_second_plan
 async fn a_host_is_adopted_and_withdrawn_from_but_neither_created_nor_deleted() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
-    plane.host("h1", json!({"kubernetes.io/hostname": "h1"})).await;
+    plane.host("h1", json!({"kubernetes.io/hostname": "h1", "disk": "hdd"})).await;
     let config = json!({"name": "h1", "labels": {"disk": "ssd"}, "cordoned": true});
     let mut host = Stage::new(&provider, "berth_host");
     let adopted = host.apply(&config).await;
-    assert!(!adopted.tainted && adopted.text().contains("cordoned = false now"), "{}", adopted.text());
+    let text = adopted.text();
+    assert!(!adopted.tainted && text.contains("cordoned = false now"), "{text}");
+    assert!(text.contains("labels[\"disk\"] = \"hdd\" now") && !text.contains("Error"), "{text}");
     assert_eq!(host.state.get("id").as_str(), Some("h1"));
     assert_eq!(host.state.get("draining").as_bool(), Some(false));
     let object = plane.object("Host", "h1").await;
