@@ -122,7 +122,7 @@ impl Policies {
         if request.group == "admissionregistration.k8s.io" {
             return Ok(warnings);
         }
-        let mut facts = policy::Facts::new(request);
+        let facts = policy::Facts::new(request);
         for policy in self.policies.iter().filter(|p| !p.bindings.is_empty()) {
             if !policy
                 .constraints
@@ -145,7 +145,7 @@ impl Policies {
                     None => true,
                 };
                 if matched {
-                    for failure in policy.evaluate(&mut facts) {
+                    for failure in policy.evaluate(&facts) {
                         act(request, policy, binding, &failure, &mut warnings)?;
                     }
                 }

@@ -9,10 +9,11 @@ mod ast;
 mod convert;
 mod patterns;
 mod price;
+mod reads;
 mod types;
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use kube_cel::KubeCelExt;
@@ -23,6 +24,8 @@ use kube_cel::cel::{self, Context, ExecutionError, FunctionContext};
 
 pub(crate) use convert::{formatted, number};
 pub use convert::{native, object};
+pub use reads::Reads;
+pub(crate) use reads::WHOLE;
 pub use types::Ty;
 
 /// The maximum source length of one expression in bytes.
@@ -44,7 +47,8 @@ pub struct Expression {
     /// The tree that is evaluated.
     priced: Tree,
     deep: bool,
-    free: BTreeSet<String>,
+    /// The free variables, and what is read of each.
+    reads: BTreeMap<String, Reads>,
 }
 
 impl Expression {
@@ -76,7 +80,9 @@ impl Expression {
         let free = ast::check(&tree, roots).map_err(refused)?;
         let priced = price::priced(&tree);
         let deep = ast::depth(&priced) > INLINE_DEPTH;
-        Ok(Self { source: source.trim().to_owned(), tree, priced, deep, free })
+        let mut reads = reads::of(&priced);
+        reads.retain(|name, _| free.contains(name));
+        Ok(Self { source: source.trim().to_owned(), tree, priced, deep, reads })
     }
 
     /// Returns the type of the expression for variables of these types.
@@ -93,7 +99,12 @@ impl Expression {
 
     /// Whether the expression uses this variable.
     pub fn uses(&self, variable: &str) -> bool {
-        self.free.contains(variable)
+        self.reads.contains_key(variable)
+    }
+
+    /// The part of a variable that the expression reads; none if it does not use it.
+    pub fn reads(&self, variable: &str) -> Option<&Reads> {
+        self.reads.get(variable)
     }
 
     /// Evaluates within the budget in force (see [`with_budget`]), of which every evaluation takes 1.

@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use regex::Regex;
 use serde_json::Value;
 
+use super::expression::Reads;
 use super::rule::Rule;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub struct Node {
     pub(crate) atomic_map: bool,
     pub checks: Checks,
     pub rules: Vec<Rule>,
+    /// The part of its value that the rules of this node read.
+    pub(crate) rules_read: Reads,
     /// Whether this node or one below it has CEL rules; subtrees without rules are skipped.
     pub(crate) has_rules: bool,
     /// Whether this node or one below it has a default.

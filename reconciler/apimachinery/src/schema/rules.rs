@@ -10,7 +10,7 @@ use super::node::{ListType, Node, Type};
 use super::old_items::OldItems;
 use super::rule::Rule;
 use super::{ErrorKind, FieldError};
-use typed::{type_of, typed};
+use typed::{count, type_of, typed};
 
 /// The budget of all rules of one object together: an evaluation, a turn of a loop, and [`VALUES`] values that
 /// are handed to the interpreter take 1 each.
@@ -110,6 +110,10 @@ fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError
     let mut rules = std::mem::take(&mut node.rules);
     for rule in &mut rules {
         compile_rule(rule, node, correlatable, errors);
+    }
+    let programs = rules.iter().flat_map(|rule| [&rule.program, &rule.message_program]).flatten();
+    for reads in programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten() {
+        node.rules_read.extend(reads);
     }
     node.rules = rules;
     for of in node.properties.values_mut() {
@@ -239,7 +243,8 @@ impl Walk {
         if !node.rules.iter().any(needed) {
             return Ok(());
         }
-        if expression::charge(count(value) / VALUES).is_err() {
+        let reads = &node.rules_read;
+        if expression::charge(count(value, Some(node), reads) / VALUES).is_err() {
             self.errors.push(invalid(
                 if path.is_empty() { "<nil>" } else { path },
                 &type_name(node),
@@ -248,15 +253,18 @@ impl Walk {
             return Err(Stop);
         }
         let mut scope = Scope::default();
-        let this = typed(value, node);
+        let this = typed(value, node, reads);
         let of_old = |rule: &Rule| rule.program.as_ref().is_some_and(|p| p.uses("oldSelf"));
         // Computed only where a rule uses it: the interpreter copies every value that it receives.
         let old_self = match old {
             Some(_) if !node.rules.iter().any(of_old) => None,
             Some(_) if unchanged => Some(this.clone()),
-            old => old.map(|old| typed(old, node)),
+            old => old.map(|old| typed(old, node, reads)),
         };
         scope.set("self", this);
+        if let Some(old_self) = &old_self {
+            scope.set("oldSelf", old_self.clone());
+        }
         // A stored object that a newer rule refuses may still be written as long as this part stays
         // unchanged: such rules need not be evaluated.
         for rule in node.rules.iter().filter(|rule| needed(rule)) {
@@ -265,11 +273,12 @@ impl Walk {
                 continue;
             }
             if rule.optional_old_self {
+                let mut scope = scope.inner();
                 scope.set("oldSelf", optional(old_self.clone()));
-            } else if let Some(old_self) = &old_self {
-                scope.set("oldSelf", old_self.clone());
+                self.rule(rule, program, &scope, Place { node, path })?;
+            } else {
+                self.rule(rule, program, &scope, Place { node, path })?;
             }
-            self.rule(rule, program, &scope, Place { node, path })?;
         }
         Ok(())
     }
@@ -326,15 +335,6 @@ impl Walk {
             Some(ErrorKind::Duplicate) => duplicate(&here, &shown),
             _ => invalid(&here, &shown, &detail),
         }
-    }
-}
-
-/// Returns the number of values in a value.
-fn count(value: &Value) -> usize {
-    match value {
-        Value::Object(members) => 1 + members.values().map(count).sum::<usize>(),
-        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
-        _ => 1,
     }
 }
 

@@ -464,7 +464,7 @@ mod cel {
         let leaf = json!({"type": "array", "items": {"type": "integer"}});
         let schema = (0..40).fold(leaf, |of, _| {
             json!({"type": "object", "properties": {"x": of},
-                "x-kubernetes-validations": [{"rule": "has(self.x)"}]})
+                "x-kubernetes-validations": [{"rule": "size(self) == 1"}]})
         });
         let schema = with_rules(schema);
         let of = |length: usize| {

@@ -1,8 +1,9 @@
 //! A compiled policy, and its evaluation for a request.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use berth_apimachinery::schema::expression::{self, Expression, Scope, native, object, with_budget};
+use berth_apimachinery::schema::expression::{self, Expression, Reads, Scope, native, object, with_budget};
 use kube_cel::cel;
 use serde_json::{Value, json};
 
@@ -29,6 +30,9 @@ pub(super) struct Policy {
     conditions: Vec<Compiled>,
     variables: Vec<(String, Compiled)>,
     validations: Vec<Validation>,
+    /// The parts of each variable that the conditions read, and those that all expressions together read.
+    read_by_conditions: BTreeMap<&'static str, Reads>,
+    read: BTreeMap<&'static str, Reads>,
 }
 
 /// An expression, or the error of compiling it.
@@ -90,7 +94,8 @@ impl Policy {
         let name = name_of(policy);
         let empty = json!({});
         let spec = policy.get("spec").unwrap_or(&empty);
-        let conditions = expressions(spec, "matchConditions").into_iter().map(|(_, e)| e).collect();
+        let conditions: Vec<Compiled> =
+            expressions(spec, "matchConditions").into_iter().map(|(_, e)| e).collect();
         let variables = expressions(spec, "variables");
         let validations = validations(spec);
         let mut configuration_error = spec
@@ -108,6 +113,11 @@ impl Policy {
             .map(|b| binding(b, &mut configuration_error))
             .collect();
         bindings.sort_by(|a, b| a.name.cmp(&b.name));
+        let read_by_conditions = read_by(conditions.iter().flatten());
+        let messages = validations.iter().filter_map(|v| v.message_expression.as_ref());
+        let checks = validations.iter().flat_map(|v| v.check.as_ref());
+        let computed = variables.iter().flat_map(|(_, expression)| expression);
+        let read = read_by(conditions.iter().flatten().chain(computed).chain(checks).chain(messages));
         Self {
             constraints,
             bindings,
@@ -116,6 +126,8 @@ impl Policy {
             conditions,
             variables,
             validations,
+            read_by_conditions,
+            read,
             name,
         }
     }
@@ -130,18 +142,18 @@ impl Policy {
     }
 
     /// Returns the failed validations, in order; empty if a match condition excludes the request.
-    pub(super) fn evaluate(&self, facts: &mut Facts<'_>) -> Vec<Failure> {
+    pub(super) fn evaluate(&self, facts: &Facts<'_>) -> Vec<Failure> {
         with_budget(POLICY_BUDGET, || {
             // The match conditions of most policies exclude a given request: values that only the validations
             // use are not computed before the conditions hold.
-            let conditions_alone = !self.uses("variables", Part::Conditions);
+            let conditions_alone = !self.read_by_conditions.contains_key("variables");
             if conditions_alone {
-                let scope = facts.scope(|name| self.uses(name, Part::Conditions)).inner();
+                let scope = facts.scope(&self.read_by_conditions);
                 if let Some(settled) = self.settled_by_conditions(&scope, &Variables::default()) {
                     return settled;
                 }
             }
-            let mut scope = facts.scope(|name| self.uses(name, Part::All)).inner();
+            let mut scope = facts.scope(&self.read);
             let variables = Variables::evaluate(&self.variables, &mut scope);
             if !conditions_alone && let Some(settled) = self.settled_by_conditions(&scope, &variables) {
                 return settled;
@@ -159,18 +171,6 @@ impl Policy {
             }
             failures
         })
-    }
-
-    /// Whether an expression of this part uses the variable.
-    fn uses(&self, variable: &str, part: Part) -> bool {
-        let uses = |compiled: &Compiled| compiled.as_ref().is_ok_and(|e| e.uses(variable));
-        let validation = |v: &Validation| {
-            uses(&v.check) || v.message_expression.as_ref().is_some_and(|e| e.uses(variable))
-        };
-        self.conditions.iter().any(uses)
-            || part == Part::All
-                && (self.variables.iter().any(|(_, compiled)| uses(compiled))
-                    || self.validations.iter().any(validation))
     }
 
     /// Returns the result of a policy that its match conditions already determine; `None` if the conditions
@@ -196,6 +196,19 @@ impl Policy {
         }
         undecided.map_or(Ok(true), Err)
     }
+}
+
+/// Returns the parts of each variable that these expressions read.
+fn read_by<'a>(expressions: impl Iterator<Item = &'a Expression>) -> BTreeMap<&'static str, Reads> {
+    let mut read: BTreeMap<&'static str, Reads> = BTreeMap::new();
+    for expression in expressions {
+        for name in ROOTS {
+            if let Some(reads) = expression.reads(name) {
+                read.entry(name).or_default().extend(reads);
+            }
+        }
+    }
+    read
 }
 
 fn binding(binding: &Value, error: &mut Option<String>) -> Binding {
@@ -254,13 +267,6 @@ impl Validation {
     }
 }
 
-/// The part of a policy that is evaluated.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Conditions,
-    All,
-}
-
 /// `variables`, evaluated in order. A variable that fails is an error only where it is used.
 #[derive(Default)]
 struct Variables {
@@ -317,47 +323,45 @@ impl Variables {
     }
 }
 
-/// The variables of a request that expressions can use; each value is computed on first use.
+/// The variables of a request that expressions can use.
 pub(super) struct Facts<'a> {
     request: &'a Request<'a>,
-    scope: Scope<'static>,
-    made: Vec<&'static str>,
+    /// `request`, once an expression has used it.
+    described: OnceCell<Value>,
 }
 
 impl<'a> Facts<'a> {
     pub(super) fn new(request: &'a Request<'a>) -> Self {
-        Self { request, scope: Scope::default(), made: Vec::new() }
+        Self { request, described: OnceCell::new() }
     }
 
-    /// Returns a scope with the wanted variables and those computed before.
-    fn scope(&mut self, wanted: impl Fn(&str) -> bool) -> &Scope<'static> {
-        for name in ROOTS {
-            if !self.made.contains(&name)
-                && wanted(name)
-                && let Some(value) = value_of(name, self.request)
-            {
-                self.scope.set(name, value);
-                self.made.push(name);
+    /// Returns a scope with the parts that are read of each variable.
+    fn scope(&self, read: &BTreeMap<&'static str, Reads>) -> Scope<'static> {
+        let mut scope = Scope::default();
+        for (name, reads) in read {
+            if let Some(value) = self.value(name, reads) {
+                scope.set(name, value);
             }
         }
-        &self.scope
+        scope
     }
-}
 
-/// Returns the value of a variable for a request; `None` for the variables that the policy itself defines.
-fn value_of(name: &str, request: &Request<'_>) -> Option<cel::Value> {
-    let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, native);
-    match name {
-        "object" => Some(or_null(request.object)),
-        "oldObject" => Some(or_null(request.old_object)),
-        // A Namespace is not in a namespace, even if the request names one.
-        "namespaceObject" => {
-            let in_namespace = !(request.group.is_empty() && request.resource == "namespaces");
-            Some(or_null(request.namespace_object.filter(|_| in_namespace)))
+    /// Returns the part of a variable; `None` for the variables that the policy itself defines.
+    fn value(&self, name: &str, reads: &Reads) -> Option<cel::Value> {
+        let request = self.request;
+        let or_null = |value: Option<&Value>| value.map_or(cel::Value::Null, |value| native(value, reads));
+        match name {
+            "object" => Some(or_null(request.object)),
+            "oldObject" => Some(or_null(request.old_object)),
+            // A Namespace is not in a namespace, even if the request names one.
+            "namespaceObject" => {
+                let in_namespace = !(request.group.is_empty() && request.resource == "namespaces");
+                Some(or_null(request.namespace_object.filter(|_| in_namespace)))
+            }
+            "params" => Some(cel::Value::Null),
+            "request" => Some(native(self.described.get_or_init(|| described(request)), reads)),
+            _ => None,
         }
-        "params" => Some(cel::Value::Null),
-        "request" => Some(native(&described(request))),
-        _ => None,
     }
 }
 

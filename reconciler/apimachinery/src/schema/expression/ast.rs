@@ -48,7 +48,7 @@ pub(super) fn depth(tree: &IdedExpr) -> usize {
     1 + children(&tree.expr).into_iter().map(depth).max().unwrap_or(0)
 }
 
-fn children(expr: &Expr) -> Vec<&IdedExpr> {
+pub(super) fn children(expr: &Expr) -> Vec<&IdedExpr> {
     match expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
         Expr::Comprehension(c) => {

@@ -9,17 +9,20 @@ use kube_cel::cel::objects::{Key, Map};
 use kube_cel::cel::{Program, Value as Cel};
 use serde_json::{Number, Value};
 
-use super::{Scope, on_big_stack};
+use super::{Reads, Scope, WHOLE, on_big_stack};
 
-/// Converts a value for admission policies: names unchanged, numbers as in JSON.
-pub fn native(value: &Value) -> Cel {
+/// Converts the part of a value that admission policies read: names unchanged, numbers as in JSON.
+pub fn native(value: &Value, reads: &Reads) -> Cel {
     match value {
         Value::Null => Cel::Null,
         Value::Bool(b) => Cel::Bool(*b),
         Value::Number(n) => number(n),
         Value::String(s) => text(s),
-        Value::Array(items) => Cel::List(Arc::new(items.iter().map(native).collect())),
-        Value::Object(map) => object(map.iter().map(|(k, v)| (k.clone(), native(v)))),
+        Value::Array(_) if reads.presence() => Cel::List(Arc::new(Vec::new())),
+        Value::Array(items) => Cel::List(Arc::new(items.iter().map(|item| native(item, &WHOLE)).collect())),
+        Value::Object(map) => {
+            object(map.iter().filter_map(|(k, v)| Some((k.clone(), native(v, reads.member(k)?)))))
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 
 fn compile(source: &str) -> Result<Expression, String> {
@@ -140,4 +142,71 @@ fn what_is_guarded_does_what_the_library_does() {
     assert!(error.contains("precision"), "{error}");
     let Err(Failure::Error(error)) = value("'a'.matches('(')") else { panic!("it is refused") };
     assert!(error.contains("not a valid regex"), "{error}");
+}
+
+/// The result does not depend on the parts that are left out.
+#[test]
+fn an_expression_finds_in_what_it_reads_what_it_finds_in_the_whole() {
+    let object = json!({
+        "metadata": {"name": "a", "labels": {"x.y/z": "1", "app": "web"}, "managedFields": [{"f:spec": {"f:n": {}}}]},
+        "spec": {"n": 3, "none": null, "list": [{"name": "a", "v": 1}, {"name": "b"}], "text": "t", "empty": {}},
+        "status": {"binding": {"host": "h", "epoch": 1}, "list": []},
+    });
+    let sources = [
+        "object.metadata.name == 'a'",
+        "object.metadata.labels['x.y/z'] == '1'",
+        "'app' in object.metadata.labels",
+        "has(object.status) && has(object.status.binding) && object.status.binding == {'host': 'h', 'epoch': 1}",
+        "has(object.status.binding.host) && !has(object.status.binding.none)",
+        "has(object.spec.none)",
+        "has(object.spec.list)",
+        "has(object.spec.empty)",
+        "has(object.spec.n.deeper)",
+        "object.spec.list.all(i, has(i.v) ? i.v == 1 : i.name == 'b')",
+        "object.spec.list.exists(object, object.name == 'b')",
+        "object.spec.list[0].v == 1",
+        "object.?spec.?none.hasValue()",
+        "object.?spec.?nothing.orValue('x') == 'x'",
+        "object.spec == oldObject.spec",
+        "object == oldObject",
+        "(has(object.spec.text) ? object.spec.text : '') + object.metadata.name == 'ta'",
+        "[object.spec.n, oldObject.spec.n].sum() == 6",
+        "cel.bind(s, object.spec, s.n == 3 && size(s.list) == 2)",
+        "size(object) == 3",
+        "object.nothing.at.all == 1",
+        "object.metadata.name.deeper == 1",
+        "has(object.spec) ? size(object.spec) == 5 : false",
+        ".object.spec.n > 2",
+    ];
+    for source in sources {
+        let expression =
+            on_big_stack(|| Expression::compile(source, &["object", "oldObject"])).expect("it compiles");
+        let evaluate = |part: fn(&Expression, &str) -> Option<Reads>| {
+            let mut scope = Scope::default();
+            for name in ["object", "oldObject"] {
+                if let Some(reads) = part(&expression, name) {
+                    scope.set(name, native(&object, &reads));
+                }
+            }
+            with_budget(10_000, || expression.evaluate(&scope)).map(|value| format!("{value:?}"))
+        };
+        let whole = evaluate(|expression, name| expression.uses(name).then(|| WHOLE.clone()));
+        let part = evaluate(|expression, name| expression.reads(name).cloned());
+        assert_eq!(part, whole, "{source}");
+    }
+}
+
+#[test]
+fn an_expression_reads_the_members_that_it_names() {
+    let object = json!({"metadata": {"name": "a", "managedFields": [1]}, "spec": {"a": [1], "b": [2]}});
+    for (source, part) in [
+        ("object.metadata.name == 'a'", json!({"metadata": {"name": "a"}})),
+        ("has(object.spec.a)", json!({"spec": {"a": []}})),
+        ("has(object.spec) && object.spec.b.all(x, x > 1)", json!({"spec": {"b": [2]}})),
+        ("object.spec == {}", json!({"spec": {"a": [1], "b": [2]}})),
+    ] {
+        let expression = on_big_stack(|| Expression::compile(source, &["object"])).expect("it compiles");
+        let read = native(&object, expression.reads("object").expect("it is used"));
+        assert_eq!(read, native(&part, &WHOLE), "{source}");
+    }
 }

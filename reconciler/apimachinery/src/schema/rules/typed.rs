@@ -1,45 +1,81 @@
 //! Values and types for rules, by the schema: property names escaped, numbers and formats by declared type.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kube_cel::cel::Value as Cel;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::schema::expression::{Ty, formatted, native, number, object};
+use crate::schema::expression::{Reads, Ty, WHOLE, formatted, native, number, object};
 use crate::schema::node::{Additional, Node, Type};
 use crate::schema::whole;
 
-/// Converts a value.
-pub(super) fn typed(value: &Value, node: &Node) -> Cel {
+/// Converts the part of a value that rules read.
+pub(super) fn typed(value: &Value, node: &Node, reads: &Reads) -> Cel {
     match value {
         Value::Number(n) if node.ty == Some(Type::Number) => Cel::Float(n.as_f64().unwrap_or(f64::NAN)),
         Value::Number(n) if node.ty == Some(Type::Integer) || node.int_or_string => {
             number(&n.as_f64().filter(|_| n.is_f64()).and_then(whole).unwrap_or_else(|| n.clone()))
         }
         Value::String(s) if !node.int_or_string => formatted(s, node.checks.format.as_deref()),
+        Value::Array(_) if reads.presence() => Cel::List(Arc::new(Vec::new())),
         Value::Array(items) => {
-            let item = |v| node.items.as_deref().map_or_else(|| native(v), |of| typed(v, of));
+            let item = |v| node.items.as_deref().map_or_else(|| native(v, &WHOLE), |of| typed(v, of, &WHOLE));
             Cel::List(Arc::new(items.iter().map(item).collect()))
         }
         Value::Object(map) => {
-            let keys_are_data = !matches!(node.additional, Additional::Absent);
             let mut members = Vec::with_capacity(map.len());
-            for (name, value) in map {
-                let cel = node.member(name).map_or_else(|| native(value), |of| typed(value, of));
-                if keys_are_data {
+            for (name, value, reads) in read_members(map, node, reads) {
+                let cel =
+                    node.member(name).map_or_else(|| native(value, reads), |of| typed(value, of, reads));
+                if has_free_keys(node) {
                     members.push((name.clone(), cel));
                     continue;
                 }
                 if is_word(name) {
                     members.push((name.clone(), cel.clone()));
                 }
-                members.push((escape(name), cel));
+                members.push((escape(name).into_owned(), cel));
             }
             object(members.into_iter())
         }
-        other => native(other),
+        other => native(other, reads),
     }
+}
+
+/// Returns the number of values in the part of a value that rules read.
+pub(super) fn count(value: &Value, node: Option<&Node>, reads: &Reads) -> usize {
+    match (value, node) {
+        (Value::Object(map), Some(node)) => {
+            let members = read_members(map, node, reads);
+            1 + members.map(|(name, value, reads)| count(value, node.member(name), reads)).sum::<usize>()
+        }
+        (Value::Object(map), None) => 1 + map.values().map(|value| count(value, None, &WHOLE)).sum::<usize>(),
+        (Value::Array(items), _) if !reads.presence() => {
+            1 + items.iter().map(|item| count(item, None, &WHOLE)).sum::<usize>()
+        }
+        _ => 1,
+    }
+}
+
+/// The members of an object that rules read, with what they read of each.
+fn read_members<'a>(
+    map: &'a Map<String, Value>,
+    node: &'a Node,
+    reads: &'a Reads,
+) -> impl Iterator<Item = (&'a String, &'a Value, &'a Reads)> {
+    map.iter().filter_map(|(name, value)| {
+        let as_written = reads.member(name);
+        let of =
+            if has_free_keys(node) { as_written } else { as_written.or_else(|| reads.member(&escape(name))) };
+        Some((name, value, of?))
+    })
+}
+
+/// Whether the keys of a value are data and not names of fields, which rules write in their escaped form.
+fn has_free_keys(node: &Node) -> bool {
+    !matches!(node.additional, Additional::Absent)
 }
 
 /// Returns the type of values with this schema.
@@ -66,7 +102,7 @@ pub(super) fn type_of(node: &Node) -> Ty {
                     if is_word(name) {
                         fields.insert(name.clone(), ty.clone());
                     }
-                    fields.insert(escape(name), ty);
+                    fields.insert(escape(name).into_owned(), ty);
                 }
                 Ty::Object(Arc::new(fields))
             }
@@ -108,9 +144,12 @@ fn is_word(name: &str) -> bool {
 }
 
 /// Returns the name in rules of a property that is not a CEL identifier.
-fn escape(name: &str) -> String {
+fn escape(name: &str) -> Cow<'_, str> {
     if RESERVED.contains(&name) {
-        return format!("__{name}__");
+        return format!("__{name}__").into();
+    }
+    if !name.contains("__") && !name.contains(['.', '-', '/']) {
+        return name.into();
     }
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
@@ -128,7 +167,7 @@ fn escape(name: &str) -> String {
         }
         rest = &rest[c.len_utf8()..];
     }
-    out
+    out.into()
 }
 
 #[cfg(test)]
