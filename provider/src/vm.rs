@@ -267,11 +267,13 @@ impl ResourceKind for Vm {
     }
 }
 
-/// Whether every interface has its addresses, which it gets when the VM is placed. Outputs made of them should be complete
-/// after the apply. A VM that fits on no host gets none within a grace period, so it is not waited for.
+/// Whether every interface has its addresses, which it gets when the VM is placed: at once, if all that it needs is there. Outputs
+/// made of them should be complete after the apply. Once the control plane has decided that the VM waits for something else, such
+/// as a class, an image or room on a host, its addresses are not waited for.
 fn addresses(object: &Json) -> Outcome {
     let readiness = Readiness::of(object);
-    if readiness.current && readiness.ready.is_some_and(|ready| ready.reason == "Unschedulable") {
+    let is_placed = object.pointer("/status/binding").is_some();
+    if readiness.current && !is_placed && readiness.ready.is_some_and(|ready| ready.status != "True") {
         return Outcome::Done;
     }
     let list = |pointer| object.pointer(pointer).and_then(Json::as_array).into_iter().flatten();
@@ -376,26 +378,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_expected_soon_unless_the_vm_fits_on_no_host() {
-        let vm = |observed: i64, reason: &str, interfaces: Json| {
+    fn addresses_are_expected_soon_unless_the_vm_waits_for_something_else() {
+        let vm = |observed: i64, binding: Json, interfaces: Json| {
             json!({
                 "metadata": {"generation": 2},
                 "spec": {"networkInterfaces": [{"name": "nic0"}]},
                 "status": {
                     "observedGeneration": observed,
+                    "binding": binding,
                     "interfaces": interfaces,
-                    "conditions": [{"type": "Ready", "status": "False", "reason": reason}],
+                    "conditions": [{"type": "Ready", "status": "False", "reason": "R"}],
                 },
             })
         };
         let is_soon = |object: &Json| matches!(addresses(object), Outcome::Soon(_));
-        assert!(is_soon(&vm(2, "Starting", json!([]))));
-        assert!(is_soon(&vm(1, "Unschedulable", json!([]))), "the status is that of an earlier spec");
+        let mut waiting = vm(2, json!(null), json!([]));
+        waiting["status"].as_object_mut().expect("an object").remove("binding");
+        assert_eq!(addresses(&waiting), Outcome::Done);
+        waiting["status"]["observedGeneration"] = 1.into();
+        assert!(is_soon(&waiting), "the status is that of an earlier spec");
         assert!(
             is_soon(&json!({"spec": {"networkInterfaces": [{"name": "nic0"}]}})),
             "there is no status yet"
         );
-        assert_eq!(addresses(&vm(2, "Unschedulable", json!([]))), Outcome::Done);
-        assert_eq!(addresses(&vm(2, "Starting", json!([{"name": "nic0"}]))), Outcome::Done);
+        let binding = || json!({"host": "a", "epoch": 1});
+        assert!(is_soon(&vm(2, binding(), json!([]))), "it was placed");
+        assert_eq!(addresses(&vm(2, binding(), json!([{"name": "nic0"}]))), Outcome::Done);
     }
 }

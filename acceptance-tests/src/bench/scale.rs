@@ -100,6 +100,11 @@ impl Burst {
     pub fn cpu_per_vm(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e3 / self.vms as f64
     }
+
+    /// Milliseconds of processor time of the simulated hosts per VM.
+    pub fn hosts_cpu_per_vm(&self) -> f64 {
+        self.hosts_cpu.as_secs_f64() * 1e3 / self.vms as f64
+    }
 }
 
 fn ratio(a: u64, b: usize) -> f64 {

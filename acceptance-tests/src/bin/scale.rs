@@ -113,7 +113,7 @@ fn tell_burst(what: &str, burst: &Burst) {
         burst.converged,
         burst.writes_per_vm(),
         burst.cpu_per_vm(),
-        burst.hosts_cpu.as_secs_f64() * 1e3 / burst.vms as f64,
+        burst.hosts_cpu_per_vm(),
         burst.host_writes(),
         burst.counts.commits,
     ));

@@ -6,7 +6,9 @@ use anyhow::Result;
 
 use super::Bench;
 use super::figure::Reading;
-use super::figures::many::{BOUND, CONVERGED, GROWTH, HOST_WRITES, LIST, MEMORY, STEADY};
+use super::figures::many::{
+    BOUND, CONVERGED, CPU, GROWTH, HOST_WRITES, HOSTS_CPU, LIST, MEMORY, STEADY, WRITES,
+};
 use crate::bench::scale::{self, Size};
 
 const SIZE: Size = Size { vms: 10_000, hosts: 500, steady: Duration::from_secs(30) };
@@ -20,6 +22,9 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
         Reading::once(BOUND, found.burst.bound.as_secs_f64()),
         Reading::once(CONVERGED, found.burst.converged.as_secs_f64()),
         Reading::once(MEMORY, found.steady.peak_memory),
+        Reading::once(CPU, found.burst.cpu_per_vm()),
+        Reading::once(HOSTS_CPU, found.burst.hosts_cpu_per_vm()),
+        Reading::once(WRITES, found.burst.writes_per_vm()),
         Reading::once(STEADY, found.steady.core_percent()),
         Reading::once(HOST_WRITES, found.burst.host_writes() as f64),
         Reading::once(GROWTH, found.growth()),

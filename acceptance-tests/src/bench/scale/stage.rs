@@ -41,9 +41,7 @@ impl Stage {
             up.must_run()?;
             Plane::open(&kubeconfig, &namespace)
         })?;
-        // Real hosts have processors of their own and do not use the control plane's.
-        let mut simulate = namespace.command("nice");
-        simulate.args(["-n", "19"]).arg(berth);
+        let mut simulate = namespace.command(berth);
         simulate.args(["host", "--simulate", &hosts.to_string(), "--kubeconfig"]).arg(&kubeconfig);
         // Otherwise a log line per VM, for the hosts of a data centre on one machine, would be measured too.
         simulate.env("BERTH_LOG", "warn");
