@@ -272,13 +272,11 @@ impl Walk {
             if program.uses("oldSelf") && old.is_none() && !rule.optional_old_self {
                 continue;
             }
+            let mut scope = scope.inner();
             if rule.optional_old_self {
-                let mut scope = scope.inner();
                 scope.set("oldSelf", optional(old_self.clone()));
-                self.rule(rule, program, &scope, Place { node, path })?;
-            } else {
-                self.rule(rule, program, &scope, Place { node, path })?;
             }
+            self.rule(rule, program, &scope, Place { node, path })?;
         }
         Ok(())
     }

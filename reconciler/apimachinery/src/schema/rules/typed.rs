@@ -66,9 +66,15 @@ fn read_members<'a>(
     reads: &'a Reads,
 ) -> impl Iterator<Item = (&'a String, &'a Value, &'a Reads)> {
     map.iter().filter_map(|(name, value)| {
-        let as_written = reads.member(name);
-        let of =
-            if has_free_keys(node) { as_written } else { as_written.or_else(|| reads.member(&escape(name))) };
+        let of = if has_free_keys(node) {
+            reads.member(name)
+        } else {
+            match (reads.member(&escape(name)), reads.member(name).filter(|_| is_word(name))) {
+                // Written in both forms: each may read another part.
+                (Some(_), Some(_)) => Some(&WHOLE),
+                (escaped, as_written) => escaped.or(as_written),
+            }
+        };
         Some((name, value, of?))
     })
 }

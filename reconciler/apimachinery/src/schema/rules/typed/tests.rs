@@ -37,3 +37,22 @@ fn a_misspelt_field_is_refused_and_a_result_has_a_type() {
         assert_eq!(reported(rule), wanted.map_err(str::to_owned), "{rule}");
     }
 }
+
+#[test]
+fn rules_find_a_property_by_each_of_its_names() {
+    let rules = [
+        "self.for.a == 1",
+        "self.__for__.b == 2",
+        "self.x__dash__y.a == 3",
+        "self.x__underscores__dash__underscores__y.a == 4",
+        "has(self.__for__) && !has(self.none)",
+    ];
+    let part =
+        || json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}});
+    let schema = StructuralSchema::parse(&json!({"type": "object",
+        "x-kubernetes-validations": rules.map(|rule| json!({"rule": rule})),
+        "properties": {"for": part(), "x-y": part(), "x__dash__y": part(), "none": part()}}));
+    let object = json!({"for": {"a": 1, "b": 2}, "x-y": {"a": 3}, "x__dash__y": {"a": 4}});
+    let errors = schema.expect("a schema").validate_cel(&object, None);
+    assert!(errors.is_empty(), "{errors:?}");
+}
