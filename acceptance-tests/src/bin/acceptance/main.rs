@@ -99,7 +99,10 @@ fn run(arguments: &Arguments) -> Result<Count> {
         return prepare(&kit);
     }
     let program = std::env::current_exe().context("finding this program")?;
-    let ahead = arguments.suites.is_empty().then(|| ahead::start(&program, &arguments.for_each_suite()));
+    let needs_all_tools =
+        arguments.suites.is_empty() && chosen.iter().all(|suite| (suite.obstacle)().is_none());
+    let ahead = (needs_all_tools && !arguments.one_by_one)
+        .then(|| ahead::start(&program, &arguments.for_each_suite()));
     let mut total = Count::default();
     let (mut failures, mut unstable) = (Vec::new(), Vec::new());
     let (alone, beside): (Vec<_>, Vec<_>) =
