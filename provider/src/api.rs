@@ -3,6 +3,7 @@
 //! Must not know Terraform, nor any kind. Everything is bounded: a request takes at most 30 s, and retries end.
 
 mod list;
+mod token;
 mod watch;
 
 use std::{fmt, time::Duration};
@@ -154,6 +155,12 @@ impl Address {
             namespace: namespace.into(),
             name: name.into(),
         }
+    }
+
+    /// The address of a ServiceAccount.
+    #[must_use]
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        Self { plural: "serviceaccounts".into(), ..Self::secret(namespace, name) }
     }
 
     /// The address of a cluster-scoped object.

@@ -89,6 +89,15 @@ impl ConnectError {
     }
 }
 
+/// The control plane that a client sends its requests to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Server {
+    /// `https://host:port`
+    pub host: String,
+    /// The PEM certificates of the authorities that it is trusted by; none: those of the system.
+    pub ca_certificate: Option<String>,
+}
+
 impl ConnectionSettings {
     /// Completes the settings from the environment. The configuration wins as a whole: an environment that names another host
     /// does not mix with a configured kubeconfig.
@@ -159,11 +168,11 @@ pub fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A client with these settings. Does not connect yet.
+/// A client with these settings, and the control plane's address. Does not connect yet.
 ///
 /// # Errors
 /// See [`ConnectError`].
-pub async fn connect(settings: &ConnectionSettings) -> Result<Client, ConnectError> {
+pub async fn connect(settings: &ConnectionSettings) -> Result<(Client, Server), ConnectError> {
     let (place, mut config) = match &settings.host {
         Some(host) => {
             check_address("host", host, settings.allow_loopback_http)?;
@@ -190,7 +199,19 @@ pub async fn connect(settings: &ConnectionSettings) -> Result<Client, ConnectErr
         Some(host) => ConnectError::Host(host.clone(), problem),
         None => ConnectError::Kubeconfig(kubeconfig_path(settings).display().to_string(), problem),
     })?;
-    client(config).map_err(|error| ConnectError::Host(host, error.to_string()))
+    let ca_certificate =
+        config.root_cert.as_ref().map(|certificates| certificates.iter().map(|der| pem(der)).collect());
+    let server = Server { host: host.trim_end_matches('/').to_owned(), ca_certificate };
+    let client = client(config).map_err(|error| ConnectError::Host(host, error.to_string()))?;
+    Ok((client, server))
+}
+
+fn pem(certificate: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 /// The token as it is sent: without the line break that a token read from a file usually ends with.

@@ -1,16 +1,20 @@
 //! The registry pages, generated from the field tables so that they match the provider.
 
 mod data_source;
+mod function;
+mod schema;
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
-use tfplugin6::{Attribute, DataSource as _, Provider as _};
+use tfplugin6::{Attribute, DataSource as _, Function as _, Provider as _};
 
 use crate::{
     BerthProvider,
     field::{Effect, Field, Presence, Shape},
+    functions,
     resource::KindResource,
     timeouts,
+    token::Token,
 };
 
 /// All pages: the path below the documentation's directory, and the text.
@@ -25,6 +29,12 @@ pub fn pages() -> Vec<(String, String)> {
     let path = |type_name: &str| format!("data-sources/{}.md", type_name.trim_start_matches("berth_"));
     pages.extend(provider.objects().iter().map(|one| (path(one.type_name()), data_source::object_page(one))));
     pages.extend(provider.lists().iter().map(|many| (path(many.type_name()), data_source::list_page(many))));
+    pages.extend(provider.ephemeral_resources().iter().map(|one| {
+        let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), Token::EXAMPLE);
+        (format!("ephemeral-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
+    }));
+    let functions = functions::ALL.iter();
+    pages.extend(functions.map(|one| (format!("functions/{}.md", one.name), function::page(one))));
     pages
 }
 
@@ -33,10 +43,11 @@ pub fn pages() -> Vec<(String, String)> {
 /// # Errors
 /// When a file cannot be written.
 pub fn write(directory: &Path) -> io::Result<()> {
-    for folder in ["resources", "data-sources"] {
-        fs::create_dir_all(directory.join(folder))?;
-    }
-    pages().into_iter().try_for_each(|(path, text)| fs::write(directory.join(path), text))
+    pages().into_iter().try_for_each(|(path, text)| {
+        let path = directory.join(path);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(path, text)
+    })
 }
 
 fn front_matter(title: &str, description: &str) -> String {
@@ -74,6 +85,16 @@ fn index(provider: &BerthProvider) -> String {
     for (one, many) in provider.objects().iter().zip(provider.lists()) {
         let link = |name: &str| format!("[`{name}`](data-sources/{}.md)", name.trim_start_matches("berth_"));
         let _ = writeln!(text, "- {}, {}", link(one.type_name()), link(many.type_name()));
+    }
+    text.push_str("\n## Ephemeral resources\n\nTerraform 1.10, OpenTofu 1.11 and later.\n\n");
+    for one in provider.ephemeral_resources() {
+        let name = one.type_name();
+        let _ = writeln!(text, "- [`{name}`](ephemeral-resources/{}.md)", name.trim_start_matches("berth_"));
+    }
+    text.push_str("\n## Functions\n\nTerraform 1.8, OpenTofu 1.7 and later.\n\n");
+    for function in &functions::ALL {
+        let (name, summary) = (function.name, function.signature().summary);
+        let _ = writeln!(text, "- [`{name}`](functions/{name}.md): {summary}");
     }
     text
 }

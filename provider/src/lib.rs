@@ -16,6 +16,10 @@
 //!
 //!   data_source: one object by name, or many; from the same tables, and from the custom resource's schema (fact, selector)
 //!
+//!   token: of a ServiceAccount, ephemeral
+//!
+//!   functions: pure; of quantities, addresses and cloud-configs
+//!
 //!   docs: the registry pages, from the same tables
 //! ```
 //!
@@ -31,6 +35,7 @@ pub mod docs;
 pub mod fact;
 pub mod field;
 pub mod form;
+pub mod functions;
 pub mod host;
 pub mod hotswap_disk_attachment;
 pub mod image;
@@ -50,6 +55,7 @@ pub mod selector;
 pub mod session;
 pub mod storage_pool;
 pub mod timeouts;
+pub mod token;
 pub mod vm;
 pub mod vm_class;
 

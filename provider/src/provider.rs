@@ -1,20 +1,22 @@
-//! The provider: its configuration, its resources and its data sources.
+//! The provider: its configuration, and everything it offers.
 
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use berth_api::ResourceName;
 use tfplugin6::{
-    Attribute, DataSource, Diagnostic, Provider, Resource, Schema, Value, provider::ConfigureRequest,
-    resource::ValidateRequest,
+    Attribute, DataSource, Diagnostic, EphemeralResource, Function, Provider, Resource, Schema, Value,
+    provider::ConfigureRequest, resource::ValidateRequest,
 };
 
 use crate::{
     api::Api,
-    connection::{self, ConnectionSettings},
+    connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
+    functions,
     resource::KindResource,
     session::{Session, Settings},
+    token::Token,
 };
 
 /// The provider `berth`.
@@ -194,6 +196,7 @@ impl Provider for BerthProvider {
             Some(configured_or_environment(config, "namespace").unwrap_or_else(|| "default".to_owned()))
         };
         let ways = ["kubeconfig", "context", "host", "token", "ca_certificate", ALLOW_LOOPBACK_HTTP];
+        let mut server = Server::default();
         // While any of the attributes is unknown, there is no connection: creates can still be planned.
         let api = if let Some(unknown) = ways.iter().find(|name| config.get(name).is_unknown()) {
             Err(format!(
@@ -210,7 +213,11 @@ impl Provider for BerthProvider {
                 allow_loopback_http: config.get(ALLOW_LOOPBACK_HTTP).as_bool() == Some(true),
             };
             let settings = settings.or_environment(connection::variable);
-            connection::connect(&settings).await.map(Api::new).map_err(|error| {
+            let connected = connection::connect(&settings).await.map(|(client, at)| {
+                server = at;
+                Api::new(client)
+            });
+            connected.map_err(|error| {
                 // An error that does not depend on the control plane is reported at once, not by the first resource that sends
                 // a request.
                 let wrong = error
@@ -220,7 +227,7 @@ impl Provider for BerthProvider {
                 error.to_string()
             })
         };
-        self.session.configure(Settings::new(api, owner, namespace));
+        self.session.configure(Settings::new(api, owner, namespace).at(server));
         found
     }
 
@@ -231,5 +238,13 @@ impl Provider for BerthProvider {
     fn data_sources(&self) -> Vec<Arc<dyn DataSource>> {
         let objects = self.objects.iter().map(|source| source.clone() as Arc<dyn DataSource>);
         objects.chain(self.lists.iter().map(|source| source.clone() as Arc<dyn DataSource>)).collect()
+    }
+
+    fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
+        vec![Arc::new(Token::new(self.session.clone()))]
+    }
+
+    fn functions(&self) -> Vec<Arc<dyn Function>> {
+        functions::ALL.into_iter().map(|function| Arc::new(function) as Arc<dyn Function>).collect()
     }
 }

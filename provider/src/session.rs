@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::OnceCell;
 
-use crate::api::Api;
+use crate::{api::Api, connection::Server};
 
 /// The time limit for finding out, once per process, whether the control plane responds to a plan.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
@@ -27,6 +27,8 @@ pub struct Settings {
     pub owner: String,
     /// The default namespace; none while it is unknown.
     pub namespace: Option<String>,
+    /// The control plane of `api`; empty while there is no client.
+    pub server: Server,
     reachable: Arc<OnceCell<bool>>,
 }
 
@@ -40,7 +42,13 @@ impl Settings {
     /// Settings with these values.
     #[must_use]
     pub fn new(api: Result<Api, String>, owner: String, namespace: Option<String>) -> Self {
-        Self { api, owner, namespace, reachable: Arc::new(OnceCell::new()) }
+        Self { api, owner, namespace, server: Server::default(), reachable: Arc::new(OnceCell::new()) }
+    }
+
+    /// Sets the control plane.
+    #[must_use]
+    pub fn at(self, server: Server) -> Self {
+        Self { server, ..self }
     }
 
     /// The field manager.

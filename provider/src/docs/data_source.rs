@@ -52,6 +52,14 @@ fn head(source: &dyn DataSource, example: &str) -> String {
 }
 
 fn attributes(text: &mut String, attributes: &[Attribute]) {
+    arguments(text, attributes);
+    text.push_str("\n## Attributes\n\n");
+    let outputs = attributes.iter().filter(|attribute| !attribute.required && !attribute.optional);
+    table(text, outputs);
+}
+
+/// The table of the attributes that can be configured.
+pub(super) fn arguments(text: &mut String, attributes: &[Attribute]) {
     text.push_str("## Arguments\n\n| argument | type | | description |\n|---|---|---|---|\n");
     let inputs = attributes.iter().filter(|attribute| attribute.required || attribute.optional);
     for attribute in inputs {
@@ -64,9 +72,6 @@ fn attributes(text: &mut String, attributes: &[Attribute]) {
             type_name(attribute)
         );
     }
-    text.push_str("\n## Attributes\n\n");
-    let outputs = attributes.iter().filter(|attribute| !attribute.required && !attribute.optional);
-    table(text, outputs);
 }
 
 fn nested(text: &mut String, attributes: &[Attribute], outer: &str) {
@@ -79,7 +84,8 @@ fn nested(text: &mut String, attributes: &[Attribute], outer: &str) {
     }
 }
 
-fn table<'a>(text: &mut String, attributes: impl Iterator<Item = &'a Attribute>) {
+/// The table of the attributes that are results.
+pub(super) fn table<'a>(text: &mut String, attributes: impl Iterator<Item = &'a Attribute>) {
     text.push_str("| attribute | type | description |\n|---|---|---|\n");
     for attribute in attributes {
         let description = cell(&attribute.description);

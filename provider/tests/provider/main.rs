@@ -11,4 +11,5 @@ mod refusals;
 mod rules;
 mod stage;
 mod terraform;
+mod token;
 mod ways;

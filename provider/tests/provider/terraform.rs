@@ -325,3 +325,45 @@ async fn an_interrupt_ends_an_apply_and_loses_nothing() {
     assert!(image.get("tainted").is_none(), "{state}");
     plane.close().await;
 }
+
+/// The expressions of the examples of functions and their values, which the examples have as comments.
+#[tokio::test]
+async fn the_examples_of_the_functions_have_the_results_that_they_say() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/functions");
+    for (function, outputs) in [
+        ("address_parse", json!({"address": "10.0.0.5", "network": "10.0.0.0/24", "prefix_length": 24})),
+        ("bytes_quantity", json!({"quantity": "3Gi"})),
+        (
+            "cloud_config",
+            json!({"user_data": "#cloud-config\npackages:\n  - nginx\nwrite_files:\n  - content: |\n      Managed by \
+                   Terraform.\n    path: /etc/motd\n    permissions: \"0644\"\n"}),
+        ),
+        (
+            "cloud_config_merge",
+            json!({"user_data": "#cloud-config\npackages:\n  - qemu-guest-agent\n  - nginx\nssh_pwauth: no\n"}),
+        ),
+        ("quantity_bytes", json!({"bytes": 21_474_836_480_i64, "half": "10Gi"})),
+    ] {
+        let directory = tempfile::tempdir().expect("a new directory");
+        let Some(terraform) = Terraform::new(directory.path(), &directory.path().join("kubeconfig")) else {
+            return;
+        };
+        let example = fs::read_to_string(examples.join(function).join("function.tf")).expect("the example");
+        let provider =
+            "terraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n";
+        fs::write(directory.path().join("main.tf"), format!("{provider}{example}"))
+            .expect("the configuration");
+        terraform.ok(&["apply", "-auto-approve"]).await;
+        let state = terraform.state().await;
+        for (name, value) in outputs.as_object().expect("an object") {
+            assert_eq!(state["values"]["outputs"][name]["value"], *value, "{function}: {name}");
+        }
+        let wrong = example.replace("\"20Gi\"", "\"20GB\"");
+        if wrong != example {
+            fs::write(directory.path().join("main.tf"), format!("{provider}{wrong}"))
+                .expect("the configuration");
+            let text = text(&terraform.run(&["plan"]).await);
+            assert!(text.contains("\"20GB\" is not a quantity"), "{text}");
+        }
+    }
+}

@@ -87,3 +87,11 @@ pub struct FunctionError {
     /// The index of the argument concerned, from 0.
     pub argument: Option<usize>,
 }
+
+impl FunctionError {
+    /// An error of the argument with this index, from 0.
+    #[must_use]
+    pub fn argument(index: usize, text: impl Into<String>) -> Self {
+        Self { text: text.into(), argument: Some(index) }
+    }
+}

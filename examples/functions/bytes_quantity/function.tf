@@ -1,0 +1,3 @@
+output "quantity" {
+  value = provider::berth::bytes_quantity(3 * 1024 * 1024 * 1024) # "3Gi"
+}
