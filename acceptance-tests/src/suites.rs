@@ -16,6 +16,7 @@ pub mod kubectl;
 pub mod kubernetes;
 pub mod lifecycle;
 pub mod load;
+pub mod modules;
 pub mod rules;
 pub mod scale;
 pub mod terraform;
@@ -135,6 +136,14 @@ pub const ALL: &[Suite] = &[
         obstacle: needs_root,
         alone: false,
         run: terraform::run,
+    },
+    Suite {
+        name: "modules",
+        about: "the modules of examples/modules: their tests, then all of them on one site",
+        limit: minutes(20),
+        obstacle: needs_root,
+        alone: false,
+        run: modules::run,
     },
     Suite {
         name: "debian",

@@ -148,6 +148,21 @@ impl Project {
         Ok(())
     }
 
+    /// Copies a folder with its subfolders into the project.
+    pub fn copy_tree_from(&self, folder: &Path) -> Result<()> {
+        let copied = process::run(
+            Command::new("cp").arg("--recursive").arg(folder.join(".")).arg(&self.folder),
+            Duration::from_secs(30),
+        );
+        copied?.success().map(drop)
+    }
+
+    /// The project in a subfolder of this one, such as a module.
+    #[must_use]
+    pub fn subfolder(&self, name: &str) -> Self {
+        Self { folder: self.folder.join(name), ..self.with_kubeconfig(&self.kubeconfig) }
+    }
+
     /// The folder of the project.
     pub fn folder(&self) -> &Path {
         &self.folder

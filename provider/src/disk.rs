@@ -30,18 +30,7 @@ impl ResourceKind for Disk {
             kind: "Disk",
             plural: "disks",
             description: "A persistent disk that outlives any VM: blank, or made from an image. Its file is created on the host of the first VM that uses it. A VM lists it in `disks`, or a `berth_hotswap_disk_attachment` attaches it to a running VM.\n\nThe provider refuses to destroy a disk that a VM outside the plan uses. With `deletion_policy = \"Delete\"` the file stays in the pool's trash for 24 hours (`berth undelete`).",
-            example: r#"resource "berth_disk" "root" {
-  name  = "web-root"
-  image = berth_image.debian.name
-  size  = "4Gi"
-}
-
-resource "berth_disk" "data" {
-  name            = "web-data"
-  size            = "1Gi"
-  deletion_policy = "Retain"
-}
-"#,
+            example: include_str!("../../examples/resources/berth_disk/resource.tf"),
             shown: "status.used_by",
             timeouts: [600, 600, 600],
         }

@@ -68,9 +68,8 @@ fn index(provider: &BerthProvider) -> String {
          only creates resources needs no control plane.\n\n",
         schema.block.description
     );
-    text.push_str(
-        "## Example Usage\n\n```terraform\nterraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n\nprovider \"berth\" {}\n```\n\n",
-    );
+    let example = include_str!("../../examples/provider/provider.tf");
+    let _ = write!(text, "## Example Usage\n\n```terraform\n{example}```\n\n");
     text.push_str("## Arguments\n\nAll are optional.\n\n| argument | description |\n|---|---|\n");
     for Attribute { name, description, .. } in &schema.block.attributes {
         let _ = writeln!(text, "| `{name}` | {} |", cell(description));

@@ -31,12 +31,7 @@ impl ResourceKind for Host {
             kind: "Host",
             plural: "hosts",
             description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, and `cordoned` and `draining` become false, each unless another program declares it too. `berth host forget` removes a host.\n\nAn attribute that is left out keeps the value that others set, for example with `berth host cordon`, and labels of others are not changed.",
-            example: r#"resource "berth_host" "h2" {
-  name     = "h2"
-  labels   = { "topology.kubernetes.io/zone" = "b", disk = "ssd" }
-  cordoned = false
-}
-"#,
+            example: include_str!("../../examples/resources/berth_host/resource.tf"),
             shown: "status.free",
             timeouts: [60, 60, 60],
         }

@@ -24,11 +24,7 @@ impl ResourceKind for HotswapDiskAttachment {
             kind: "HotswapDiskAttachment",
             plural: "hotswapdiskattachments",
             description: "Attaches a disk to a VM while it runs; destroying the attachment detaches the disk. A disk that the guest still has mounted is not detached: unmount it, or set `force`. Without qemu-guest-agent in the guest, mounts are unknown and the disk is detached only when the VM is off, or with `force`: set it before you destroy the disk together with its running VM.",
-            example: r#"resource "berth_hotswap_disk_attachment" "data" {
-  vm   = berth_vm.web.name
-  disk = berth_disk.data.name
-}
-"#,
+            example: include_str!("../../examples/resources/berth_hotswap_disk_attachment/resource.tf"),
             shown: "device",
             timeouts: [300, 300, 300],
         }

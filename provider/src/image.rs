@@ -27,22 +27,7 @@ impl ResourceKind for Image {
             kind: "Image",
             plural: "images",
             description: "An image that disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
-            example: r#"resource "berth_image" "debian" {
-  name = "debian-12"
-  source = {
-    url    = "https://example.org/debian-12-generic-amd64.qcow2"
-    sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-  }
-}
-
-resource "berth_image" "pinned_by_its_publisher" {
-  name = "debian-13"
-  source = {
-    url          = "https://cloud.debian.org/images/cloud/trixie/latest/debian-13-generic-amd64.qcow2"
-    checksum_url = "https://cloud.debian.org/images/cloud/trixie/latest/SHA512SUMS"
-  }
-}
-"#,
+            example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
         }

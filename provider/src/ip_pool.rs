@@ -26,18 +26,7 @@ impl ResourceKind for IpPool {
             kind: "IPPool",
             plural: "ippools",
             description: "Public addresses that `berth_public_ip` allocates from. It is cluster-scoped: all namespaces share it, and only an administrator can write it. Destroying a pool that public addresses name is accepted; a finalizer keeps it until none does. Until then no other pool can have this name.",
-            example: r#"# Addresses on the network segment that the hosts are on.
-resource "berth_ip_pool" "segment" {
-  name  = "segment"
-  mode  = "l2"
-  cidrs = ["192.0.2.64/27"]
-}
-
-resource "berth_public_ip" "web" {
-  name = "web"
-  pool = berth_ip_pool.segment.name
-}
-"#,
+            example: include_str!("../../examples/resources/berth_ip_pool/resource.tf"),
             shown: "status.free",
             timeouts: [120, 120, 300],
         }

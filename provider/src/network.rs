@@ -26,18 +26,7 @@ impl ResourceKind for Network {
             kind: "Network",
             plural: "networks",
             description: "A private IPv4 network of VMs. Its VMs reach each other, on whichever hosts they run, and the outside by NAT. A VM's network interface names it in `network`. The Network `default` of a namespace is created without this resource when a VM first needs it.\n\nA range that overlaps another Network's, or one that a host uses, is refused. Destroying a network that VMs use is accepted; a finalizer keeps it until no VM uses it. Until then no other network can have this name.",
-            example: r#"resource "berth_network" "backend" {
-  name = "backend"
-  cidr = "10.80.0.0/24"
-}
-
-resource "berth_vm" "database" {
-  name               = "database"
-  class              = berth_vm_class.small.name
-  disks              = [{ name = berth_disk.database.name, boot = true }]
-  network_interfaces = [{ network = berth_network.backend.name }]
-}
-"#,
+            example: include_str!("../../examples/resources/berth_network/resource.tf"),
             shown: "status.mtu",
             timeouts: [120, 120, 300],
         }

@@ -23,11 +23,7 @@ impl ResourceKind for PlacementGroup {
             kind: "PlacementGroup",
             plural: "placementgroups",
             description: "A rule that keeps its member VMs apart, or together, by host or by any other label of hosts. A VM names its group in `placement.group`. Destroying a group that VMs use is accepted; a finalizer keeps it until no VM uses it.",
-            example: r#"resource "berth_placement_group" "web" {
-  name     = "web"
-  strategy = "spread"
-}
-"#,
+            example: include_str!("../../examples/resources/berth_placement_group/resource.tf"),
             shown: "status.members",
             timeouts: [120, 120, 120],
         }

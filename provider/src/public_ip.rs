@@ -29,14 +29,7 @@ impl ResourceKind for PublicIp {
             kind: "PublicIP",
             plural: "publicips",
             description: "A public address from a pool. A VM's network interface names it in `public_ip`. The address is kept while the VM is stopped or replaced.",
-            example: r#"resource "berth_public_ip" "web" {
-  name = "web"
-}
-
-output "public_address" {
-  value = berth_public_ip.web.address
-}
-"#,
+            example: include_str!("../../examples/resources/berth_public_ip/resource.tf"),
             shown: "address",
             timeouts: [120, 120, 300],
         }

@@ -21,18 +21,7 @@ impl ResourceKind for StoragePool {
             kind: "StoragePool",
             plural: "storagepools",
             description: "A place for the files of disks: a folder on each host, with a trash of its own. A disk names it in `pool`. It is cluster-scoped: all namespaces share it, and only an administrator can write it. Destroying a pool that disks name is accepted; a finalizer keeps it until no disk does.",
-            example: r#"# The files of deleted disks stay in the trash for a week.
-resource "berth_storage_pool" "databases" {
-  name                    = "databases"
-  trash_retention_seconds = 604800
-}
-
-resource "berth_disk" "data" {
-  name = "data"
-  size = "10Gi"
-  pool = berth_storage_pool.databases.name
-}
-"#,
+            example: include_str!("../../examples/resources/berth_storage_pool/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 300],
         }

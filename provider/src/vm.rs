@@ -102,7 +102,7 @@ impl ResourceKind for Vm {
             kind: "VM",
             plural: "vms",
             description: "A virtual machine: its class, disks, network interfaces, bootstrap data, power and placement.\n\nNo small change destroys a VM. The table below and the plan show the effect of each change: it is live, or takes effect at the next power cycle (with a warning; `allow_reboot` restarts the VM in the same apply), or is refused with the name of the attribute that allows it. Another boot disk takes effect at the next power cycle; until then the VM runs with the disk it booted from, and that disk stays in use.\n\nA refused change is a warning in the plan and an error in the apply, before the VM is changed. An error in the plan would block `terraform destroy`, because Terraform first makes such a plan for it.",
-            example: include_str!("vm/example.tf"),
+            example: include_str!("../../examples/resources/berth_vm/resource.tf"),
             shown: "status.interfaces",
             timeouts: [600, 600, 600],
         }

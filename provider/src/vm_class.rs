@@ -21,12 +21,7 @@ impl ResourceKind for VmClass {
             kind: "VMClass",
             plural: "vmclasses",
             description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
-            example: r#"resource "berth_vm_class" "small" {
-  name   = "small"
-  cpus   = 1
-  memory = "512Mi"
-}
-"#,
+            example: include_str!("../../examples/resources/berth_vm_class/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 120],
         }

@@ -1,0 +1,7 @@
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}

@@ -1,0 +1,1 @@
+terraform import berth_disk.example default/web

@@ -1,0 +1,1 @@
+terraform import berth_hotswap_disk_attachment.example default/web

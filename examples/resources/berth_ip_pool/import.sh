@@ -1,0 +1,1 @@
+terraform import berth_ip_pool.example example

@@ -1,0 +1,1 @@
+terraform import berth_network.example default/web

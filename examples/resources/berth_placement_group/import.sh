@@ -1,0 +1,1 @@
+terraform import berth_placement_group.example default/web

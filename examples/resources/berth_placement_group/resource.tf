@@ -1,0 +1,4 @@
+resource "berth_placement_group" "web" {
+  name     = "web"
+  strategy = "spread"
+}

@@ -1,0 +1,1 @@
+terraform import berth_public_ip.example default/web

@@ -1,0 +1,7 @@
+resource "berth_public_ip" "web" {
+  name = "web"
+}
+
+output "public_address" {
+  value = berth_public_ip.web.address
+}

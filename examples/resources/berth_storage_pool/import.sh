@@ -1,0 +1,1 @@
+terraform import berth_storage_pool.example example

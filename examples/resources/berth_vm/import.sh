@@ -1,0 +1,1 @@
+terraform import berth_vm.example default/web
