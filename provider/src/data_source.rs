@@ -4,6 +4,7 @@
 //! the fields leave out. So an attribute that a kind gains is in its data sources too.
 
 mod list;
+pub(crate) mod listing;
 mod object;
 
 use std::sync::OnceLock;

@@ -12,6 +12,7 @@ use crate::{
     BerthProvider,
     field::{Effect, Field, Presence, Shape},
     functions,
+    list_resource::KindList,
     resource::KindResource,
     timeouts,
     token::Token,
@@ -32,6 +33,11 @@ pub fn pages() -> Vec<(String, String)> {
     pages.extend(provider.ephemeral_resources().iter().map(|one| {
         let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), Token::EXAMPLE);
         (format!("ephemeral-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
+    }));
+    pages.extend(provider.list_resources().iter().map(|one| {
+        let example = KindList::example(one.type_name());
+        let page = schema::page(one.type_name(), "List Resource", &one.schema(), &example);
+        (format!("list-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
     }));
     let functions = functions::ALL.iter();
     pages.extend(functions.map(|one| (format!("functions/{}.md", one.name), function::page(one))));
@@ -84,6 +90,11 @@ fn index(provider: &BerthProvider) -> String {
     for (one, many) in provider.objects().iter().zip(provider.lists()) {
         let link = |name: &str| format!("[`{name}`](data-sources/{}.md)", name.trim_start_matches("berth_"));
         let _ = writeln!(text, "- {}, {}", link(one.type_name()), link(many.type_name()));
+    }
+    text.push_str("\n## List resources\n\nFor `terraform query` (Terraform 1.14 and later).\n\n");
+    for one in provider.list_resources() {
+        let name = one.type_name();
+        let _ = writeln!(text, "- [`{name}`](list-resources/{}.md)", name.trim_start_matches("berth_"));
     }
     text.push_str("\n## Ephemeral resources\n\nTerraform 1.10, OpenTofu 1.11 and later.\n\n");
     for one in provider.ephemeral_resources() {

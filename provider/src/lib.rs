@@ -16,6 +16,8 @@
 //!
 //!   data_source: one object by name, or many; from the same tables, and from the custom resource's schema (fact, selector)
 //!
+//!   list_resource: the objects of each kind for `terraform query`, selected as by data sources
+//!
 //!   token: of a ServiceAccount, ephemeral
 //!
 //!   functions: pure; of quantities, addresses and cloud-configs
@@ -41,6 +43,7 @@ pub mod hotswap_disk_attachment;
 pub mod image;
 pub mod ip_pool;
 pub mod kind;
+pub mod list_resource;
 pub mod mapping;
 pub mod network;
 pub mod placement_group;

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use berth_api::ResourceName;
 use tfplugin6::{
-    Attribute, DataSource, Diagnostic, EphemeralResource, Function, Provider, Resource, Schema, Value,
-    provider::ConfigureRequest, resource::ValidateRequest,
+    Attribute, DataSource, Diagnostic, EphemeralResource, Function, ListResource, Provider, Resource, Schema,
+    Value, provider::ConfigureRequest, resource::ValidateRequest,
 };
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
     functions,
+    list_resource::KindList,
     resource::KindResource,
     session::{Session, Settings},
     token::Token,
@@ -242,6 +243,11 @@ impl Provider for BerthProvider {
 
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
         vec![Arc::new(Token::new(self.session.clone()))]
+    }
+
+    fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {
+        let lists = self.resources.iter();
+        lists.map(|resource| Arc::new(KindList::new(resource.clone())) as Arc<dyn ListResource>).collect()
     }
 
     fn functions(&self) -> Vec<Arc<dyn Function>> {

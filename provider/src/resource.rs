@@ -7,8 +7,10 @@ mod conflict;
 mod create;
 mod delete;
 mod diagnose;
+mod generate;
 mod import;
 mod in_use;
+mod list;
 mod plan;
 mod read;
 mod update;
@@ -24,8 +26,8 @@ use tfplugin6::{
     AttributePath, Diagnostic, IdentitySchema, Resource, Schema, Value,
     identity::IdentityAttribute,
     resource::{
-        ApplyRequest, ApplyResponse, ImportRequest, ImportResponse, PlanRequest, PlanResponse, ReadRequest,
-        ReadResponse, ValidateRequest,
+        ApplyRequest, ApplyResponse, GenerateConfigRequest, GenerateConfigResponse, ImportRequest,
+        ImportResponse, PlanRequest, PlanResponse, ReadRequest, ReadResponse, ValidateRequest,
     },
 };
 
@@ -247,6 +249,14 @@ impl Resource for KindResource {
 
     async fn import(&self, request: ImportRequest) -> ImportResponse {
         self.adopt_by_name(&request)
+    }
+
+    fn generates_config(&self) -> bool {
+        true
+    }
+
+    async fn generate_config(&self, request: GenerateConfigRequest) -> GenerateConfigResponse {
+        self.generated(&request.state)
     }
 }
 

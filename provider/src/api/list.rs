@@ -19,19 +19,22 @@ pub struct Selection {
 }
 
 impl Api {
-    /// Lists the objects beside `at`: those of its kind in its namespace, in all namespaces if it has none.
+    /// Lists the first objects beside `at` that are wanted, at most `count`: those of its kind in its namespace, in all
+    /// namespaces if it has none. They are in the order of the control plane, by namespace and name.
     ///
     /// # Errors
     /// Every failure. A list is complete or an error.
-    pub async fn list(
+    pub async fn list_up_to(
         &self,
+        count: usize,
         at: &Address,
         selection: &Selection,
+        is_wanted: &(dyn Fn(&Json) -> bool + Sync),
         retry_limit: &RetryLimit,
     ) -> Result<Vec<Json>, ApiError> {
         let mut attempt = 1;
         loop {
-            match self.list_pages(at, selection, retry_limit).await {
+            match self.list_pages(count, at, selection, is_wanted, retry_limit).await {
                 Err(error) if error.code() == 410 && attempt < ATTEMPTS => attempt += 1,
                 result => return result,
             }
@@ -54,15 +57,21 @@ impl Api {
 
     async fn list_pages(
         &self,
+        count: usize,
         at: &Address,
         selection: &Selection,
+        is_wanted: &(dyn Fn(&Json) -> bool + Sync),
         retry_limit: &RetryLimit,
     ) -> Result<Vec<Json>, ApiError> {
         let mut found = Vec::new();
         let mut rest = String::new();
         loop {
-            let mut page = self.page(at, selection, PAGE, &rest, retry_limit).await?;
-            found.append(&mut items(&mut page));
+            let left = count.saturating_sub(found.len());
+            if left == 0 {
+                return Ok(found);
+            }
+            let mut page = self.page(at, selection, PAGE.min(left), &rest, retry_limit).await?;
+            found.extend(items(&mut page).into_iter().filter(is_wanted).take(left));
             match page.pointer("/metadata/continue").and_then(Json::as_str) {
                 Some(token) if !token.is_empty() => token.clone_into(&mut rest),
                 _ => return Ok(found),

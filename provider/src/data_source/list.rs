@@ -12,15 +12,8 @@ use tfplugin6::{
     schema::Nesting,
 };
 
-use super::{
-    ObjectAttributes, RETRIES, is_ready, name_problem, namespace, plural, read_diagnostics, summary,
-};
-use crate::{
-    api::{Address, RetryLimit, Selection},
-    form::Form,
-    resource::{KindResource, no_control_plane},
-    selector,
-};
+use super::{ObjectAttributes, listing, plural, summary};
+use crate::resource::{KindResource, no_control_plane};
 
 /// The number of objects that are completed at the same time.
 const AT_ONCE: usize = 16;
@@ -57,46 +50,6 @@ impl ListDataSource {
     pub fn objects(&self) -> &str {
         self.type_name.trim_start_matches("berth_")
     }
-
-    /// The fields that a field selector can name.
-    fn selectable(&self) -> Vec<String> {
-        let fields = self.resource.definition().pointer("/spec/versions/0/selectableFields");
-        let fields = fields.and_then(Json::as_array).into_iter().flatten();
-        let paths = fields.filter_map(|field| field.get("jsonPath").and_then(Json::as_str));
-        let mut names = vec!["metadata.name".to_owned()];
-        names.extend(paths.map(|path| path.trim_start_matches('.').to_owned()));
-        names
-    }
-
-    fn arguments(&self) -> Vec<Attribute> {
-        let mut arguments = Vec::new();
-        if self.resource.is_namespaced() {
-            arguments.push(
-                Attribute::string("namespace")
-                    .optional()
-                    .description("Namespace of the objects. Default: the provider's `namespace`."),
-            );
-            arguments.push(
-                Attribute::bool("all_namespaces")
-                    .optional()
-                    .description("Whether to list the objects of all namespaces. Default false."),
-            );
-        }
-        arguments.push(Attribute::string("label_selector").optional().description(
-            "Labels of the objects, in the syntax of Kubernetes: `tier=web,env in (test, prod),!legacy`.",
-        ));
-        let fields: Vec<String> = self.selectable().iter().map(|field| format!("`{field}`")).collect();
-        arguments.push(Attribute::string("field_selector").optional().description(format!(
-            "Fields of the objects, in the syntax of Kubernetes: `metadata.name!=web`. These can be selected: {}.",
-            fields.join(", ")
-        )));
-        arguments.push(
-            Attribute::bool("ready")
-                .optional()
-                .description("Lists only the objects whose attribute `ready` has this value. Default: all."),
-        );
-        arguments
-    }
 }
 
 #[async_trait]
@@ -108,7 +61,7 @@ impl DataSource for ListDataSource {
     fn schema(&self) -> Schema {
         let info = self.resource.info();
         let each = self.attributes.of(&self.resource).attributes();
-        let mut attributes = self.arguments();
+        let mut attributes = listing::arguments(&self.resource);
         attributes.push(Attribute::nested(self.objects(), Nesting::List, each).computed().description(format!(
             "The objects, sorted by name, within all namespaces by namespace and name. Each has the attributes of the data source \
              `{}`.",
@@ -122,26 +75,7 @@ impl DataSource for ListDataSource {
     }
 
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
-        let config = &request.config;
-        let text = |name: &str| config.get(name).as_str();
-        let mut found: Vec<Diagnostic> = name_problem(config, "namespace", Form::Name).into_iter().collect();
-        if text("namespace").is_some() && config.get("all_namespaces").as_bool() == Some(true) {
-            let detail = "Set either namespace or all_namespaces.";
-            found.push(Diagnostic::error("One namespace and all of them", detail).at("all_namespaces"));
-        }
-        let problems = [
-            ("label_selector", text("label_selector").and_then(selector::label_problem)),
-            (
-                "field_selector",
-                text("field_selector").and_then(|text| selector::field_problem(text, &self.selectable())),
-            ),
-        ];
-        for (name, problem) in problems {
-            found.extend(
-                problem.map(|problem| Diagnostic::error(format!("Invalid {name}"), problem).at(name)),
-            );
-        }
-        found
+        listing::problems(&self.resource, &request.config)
     }
 
     async fn read(&self, request: ReadDataRequest) -> ReadDataResponse {
@@ -151,23 +85,10 @@ impl DataSource for ListDataSource {
             Ok(api) => api,
             Err(problem) => return no_control_plane(problem).into(),
         };
-        let namespace = match namespace(resource, config, &settings) {
-            _ if config.get("all_namespaces").as_bool() == Some(true) => String::new(),
-            Ok(namespace) => namespace,
-            Err(diagnostic) => return diagnostic.into(),
-        };
-        let text = |name: &str| config.get(name).as_str().unwrap_or_default().trim().to_owned();
-        let selection = Selection { labels: text("label_selector"), fields: text("field_selector") };
-        let at = Address::berth(resource.info().plural, &namespace, "");
-        let retry_limit = RetryLimit::seconds(RETRIES, &request.cancel);
-        let mut objects = match api.list(&at, &selection, &retry_limit).await {
+        let objects = match listing::objects(resource, api, config, usize::MAX, &request.cancel).await {
             Ok(objects) => objects,
-            Err(error) => return ReadDataResponse::failed(read_diagnostics(resource, &error, &at)),
+            Err(diagnostics) => return ReadDataResponse::failed(diagnostics),
         };
-        if let Some(ready) = config.get("ready").as_bool() {
-            objects.retain(|object| is_ready(object) == ready);
-        }
-        objects.sort_by_cached_key(sort_key);
         let completed = stream::iter(objects).map(|object| resource.kind().complete(api, object));
         let objects: Vec<Json> = completed.buffered(AT_ONCE).collect().await;
         let attributes = self.attributes.of(resource);
@@ -176,9 +97,4 @@ impl DataSource for ListDataSource {
         state.set(self.objects(), Value::List(values));
         ReadDataResponse::new(state)
     }
-}
-
-fn sort_key(object: &Json) -> (String, String) {
-    let text = |pointer| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default().to_owned();
-    (text("/metadata/namespace"), text("/metadata/name"))
 }

@@ -39,11 +39,17 @@ impl KindResource {
             let detail = format!("{form}: terraform import {}.NAME {example}", self.info.type_name);
             return Diagnostic::error("Nothing can be imported by that name", detail).into();
         }
+        let state = self.imported(&namespace, &name);
+        ImportResponse { identity: self.identity(&state), ..ImportResponse::new(state) }
+    }
+
+    /// The state of an import before the first read.
+    pub(super) fn imported(&self, namespace: &str, name: &str) -> Value {
         let mut state = Value::object(self.fields.iter().map(|field| (field.name, Value::Null)));
         if self.is_namespaced {
             state.set("namespace", namespace);
         }
         state.set("name", name);
-        ImportResponse { identity: self.identity(&state), ..ImportResponse::new(state) }
+        state
     }
 }

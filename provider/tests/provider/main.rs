@@ -6,6 +6,7 @@ mod documentation;
 mod effects;
 mod inputs;
 mod lifecycle;
+mod list_resources;
 mod mapping;
 mod refusals;
 mod rules;

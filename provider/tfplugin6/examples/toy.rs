@@ -5,17 +5,20 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tfplugin6::{
-    AttributePath, DataSource, Diagnostic, EphemeralResource, Function, FunctionError, IdentitySchema,
-    Provider, Resource, Schema, ServeOptions, Type, Value,
+    Action, AttributePath, DataSource, Diagnostic, EphemeralResource, Function, FunctionError,
+    IdentitySchema, ListResource, Provider, Resource, Schema, ServeOptions, Type, Value,
+    action::{ActionRequest, PlanActionResponse, Progress},
     data_source::{ReadDataRequest, ReadDataResponse},
     ephemeral::{OpenRequest, OpenResponse},
     function::{Parameter, Signature},
     identity::IdentityAttribute,
+    list_resource::{ListRequest, ListResponse, ListResult},
     plan::mark_computed_unknown,
     provider::ConfigureRequest,
     resource::{
-        ApplyRequest, ApplyResponse, ImportRequest, ImportResponse, ImportSource, MoveRequest, MoveResponse,
-        PlanRequest, PlanResponse, ReadRequest, ReadResponse, UpgradeRequest, UpgradeResponse,
+        ApplyRequest, ApplyResponse, GenerateConfigRequest, GenerateConfigResponse, ImportRequest,
+        ImportResponse, ImportSource, MoveRequest, MoveResponse, PlanRequest, PlanResponse, ReadRequest,
+        ReadResponse, UpgradeRequest, UpgradeResponse,
     },
     schema::{Attribute, NestedBlock, Nesting},
 };
@@ -62,6 +65,14 @@ impl Provider for Toy {
 
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
         vec![Arc::new(Token)]
+    }
+
+    fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {
+        vec![Arc::new(Things)]
+    }
+
+    fn actions(&self) -> Vec<Arc<dyn Action>> {
+        vec![Arc::new(Announce)]
     }
 
     fn functions(&self) -> Vec<Arc<dyn Function>> {
@@ -205,6 +216,17 @@ impl Resource for Thing {
         }
     }
 
+    fn generates_config(&self) -> bool {
+        true
+    }
+
+    /// Only the name: everything else has defaults.
+    async fn generate_config(&self, request: GenerateConfigRequest) -> GenerateConfigResponse {
+        let config = Value::object([("name", request.state.get("name").clone())]);
+        let note = Diagnostic::warning("Only the name", "Everything else has defaults.");
+        GenerateConfigResponse { config, diagnostics: vec![note] }
+    }
+
     async fn move_state(&self, request: MoveRequest) -> MoveResponse {
         let ty = Type::object([("id", Type::String)]);
         match Value::from_json(&request.source_json, &ty) {
@@ -322,6 +344,89 @@ impl Function for Join {
             Some((&"", [])) => Err(FunctionError { text: "nothing to join".to_owned(), argument: Some(0) }),
             Some((separator, parts)) => Ok(Value::from(parts.join(separator))),
             None => Ok(Value::Null),
+        }
+    }
+}
+
+/// `list "toy_thing"`: as many things as `count` says, of which the names begin with `prefix`.
+struct Things;
+
+#[async_trait]
+impl ListResource for Things {
+    fn type_name(&self) -> &str {
+        "toy_thing"
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::new(vec![Attribute::number("count").required(), Attribute::string("prefix").optional()])
+    }
+
+    async fn list(&self, request: ListRequest) -> ListResponse {
+        let Some(count) = request.config.get("count").as_i64().filter(|count| *count >= 0) else {
+            return Diagnostic::error("No such count", "A count is a whole number.").at("count").into();
+        };
+        let prefix = request.config.get("prefix").as_str().unwrap_or("thing-");
+        let result = |i: i64| {
+            let name = format!("{prefix}{i}");
+            let identity = Value::object([("name", Value::from(name.as_str()))]);
+            let resource = request.include_resource.then(|| {
+                Value::object([("name", Value::from(name.as_str())), ("password", Value::from("write-only"))])
+            });
+            ListResult { identity, display_name: name, resource }
+        };
+        let mut response = ListResponse::new((0..count).map(result).collect());
+        if prefix.is_empty() {
+            response.diagnostics.push(Diagnostic::warning("No prefix", "The names are numbers."));
+        }
+        response
+    }
+}
+
+/// `action "toy_announce"`: repeats its text, or waits until it is cancelled.
+struct Announce;
+
+#[async_trait]
+impl Action for Announce {
+    fn type_name(&self) -> &str {
+        "toy_announce"
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::new(vec![
+            Attribute::string("text").required(),
+            Attribute::number("times").optional(),
+            Attribute::string("cancelled_file")
+                .optional()
+                .description("Waits, and writes this file when cancelled."),
+        ])
+    }
+
+    async fn plan(&self, request: ActionRequest) -> PlanActionResponse {
+        let mut response = PlanActionResponse::default();
+        if request.config.get("text").as_str() == Some("") {
+            response
+                .diagnostics
+                .push(Diagnostic::error("Nothing to announce", "The text is empty.").at("text"));
+        }
+        response
+    }
+
+    async fn invoke(&self, request: ActionRequest, progress: Progress) -> Vec<Diagnostic> {
+        let text = request.config.get("text").as_str().unwrap_or_default();
+        assert_ne!(text, "panic", "requested");
+        for i in 0..request.config.get("times").as_i64().unwrap_or(1) {
+            progress.report(format!("{text} {i}"));
+        }
+        if let Some(path) = request.config.get("cancelled_file").as_str() {
+            request.cancel.cancelled().await;
+            if let Err(error) = std::fs::write(path, "") {
+                return vec![Diagnostic::error("Unable to write cancelled_file", error.to_string())];
+            }
+        }
+        if text == "fail" {
+            vec![Diagnostic::error("Failed on request", "As announced.")]
+        } else {
+            Vec::new()
         }
     }
 }

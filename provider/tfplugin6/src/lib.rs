@@ -4,7 +4,7 @@
 //!   Terraform ─▶ serve (handshake, TLS, log) ─▶ server (gRPC, panics, cancellation)
 //!                                                  │
 //!                                                  ▼
-//!                              provider ─▶ resource  data_source  ephemeral  function
+//!                              provider ─▶ resource  data_source  ephemeral  list_resource  action  function
 //!                                          (the traits that a provider implements)
 //!                                                  │
 //!                                                  ▼
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! A provider implements [`Provider`] and, for each of its resources, [`Resource`] (and, where it has them, [`DataSource`],
-//! [`EphemeralResource`], [`Function`]); [`serve`] does the rest.
+//! [`EphemeralResource`], [`ListResource`], [`Action`], [`Function`]); [`serve`] does the rest.
 //!
 //! ```no_run
 //! # use tfplugin6::{Provider, ServeOptions, Schema};
@@ -30,6 +30,7 @@
 //!
 //! This crate must not know any resource, nor Kubernetes, nor any other service that a provider uses.
 
+pub mod action;
 pub mod client;
 mod codec;
 pub mod data_source;
@@ -37,6 +38,7 @@ pub mod diagnostic;
 pub mod ephemeral;
 pub mod function;
 pub mod identity;
+pub mod list_resource;
 pub mod number;
 pub mod path;
 pub mod plan;
@@ -49,12 +51,14 @@ mod server;
 pub mod ty;
 pub mod value;
 
+pub use action::Action;
 pub use codec::{ValueError, ValueProblem};
 pub use data_source::DataSource;
 pub use diagnostic::{Diagnostic, Severity};
 pub use ephemeral::EphemeralResource;
 pub use function::{Function, FunctionError};
 pub use identity::IdentitySchema;
+pub use list_resource::ListResource;
 pub use number::Number;
 pub use path::{AttributePath, Step};
 pub use provider::Provider;

@@ -7,10 +7,12 @@ use async_trait::async_trait;
 pub use crate::client::{ClientCapabilities, Deferred};
 use crate::{
     CancellationToken,
+    action::Action,
     data_source::DataSource,
     diagnostic::Diagnostic,
     ephemeral::EphemeralResource,
     function::Function,
+    list_resource::ListResource,
     resource::{Resource, ValidateRequest},
     schema::Schema,
     value::Value,
@@ -55,6 +57,16 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The ephemeral resources (Terraform 1.10 and later).
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
+        Vec::new()
+    }
+
+    /// The lists of resources (Terraform 1.14 and later).
+    fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {
+        Vec::new()
+    }
+
+    /// The actions (Terraform 1.14 and later).
+    fn actions(&self) -> Vec<Arc<dyn Action>> {
         Vec::new()
     }
 

@@ -85,6 +85,16 @@ pub trait Resource: Send + Sync + 'static {
         UpgradeResponse::failed(vec![Diagnostic::error("Unable to upgrade resource identity", detail)])
     }
 
+    /// Whether [`Self::generate_config`] is implemented.
+    fn generates_config(&self) -> bool {
+        false
+    }
+
+    /// Generates the configuration of a resource that exists (Terraform 1.14 and later: `-generate-config-out`).
+    async fn generate_config(&self, request: GenerateConfigRequest) -> GenerateConfigResponse {
+        GenerateConfigResponse { config: request.state, diagnostics: Vec::new() }
+    }
+
     /// Moves a resource of another type to this type (a `moved` block).
     async fn move_state(&self, request: MoveRequest) -> MoveResponse {
         let detail = format!(
@@ -325,6 +335,24 @@ pub struct MoveRequest {
     pub source_identity_schema_version: i64,
     /// Cancelled when Terraform sends StopProvider.
     pub cancel: CancellationToken,
+}
+
+/// The request of [`Resource::generate_config`].
+#[derive(Debug, Clone)]
+pub struct GenerateConfigRequest {
+    /// The state, as a read after an import returned it.
+    pub state: Value,
+    /// Cancelled when Terraform sends StopProvider.
+    pub cancel: CancellationToken,
+}
+
+/// The response of [`Resource::generate_config`].
+#[derive(Debug, Clone, Default)]
+pub struct GenerateConfigResponse {
+    /// A configuration of which the plan has no changes: attributes that it leaves out are null.
+    pub config: Value,
+    /// Diagnostics to show.
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// The response of [`Resource::move_state`].

@@ -7,7 +7,9 @@
 //! A failure on the way becomes an error diagnostic of that response. A gRPC error is used only when the response has no room
 //! for diagnostics: Terraform shows gRPC errors as crashes.
 
+mod action;
 mod convert;
+mod list_resource;
 mod offered;
 mod other;
 mod resource;

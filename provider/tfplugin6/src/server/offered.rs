@@ -7,11 +7,13 @@ use std::{
 };
 
 use crate::{
+    action::Action,
     data_source::DataSource,
     diagnostic::Diagnostic,
     ephemeral::EphemeralResource,
     function::{Function, Signature},
     identity::IdentitySchema,
+    list_resource::ListResource,
     provider::Provider,
     resource::Resource,
     schema::Schema,
@@ -27,6 +29,8 @@ pub(super) struct Offered {
     pub(super) resources: BTreeMap<String, Offer<dyn Resource>>,
     pub(super) data_sources: BTreeMap<String, Offer<dyn DataSource>>,
     pub(super) ephemeral_resources: BTreeMap<String, Offer<dyn EphemeralResource>>,
+    pub(super) list_resources: BTreeMap<String, Offer<dyn ListResource>>,
+    pub(super) actions: BTreeMap<String, Offer<dyn Action>>,
     pub(super) functions: BTreeMap<String, OfferedFunction>,
 }
 
@@ -44,7 +48,7 @@ pub(super) struct CompiledIdentity {
 
 pub(super) type Lazy = OnceLock<Compiled>;
 
-/// One resource, data source or ephemeral resource.
+/// One resource, data source, ephemeral resource, list resource or action.
 pub(super) struct Offer<T: ?Sized> {
     pub(super) it: Arc<T>,
     schema: Lazy,
@@ -93,6 +97,18 @@ impl Offer<dyn EphemeralResource> {
     }
 }
 
+impl Offer<dyn ListResource> {
+    pub(super) fn schema(&self) -> &Compiled {
+        self.schema.get_or_init(|| Compiled::new(self.it.schema()))
+    }
+}
+
+impl Offer<dyn Action> {
+    pub(super) fn schema(&self) -> &Compiled {
+        self.schema.get_or_init(|| Compiled::new(self.it.schema()))
+    }
+}
+
 impl OfferedFunction {
     pub(super) fn signature(&self) -> &Signature {
         self.signature.get_or_init(|| self.it.signature())
@@ -104,6 +120,8 @@ impl Offered {
         let resources = provider.resources().into_iter();
         let data_sources = provider.data_sources().into_iter();
         let ephemeral_resources = provider.ephemeral_resources().into_iter();
+        let list_resources = provider.list_resources().into_iter();
+        let actions = provider.actions().into_iter();
         let functions = provider.functions().into_iter();
         Self {
             provider: OnceLock::new(),
@@ -113,6 +131,8 @@ impl Offered {
             ephemeral_resources: ephemeral_resources
                 .map(|it| (it.type_name().to_owned(), Offer::new(it)))
                 .collect(),
+            list_resources: list_resources.map(|it| (it.type_name().to_owned(), Offer::new(it))).collect(),
+            actions: actions.map(|it| (it.type_name().to_owned(), Offer::new(it))).collect(),
             functions: functions
                 .map(|it| (it.name().to_owned(), OfferedFunction { it, signature: OnceLock::new() }))
                 .collect(),
@@ -129,6 +149,14 @@ impl Offered {
 
     pub(super) fn ephemeral_resource(&self, name: &str) -> Outcome<&Offer<dyn EphemeralResource>> {
         self.ephemeral_resources.get(name).ok_or_else(|| absent("ephemeral resource", name))
+    }
+
+    pub(super) fn list_resource(&self, name: &str) -> Outcome<&Offer<dyn ListResource>> {
+        self.list_resources.get(name).ok_or_else(|| absent("list resource", name))
+    }
+
+    pub(super) fn action(&self, name: &str) -> Outcome<&Offer<dyn Action>> {
+        self.actions.get(name).ok_or_else(|| absent("action", name))
     }
 }
 

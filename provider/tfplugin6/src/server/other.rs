@@ -180,7 +180,11 @@ impl ProviderServer {
         convert::value_to(&result, &signature.returns).map_err(failed(None))
     }
 
-    fn validate_request(&self, sent: Option<&wire::DynamicValue>, ty: &Type) -> Outcome<ValidateRequest> {
+    pub(super) fn validate_request(
+        &self,
+        sent: Option<&wire::DynamicValue>,
+        ty: &Type,
+    ) -> Outcome<ValidateRequest> {
         let config = convert::value_from(sent, ty)?;
         Ok(ValidateRequest { config, client: ClientCapabilities::default(), cancel: self.cancel() })
     }

@@ -11,8 +11,8 @@ use crate::{
     diagnostic::{Diagnostic, has_errors},
     proto::tfplugin6 as wire,
     resource::{
-        ApplyRequest, ImportRequest, ImportSource, MoveRequest, PlanRequest, ReadRequest, Resource,
-        UpgradeRequest, ValidateRequest,
+        ApplyRequest, GenerateConfigRequest, ImportRequest, ImportSource, MoveRequest, PlanRequest,
+        ReadRequest, Resource, UpgradeRequest, ValidateRequest,
     },
     schema::conform::{conform, write_only_set},
     value::Value,
@@ -235,6 +235,26 @@ impl ProviderServer {
         Ok(wire::upgrade_resource_identity::Response {
             upgraded_identity: identity_to(resource, upgraded, None)?,
             diagnostics: convert::diagnostics(diagnostics),
+        })
+    }
+
+    pub(super) async fn generate_config(
+        &self,
+        sent: wire::generate_resource_config::Request,
+    ) -> Outcome<wire::generate_resource_config::Response> {
+        let resource = self.offered.resource(&sent.type_name)?;
+        let ty = &resource.schema().ty;
+        let state = state_from(resource, sent.state.as_ref())?;
+        if state.is_null() {
+            let config = convert::value_to(&Value::Null, ty)?;
+            return Ok(wire::generate_resource_config::Response { config, diagnostics: Vec::new() });
+        }
+        let request = GenerateConfigRequest { state, cancel: self.cancel() };
+        let call = resource.it.generate_config(request);
+        let generated = guarded("generate_config", resource.it.type_name(), call).await?;
+        Ok(wire::generate_resource_config::Response {
+            config: convert::value_to(&generated.config, ty)?,
+            diagnostics: convert::diagnostics(generated.diagnostics),
         })
     }
 

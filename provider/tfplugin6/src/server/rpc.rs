@@ -1,7 +1,7 @@
-//! The generated service trait. RPCs that are not implemented here return `Unimplemented`: list resources, state stores,
-//! actions, generated configuration.
+//! The generated service trait. RPCs that are not implemented here, those of state stores, return `Unimplemented`.
 
-use tonic::{Request, Response, Status};
+use futures::{StreamExt as _, stream};
+use tonic::{Request, Response, Status, codegen::BoxStream};
 
 use super::{Outcome, ProviderServer, convert};
 use crate::{
@@ -190,6 +190,51 @@ impl Provider for ProviderServer {
     ) -> Result<Response<wire::close_ephemeral_resource::Response>, Status> {
         let diagnostics = diagnostics_of(self.close(request.into_inner()).await);
         Ok(Response::new(wire::close_ephemeral_resource::Response { diagnostics }))
+    }
+
+    async fn generate_resource_config(
+        &self,
+        request: Request<wire::generate_resource_config::Request>,
+    ) -> Result<Response<wire::generate_resource_config::Response>, Status> {
+        reply!(generate_resource_config, self.generate_config(request.into_inner()).await)
+    }
+
+    async fn validate_list_resource_config(
+        &self,
+        request: Request<wire::validate_list_resource_config::Request>,
+    ) -> Result<Response<wire::validate_list_resource_config::Response>, Status> {
+        let diagnostics = diagnostics_of(self.validate_list(request.into_inner()).await);
+        Ok(Response::new(wire::validate_list_resource_config::Response { diagnostics }))
+    }
+
+    async fn list_resource(
+        &self,
+        request: Request<wire::list_resource::Request>,
+    ) -> Result<Response<BoxStream<wire::list_resource::Event>>, Status> {
+        let events = self.list(request.into_inner()).await;
+        Ok(Response::new(Box::pin(stream::iter(events.into_iter().map(Ok)))))
+    }
+
+    async fn validate_action_config(
+        &self,
+        request: Request<wire::validate_action_config::Request>,
+    ) -> Result<Response<wire::validate_action_config::Response>, Status> {
+        let diagnostics = diagnostics_of(self.validate_action(request.into_inner()).await);
+        Ok(Response::new(wire::validate_action_config::Response { diagnostics }))
+    }
+
+    async fn plan_action(
+        &self,
+        request: Request<wire::plan_action::Request>,
+    ) -> Result<Response<wire::plan_action::Response>, Status> {
+        reply!(plan_action, self.planned_action(request.into_inner()).await)
+    }
+
+    async fn invoke_action(
+        &self,
+        request: Request<wire::invoke_action::Request>,
+    ) -> Result<Response<BoxStream<wire::invoke_action::Event>>, Status> {
+        Ok(Response::new(Box::pin(self.invoke(request.into_inner()).map(Ok))))
     }
 
     async fn call_function(

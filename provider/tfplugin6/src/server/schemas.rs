@@ -17,9 +17,12 @@ impl ProviderServer {
 
     pub(super) fn metadata(&self) -> wire::get_metadata::Response {
         use wire::get_metadata::{
-            DataSourceMetadata, EphemeralMetadata, FunctionMetadata, ResourceMetadata, Response,
+            ActionMetadata, DataSourceMetadata, EphemeralMetadata, FunctionMetadata, ListResourceMetadata,
+            ResourceMetadata, Response,
         };
-        let Offered { resources, data_sources, ephemeral_resources, functions, .. } = &*self.offered;
+        let Offered {
+            resources, data_sources, ephemeral_resources, list_resources, actions, functions, ..
+        } = &*self.offered;
         let names = |name: &String| name.clone();
         Response {
             server_capabilities: Some(self.capabilities()),
@@ -34,13 +37,20 @@ impl ProviderServer {
                 .map(names)
                 .map(|type_name| EphemeralMetadata { type_name })
                 .collect(),
+            list_resources: list_resources
+                .keys()
+                .map(names)
+                .map(|type_name| ListResourceMetadata { type_name })
+                .collect(),
+            actions: actions.keys().map(names).map(|type_name| ActionMetadata { type_name }).collect(),
             functions: functions.keys().map(names).map(|name| FunctionMetadata { name }).collect(),
             ..Response::default()
         }
     }
 
     pub(super) fn schemas(&self) -> wire::get_provider_schema::Response {
-        let Offered { resources, data_sources, ephemeral_resources, .. } = &*self.offered;
+        let Offered { resources, data_sources, ephemeral_resources, list_resources, actions, .. } =
+            &*self.offered;
         let schema = |compiled: &Compiled| convert::schema(&compiled.schema);
         wire::get_provider_schema::Response {
             provider: Some(schema(self.provider_schema())),
@@ -57,6 +67,14 @@ impl ProviderServer {
             ephemeral_resource_schemas: ephemeral_resources
                 .iter()
                 .map(|(name, it)| (name.clone(), schema(it.schema())))
+                .collect(),
+            list_resource_schemas: list_resources
+                .iter()
+                .map(|(name, it)| (name.clone(), schema(it.schema())))
+                .collect(),
+            action_schemas: actions
+                .iter()
+                .map(|(name, it)| (name.clone(), wire::ActionSchema { schema: Some(schema(it.schema())) }))
                 .collect(),
             functions: self.functions().functions,
             ..wire::get_provider_schema::Response::default()
@@ -87,7 +105,9 @@ impl ProviderServer {
             // Schemas are compiled when they are first needed, so a Terraform that has cached them need not request them.
             get_provider_schema_optional: true,
             move_resource_state: true,
-            generate_resource_config: false,
+            // Terraform requests it of all resources or of none.
+            generate_resource_config: !self.offered.resources.is_empty()
+                && self.offered.resources.values().all(|resource| resource.it.generates_config()),
         }
     }
 }

@@ -7,4 +7,5 @@
 mod binary;
 mod client;
 mod handshake;
+mod newer;
 mod provider;

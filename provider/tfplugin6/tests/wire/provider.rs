@@ -7,10 +7,9 @@ use tfplugin6::{
     Type, Value,
     proto::tfplugin6::{
         self as wire, ClientCapabilities, RawState, ResourceIdentityData, apply_resource_change,
-        call_function, generate_resource_config, get_metadata, get_provider_schema,
-        get_resource_identity_schemas, import_resource_state, move_resource_state, plan_resource_change,
-        read_resource, stop_provider, upgrade_resource_identity, upgrade_resource_state,
-        validate_resource_config,
+        call_function, get_metadata, get_provider_schema, get_resource_identity_schemas,
+        import_resource_state, move_resource_state, plan_resource_change, read_resource, stop_provider,
+        upgrade_resource_identity, upgrade_resource_state, validate_resource_config,
     },
 };
 use tonic::Code;
@@ -43,8 +42,11 @@ async fn names_are_told_without_schemas() {
     assert_eq!(metadata.data_sources[0].type_name, "toy_echo");
     assert_eq!(metadata.ephemeral_resources[0].type_name, "toy_token");
     assert_eq!(metadata.functions[0].name, "join");
+    assert_eq!(metadata.list_resources[0].type_name, THING);
+    assert_eq!(metadata.actions[0].type_name, "toy_announce");
     let capabilities = metadata.server_capabilities.unwrap();
     assert!(capabilities.get_provider_schema_optional && capabilities.move_resource_state);
+    assert!(capabilities.generate_resource_config);
     assert!(!capabilities.plan_destroy, "no resource of it wants to plan a destroy");
 }
 
@@ -314,13 +316,8 @@ async fn a_function_says_which_argument_is_wrong() {
 #[tokio::test]
 async fn what_is_not_offered_is_unimplemented() {
     let mut session = Session::new().await;
-    let request = generate_resource_config::Request::default();
-    assert_eq!(
-        session.provider.generate_resource_config(request).await.unwrap_err().code(),
-        Code::Unimplemented
-    );
     let request = wire::get_states::Request::default();
     assert_eq!(session.provider.get_states(request).await.unwrap_err().code(), Code::Unimplemented);
-    let request = wire::invoke_action::Request::default();
-    assert_eq!(session.provider.invoke_action(request).await.unwrap_err().code(), Code::Unimplemented);
+    let request = wire::lock_state::Request::default();
+    assert_eq!(session.provider.lock_state(request).await.unwrap_err().code(), Code::Unimplemented);
 }

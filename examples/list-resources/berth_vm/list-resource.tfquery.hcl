@@ -1,0 +1,8 @@
+list "berth_vm" "web" {
+  provider = berth
+  limit    = 500
+
+  config {
+    label_selector = "tier=web"
+  }
+}

@@ -1,0 +1,85 @@
+//! The configuration of an object that exists, of which the plan has no changes.
+//!
+//! It declares what a person would write: no defaults, and no values that the control plane chose within lists, such as MAC
+//! addresses.
+
+use std::collections::BTreeMap;
+
+use tfplugin6::{Diagnostic, Value, resource::GenerateConfigResponse};
+
+use super::KindResource;
+use crate::{
+    field::{Field, Presence, Shape},
+    mapping,
+};
+
+impl KindResource {
+    /// The configuration for a state.
+    pub(super) fn generated(&self, state: &Value) -> GenerateConfigResponse {
+        // An adopted object has values of others, which stay theirs when they are left out.
+        let keeps = !self.kind.is_adopted();
+        let mut config = Value::Map(configured(&self.fields, state, keeps));
+        config.set("timeouts", state.get("timeouts").clone());
+        let mut hidden = Vec::new();
+        find_sensitive(&self.fields, &config, "", &mut hidden);
+        let warning = |name: String| {
+            let detail = format!(
+                "Terraform writes no sensitive values into generated configuration. Set {name} to its value, or the next plan \
+                 removes it."
+            );
+            Diagnostic::warning(format!("{} is left out", name), detail)
+        };
+        GenerateConfigResponse { config, diagnostics: hidden.into_iter().map(warning).collect() }
+    }
+}
+
+fn configured(fields: &[Field], state: &Value, keeps: bool) -> BTreeMap<String, Value> {
+    fields
+        .iter()
+        .map(|field| (field.name.to_owned(), configured_field(field, state.get(field.name), keeps)))
+        .collect()
+}
+
+fn configured_field(field: &Field, value: &Value, keeps: bool) -> Value {
+    if !field.is_input() || field.write_only || value.is_null() {
+        return Value::Null;
+    }
+    let config = match &field.shape {
+        Shape::Object(fields) => {
+            let config = configured(fields, value, keeps);
+            if config.values().all(Value::is_null) && field.presence != Presence::Required {
+                return Value::Null;
+            }
+            Value::Map(config)
+        }
+        Shape::Keyed(fields) => {
+            let elements = value.elements().iter();
+            Value::List(elements.map(|element| Value::Map(configured(fields, element, false))).collect())
+        }
+        _ => value.clone(),
+    };
+    match &field.presence {
+        Presence::Computed => Value::Null,
+        Presence::Kept if !keeps => Value::Null,
+        Presence::Default(default)
+            if mapping::same(&field.shape, value, default)
+                || mapping::same(&field.shape, &config, default) =>
+        {
+            Value::Null
+        }
+        _ => config,
+    }
+}
+
+/// The sensitive attributes that are set.
+fn find_sensitive(fields: &[Field], config: &Value, at: &str, found: &mut Vec<String>) {
+    for field in fields {
+        let value = config.get(field.name);
+        let name = format!("{at}{}", field.name);
+        if field.sensitive && !value.is_null() {
+            found.push(name);
+        } else if matches!(field.shape, Shape::Object(_)) {
+            find_sensitive(field.children(), value, &format!("{name}."), found);
+        }
+    }
+}
