@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use tfplugin6::{Diagnostic, Value};
 
 use crate::{
-    api::{Address, Api, ApiError},
+    api::{Address, Api, ApiError, RetryLimit},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape, Source},
     form::Form,
@@ -159,6 +159,8 @@ pub struct SideObject<'a> {
     pub config: &'a Value,
     /// The private data beside the state.
     pub private: &'a Private,
+    /// The time for which the write is retried.
+    pub retry_limit: RetryLimit,
 }
 
 /// The attributes common to all kinds. Objects of a kind that is not namespaced have no namespace.

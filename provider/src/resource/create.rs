@@ -80,10 +80,18 @@ impl KindResource {
             planned: &planned,
             config: &apply.request.config,
             private: &private,
+            retry_limit: apply.request_limit(),
         };
         // An update has written it already: the object must not refer to data that does not exist yet.
         let written =
             if purpose == Purpose::Create { self.kind.write_side_object(side_object).await } else { Ok(()) };
+        if let Err(ApiError::Unreachable(_) | ApiError::Cancelled) = written {
+            // Without a state the next apply adopts the object, which may run already. With one, it would replace it.
+            let detail = "The object is declared, and it is not known whether its user data is. Apply again: the apply \
+                          finds the object and continues.";
+            let summary = format!("{} was interrupted", self.title(at));
+            return ApplyResponse::failed(vec![Diagnostic::error(summary, detail)]);
+        }
         if let Err(error) = written {
             let (state, private) = self.state_after(&planned, &object, &private);
             let response = ApplyResponse::new(state).warn(self.request_diagnostics(&error, at));

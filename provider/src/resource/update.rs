@@ -71,6 +71,7 @@ impl KindResource {
             planned,
             config,
             private,
+            retry_limit: apply.request_limit(),
         };
         if self.kind.has_side_object(&side_object) {
             // A dry run first: a refusal must come before anything is written.

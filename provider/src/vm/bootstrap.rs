@@ -203,7 +203,7 @@ pub(super) fn user_data_to_write<'a>(side_object: &SideObject<'a>) -> Option<&'a
 /// Writes the Secret, owned by the VM: it is deleted with the VM.
 pub(super) async fn write_secret(side_object: SideObject<'_>) -> Result<(), ApiError> {
     let Some(user_data) = user_data_to_write(&side_object) else { return Ok(()) };
-    let SideObject { api, manager, at, object, planned, .. } = side_object;
+    let SideObject { api, manager, at, object, planned, ref retry_limit, .. } = side_object;
     let planned = planned.get("bootstrap");
     let plain = planned.get("user_data").as_str();
     let name = secret_name(&at.name);
@@ -218,11 +218,10 @@ pub(super) async fn write_secret(side_object: SideObject<'_>) -> Result<(), ApiE
         "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
         "data": {KEY: encode(user_data)},
     });
-    let retry_limit = RetryLimit::seconds(30, &tfplugin6::CancellationToken::new());
     let place = Address::secret(&at.namespace, &name);
     // Forced: the Secret's name is derived from the VM's, and the VM is ours.
     let options = ApplyOptions { manager, force: true, dry_run: false };
-    api.apply(&place, &secret, options, &retry_limit).await.map(|_| ())
+    api.apply(&place, &secret, options, retry_limit).await.map(|_| ())
 }
 
 /// Fills in the user data of a state. Sends one more request only when the checksum differs from the state's.

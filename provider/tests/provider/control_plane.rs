@@ -32,6 +32,58 @@ pub(crate) struct Line {
     pub(crate) lose_answer: Arc<AtomicBool>,
 }
 
+/// The end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interruption {
+    /// The provider's process is killed before a request arrives.
+    KilledBefore,
+    /// The provider's process is killed after a request had its effect.
+    KilledAfter,
+    /// From a request on, none arrives.
+    CutBefore,
+    /// A request has its effect, its response is lost, and no later request arrives.
+    CutAfter,
+}
+
+impl Interruption {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::KilledBefore, Self::KilledAfter, Self::CutBefore, Self::CutAfter];
+
+    fn kills(self) -> bool {
+        matches!(self, Self::KilledBefore | Self::KilledAfter)
+    }
+}
+
+/// A connection that ends at one of its requests.
+#[derive(Clone)]
+pub(crate) struct Interrupted {
+    at: usize,
+    by: Interruption,
+    requests: Arc<AtomicUsize>,
+    killed: CancellationToken,
+}
+
+impl Interrupted {
+    /// Whether the connection has ended.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.requests.load(Ordering::SeqCst) >= self.at
+    }
+
+    /// Waits until the process is killed.
+    pub(crate) async fn killed(&self) {
+        self.killed.cancelled().await;
+    }
+
+    /// Ends the request: it has no response, or an error.
+    async fn end<T>(&self) -> Result<T, tower::BoxError> {
+        if self.by.kills() {
+            self.killed.cancel();
+            std::future::pending::<()>().await;
+        }
+        Err(tower::BoxError::from("the line is cut"))
+    }
+}
+
 /// A control plane that runs.
 pub(crate) struct ControlPlane {
     pub(crate) client: Client,
@@ -126,6 +178,27 @@ impl ControlPlane {
                     return Err(tower::BoxError::from("the answer was lost"));
                 }
                 Ok(answer)
+            }
+        });
+        (Client::new(service, "default"), line)
+    }
+
+    /// A client with a connection that ends at its request number `at`, from 1.
+    pub(crate) fn interrupted(&self, at: usize, by: Interruption) -> (Client, Interrupted) {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let line = Interrupted { at, by, requests, killed: CancellationToken::new() };
+        let (server, counted) = (self.server.service(), line.clone());
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (mut server, line) = (server.clone(), counted.clone());
+            async move {
+                use tower::Service as _;
+                let number = line.requests.fetch_add(1, Ordering::SeqCst) + 1;
+                let arrives = matches!(line.by, Interruption::KilledAfter | Interruption::CutAfter);
+                if number > line.at || number == line.at && !arrives {
+                    return line.end().await;
+                }
+                let Ok(answer) = server.call(request).await;
+                if number == line.at { line.end().await } else { Ok(answer) }
             }
         });
         (Client::new(service, "default"), line)

@@ -24,7 +24,7 @@ fn web() -> Json {
     })
 }
 
-fn with(mut config: Json, changes: Json) -> Json {
+pub(crate) fn with(mut config: Json, changes: Json) -> Json {
     for (name, value) in changes.as_object().expect("an object") {
         config[name] = value.clone();
     }
@@ -32,7 +32,7 @@ fn with(mut config: Json, changes: Json) -> Json {
 }
 
 /// One configuration per kind, an update of it, and whether that replaces.
-fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
+pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
     let image = |url: &str| json!({"name": "debian-12", "source": {"url": url, "sha256": "0".repeat(64)}});
     vec![
         (

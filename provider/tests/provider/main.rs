@@ -5,6 +5,7 @@ mod data_sources;
 mod documentation;
 mod effects;
 mod inputs;
+mod interruptions;
 mod lifecycle;
 mod list_resources;
 mod mapping;
