@@ -1,5 +1,8 @@
-//! The rules for names and language: comments and messages are plain technical English, and names are the field's own.
+//! The rules for names and language: comments and messages are plain technical English, and names are the field's own. A page
+//! that names tests names tests that exist.
 
+#[path = "tidy/compared.rs"]
+mod compared;
 #[path = "tidy/language.rs"]
 mod language;
 #[path = "tidy/names.rs"]
@@ -7,10 +10,11 @@ mod names;
 #[path = "layout/tokens.rs"]
 mod tokens;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use compared::Named;
 use language::Counts;
 use names::{Names, RENAMED};
 use tokens::{Lexeme, lexemes, tokens};
@@ -136,4 +140,26 @@ fn a_question_returns_a_bool_and_changes_nothing() {
         "functions called is_ or has_ that do more than return a bool:\n{}",
         found.join("\n")
     );
+}
+
+#[test]
+fn every_row_of_the_comparison_names_tests_that_exist() {
+    let folder = root().join("docs");
+    let page = source(&folder.join("compared.md"));
+    let mut found: Vec<String> = compared::rows_without_a_test(&page)
+        .into_iter()
+        .map(|row| format!("a row names no test: {row}"))
+        .collect();
+    let mut tests: BTreeMap<String, BTreeSet<Named>> = BTreeMap::new();
+    let references: Vec<_> = page.lines().flat_map(compared::references).collect();
+    assert!(!references.is_empty(), "the page names no test");
+    for compared::Reference { named, file } in references {
+        let of_file = tests.entry(file.clone()).or_insert_with(|| {
+            fs::read_to_string(folder.join(&file)).map(|text| compared::tests_of(&text)).unwrap_or_default()
+        });
+        if named.as_ref().is_none_or(|named| !of_file.contains(named)) {
+            found.push(format!("{file} has no {named:?}"));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 /// Faults of the connection.
 #[derive(Clone, Default)]
 pub(crate) struct Line {
+    /// The number of requests so far.
+    pub(crate) requests: Arc<AtomicUsize>,
     /// The number of further requests that fail.
     pub(crate) failures: Arc<AtomicUsize>,
     /// No request gets through.
@@ -96,6 +98,11 @@ pub(crate) struct ControlPlane {
 impl ControlPlane {
     /// A control plane in memory.
     pub(crate) async fn in_memory() -> Self {
+        Self::open(ServerConfig::in_memory()).await.played()
+    }
+
+    /// A control plane in memory whose objects get no status.
+    pub(crate) async fn without_controllers() -> Self {
         Self::open(ServerConfig::in_memory()).await
     }
 
@@ -109,7 +116,7 @@ impl ControlPlane {
 
     /// A control plane on disk and on a socket. Writes a kubeconfig.
     pub(crate) async fn listening(directory: &Path, kubeconfig: &Path) -> Self {
-        let this = Self::open(ServerConfig::in_directory(directory)).await;
+        let this = Self::open(ServerConfig::in_directory(directory)).await.played();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("https://{}", listener.local_addr().expect("it is bound"));
         this.server.write_kubeconfig(kubeconfig, &url).expect("the directory is ours");
@@ -140,17 +147,21 @@ impl ControlPlane {
             let made = api.create(&PostParams::default(), &object).await;
             made.unwrap_or_else(|error| panic!("{} {:?}: {error}", types.kind, object.metadata.name));
         }
-        let stop = CancellationToken::new();
         let hold_users = Arc::new(AtomicBool::new(false));
-        let player = Player { client: client.clone(), hold_users: hold_users.clone() };
-        let stopped = stop.clone();
+        Self { client, hold_users, server, stop: CancellationToken::new() }
+    }
+
+    /// Starts the task that acts as the controllers and agents.
+    fn played(self) -> Self {
+        let player = Player { client: self.client.clone(), hold_users: self.hold_users.clone() };
+        let stopped = self.stop.clone();
         tokio::spawn(async move {
             while !stopped.is_cancelled() {
                 player.look().await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        Self { client, hold_users, server, stop }
+        self
     }
 
     /// A client of a user without any role.
@@ -166,6 +177,7 @@ impl ControlPlane {
             let (mut server, line) = (server.clone(), switch.clone());
             async move {
                 use tower::Service as _;
+                line.requests.fetch_add(1, Ordering::SeqCst);
                 let fails = |left: usize| left.checked_sub(1);
                 let is_failure =
                     line.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok();

@@ -40,7 +40,7 @@ async fn answer(provider: &BerthProvider, type_name: &str, config: &Json) -> Rea
 }
 
 /// The state of a read, which must be as its schema and its configuration require.
-async fn read(provider: &BerthProvider, type_name: &str, config: &Json) -> Value {
+pub(crate) async fn read(provider: &BerthProvider, type_name: &str, config: &Json) -> Value {
     let answer = answer(provider, type_name, config).await;
     assert!(answer.diagnostics.is_empty(), "{type_name}: {}", text_of(&answer.diagnostics));
     let state = answer.state.expect("a read without errors has a state");

@@ -9,6 +9,7 @@ mod interruptions;
 mod lifecycle;
 mod list_resources;
 mod mapping;
+mod reads;
 mod refusals;
 mod rules;
 mod stage;

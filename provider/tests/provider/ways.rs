@@ -2,13 +2,21 @@
 
 use std::fs;
 
+use serde_json::json;
 use terraform_provider_berth::{
+    BerthProvider,
     api::{Address, Api, RetryLimit},
     connection::{ConnectionSettings, connect},
 };
-use tfplugin6::CancellationToken;
+use tfplugin6::{
+    CancellationToken, Provider,
+    provider::{ClientCapabilities, ConfigureRequest},
+};
 
-use crate::control_plane::ControlPlane;
+use crate::{
+    control_plane::ControlPlane,
+    stage::{Stage, text_of, value},
+};
 
 async fn works(settings: &ConnectionSettings) -> Result<(), String> {
     let client = connect(settings).await.map_err(|error| error.to_string())?;
@@ -54,4 +62,26 @@ async fn a_kubeconfig_or_host_token_and_certificate_lead_in_and_nothing_less_doe
     let unproven = ConnectionSettings { ca_certificate: None, ..by_token };
     assert!(works(&unproven).await.is_err_and(|error| error.to_lowercase().contains("certificate")));
     plane.close().await;
+}
+
+#[tokio::test]
+async fn while_the_provider_block_is_unknown_creates_are_planned_and_a_read_fails() {
+    for unknown in ["kubeconfig", "host", "token", "ca_certificate"] {
+        let provider = BerthProvider::default();
+        let request = ConfigureRequest {
+            config: value(&json!({unknown: "<unknown>"})),
+            terraform_version: "1.11.4".into(),
+            client: ClientCapabilities::default(),
+            cancel: CancellationToken::new(),
+        };
+        assert_eq!(text_of(&provider.configure(request).await), "", "{unknown}");
+        let mut vm = Stage::new(&provider, "berth_vm");
+        let config = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});
+        assert_eq!(text_of(&vm.plan(&config).await.diagnostics), "", "{unknown}");
+        let before = value(&json!({"name": "web", "namespace": "default", "uid": "u"}));
+        vm.state = before.clone();
+        let text = text_of(&vm.read().await);
+        assert!(text.contains(&format!("The provider's {unknown} is not known yet")), "{text}");
+        assert_eq!(vm.state, before, "{unknown}");
+    }
 }

@@ -110,6 +110,20 @@ fn another_boot_disk_waits_for_the_next_power_cycle() {
 }
 
 #[test]
+fn a_class_that_is_changed_and_changed_back_waits_for_no_power_cycle() {
+    let mut object = vm(json!({}));
+    for (cpus, expected) in [(2, ("False", "PowerCycleNeeded")), (1, ("True", "Synced"))] {
+        let class = json!({"metadata": {"name": "small"}, "spec": {"cpus": cpus, "memory": "512Mi"}});
+        let class = Some(Arc::new(serde_json::from_value(class).expect("a class")));
+        let observed = Observed { class, ..present(RunState::Running) };
+        let reported = status(&object, &observed, &plan(&object, &observed).readiness, at(NOW));
+        let synced = berth_api::condition::find(&reported.conditions, "ClassSynced").expect("it runs");
+        assert_eq!((synced.status.as_str(), synced.reason.as_str()), expected, "{cpus} CPUs");
+        object.status = Some(reported);
+    }
+}
+
+#[test]
 fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
     let started = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
     let steps = plan(&started, &ready_to_start()).steps;

@@ -60,6 +60,19 @@ fn a_guest_that_went_off_when_asked_is_stopped_and_not_crashed() {
 }
 
 #[test]
+fn the_guest_of_a_deleted_vm_is_asked_to_shut_down_first() {
+    let gone = deleted(vm(json!({})));
+    let mut observed = present(RunState::Running);
+    let noted = plan(&gone, &observed);
+    let [Step::WriteJournal(journal)] = &noted.steps[..] else { panic!("{noted:?}") };
+    assert_eq!(journal.stop.as_ref().map(|stop| stop.why), Some(StopReason::Delete));
+    observed.journal = (**journal).clone();
+    assert_eq!(names(&plan(&gone, &observed)), ["WriteJournal", "PressPowerButton"]);
+    observed.now = at(NOW + 1000);
+    assert_eq!(names(&plan(&gone, &observed)), ["EndProcess"]);
+}
+
+#[test]
 fn deletion_ends_with_nothing_left_and_the_disks_given_back() {
     let gone = deleted(vm(json!({})));
     let mut observed = present(RunState::Running);
