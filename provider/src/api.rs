@@ -6,7 +6,7 @@ mod list;
 mod token;
 mod watch;
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, StatusCode};
 use kube::{
@@ -16,8 +16,9 @@ use kube::{
 };
 use serde_json::{Value as Json, json};
 use tfplugin6::CancellationToken;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::failure::{self, Place};
 pub use list::Selection;
 pub use watch::{ObjectWait, Verdict, WaitEnd, wait_until, wait_until_settled};
 
@@ -48,6 +49,9 @@ pub enum ApiError {
     /// The control plane did not respond.
     #[error("{0}")]
     Unreachable(String),
+    /// The connection fails for as long as the configuration stays as it is.
+    #[error("{0}")]
+    Misconfigured(String),
     /// The request cannot be built.
     #[error("the request could not be built: {0}")]
     InvalidRequest(String),
@@ -89,6 +93,12 @@ impl ApiError {
         }
     }
 
+    /// Whether there was no response.
+    #[must_use]
+    pub fn is_without_response(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Misconfigured(_))
+    }
+
     fn is_worth_a_retry(&self) -> bool {
         matches!(self, Self::Unreachable(_)) || matches!(self.code(), 429 | 502 | 503 | 504)
     }
@@ -126,6 +136,7 @@ pub struct Applied {
 #[derive(Clone)]
 pub struct Api {
     client: Client,
+    place: Option<Arc<Place>>,
 }
 
 impl fmt::Debug for Api {
@@ -201,13 +212,55 @@ impl Api {
     /// Requests through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, place: None }
     }
 
-    /// Whether the control plane responds at all within `limit`.
-    pub async fn responds(&self, limit: Duration) -> bool {
-        let Ok(request) = Call::get("/version".into()).request() else { return false };
-        matches!(timeout(limit, self.client.send(request)).await, Ok(Ok(_)))
+    /// Requests through a client of the control plane at this place, which errors name.
+    #[must_use]
+    pub fn at(client: Client, place: Place) -> Self {
+        Self { client, place: Some(Arc::new(place)) }
+    }
+
+    /// Returns once the control plane responds to anything, with whatever status.
+    ///
+    /// # Errors
+    /// Why it did not within `limit`.
+    pub async fn probe(&self, limit: Duration) -> Result<(), ApiError> {
+        let until = Instant::now() + limit;
+        let mut pause = Duration::from_millis(200);
+        let mut last = None;
+        loop {
+            let request = Call::get("/version".into()).request()?;
+            let error = match timeout_at(until, self.call_once(request)).await {
+                Ok(Ok(_) | Err(ApiError::Refused(_) | ApiError::InvalidResponse(_))) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    return Err(last.unwrap_or_else(|| self.silent(limit)));
+                }
+            };
+            if !error.is_worth_a_retry() || Instant::now() + pause > until {
+                return Err(error);
+            }
+            last = Some(error);
+            sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// The error of a request without a response in this time.
+    #[must_use]
+    pub fn silent(&self, limit: Duration) -> ApiError {
+        self.failed(&format!("no response in {} seconds", limit.as_secs_f32()))
+    }
+
+    /// The error of a request that failed without a response.
+    fn failed(&self, error: &str) -> ApiError {
+        let failure = failure::explain(self.place.as_deref(), error);
+        if failure.is_lasting {
+            ApiError::Misconfigured(failure.text)
+        } else {
+            ApiError::Unreachable(failure.text)
+        }
     }
 
     /// Returns the object, or none if it does not exist.
@@ -322,16 +375,15 @@ impl Api {
 
     async fn call_once(&self, request: Request<Body>) -> Result<(StatusCode, Json), ApiError> {
         let exchange = async {
-            let response =
-                self.client.send(request).await.map_err(|error| ApiError::Unreachable(chain(&error)))?;
+            let response = self.client.send(request).await.map_err(|error| self.failed(&chain(&error)))?;
             let status = response.status();
             let body = http_body_util::Limited::new(response.into_body(), RESPONSE_LIMIT);
             let body = http_body_util::BodyExt::collect(body).await;
-            let body = body.map_err(|error| ApiError::Unreachable(error.to_string()))?.to_bytes();
+            let body = body.map_err(|error| self.failed(&error.to_string()))?.to_bytes();
             Ok((status, body))
         };
         let Ok(exchanged) = timeout(REQUEST_LIMIT, exchange).await else {
-            return Err(ApiError::Unreachable(format!("no response in {} seconds", REQUEST_LIMIT.as_secs())));
+            return Err(self.silent(REQUEST_LIMIT));
         };
         let (status, body) = exchanged?;
         if status.is_success() {
@@ -339,7 +391,12 @@ impl Api {
                 .map_err(|error| ApiError::InvalidResponse(error.to_string()))?;
             return Ok((status, object));
         }
-        Err(ApiError::Refused(Box::new(refusal(status, &body))))
+        let refusal = refusal(status, &body);
+        // What a server made with Go says to a request without TLS.
+        if status == StatusCode::BAD_REQUEST && refusal.message.contains("HTTP request to an HTTPS server") {
+            return Err(self.failed(&refusal.message));
+        }
+        Err(ApiError::Refused(Box::new(refusal)))
     }
 }
 

@@ -54,6 +54,9 @@ pub enum ConnectError {
          BERTH_CA_CERT)."
     )]
     NotFound(String),
+    /// The configured kubeconfig does not exist.
+    #[error("The kubeconfig {0} does not exist: check kubeconfig (BERTH_KUBECONFIG).")]
+    Missing(String),
     /// The kubeconfig exists, but this user cannot read it.
     #[error(
         "The kubeconfig {0} cannot be read by this user. Write yourself a copy with \"sudo berth kubeconfig > \
@@ -94,6 +97,8 @@ impl ConnectError {
 pub struct Server {
     /// `https://host:port`
     pub host: String,
+    /// Where the address is configured, such as `the kubeconfig /home/me/berth.kubeconfig`.
+    pub source: String,
     /// The PEM certificates of the authorities that it is trusted by; none: those of the system.
     pub ca_certificate: Option<String>,
 }
@@ -185,7 +190,9 @@ pub async fn connect(settings: &ConnectionSettings) -> Result<(Client, Server), 
         None => {
             let path = kubeconfig_path(settings);
             let shown = path.display().to_string();
-            let kubeconfig = read(&path)?;
+            let kubeconfig = read(&path, settings.kubeconfig.is_some())?;
+            check_context(&kubeconfig, settings.context.as_deref())
+                .map_err(|problem| ConnectError::Kubeconfig(shown.clone(), problem))?;
             let options =
                 KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
             let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
@@ -201,7 +208,11 @@ pub async fn connect(settings: &ConnectionSettings) -> Result<(Client, Server), 
     })?;
     let ca_certificate =
         config.root_cert.as_ref().map(|certificates| certificates.iter().map(|der| pem(der)).collect());
-    let server = Server { host: host.trim_end_matches('/').to_owned(), ca_certificate };
+    let source = match &settings.host {
+        Some(_) => "the provider's host".to_owned(),
+        None => format!("the kubeconfig {}", kubeconfig_path(settings).display()),
+    };
+    let server = Server { host: host.trim_end_matches('/').to_owned(), source, ca_certificate };
     let client = client(config).map_err(|error| ConnectError::Host(host, error.to_string()))?;
     Ok((client, server))
 }
@@ -212,6 +223,20 @@ fn pem(certificate: &[u8]) -> String {
     let lines: Vec<&str> =
         text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+/// Checks that the kubeconfig has the context. Its own error would not name those there are.
+fn check_context(kubeconfig: &Kubeconfig, wanted: Option<&str>) -> Result<(), String> {
+    let Some(wanted) = wanted.or(kubeconfig.current_context.as_deref()).filter(|name| !name.is_empty())
+    else {
+        return Err("it has no current-context: set context (BERTH_CONTEXT)".to_owned());
+    };
+    let known: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
+    if known.contains(&wanted) {
+        return Ok(());
+    }
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Err(format!("it has no context {wanted:?}; its contexts: {known}"))
 }
 
 /// The token as it is sent: without the line break that a token read from a file usually ends with.
@@ -231,12 +256,13 @@ fn kubeconfig_path(settings: &ConnectionSettings) -> PathBuf {
     Path::new(&state_dir).join(KUBECONFIG_NAME)
 }
 
-fn read(path: &Path) -> Result<Kubeconfig, ConnectError> {
+fn read(path: &Path, is_configured: bool) -> Result<Kubeconfig, ConnectError> {
     let shown = path.display().to_string();
     // Opened here first: the kind of the I/O error determines the error to report.
     if let Err(error) = std::fs::File::open(path) {
         return Err(match error.kind() {
             io::ErrorKind::PermissionDenied => ConnectError::NotReadable(shown),
+            io::ErrorKind::NotFound if is_configured => ConnectError::Missing(shown),
             io::ErrorKind::NotFound => ConnectError::NotFound(shown),
             _ => ConnectError::Kubeconfig(shown, error.to_string()),
         });
@@ -291,7 +317,7 @@ fn client(config: Config) -> Result<Client, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(Duration::from_secs(5)));
+    connector.set_connect_timeout(Some(Duration::from_secs(4)));
     let connector = config.rustls_https_connector_with_connector(connector)?;
     let http = HttpClient::builder(TokioExecutor::new()).build::<_, Body>(connector);
     let service = ServiceBuilder::new()
@@ -329,7 +355,7 @@ mod tests {
             ..ConnectionSettings::default()
         };
         let error = connect(&settings).await.err();
-        assert_eq!(error, Some(ConnectError::NotFound("/nowhere/kubeconfig".into())));
+        assert_eq!(error, Some(ConnectError::Missing("/nowhere/kubeconfig".into())));
     }
 
     #[tokio::test]

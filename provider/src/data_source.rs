@@ -176,11 +176,6 @@ fn read_diagnostics(resource: &KindResource, error: &ApiError, at: &Address) -> 
             };
             vec![Diagnostic::error(format!("Reading {kind}: not allowed"), format!("{error}. {role}"))]
         }
-        (ApiError::Unreachable(problem), _) => {
-            let summary = format!("The control plane does not respond to reads of {kind}");
-            let detail = format!("{problem}. Check that it runs (a local one: \"berth up\").");
-            vec![Diagnostic::error(summary, detail)]
-        }
         (ApiError::Cancelled, _) => {
             vec![Diagnostic::error(format!("Stopped reading {kind}"), "Terraform was interrupted.")]
         }

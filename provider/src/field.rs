@@ -37,6 +37,8 @@ pub struct Field {
     pub range: Option<(i64, i64)>,
     /// The maximum length of the text or list.
     pub max_length: Option<u64>,
+    /// The minimum length of the text or list.
+    pub min_length: Option<u64>,
 }
 
 /// The place of a field's value in the custom resource.
@@ -141,6 +143,7 @@ impl Field {
             one_of: Vec::new(),
             range: None,
             max_length: None,
+            min_length: None,
         }
     }
 
@@ -215,6 +218,13 @@ impl Field {
     #[must_use]
     pub fn one_of(mut self, words: &[&str]) -> Self {
         self.one_of = words.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    /// Sets the least integer it accepts.
+    #[must_use]
+    pub fn at_least(mut self, least: i64) -> Self {
+        self.range = Some((least, i64::MAX));
         self
     }
 
@@ -321,7 +331,9 @@ impl Field {
         if let (Some(least), Some(most)) = (bound("minimum"), bound("maximum")) {
             self.range = Some((least, most));
         }
-        self.max_length = schema.get("maxLength").or_else(|| schema.get("maxItems")).and_then(Json::as_u64);
+        let length = |of: [&str; 2]| of.iter().find_map(|name| schema.get(*name)).and_then(Json::as_u64);
+        self.max_length = length(["maxLength", "maxItems"]);
+        self.min_length = length(["minLength", "minItems"]);
         match &mut self.shape {
             Shape::Object(fields) => fields.iter_mut().for_each(|field| field.fill_from_schema(schema)),
             Shape::Keyed(fields) => {

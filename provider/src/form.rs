@@ -2,7 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use berth_api::{Quantity, ResourceName, redacted_url};
+use berth_api::{Quantity, ResourceName, redacted_url, vm_class::LEAST_MEMORY};
+
+use crate::selector::{LABEL_KEY, is_label_key};
 
 /// The syntax of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +17,10 @@ pub enum Form {
     DottedName,
     /// An amount of bytes.
     Quantity,
+    /// An amount of memory for a guest.
+    Memory,
+    /// The key of a label.
+    LabelKey,
     /// A unicast MAC address.
     Mac,
     /// An IPv4 address.
@@ -40,9 +46,12 @@ impl Form {
     #[must_use]
     pub fn same(self, a: &str, b: &str) -> bool {
         match self {
-            Self::Quantity => Quantity(a.to_owned()) == Quantity(b.to_owned()),
-            Self::Mac => a.eq_ignore_ascii_case(b),
-            Self::SshKey | Self::UserData => self.canonical(a) == self.canonical(b),
+            Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
+            Self::Mac => self.canonical(a) == self.canonical(b),
+            Self::SshKey => ssh_key(a) == ssh_key(b),
+            Self::UserData => {
+                self.canonical(a) == self.canonical(b) || berth_api::user_data::is_same_cloud_config(a, b)
+            }
             _ => a == b,
         }
     }
@@ -51,8 +60,8 @@ impl Form {
     #[must_use]
     pub fn canonical(self, text: &str) -> String {
         match self {
-            Self::Mac => text.to_ascii_lowercase(),
-            Self::SshKey => text.trim().to_owned(),
+            Self::Mac => mac(text).unwrap_or_else(|| text.to_ascii_lowercase()),
+            Self::SshKey => text.split_whitespace().collect::<Vec<_>>().join(" "),
             Self::UserData => text.replace("\r\n", "\n").trim_end().to_owned(),
             _ => text.to_owned(),
         }
@@ -64,7 +73,7 @@ impl Form {
         match self {
             Self::Any => None,
             Self::UserData => {
-                let error = berth_api::user_data::check(text).err()?.to_string();
+                let error = berth_api::user_data::check_declared(text).err()?.to_string();
                 let (first, rest) = error.split_at(1);
                 Some(format!("{}{rest}.", first.to_uppercase()))
             }
@@ -78,11 +87,17 @@ impl Form {
                 "{text:?} is not a name: use lower-case letters, digits, \"-\" and \".\", at most 253 characters."
             )),
             Self::Quantity => text.parse::<Quantity>().err().map(|error| format!("{error}.")),
-            Self::Mac if is_unicast_mac(text) => None,
-            Self::Mac => Some(format!(
-                "{text:?} is not a unicast MAC address: write six pairs of hexadecimal digits, for example \
-                 \"52:54:00:12:34:56\" (the second digit must be even)."
-            )),
+            Self::Memory => match text.parse::<Quantity>().and_then(|quantity| quantity.bytes()) {
+                Ok(bytes) if bytes < LEAST_MEMORY => Some(format!(
+                    "{text:?} is less than {}: the firmware needs some of it, and no kernel boots with the rest.",
+                    Quantity::from_bytes(LEAST_MEMORY)
+                )),
+                Ok(_) => None,
+                Err(error) => Some(format!("{error}.")),
+            },
+            Self::LabelKey if is_label_key(text) => None,
+            Self::LabelKey => Some(format!("{text:?} is not the key of a label: {LABEL_KEY}")),
+            Self::Mac => mac_problem(text),
             Self::Ipv4 if text.parse::<Ipv4Addr>().is_ok() => None,
             Self::Ipv4 => Some(format!(
                 "{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."
@@ -99,16 +114,15 @@ impl Form {
             Self::Sha512 => Some(format!(
                 "{text:?} is not a SHA-512 checksum: write 128 hexadecimal digits in lower case, as sha512sum prints them."
             )),
-            Self::HttpUrl if ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) => None,
-            Self::HttpUrl => Some(format!("{:?} must start with http:// or https://.", redacted_url(text))),
-            Self::ImageUrl
-                if ["http://", "https://", "file:///"].iter().any(|scheme| text.starts_with(scheme)) =>
-            {
-                None
+            Self::HttpUrl if is_web_url(text) => None,
+            Self::HttpUrl => {
+                Some(format!("{:?} must start with http:// or https:// and a host.", redacted_url(text)))
             }
-            Self::ImageUrl => {
-                Some(format!("{:?} must start with http://, https:// or file:///.", redacted_url(text)))
-            }
+            Self::ImageUrl if is_web_url(text) || text.starts_with("file:///") => None,
+            Self::ImageUrl => Some(format!(
+                "{:?} must start with http:// or https:// and a host, or with file:///.",
+                redacted_url(text)
+            )),
             Self::SshKey => {
                 let trimmed = text.trim();
                 let known = ["ssh-", "ecdsa-", "sk-"].iter().any(|prefix| trimmed.starts_with(prefix));
@@ -138,12 +152,48 @@ fn is_digest(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn is_unicast_mac(text: &str) -> bool {
-    let pairs: Vec<&str> = text.split(':').collect();
-    let hex = |pair: &&str| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
-    let first = pairs.first().and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    // The last two bits of the second digit are the multicast bit, which is 0 here as in the CRD, and the local bit.
-    pairs.len() == 6 && pairs.iter().all(hex) && first.is_some_and(|first| first & 1 == 0)
+fn is_web_url(text: &str) -> bool {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', ':', '?', '#']))
+}
+
+/// The usual spelling of a MAC address: six pairs of digits in lower case, separated by colons. Others separate the pairs by
+/// hyphens, or groups of four digits by dots.
+fn mac(text: &str) -> Option<String> {
+    let groups = |separator: char, digits: usize| {
+        let hex = |group: &str| group.len() == digits && group.bytes().all(|b| b.is_ascii_hexdigit());
+        text.split(separator).all(hex).then(|| text.replace(separator, ""))
+    };
+    let digits = groups(':', 2).or_else(|| groups('-', 2)).or_else(|| groups('.', 4));
+    let digits = digits.filter(|digits| digits.len() == 12)?.to_ascii_lowercase();
+    let pairs: Vec<&str> = (0..6).filter_map(|i| digits.get(2 * i..2 * i + 2)).collect();
+    Some(pairs.join(":"))
+}
+
+fn mac_problem(text: &str) -> Option<String> {
+    let Some(mac) = mac(text) else {
+        return Some(format!(
+            "{text:?} is not a MAC address: write six pairs of hexadecimal digits, for example \"52:54:00:12:34:56\"."
+        ));
+    };
+    let first = mac.get(..2).and_then(|pair| u8::from_str_radix(pair, 16).ok()).unwrap_or_default();
+    if mac == "00:00:00:00:00:00" {
+        return Some(format!(
+            "{text:?} is the address of no interface: write for example \"52:54:00:12:34:56\"."
+        ));
+    }
+    // The last two bits of the second digit are the local bit and the multicast bit.
+    (first & 1 == 1).then(|| {
+        format!(
+            "{text:?} is a multicast address, not one of an interface: its second digit must be even, as in \
+             \"52:54:00:12:34:56\"."
+        )
+    })
+}
+
+/// The parts of an SSH key that a login depends on: its type and its data, without the comment.
+fn ssh_key(text: &str) -> Vec<&str> {
+    text.split_whitespace().take(2).collect()
 }
 
 #[cfg(test)]
@@ -155,8 +205,23 @@ mod tests {
         assert!(Form::Quantity.same("1Gi", "1024Mi"));
         assert!(!Form::Quantity.same("1Gi", "1G"));
         assert!(Form::Mac.same("52:54:00:AB:cd:01", "52:54:00:ab:CD:01"));
-        assert!(Form::SshKey.same("ssh-ed25519 AAAA me\n", "ssh-ed25519 AAAA me"));
+        assert!(Form::Mac.same("52-54-00-AB-CD-01", "5254.00ab.cd01"));
+        assert_eq!(Form::Mac.canonical("5254.00AB.cd01"), "52:54:00:ab:cd:01");
+        assert!(!Form::Mac.same("52:54:00:ab:cd:01", "52:54:00:ab:cd:02"));
+        assert!(Form::SshKey.same("ssh-ed25519  AAAA me\n", "ssh-ed25519 AAAA you@there"));
+        assert!(!Form::SshKey.same("ssh-ed25519 AAAA me", "ssh-ed25519 BBBB me"));
         assert!(Form::UserData.same("#cloud-config\r\na: 1\r\n", "#cloud-config\na: 1\n\n"));
+        let other_words = "#cloud-config\n# A comment.\nb: [\"x\", z]\na: 1\n";
+        assert!(Form::UserData.same("#cloud-config\na: 1\nb:\n  - x\n  - 'z'\n", other_words));
+        for other in
+            ["#cloud-config\na: 2\n", "#!/bin/sh\na: 1\n", "## template: jinja\n#cloud-config\na: 1\n"]
+        {
+            assert!(!Form::UserData.same("#cloud-config\na: 1\n", other), "{other}");
+        }
+        assert!(!Form::UserData.same("#cloud-config\na: 0644\n", "#cloud-config\na: 644\n"));
+        assert!(!Form::UserData.same("#cloud-config\na: yes\n", "#cloud-config\na: 'yes'\n"));
+        assert!(!Form::UserData.same("#cloud-config\na: [x, y]\n", "#cloud-config\na: [y, x]\n"));
+        assert!(!Form::UserData.same("#!/bin/sh\n# a\n", "#!/bin/sh\n# b\n"));
         assert!(!Form::Any.same("a", "A"));
     }
 
@@ -170,6 +235,13 @@ mod tests {
             (Form::Name, "a.b"),
             (Form::Mac, "53:54:00:00:00:01"),
             (Form::Mac, "52:54:00:00:01"),
+            (Form::Mac, "00-00-00-00-00-00"),
+            (Form::Mac, "52:54-00:00:00:01"),
+            (Form::Mac, "52:54:00:00:00:0g"),
+            (Form::Memory, "1Ki"),
+            (Form::Memory, "512MB"),
+            (Form::LabelKey, "a b"),
+            (Form::LabelKey, ""),
             (Form::Ipv4, "10.0.0.1/24"),
             (Form::Ipv4, "10.0.0.256"),
             (Form::Ipv4Range, "10.0.0.0"),
@@ -182,9 +254,13 @@ mod tests {
             (Form::HttpUrl, "file:///SHA256SUMS"),
             (Form::ImageUrl, "ftp://x/y"),
             (Form::ImageUrl, "file://y"),
+            (Form::ImageUrl, "https:///x"),
+            (Form::HttpUrl, "http://"),
             (Form::SshKey, "hello"),
             (Form::SshKey, "ssh-rsa A\nssh-rsa B"),
             (Form::UserData, "#cloud-config\na: b: c\n"),
+            (Form::UserData, "#cloud-config\na: 1\na: 2\n"),
+            (Form::UserData, "hello"),
         ];
         for (form, text) in bad {
             assert!(form.problem(text).is_some(), "{form:?} {text}");
@@ -194,6 +270,9 @@ mod tests {
             (Form::Name, "web-1"),
             (Form::DottedName, "web.data"),
             (Form::Mac, "52:54:00:AB:00:01"),
+            (Form::Mac, "52-54-00-AB-00-01"),
+            (Form::Memory, "16Mi"),
+            (Form::LabelKey, "topology.kubernetes.io/zone"),
             (Form::Ipv4, "10.0.0.1"),
             (Form::Ipv4Range, "10.0.0.0/24"),
             (Form::Ipv4Range, "0.0.0.0/0"),

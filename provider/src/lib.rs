@@ -13,6 +13,7 @@
 //!      ├─▶ replacement: of objects that others name
 //!      ├─▶ private, timeouts: data stored with the state and with the object
 //!      └─▶ api ─▶ the control plane
+//!           └─▶ failure: why a connection fails, in words
 //!
 //!   data_source: one object by name, or many; from the same tables, and from the custom resource's schema (fact, selector)
 //!
@@ -35,6 +36,7 @@ pub mod data_source;
 pub mod disk;
 pub mod docs;
 pub mod fact;
+pub mod failure;
 pub mod field;
 pub mod form;
 pub mod functions;

@@ -10,10 +10,7 @@ use tfplugin6::{
     resource::ValidateRequest,
 };
 
-use crate::{
-    data_source::listing,
-    resource::{KindResource, no_control_plane},
-};
+use crate::{data_source::listing, resource::KindResource};
 
 /// The number of objects whose state is completed at the same time.
 const AT_ONCE: usize = 16;
@@ -68,9 +65,9 @@ impl ListResource for KindList {
     async fn list(&self, request: ListRequest) -> ListResponse {
         let resource = &self.resource;
         let settings = resource.session().settings();
-        let api = match &settings.api {
+        let api = match resource.reader(&settings, &resource.any()).await {
             Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
+            Err(diagnostics) => return ListResponse::failed(diagnostics),
         };
         let objects = listing::objects(resource, api, &request.config, request.limit, &request.cancel).await;
         let objects = match objects {

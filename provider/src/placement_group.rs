@@ -37,7 +37,7 @@ impl ResourceKind for PlacementGroup {
         vec![
             Field::spec("strategy", Shape::Text(Form::Any)).default("spread"),
             Field::spec("enforcement", Shape::Text(Form::Any)).default("required"),
-            Field::spec("topology_key", Shape::Text(Form::Any))
+            Field::spec("topology_key", Shape::Text(Form::LabelKey))
                 .default(berth_api::placement_group::HOSTNAME_LABEL),
         ]
     }

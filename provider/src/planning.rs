@@ -10,6 +10,7 @@ use tfplugin6::{AttributePath, Value};
 use crate::{
     field::{Effect, Field, Presence, Shape, Source},
     mapping::{find_named, same},
+    selector::{LABEL_KEY, LABEL_VALUE, is_label_key, is_label_value},
 };
 
 /// The change of one attribute.
@@ -204,6 +205,7 @@ fn find_problems(
                     ));
                 }
             }
+            Shape::TextMap => find_label_problems(value, &path, found),
             Shape::TextList(form) => {
                 for (i, text) in value.elements().iter().enumerate() {
                     if let Some(problem) = text.as_str().and_then(|text| form.problem(text)) {
@@ -212,6 +214,19 @@ fn find_problems(
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// All maps of texts are labels: of an object, or of a host.
+fn find_label_problems(labels: &Value, at: &AttributePath, found: &mut Vec<(AttributePath, String)>) {
+    for (key, value) in labels.as_map().into_iter().flatten() {
+        if !is_label_key(key) {
+            found.push((at.clone().key(key), format!("{key:?} is not the key of a label: {LABEL_KEY}")));
+        }
+        if let Some(value) = value.as_str().filter(|value| !is_label_value(value)) {
+            found
+                .push((at.clone().key(key), format!("{value:?} is not the value of a label: {LABEL_VALUE}")));
         }
     }
 }
@@ -229,18 +244,26 @@ fn problem(field: &Field, value: &Value) -> Option<String> {
         {
             return Some(format!("This text is longer than {most} characters."));
         }
+        if field.min_length.is_some_and(|least| (text.chars().count() as u64) < least) {
+            return Some("This text is empty.".to_owned());
+        }
         return form.problem(text);
     }
     if let (Shape::Integer, Some(number)) = (&field.shape, value.as_number()) {
         let Some(integer) = number.as_i64() else { return Some(format!("{number} is not a whole number.")) };
-        return field
-            .range
-            .filter(|(least, most)| integer < *least || integer > *most)
-            .map(|(least, most)| format!("{integer} is not between {least} and {most}."));
+        return field.range.filter(|(least, most)| integer < *least || integer > *most).map(
+            |(least, most)| match most {
+                i64::MAX => format!("{integer} is less than {least}."),
+                most => format!("{integer} is not between {least} and {most}."),
+            },
+        );
     }
     match (value.as_list(), field.max_length) {
         (Some(elements), Some(most)) if elements.len() as u64 > most => {
             Some(format!("There are {} of these; at most {most} are allowed.", elements.len()))
+        }
+        (Some([]), _) if field.min_length.is_some_and(|least| least > 0) => {
+            Some("The list is empty; at least one is needed.".to_owned())
         }
         _ => None,
     }

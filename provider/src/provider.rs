@@ -13,6 +13,7 @@ use crate::{
     api::Api,
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
+    failure::Place,
     functions,
     list_resource::KindList,
     resource::KindResource,
@@ -215,8 +216,9 @@ impl Provider for BerthProvider {
             };
             let settings = settings.or_environment(connection::variable);
             let connected = connection::connect(&settings).await.map(|(client, at)| {
+                let place = Place { address: at.host.clone(), source: at.source.clone() };
                 server = at;
-                Api::new(client)
+                Api::at(client, place)
             });
             connected.map_err(|error| {
                 // An error that does not depend on the control plane is reported at once, not by the first resource that sends

@@ -16,8 +16,6 @@ mod read;
 mod update;
 mod wait;
 
-pub(crate) use create::no_control_plane;
-
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
@@ -148,6 +146,11 @@ impl KindResource {
         Address::berth(self.info.plural, text("namespace"), text("name"))
     }
 
+    /// The address of no particular object of the kind.
+    pub(crate) fn any(&self) -> Address {
+        Address::berth(self.info.plural, "", "")
+    }
+
     /// The observed values of an object, in the form of a state.
     fn observed(&self, object: &Json) -> Value {
         let mut observed = Value::Map(mapping::from_object(&self.fields, &self.kind.view(object)));
@@ -176,7 +179,7 @@ impl KindResource {
 
     /// `VM default/web`
     pub(crate) fn title(&self, at: &Address) -> String {
-        format!("{} {}", self.info.kind, at.id())
+        if at.name.is_empty() { self.info.kind.to_owned() } else { format!("{} {}", self.info.kind, at.id()) }
     }
 }
 
@@ -211,17 +214,13 @@ impl Resource for KindResource {
 
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let config = &request.config;
-        let problems = planning::problems(&self.fields, config).into_iter().map(|(path, problem)| {
-            let leaf = path.steps().iter().rev().find_map(|step| match step {
-                tfplugin6::Step::Attribute(name) => Some(name.as_str()),
-                _ => None,
-            });
-            Diagnostic::error(format!("Invalid {}", leaf.unwrap_or("value")), problem).at(path.clone())
-        });
+        let problems = planning::problems(&self.fields, config)
+            .into_iter()
+            .map(|(path, problem)| Diagnostic::error(format!("Invalid {path}"), problem).at(path));
         let mut found: Vec<Diagnostic> = problems.collect();
         found.extend(timeouts::check(config));
         found.extend(self.kind.check(config));
-        found
+        found.into_iter().map(with_path).collect()
     }
 
     /// Always true: protected resources are refused at plan, before anything else is destroyed.
@@ -258,6 +257,16 @@ impl Resource for KindResource {
     async fn generate_config(&self, request: GenerateConfigRequest) -> GenerateConfigResponse {
         self.generated(&request.state)
     }
+}
+
+/// Adds the attribute's path to a text without it: Terraform shows the line on which the outermost attribute begins, which may be
+/// far from the value.
+fn with_path(diagnostic: Diagnostic) -> Diagnostic {
+    let Some(path) = diagnostic.attribute.as_ref().map(ToString::to_string) else { return diagnostic };
+    if diagnostic.summary.contains(&path) || diagnostic.detail.contains(&path) {
+        return diagnostic;
+    }
+    Diagnostic { detail: format!("{path}: {}", diagnostic.detail), ..diagnostic }
 }
 
 /// The path of a top-level attribute.

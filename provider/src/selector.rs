@@ -2,6 +2,13 @@
 //!
 //! Pure. The control plane evaluates selectors; here their syntax is checked, so that a mistake shows before anything is read.
 
+/// The form of the key of a label, as the end of a sentence.
+pub const LABEL_KEY: &str = "write at most 63 letters, digits, \"-\", \"_\" and \".\", with a letter or digit at both ends, \
+                             after a DNS domain and \"/\" if you like.";
+/// The form of the value of a label, as the end of a sentence.
+pub const LABEL_VALUE: &str =
+    "write at most 63 letters, digits, \"-\", \"_\" and \".\", with a letter or digit at both ends.";
+
 /// The problem with a label selector, and its remedy. An empty one selects everything.
 #[must_use]
 pub fn label_problem(text: &str) -> Option<String> {

@@ -1,16 +1,27 @@
 //! The result of the `provider` block, shared by all resources of a process.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use tokio::sync::OnceCell;
+use serde_json::Value as Json;
+use tfplugin6::Diagnostic;
+use tokio::{sync::OnceCell, time::timeout};
 
-use crate::{api::Api, connection::Server};
+use crate::{
+    api::{Address, Api, ApiError, RetryLimit},
+    connection::Server,
+};
 
 /// The time limit for finding out, once per process, whether the control plane responds to a plan.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The time limit for finding out, once per process, whether reads can succeed.
+const READ_PROBE_LIMIT: Duration = Duration::from_millis(4500);
 
 /// The settings, shared by all resources.
 #[derive(Debug, Default)]
@@ -30,6 +41,8 @@ pub struct Settings {
     /// The control plane of `api`; empty while there is no client.
     pub server: Server,
     reachable: Arc<OnceCell<bool>>,
+    readable: Arc<OnceCell<Result<(), Arc<ApiError>>>>,
+    reported: Arc<AtomicBool>,
 }
 
 impl Default for Settings {
@@ -42,7 +55,15 @@ impl Settings {
     /// Settings with these values.
     #[must_use]
     pub fn new(api: Result<Api, String>, owner: String, namespace: Option<String>) -> Self {
-        Self { api, owner, namespace, server: Server::default(), reachable: Arc::new(OnceCell::new()) }
+        Self {
+            api,
+            owner,
+            namespace,
+            server: Server::default(),
+            reachable: Arc::default(),
+            readable: Arc::default(),
+            reported: Arc::default(),
+        }
     }
 
     /// Sets the control plane.
@@ -60,8 +81,61 @@ impl Settings {
     /// The client of a control plane that responds; checked once, then cached.
     pub async fn reachable(&self) -> Option<&Api> {
         let api = self.api.as_ref().ok()?;
-        let responds = self.reachable.get_or_init(|| api.responds(PROBE_LIMIT)).await;
-        responds.then_some(api)
+        let responds = self.reachable.get_or_init(async || match self.readable.get() {
+            Some(readable) => readable.is_ok(),
+            None => api.probe(PROBE_LIMIT).await.is_ok(),
+        });
+        responds.await.then_some(api)
+    }
+
+    /// Finds out whether reads can succeed; checked once, then cached. A plan of many resources fails as fast as that of one.
+    ///
+    /// # Errors
+    /// Why the control plane did not respond.
+    pub async fn readable(&self, api: &Api) -> Result<(), Arc<ApiError>> {
+        self.readable.get_or_init(async || api.probe(READ_PROBE_LIMIT).await.map_err(Arc::new)).await.clone()
+    }
+
+    /// Reads an object. The first read of the process finds out for all of them whether reads can succeed, and costs no request
+    /// more.
+    ///
+    /// # Errors
+    /// Every failure of the read, and why the first one got no response.
+    pub async fn read(
+        &self,
+        api: &Api,
+        at: &Address,
+        retry_limit: &RetryLimit,
+    ) -> Result<Option<Json>, Arc<ApiError>> {
+        let mut first = None;
+        let readable = self.readable.get_or_init(async || {
+            match timeout(READ_PROBE_LIMIT, api.get(at, retry_limit)).await {
+                Ok(Err(error)) if error.is_without_response() => Err(Arc::new(error)),
+                Ok(result) => {
+                    first = Some(result);
+                    Ok(())
+                }
+                Err(_) => Err(Arc::new(api.silent(READ_PROBE_LIMIT))),
+            }
+        });
+        readable.await.clone()?;
+        match first {
+            Some(result) => result.map_err(Arc::new),
+            None => api.get(at, retry_limit).await.map_err(Arc::new),
+        }
+    }
+
+    /// The diagnostic of a failure that all requests of this process share: in full once, then short. Terraform shows the
+    /// errors of all resources.
+    #[must_use]
+    pub fn shared_failure(&self, title: &str, full: Diagnostic) -> Diagnostic {
+        if !self.reported.swap(true, Ordering::SeqCst) {
+            return full;
+        }
+        let mut letters = full.summary.chars();
+        let first: String = letters.next().into_iter().flat_map(char::to_lowercase).collect();
+        let summary = format!("{title}: {first}{}", letters.as_str());
+        Diagnostic::error(summary, "Another error of this run describes the cause.")
     }
 }
 

@@ -21,7 +21,6 @@ use tfplugin6::{
 use crate::{
     api::{Address, ApiError, RetryLimit},
     form::Form,
-    resource::no_control_plane,
     session::Session,
 };
 
@@ -155,7 +154,10 @@ impl EphemeralResource for Token {
         let settings = self.session.settings();
         let api = match &settings.api {
             Ok(api) => api,
-            Err(problem) => return OpenResponse::failed(vec![no_control_plane(problem)]),
+            Err(problem) => {
+                let full = Diagnostic::error("No control plane", problem);
+                return OpenResponse::failed(vec![settings.shared_failure("A token", full)]);
+            }
         };
         let namespace = config.get("namespace").as_str().map(str::to_owned);
         let Some(namespace) = namespace.or_else(|| settings.namespace.clone()) else {

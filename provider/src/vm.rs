@@ -44,7 +44,7 @@ fn network_interfaces() -> Field {
 fn placement_field() -> Field {
     let fields = vec![
         Field::spec("group", Shape::Text(Form::Name)).effect(Effect::Replace),
-        Field::spec("host", Shape::Text(Form::Any)).effect(Effect::Placement),
+        Field::spec("host", Shape::Text(Form::DottedName)).effect(Effect::Placement),
         Field::spec("host_selector", Shape::TextMap).effect(Effect::Placement),
         Field::spec("preferred_host_selector", Shape::TextMap),
     ];
@@ -155,7 +155,7 @@ impl ResourceKind for Vm {
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = check_disks(config);
-        found.extend(check_public_ips(config));
+        found.extend(check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));
         found
@@ -318,18 +318,36 @@ fn check_disks(config: &Value) -> Vec<Diagnostic> {
     }
 }
 
-fn check_public_ips(config: &Value) -> Vec<Diagnostic> {
-    let mut seen = std::collections::BTreeSet::new();
+/// A value that two interfaces cannot share: its attribute, its name in a message, and how it is read.
+type Exclusive = (&'static str, &'static str, fn(&Value) -> Option<String>);
+
+/// Refuses what two interfaces of a VM cannot share.
+fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
+    let mac = |interface: &Value| Some(Form::Mac.canonical(interface.get("mac_address").as_str()?));
+    let public = |interface: &Value| interface.get("public_ip").as_str().map(str::to_owned);
+    let private = |interface: &Value| {
+        // A network that is not known may be another one.
+        let network = interface.get("network");
+        let network = if network.is_null() { berth_api::DEFAULT_NAME } else { network.as_str()? };
+        Some(format!("{} of {network}", interface.get("address").as_str()?))
+    };
+    let shared: [Exclusive; 3] = [
+        ("mac_address", "the MAC address", mac),
+        ("public_ip", "the public address", public),
+        ("address", "the address", private),
+    ];
     let mut found = Vec::new();
-    for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
-        if let Some(name) = interface.get("public_ip").as_str()
-            && !seen.insert(name.to_owned())
-        {
-            let path = AttributePath::root("network_interfaces").index(i).attribute("public_ip");
-            let detail = format!(
-                "Another interface of this VM has the public address {name:?} already; an address leads to one interface."
-            );
-            found.push(Diagnostic::error("A public address on two interfaces", detail).at(path));
+    for (name, what, of) in shared {
+        let mut seen = std::collections::BTreeMap::new();
+        for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
+            let Some(value) = of(interface) else { continue };
+            if let Some(first) = seen.insert(value.clone(), i) {
+                let path = AttributePath::root("network_interfaces").index(i).attribute(name);
+                let detail = format!(
+                    "{path}: network_interfaces[{first}] has {what} {value:?} too; each belongs to one interface."
+                );
+                found.push(Diagnostic::error(format!("Two interfaces with one {name}"), detail).at(path));
+            }
         }
     }
     found

@@ -36,7 +36,7 @@ impl ResourceKind for VmClass {
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("cpus", Shape::Integer).required().effect(Effect::PowerCycle),
-            Field::spec("memory", Shape::Text(Form::Quantity)).required().effect(Effect::PowerCycle),
+            Field::spec("memory", Shape::Text(Form::Memory)).required().effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
         ]
     }

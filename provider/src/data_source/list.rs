@@ -13,7 +13,7 @@ use tfplugin6::{
 };
 
 use super::{ObjectAttributes, listing, plural, summary};
-use crate::resource::{KindResource, no_control_plane};
+use crate::resource::KindResource;
 
 /// The number of objects that are completed at the same time.
 const AT_ONCE: usize = 16;
@@ -81,9 +81,9 @@ impl DataSource for ListDataSource {
     async fn read(&self, request: ReadDataRequest) -> ReadDataResponse {
         let (resource, config) = (&self.resource, &request.config);
         let settings = resource.session().settings();
-        let api = match &settings.api {
+        let api = match resource.reader(&settings, &resource.any()).await {
             Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
+            Err(diagnostics) => return ReadDataResponse::failed(diagnostics),
         };
         let objects = match listing::objects(resource, api, config, usize::MAX, &request.cancel).await {
             Ok(objects) => objects,

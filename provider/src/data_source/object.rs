@@ -18,7 +18,7 @@ use crate::{
     api::{Address, Api, RetryLimit},
     field::Shape,
     form::Form,
-    resource::{KindResource, no_control_plane},
+    resource::KindResource,
 };
 
 /// The largest number of other objects that the error for a missing object lists.
@@ -127,7 +127,9 @@ impl DataSource for ObjectDataSource {
         let settings = self.resource.session().settings();
         let api = match &settings.api {
             Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
+            Err(problem) => {
+                return self.resource.no_control_plane(&settings, &self.resource.any(), problem).into();
+            }
         };
         let namespace = match namespace(&self.resource, &request.config, &settings) {
             Ok(namespace) => namespace,
@@ -140,7 +142,7 @@ impl DataSource for ObjectDataSource {
         }
         let at = Address::berth(self.resource.info().plural, &namespace, name);
         let retry_limit = RetryLimit::seconds(RETRIES, &request.cancel);
-        match api.get(&at, &retry_limit).await {
+        match settings.read(api, &at, &retry_limit).await {
             Ok(Some(object)) => {
                 let object = self.resource.kind().complete(api, object).await;
                 let state: Value = self.attributes.of(&self.resource).value(&self.resource, &object);

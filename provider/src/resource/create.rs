@@ -36,7 +36,10 @@ impl KindResource {
         let settings = self.session.settings();
         let api = match &settings.api {
             Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
+            Err(problem) => {
+                let at = self.address(&request.planned);
+                return self.no_control_plane(&settings, &at, problem).into();
+            }
         };
         let mut planned = request.planned.clone();
         if self.is_namespaced && planned.get("namespace").is_unknown() {
@@ -215,11 +218,6 @@ impl KindResource {
     fn import_hint(&self, at: &Address) -> String {
         format!("run: terraform import {}.NAME {}", self.info.type_name, at.id())
     }
-}
-
-/// The error for a missing connection to the control plane.
-pub(crate) fn no_control_plane(problem: &str) -> Diagnostic {
-    Diagnostic::error("No control plane", problem)
 }
 
 /// Whether the object has this uid, or had it on an earlier control plane: its site may have moved.

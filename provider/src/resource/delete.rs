@@ -9,13 +9,7 @@ use tfplugin6::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{
-    KindResource,
-    apply::ApplyContext,
-    create::{is_known_as, no_control_plane},
-    is_terminating, text,
-    wait::GRACE,
-};
+use super::{KindResource, apply::ApplyContext, create::is_known_as, is_terminating, text, wait::GRACE};
 use crate::{
     api::{self, ApiError, ObjectWait, Verdict, WaitEnd},
     kind,
@@ -36,7 +30,10 @@ impl KindResource {
         let settings = self.session.settings();
         let api = match &settings.api {
             Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
+            Err(problem) => {
+                let at = self.address(&request.prior);
+                return self.no_control_plane(&settings, &at, problem).into();
+            }
         };
         let at = self.address(&request.prior);
         let until = Instant::now() + timeouts::limit(Operation::Delete, &request.prior, self.info.timeouts);

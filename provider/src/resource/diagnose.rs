@@ -4,8 +4,9 @@ use tfplugin6::{AttributePath, Diagnostic};
 
 use super::KindResource;
 use crate::{
-    api::{Address, ApiError},
+    api::{Address, Api, ApiError},
     field::{Field, Shape, Source},
+    session::Settings,
 };
 
 impl KindResource {
@@ -13,9 +14,15 @@ impl KindResource {
     pub(crate) fn request_diagnostics(&self, error: &ApiError, at: &Address) -> Vec<Diagnostic> {
         let title = self.title(at);
         let one = |summary: String, detail: String| vec![Diagnostic::error(summary, detail)];
+        let shared = |summary: &str, detail: String| {
+            vec![self.session().settings().shared_failure(&title, Diagnostic::error(summary, detail))]
+        };
         match (error, error.code()) {
-            (ApiError::Unreachable(problem), _) => one(
-                format!("The control plane does not respond to requests for {title}"),
+            (ApiError::Misconfigured(problem), _) => {
+                shared("The control plane cannot be reached as configured", format!("{problem}."))
+            }
+            (ApiError::Unreachable(problem), _) => shared(
+                "The control plane does not respond",
                 format!(
                     "{problem}. Check that it runs (a local one: \"berth up\"). If the request did reach it, the next apply \
                      finds the object and continues."
@@ -39,8 +46,8 @@ impl KindResource {
                      --server-side -f -\", or use the provider version that matches them."
                 ),
             ),
-            (_, 401) => one(
-                "The control plane does not know this user".into(),
+            (_, 401) => shared(
+                "The control plane does not know this user",
                 format!(
                     "{error}. The token or certificate is invalid or expired: get another, for a local control plane with \"sudo berth kubeconfig\"."
                 ),
@@ -72,11 +79,35 @@ impl KindResource {
         }
     }
 
+    /// The client, once it is known that reads can succeed.
+    ///
+    /// # Errors
+    /// Why the control plane cannot be read.
+    pub(crate) async fn reader<'a>(
+        &self,
+        settings: &'a Settings,
+        at: &Address,
+    ) -> Result<&'a Api, Vec<Diagnostic>> {
+        let api =
+            settings.api.as_ref().map_err(|problem| vec![self.no_control_plane(settings, at, problem)])?;
+        match settings.readable(api).await {
+            Ok(()) => Ok(api),
+            Err(error) => Err(self.request_diagnostics(&error, at)),
+        }
+    }
+
+    /// The error for a missing connection to the control plane.
+    pub(crate) fn no_control_plane(&self, settings: &Settings, at: &Address, problem: &str) -> Diagnostic {
+        settings.shared_failure(&self.title(at), Diagnostic::error("No control plane", problem))
+    }
+
     fn refused_field(&self, title: &str, field: &str, message: &str) -> Diagnostic {
-        let diagnostic = Diagnostic::error(format!("{title} was refused"), format!("{field}: {message}"));
+        let summary = format!("{title} was refused");
         match attribute_path(&self.fields, field) {
-            Some(path) => diagnostic.at(path),
-            None => diagnostic,
+            Some(path) => Diagnostic::error(summary, format!("{path}: {message}")).at(path),
+            // A rule about the object as a whole.
+            None if field.is_empty() || field == "<nil>" => Diagnostic::error(summary, message),
+            None => Diagnostic::error(summary, format!("{field}: {message}")),
         }
     }
 }

@@ -7,7 +7,7 @@ use tfplugin6::{
     resource::{ApplyRequest, PlanRequest, PlanResponse},
 };
 
-use super::{KindResource, conflict::Conflict};
+use super::{KindResource, conflict::Conflict, with_path};
 use crate::{
     api::{Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
@@ -62,7 +62,7 @@ impl KindResource {
             requires_replace: change.replace,
             private: Some(change.private.to_bytes()),
             deferred: None,
-            diagnostics: change.diagnostics,
+            diagnostics: change.diagnostics.into_iter().map(with_path).collect(),
         }
     }
 

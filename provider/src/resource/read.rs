@@ -9,7 +9,7 @@ use tfplugin6::{
 
 use super::{
     KindResource,
-    create::{is_known_as, no_control_plane, uid},
+    create::{is_known_as, uid},
     is_terminating,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The time for which a read is retried while the control plane is away, in seconds: a plan should not hang.
-const RETRIES: u64 = 5;
+const RETRIES: u64 = 4;
 /// The label domains of programs, not of users.
 const FOREIGN_LABELS: [&str; 3] = ["kubernetes.io/", "k8s.io/", "berth.dev/"];
 
@@ -28,16 +28,18 @@ impl KindResource {
     /// Refreshes a state.
     pub(super) async fn refresh(&self, request: ReadRequest) -> ReadResponse {
         let settings = self.session.settings();
-        let api = match &settings.api {
-            Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
-        };
         let at = self.address(&request.state);
         let limit = timeouts::limit(Operation::Read, &request.state, self.info.timeouts);
         let retry_limit = RetryLimit::seconds(RETRIES, &request.cancel);
-        let found = match tokio::time::timeout(limit, api.get(&at, &retry_limit)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),
+        let reading = async {
+            let api = settings.api.as_ref();
+            let api = api.map_err(|problem| vec![self.no_control_plane(&settings, &at, problem)])?;
+            let found = settings.read(api, &at, &retry_limit).await;
+            found.map(|found| (api, found)).map_err(|error| self.request_diagnostics(&error, &at))
+        };
+        let (api, found) = match tokio::time::timeout(limit, reading).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(diagnostics)) => return ReadResponse::failed(diagnostics),
             Err(_) => {
                 let detail = format!("No response within {} seconds (timeouts.read).", limit.as_secs());
                 return Diagnostic::error(format!("{} could not be read", self.title(&at)), detail).into();

@@ -14,7 +14,7 @@ use super::{
     apply::{ApplyContext, Declared},
     at,
     conflict::{self, Conflict, other_applier},
-    create::{no_control_plane, uid},
+    create::uid,
     text,
     wait::Purpose,
 };
@@ -36,7 +36,10 @@ impl KindResource {
         let settings = self.session.settings();
         let api = match &settings.api {
             Ok(api) => api,
-            Err(problem) => return no_control_plane(problem).into(),
+            Err(problem) => {
+                let at = self.address(&request.planned);
+                return self.no_control_plane(&settings, &at, problem).into();
+            }
         };
         let private = Private::from_bytes(&request.private);
         let refusals = self.refusals(api, &request).await;

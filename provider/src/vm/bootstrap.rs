@@ -43,10 +43,11 @@ pub(super) fn field() -> Field {
         )
         .sensitive()
         .write_only(),
-        Field::local("user_data_wo_version", Shape::Integer, "Increase it when `user_data_wo` changes.")
+        Field::local("user_data_wo_version", Shape::Integer, "Increase it when `user_data_wo` changes. 0 or more.")
+            .at_least(0)
             .effect(Effect::Policy),
         Field::spec("hostname", Shape::Text(Form::Name)).effect(Effect::Policy),
-        Field::spec("secret_name", Shape::Text(Form::Any))
+        Field::spec("secret_name", Shape::Text(Form::DottedName))
             .text(
                 "Name of a Secret of your own in the VM's namespace, instead of `user_data`. Its key `userData` is the \
                  cloud-init user data; `networkConfig` and `metaData`, when present, replace the data that berth generates.",
@@ -87,6 +88,10 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
                       trace of a write-only value to compare with.";
         found
             .push(Diagnostic::error("Missing user_data_wo_version", detail).at(path("user_data_wo_version")));
+    }
+    if set("user_data_wo_version") && bootstrap.get("user_data_wo").is_null() {
+        let detail = "It is the version of user_data_wo, which is not set: set user_data_wo, or leave out the version.";
+        found.push(Diagnostic::error("Missing user_data_wo", detail).at(path("user_data_wo_version")));
     }
     for name in ["user_data", "user_data_wo"] {
         if bootstrap.get(name).as_str().is_some_and(|text| text.len() > 65_536) {

@@ -1,5 +1,7 @@
 //! The provider against the real embedded control plane; a task acts as the controllers and agents.
 
+mod bad_input;
+mod connections;
 mod control_plane;
 mod data_sources;
 mod documentation;

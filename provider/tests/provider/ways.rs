@@ -19,9 +19,9 @@ use crate::{
 };
 
 async fn works(settings: &ConnectionSettings) -> Result<(), String> {
-    let client = connect(settings).await.map_err(|error| error.to_string())?;
+    let (client, _) = connect(settings).await.map_err(|error| error.to_string())?;
     let retry_limit = RetryLimit::seconds(0, &CancellationToken::new());
-    let found = Api::new(client.0).get(&Address::berth("vms", "default", "missing"), &retry_limit).await;
+    let found = Api::new(client).get(&Address::berth("vms", "default", "missing"), &retry_limit).await;
     found.map(|object| assert!(object.is_none())).map_err(|error| error.to_string())
 }
 

@@ -41,7 +41,12 @@ pub struct PlacementGroupSpec {
     pub enforcement: Enforcement,
     /// The Host label that must differ (`spread`) or be the same (`pack`). Default `kubernetes.io/hostname`: the host itself.
     #[serde(default = "default_topology_key")]
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(
+        length(min = 1, max = 317),
+        regex(
+            pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+        )
+    )]
     pub topology_key: String,
 }
 

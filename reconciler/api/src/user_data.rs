@@ -3,7 +3,9 @@
 //!
 //! Errors never quote the text: it may contain secrets.
 
-use saphyr_parser::{Event, Parser, ScanError};
+use std::collections::BTreeMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError};
 
 /// An error in user data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +47,37 @@ pub enum UserDataError {
          silently"
     )]
     NoHeader,
+    /// A key that a mapping has twice.
+    #[error(
+        "the cloud-config has a key at line {line} that line {first} has too: cloud-init would ignore the first silently"
+    )]
+    RepeatedKey {
+        /// The line of the first one, from 1.
+        first: usize,
+        /// The line of the second one.
+        line: usize,
+    },
+    /// Compressed or encoded text.
+    #[error(
+        "this is compressed and encoded in base64, which no guest decodes here: with the data source cloudinit_config, set \
+         gzip = false and base64_encode = false"
+    )]
+    Encoded,
+    /// A Butane configuration.
+    #[error(
+        "this is a Butane configuration, which no guest reads: translate it to Ignition first (\"butane --strict\", or the \
+         data source ct_config)"
+    )]
+    Butane,
+    /// An Ignition configuration without a version.
+    #[error("this Ignition configuration has no ignition.version, so that no guest would read it")]
+    NoIgnitionVersion,
+    /// No known header.
+    #[error(
+        "nothing in a guest reads this: begin it with \"#cloud-config\", with \"#!\" and a program for a script, with a MIME \
+         header, or write an Ignition configuration (JSON)"
+    )]
+    Unknown,
 }
 
 /// The headers that cloud-init recognises at the beginning, in any case and after white space. A longer one goes first.
@@ -77,6 +110,9 @@ const ONLY_CLOUD_CONFIG: &[&str] = &[
     "write_files",
 ];
 
+/// The beginnings of scripts for cloudbase-init, in lower case.
+const WINDOWS: &[&str] = &["#ps1", "rem cmd", "<powershell>", "<script>"];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     CloudConfig,
@@ -93,9 +129,153 @@ pub fn check(text: &str) -> Result<(), UserDataError> {
         Some(Format::Other) => Ok(()),
         Some(format) => yaml(text, format),
         None if is_meant_as_header(&lower) => Err(UserDataError::Header),
-        None if has_cloud_config_key(text) => Err(UserDataError::NoHeader),
+        None if has_top_key(text, ONLY_CLOUD_CONFIG) => Err(UserDataError::NoHeader),
         None => Ok(()),
     }
+}
+
+/// Checks user data that is declared now, and more strictly than [`check`]: a guest of some kind must read it, and every key
+/// must count. What an earlier version accepted is still passed to the guest that it was declared for.
+///
+/// # Errors
+/// Those of [`check`], and what a guest would ignore.
+pub fn check_declared(text: &str) -> Result<(), UserDataError> {
+    check(text)?;
+    let lower = text.trim_start().to_lowercase();
+    match HEADERS.iter().find(|(start, _)| lower.starts_with(start)).map(|(_, format)| *format) {
+        Some(Format::Other) => Ok(()),
+        Some(_) => repeated_key(text),
+        None if lower.is_empty() || WINDOWS.iter().any(|start| lower.starts_with(start)) => Ok(()),
+        None if text.trim_start().starts_with("H4sI") => Err(UserDataError::Encoded),
+        None if text.trim_start().starts_with('{') => match is_ignition(text) {
+            true => Ok(()),
+            false if lower.contains("\"ignition\"") => Err(UserDataError::NoIgnitionVersion),
+            false => Err(UserDataError::Unknown),
+        },
+        None => {
+            let has = |wanted: &[&str]| has_top_key(text, wanted);
+            match (has(&["variant"]), has(&["machine", "apiVersion"])) {
+                (true, _) => Err(UserDataError::Butane),
+                // Talos reads NoCloud volumes.
+                (_, true) => Ok(()),
+                _ => Err(UserDataError::Unknown),
+            }
+        }
+    }
+}
+
+/// Finds a key that a mapping has twice. A parser error ends the search: [`check`] reports it.
+fn repeated_key(text: &str) -> Result<(), UserDataError> {
+    // For each open collection: the lines of its keys, unless it is a list, and whether a key comes next.
+    let mut open: Vec<(Option<BTreeMap<String, usize>>, bool)> = Vec::new();
+    for event in Parser::new_from_str(text) {
+        let Ok((event, span)) = event else { return Ok(()) };
+        let line = span.start.line();
+        if let Event::MappingEnd | Event::SequenceEnd = event {
+            open.pop();
+            continue;
+        }
+        if let Some((Some(keys), is_key)) = open.last_mut() {
+            if *is_key && let Event::Scalar(key, style, ..) = &event {
+                // `1` and `"1"` are two keys; a mapping may be merged several times.
+                let is_number = *style == ScalarStyle::Plain && key.parse::<f64>().is_ok();
+                let id = if is_number { format!("number {key}") } else { format!("text {key}") };
+                if let Some(first) = keys.insert(id, line)
+                    && key.as_ref() != "<<"
+                {
+                    return Err(UserDataError::RepeatedKey { first, line });
+                }
+            }
+            if is_node(&event) {
+                *is_key = !*is_key;
+            }
+        }
+        match event {
+            Event::MappingStart(..) => open.push((Some(BTreeMap::new()), true)),
+            Event::SequenceStart(..) => open.push((None, false)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_node(event: &Event<'_>) -> bool {
+    matches!(event, Event::Scalar(..) | Event::Alias(_) | Event::MappingStart(..) | Event::SequenceStart(..))
+}
+
+/// A YAML document, without what has no meaning: order of keys, style and comments.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    Scalar(String),
+    List(Vec<Node>),
+    Map(BTreeMap<Node, Node>),
+}
+
+/// Whether two cloud-configs have the same keys and values, in whatever order, style and with whatever comments. Of two with
+/// anchors or tags this is not decided: they are different unless their texts are equal.
+pub fn is_same_cloud_config(a: &str, b: &str) -> bool {
+    let node = |text: &str| if is_cloud_config(text) { node(text) } else { None };
+    a == b || matches!((node(a), node(b)), (Some(a), Some(b)) if a == b)
+}
+
+/// The deepest document that is compared: a node is dropped by recursion.
+const DEEPEST: usize = 64;
+
+fn node(text: &str) -> Option<Node> {
+    // For each open collection: whether it is a mapping, and the nodes in it so far.
+    let mut open: Vec<(bool, Vec<Node>)> = Vec::new();
+    for event in Parser::new_from_str(text) {
+        let (event, _) = event.ok()?;
+        if open.len() > DEEPEST {
+            return None;
+        }
+        let done = match event {
+            Event::Alias(_) => return None,
+            Event::Scalar(_, _, anchor, ref tag) if anchor > 0 || tag.is_some() => return None,
+            Event::MappingStart(.., anchor, ref tag) | Event::SequenceStart(.., anchor, ref tag)
+                if anchor > 0 || tag.is_some() =>
+            {
+                return None;
+            }
+            Event::Scalar(text, style, ..) => scalar(&text, style),
+            Event::MappingStart(..) => {
+                open.push((true, Vec::new()));
+                continue;
+            }
+            Event::SequenceStart(..) => {
+                open.push((false, Vec::new()));
+                continue;
+            }
+            Event::MappingEnd | Event::SequenceEnd => {
+                let (is_mapping, nodes) = open.pop()?;
+                let pairs =
+                    || nodes.chunks_exact(2).map(|pair| Some((pair.first()?.clone(), pair.get(1)?.clone())));
+                if is_mapping { Node::Map(pairs().collect::<Option<_>>()?) } else { Node::List(nodes) }
+            }
+            _ => continue,
+        };
+        match open.last_mut() {
+            Some((_, nodes)) => nodes.push(done),
+            None => return Some(done),
+        }
+    }
+    None
+}
+
+/// A scalar. Quotes matter only where the text without them is something else than text, in any version of YAML.
+fn scalar(text: &str, style: ScalarStyle) -> Node {
+    let words = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+    let begins_as_text = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let is_text = begins_as_text && !words.contains(&text.to_lowercase().as_str());
+    let is_plain = style == ScalarStyle::Plain && !is_text;
+    Node::Scalar(format!("{}{text}", if is_plain { "plain " } else { "text " }))
+}
+
+/// Whether it is a plain cloud-config, which cloud-init reads as YAML.
+fn is_cloud_config(text: &str) -> bool {
+    let lower = text.trim_start().to_lowercase();
+    let header = HEADERS.iter().find(|(start, _)| lower.starts_with(start));
+    header.is_some_and(|(_, format)| *format == Format::CloudConfig)
 }
 
 /// Whether it is a configuration for Ignition, which reads no NoCloud volume.
@@ -111,7 +291,7 @@ fn is_meant_as_header(lower: &str) -> bool {
     first.starts_with('#') && letters == "cloudconfig"
 }
 
-fn has_cloud_config_key(text: &str) -> bool {
+fn has_top_key(text: &str, wanted: &[&str]) -> bool {
     let mut depth = 0_usize;
     let mut key_comes = false;
     for event in Parser::new_from_str(text) {
@@ -130,7 +310,7 @@ fn has_cloud_config_key(text: &str) -> bool {
                 }
             }
             Event::Scalar(value, ..) if at_top => {
-                if key_comes && ONLY_CLOUD_CONFIG.contains(&value.as_ref()) {
+                if key_comes && wanted.contains(&value.as_ref()) {
                     return true;
                 }
                 key_comes = !key_comes;
@@ -272,6 +452,40 @@ mod tests {
             "anything: [at: all",
         ] {
             assert_eq!(check(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_declared_now_is_read_by_a_guest_and_every_key_of_it_counts() {
+        let twice = check_declared("#cloud-config\na: 1\nb: {c: 1, d: 2, c: 3}\n");
+        assert_eq!(twice, Err(UserDataError::RepeatedKey { first: 3, line: 3 }));
+        let twice = check_declared("#cloud-config\nruncmd: [a]\nx: {y: [1, {z: 2}]}\n\"runcmd\": [b]\n");
+        assert_eq!(twice, Err(UserDataError::RepeatedKey { first: 2, line: 4 }));
+        for (text, error) in [
+            ("H4sIAAAAAAAA/0rOz0vLTAcEAAD//w==", UserDataError::Encoded),
+            ("variant: flatcar\nversion: 1.1.0\n", UserDataError::Butane),
+            ("{\"ignition\": {}}", UserDataError::NoIgnitionVersion),
+            ("{\"a\": 1}", UserDataError::Unknown),
+            ("hello", UserDataError::Unknown),
+            ("a: b\n", UserDataError::Unknown),
+            ("# cloud-config\na: b\n", UserDataError::Header),
+        ] {
+            assert_eq!(check_declared(text), Err(error), "{text}");
+        }
+        for text in [
+            "",
+            "\n",
+            "#cloud-config\na: {b: 1}\nc: {b: 1}\nd: [{b: 1}, {b: 2}]\n",
+            "#cloud-config\n1: a\n\"1\": b\n<<: {x: 1}\nb: {<<: {}, <<: {}}\n",
+            "#cloud-config\n? [a]\n: b\na: &x c\n*x : d\n",
+            "#!/bin/sh\na: 1\na: 2\n",
+            "## template: jinja\n#cloud-config\na: 1\na: 2\n",
+            "#ps1_sysnative\nhello",
+            "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\n",
+            "{\"ignition\": {\"version\": \"3.4.0\"}}",
+            "version: v1alpha1\nmachine:\n  type: worker\n",
+        ] {
+            assert_eq!(check_declared(text), Ok(()), "{text}");
         }
     }
 

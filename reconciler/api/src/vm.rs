@@ -40,7 +40,9 @@ use crate::{Binding, Conditions, ResourceName};
 #[x_kube(
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
-    validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces")
+    validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces"),
+    validation = Rule::new("self.networkInterfaces.all(n, !has(n.macAddress) || self.networkInterfaces.filter(m, has(m.macAddress) && m.macAddress.lowerAscii() == n.macAddress.lowerAscii()).size() == 1)").message("a macAddress can be on one interface only").field_path(".networkInterfaces"),
+    validation = Rule::new("self.networkInterfaces.all(n, !has(n.address) || self.networkInterfaces.filter(m, has(m.address) && m.address == n.address && m.network == n.network).size() == 1)").message("an address of a network can be on one interface only").field_path(".networkInterfaces")
 )]
 pub struct VMSpec {
     /// Name of the VMClass: the size and hardware profile. Looked up in the VM's namespace, then in `berth-shared`.
@@ -96,7 +98,8 @@ pub struct VMDisk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name")
+    validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
+    validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
 pub struct NetworkInterface {
     /// Name of the interface within the VM, the key of the list, for example `nic0`.
@@ -164,10 +167,12 @@ pub struct Placement {
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
 }
 
-/// As many labels, and as long values, as a selector can make use of.
+/// As many labels, and such values, as a selector can make use of. A schema does not describe the keys.
 fn bounded_labels(schema: &mut schemars::Schema) {
+    let value = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
     schema.insert("maxProperties".into(), 64.into());
-    schema.insert("additionalProperties".into(), serde_json::json!({"type": "string", "maxLength": 63}));
+    let values = serde_json::json!({"type": "string", "maxLength": 63, "pattern": value});
+    schema.insert("additionalProperties".into(), values);
 }
 
 /// The data that the guest gets at its first boot.

@@ -28,16 +28,22 @@ use crate::{Conditions, ObjectUser, Quantity};
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory")
+)]
 pub struct VMClassSpec {
     /// Virtual CPUs, 1 to 128. A change reaches a VM at its next power cycle.
     #[schemars(range(min = 1, max = 128))]
     pub cpus: i64,
-    /// Guest memory, for example `512Mi`. A change reaches a VM at its next power cycle.
+    /// Guest memory, for example `512Mi`. At least 16Mi. A change reaches a VM at its next power cycle.
     pub memory: Quantity,
     /// `UEFI` (default) or `BIOS`. A change reaches a VM at its next power cycle.
     #[serde(default)]
     pub firmware: Firmware,
 }
+
+/// The least guest memory of a class, in bytes: the firmware needs some of it, and no kernel boots with the rest of less.
+pub const LEAST_MEMORY: u64 = 16 << 20;
 
 /// The firmware a VM boots with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

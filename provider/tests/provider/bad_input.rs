@@ -1,0 +1,414 @@
+//! Bad input of every kind: refused before anything is planned, with the path of the attribute and the remedy; and by the
+//! control plane too, for clients other than Terraform, where a schema can say it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value as Json, json};
+use tfplugin6::Resource as _;
+
+use crate::{
+    control_plane::ControlPlane,
+    stage::{Stage, provider, text_of},
+};
+
+/// One bad input.
+struct Bad {
+    /// A valid configuration with one change.
+    config: Json,
+    /// The path of the attribute.
+    path: &'static str,
+    /// A part of the message.
+    words: &'static str,
+    /// Whether the control plane refuses it too.
+    everywhere: bool,
+}
+
+/// Refused by the provider and by the control plane.
+fn everywhere(config: Json, path: &'static str, words: &'static str) -> Bad {
+    Bad { config, path, words, everywhere: true }
+}
+
+/// Refused by the provider only: the control plane does not see it, or cannot say it in a schema.
+fn here(config: Json, path: &'static str, words: &'static str) -> Bad {
+    Bad { config, path, words, everywhere: false }
+}
+
+fn with(mut config: Json, pointer: &str, value: Json) -> Json {
+    let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+    config.pointer_mut(parent).expect("it is there")[key] = value;
+    config
+}
+
+fn vms() -> Vec<Bad> {
+    let vm = || json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}], "placement": {}, "bootstrap": {}});
+    let nics = |nics: Json| with(vm(), "/network_interfaces", nics);
+    let mac = |mac: &str| nics(json!([{"name": "nic0", "mac_address": mac}]));
+    let boots = |name: &str, value: Json| with(vm(), &format!("/bootstrap/{name}"), value);
+    let placed = |name: &str, value: Json| with(vm(), &format!("/placement/{name}"), value);
+    let disks = |disks: Json| with(vm(), "/disks", disks);
+    let two_macs = json!([{"name": "a", "mac_address": "52:54:00:00:00:0a"}, {"name": "b", "mac_address": "52:54:00:00:00:0A"}]);
+    let two_addresses = json!([{"name": "a", "network": "default", "address": "10.77.0.9"}, {"name": "b", "network": "default", "address": "10.77.0.9"}]);
+    let write_only = json!({"user_data_wo": "#!/bin/sh", "user_data_wo_version": -1});
+    vec![
+        everywhere(with(vm(), "/name", json!("Web")), "name", "\"Web\" is not a DNS label"),
+        everywhere(with(vm(), "/class", json!("a b")), "class", "\"a b\" is not a DNS label"),
+        here(with(vm(), "/namespace", json!("A")), "namespace", "\"A\" is not a DNS label"),
+        everywhere(with(vm(), "/labels", json!({"a b": "c"})), "labels[\"a b\"]", "not the key of a label"),
+        everywhere(with(vm(), "/labels", json!({"a": "b c"})), "labels[\"a\"]", "not the value of a label"),
+        everywhere(
+            disks(json!([{"name": "a", "boot": true}, {"name": "b", "boot": true}])),
+            "disks[1].boot",
+            "2 disks have boot = true",
+        ),
+        everywhere(
+            disks(json!([{"name": "a", "boot": false}])),
+            "disks",
+            "Exactly one disk must have boot = true",
+        ),
+        everywhere(disks(json!([])), "disks", "The list is empty"),
+        everywhere(
+            disks(json!([{"name": "a", "boot": true}, {"name": "a"}])),
+            "disks",
+            "\"a\" is used twice",
+        ),
+        everywhere(disks(json!([{"name": "A", "boot": true}])), "disks[0].name", "\"A\" is not a DNS label"),
+        everywhere(
+            nics(json!([{"name": "NIC"}])),
+            "network_interfaces[0].name",
+            "\"NIC\" is not a DNS label",
+        ),
+        everywhere(
+            nics(json!([{"name": "nic0", "network": "a.b"}])),
+            "network_interfaces[0].network",
+            "not a DNS label",
+        ),
+        everywhere(nics(json!([{"name": "a"}, {"name": "a"}])), "network_interfaces", "\"a\" is used twice"),
+        everywhere(mac("52:54:00:00:00"), "network_interfaces[0].mac_address", "six pairs"),
+        everywhere(mac("53:54:00:00:00:01"), "network_interfaces[0].mac_address", "a multicast address"),
+        everywhere(mac("ff:ff:ff:ff:ff:ff"), "network_interfaces[0].mac_address", "a multicast address"),
+        everywhere(
+            mac("00:00:00:00:00:00"),
+            "network_interfaces[0].mac_address",
+            "the address of no interface",
+        ),
+        everywhere(
+            nics(two_macs),
+            "network_interfaces[1].mac_address",
+            "network_interfaces[0] has the MAC address",
+        ),
+        everywhere(
+            nics(two_addresses),
+            "network_interfaces[1].address",
+            "network_interfaces[0] has the address",
+        ),
+        everywhere(
+            nics(json!([{"name": "a", "public_ip": "p"}, {"name": "b", "public_ip": "p"}])),
+            "network_interfaces[1].public_ip",
+            "network_interfaces[0] has the public address",
+        ),
+        everywhere(
+            nics(json!([{"name": "a", "address": "10.0.0"}])),
+            "network_interfaces[0].address",
+            "not an IPv4 address",
+        ),
+        here(placed("host", json!("a b")), "placement.host", "is not a name"),
+        everywhere(placed("group", json!("A")), "placement.group", "not a DNS label"),
+        here(
+            placed("host_selector", json!({"-a": "b"})),
+            "placement.host_selector[\"-a\"]",
+            "not the key of a label",
+        ),
+        everywhere(
+            placed("host_selector", json!({"a": "b c"})),
+            "placement.host_selector[\"a\"]",
+            "not the value of a label",
+        ),
+        everywhere(
+            placed("preferred_host_selector", json!({"a": "-"})),
+            "placement.preferred_host_selector[\"a\"]",
+            "not the value of a label",
+        ),
+        everywhere(
+            boots("ssh_authorized_keys", json!(["x"])),
+            "bootstrap.ssh_authorized_keys[0]",
+            "not an SSH public key",
+        ),
+        everywhere(boots("hostname", json!("a_b")), "bootstrap.hostname", "not a DNS label"),
+        here(boots("secret_name", json!("a b")), "bootstrap.secret_name", "is not a name"),
+        here(boots("user_data", json!("hello")), "bootstrap.user_data", "begin it with \"#cloud-config\""),
+        here(
+            boots("user_data", json!("#cloud-config\na: 1\na: 2\n")),
+            "bootstrap.user_data",
+            "line 3 that line 2 has too",
+        ),
+        here(boots("user_data", json!("#cloud-config\na: [\n")), "bootstrap.user_data", "not YAML: line"),
+        here(
+            boots("user_data", json!("# cloud-config\n")),
+            "bootstrap.user_data",
+            "not exactly \"#cloud-config\"",
+        ),
+        here(boots("user_data", json!("#!".repeat(40_000))), "bootstrap.user_data", "65,536 bytes at most"),
+        here(with(vm(), "/bootstrap", write_only), "bootstrap.user_data_wo_version", "-1 is less than 0"),
+        here(
+            boots("user_data_wo_version", json!(1)),
+            "bootstrap.user_data_wo_version",
+            "version of user_data_wo, which is not set",
+        ),
+        here(
+            boots("user_data_wo", json!("#!/bin/sh")),
+            "bootstrap.user_data_wo_version",
+            "Set user_data_wo_version too",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"user_data": "#!a", "secret_name": "b"})),
+            "bootstrap.secret_name",
+            "Only one of",
+        ),
+        here(boots("user_data_policy", json!("maybe")), "bootstrap.user_data_policy", "is not one of"),
+        everywhere(
+            with(vm(), "/power", json!("on")),
+            "power",
+            "\"on\" is not one of \"Running\", \"Stopped\"",
+        ),
+        everywhere(with(vm(), "/restart_policy", json!("No")), "restart_policy", "is not one of"),
+        everywhere(
+            with(vm(), "/stop", json!({"grace_period_seconds": 9999})),
+            "stop.grace_period_seconds",
+            "not between 0 and 3600",
+        ),
+        everywhere(with(vm(), "/restart_token", json!("x".repeat(254))), "restart_token", "longer than 253"),
+        here(
+            with(vm(), "/restart_token", json!("terraform-0123456789ab")),
+            "restart_token",
+            "of the provider's own",
+        ),
+        here(with(vm(), "/wait_for", json!("ever")), "wait_for", "\"ever\" is not one of"),
+        here(with(vm(), "/on_timeout", json!("x")), "on_timeout", "is not one of"),
+        here(with(vm(), "/timeouts", json!({"create": "soon"})), "timeouts.create", "not a duration"),
+    ]
+}
+
+fn classes() -> Vec<Bad> {
+    let class = || json!({"name": "small", "cpus": 1, "memory": "1Gi"});
+    let memory = |memory: &str| with(class(), "/memory", json!(memory));
+    vec![
+        everywhere(memory("512MB"), "memory", "\"512MB\" is not a quantity"),
+        everywhere(memory("-1"), "memory", "not a positive amount"),
+        everywhere(memory("lots"), "memory", "is not a quantity"),
+        everywhere(memory("1Ki"), "memory", "\"1Ki\" is less than 16Mi: the firmware needs some of it"),
+        everywhere(memory("16777215"), "memory", "is less than 16Mi"),
+        everywhere(with(class(), "/cpus", json!(0)), "cpus", "0 is not between 1 and 128"),
+        everywhere(with(class(), "/cpus", json!(1.5)), "cpus", "1.5 is not a whole number"),
+        everywhere(with(class(), "/firmware", json!("Coreboot")), "firmware", "is not one of"),
+        everywhere(with(class(), "/name", json!("Small")), "name", "not a DNS label"),
+    ]
+}
+
+fn images() -> Vec<Bad> {
+    let image = |source: Json| json!({"name": "i", "source": source});
+    let sum = "0".repeat(64);
+    let from = |url: &str| image(json!({"url": url, "sha256": sum}));
+    vec![
+        everywhere(from("ftp://x"), "source.url", "must start with http:// or https://"),
+        here(from("https://"), "source.url", "and a host"),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": "0"})),
+            "source.sha256",
+            "64 hexadecimal digits",
+        ),
+        everywhere(
+            image(json!({"url": "http://x", "sha512": "0"})),
+            "source.sha512",
+            "128 hexadecimal digits",
+        ),
+        everywhere(image(json!({"url": "http://x"})), "source", "needs the checksum"),
+        everywhere(
+            image(json!({"url": "http://x", "sha256": sum, "sha512": "0".repeat(128)})),
+            "source.sha512",
+            "Exactly one of",
+        ),
+        everywhere(
+            image(json!({"url": "http://x", "checksum_url": "file:///SHA512SUMS"})),
+            "source.checksum_url",
+            "must start with http:// or https://",
+        ),
+        everywhere(with(from("http://x"), "/format", json!("iso")), "format", "is not one of"),
+    ]
+}
+
+fn disks() -> Vec<Bad> {
+    let disk = || json!({"name": "d", "size": "1Gi"});
+    vec![
+        everywhere(json!({"name": "d"}), "size", "needs a size"),
+        everywhere(with(disk(), "/size", json!("1 Gi")), "size", "is not a quantity"),
+        everywhere(with(disk(), "/size", json!("0")), "size", "not a positive amount"),
+        everywhere(with(disk(), "/image", json!("a/b")), "image", "not a DNS label"),
+        everywhere(with(disk(), "/pool", json!("")), "pool", "empty"),
+        everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
+    ]
+}
+
+fn networks() -> Vec<Bad> {
+    let network = || json!({"name": "n", "cidr": "10.80.0.0/24"});
+    vec![
+        everywhere(with(network(), "/cidr", json!("10.80.0.1/24")), "cidr", "no host bits"),
+        everywhere(with(network(), "/cidr", json!("10.80.0.0")), "cidr", "not a range of IPv4 addresses"),
+        everywhere(with(network(), "/dns", json!(["one"])), "dns[0]", "not an IPv4 address"),
+        everywhere(with(network(), "/mtu", json!(100)), "mtu", "100 is not between"),
+    ]
+}
+
+fn pools() -> Vec<(&'static str, Bad)> {
+    let pool = || json!({"name": "p", "cidrs": ["192.0.2.0/27"]});
+    let storage = || json!({"name": "s"});
+    let ip = || json!({"name": "p"});
+    vec![
+        (
+            "berth_ip_pool",
+            everywhere(with(pool(), "/cidrs", json!(["192.0.2.0/27", "x"])), "cidrs[1]", "not a range"),
+        ),
+        ("berth_ip_pool", everywhere(with(pool(), "/cidrs", json!([])), "cidrs", "The list is empty")),
+        ("berth_ip_pool", everywhere(with(pool(), "/mode", json!("bgp")), "mode", "is not one of")),
+        ("berth_storage_pool", everywhere(with(storage(), "/type", json!("Ceph")), "type", "is not one of")),
+        (
+            "berth_storage_pool",
+            everywhere(
+                with(storage(), "/trash_retention_seconds", json!(-1)),
+                "trash_retention_seconds",
+                "-1 is ",
+            ),
+        ),
+        ("berth_storage_pool", everywhere(with(storage(), "/name", json!("S")), "name", "not a DNS label")),
+        (
+            "berth_public_ip",
+            everywhere(with(ip(), "/address", json!("198.18.0.0/24")), "address", "not an IPv4 address"),
+        ),
+        ("berth_public_ip", everywhere(with(ip(), "/pool", json!("P")), "pool", "not a DNS label")),
+    ]
+}
+
+fn others() -> Vec<(&'static str, Bad)> {
+    let group = || json!({"name": "g"});
+    let attachment = || json!({"vm": "web", "disk": "data"});
+    vec![
+        (
+            "berth_placement_group",
+            everywhere(with(group(), "/topology_key", json!("a b")), "topology_key", "key of a label"),
+        ),
+        (
+            "berth_placement_group",
+            everywhere(with(group(), "/strategy", json!("apart")), "strategy", "is not one of"),
+        ),
+        (
+            "berth_placement_group",
+            everywhere(with(group(), "/enforcement", json!("x")), "enforcement", "is not one of"),
+        ),
+        ("berth_host", here(json!({"name": "h 1"}), "name", "is not a name")),
+        (
+            "berth_host",
+            everywhere(
+                json!({"name": "h", "labels": {"zone": "b c"}}),
+                "labels[\"zone\"]",
+                "value of a label",
+            ),
+        ),
+        (
+            "berth_hotswap_disk_attachment",
+            everywhere(with(attachment(), "/vm", json!("a b")), "vm", "not a DNS label"),
+        ),
+        (
+            "berth_hotswap_disk_attachment",
+            everywhere(with(attachment(), "/disk", json!("D")), "disk", "not a DNS label"),
+        ),
+        (
+            "berth_hotswap_disk_attachment",
+            everywhere(with(attachment(), "/name", json!("A")), "name", "is not a name"),
+        ),
+        (
+            "berth_hotswap_disk_attachment",
+            here(with(attachment(), "/wait_for", json!("x")), "wait_for", "is not one of"),
+        ),
+    ]
+}
+
+fn all() -> Vec<(&'static str, Bad)> {
+    let of = |type_name: &'static str, bad: Vec<Bad>| bad.into_iter().map(move |bad| (type_name, bad));
+    let mut all: Vec<(&'static str, Bad)> = of("berth_vm", vms()).collect();
+    all.extend(of("berth_vm_class", classes()));
+    all.extend(of("berth_image", images()));
+    all.extend(of("berth_disk", disks()));
+    all.extend(of("berth_network", networks()));
+    all.extend(pools());
+    all.extend(others());
+    all
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_its_path_and_a_remedy() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let all = all();
+    let mut wrong = Vec::new();
+    for (type_name, bad) in &all {
+        let stage = Stage::new(&provider, type_name);
+        let found = stage.validate(&bad.config).await;
+        let is_said = found.iter().any(|found| {
+            let text = format!("{}: {}", found.summary, found.detail);
+            found.is_error()
+                && found.attribute.as_ref().is_some_and(|path| path.to_string() == bad.path)
+                && text.contains(bad.path)
+                && text.contains(bad.words)
+        });
+        if !is_said {
+            wrong.push(format!("{type_name} {} {:?}: {}", bad.path, bad.words, text_of(&found)));
+        }
+        // A plan without the validation before it: the control plane's words.
+        let plan = text_of(&stage.plan(&bad.config).await.diagnostics);
+        if plan.contains("was refused") != bad.everywhere {
+            wrong.push(format!("{type_name} {} on the control plane: {plan}\n{}", bad.path, bad.config));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let kinds: BTreeSet<&str> = all.iter().map(|(type_name, _)| *type_name).collect();
+    assert_eq!(kinds.len(), provider.kinds().len(), "each kind has bad input: {kinds:?}");
+    assert!(provider.kinds().iter().all(|kind| kinds.contains(kind.type_name())));
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn the_control_planes_refusal_of_a_nested_value_has_the_path_in_hcl() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    for (config, path) in vms().into_iter().filter(|bad| bad.everywhere).map(|bad| (bad.config, bad.path)) {
+        let plan = Stage::new(&provider, "berth_vm").plan(&config).await;
+        let at: Vec<String> = plan
+            .diagnostics
+            .iter()
+            .filter_map(|found| found.attribute.as_ref())
+            .map(ToString::to_string)
+            .collect();
+        // A rule about a list as a whole points at the list.
+        let fits = |at: &String| path.starts_with(at.as_str()) || at.starts_with(path);
+        let text = text_of(&plan.diagnostics);
+        assert!(at.iter().any(fits), "{path}: {text}");
+        let wanted = at.iter().find(|at| fits(at)).expect("there is one");
+        assert!(text.contains(&format!("{wanted}: ")) || wanted == "name", "{text}");
+    }
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn values_that_are_not_known_yet_are_not_judged() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let unknown = json!({"name": "<unknown>", "class": "<unknown>", "disks": "<unknown>", "network_interfaces": "<unknown>"});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
+    let nics = json!([{"mac_address": "<unknown>", "address": "10.0.0.1", "network": "<unknown>"},
+        {"mac_address": "<unknown>", "address": "10.0.0.1", "network": "<unknown>"}]);
+    let unknown = json!({"name": "web", "class": "a", "disks": [{"name": "a", "boot": true}], "network_interfaces": nics,
+        "labels": {"a": "<unknown>"}, "bootstrap": {"user_data_wo": "<unknown>", "user_data_wo_version": 1}});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
+    let unknown = json!({"name": "i", "source": {"url": "http://x", "sha256": "<unknown>", "checksum_url": "http://y"}});
+    assert_eq!(text_of(&Stage::new(&provider, "berth_image").validate(&unknown).await), "");
+    plane.close().await;
+}
