@@ -10,6 +10,7 @@ use tfplugin6::{Attribute, DataSource as _, Function as _, Provider as _};
 
 use crate::{
     BerthProvider,
+    action::{VmPower, VmRestart},
     field::{Effect, Field, Presence, Shape},
     functions,
     list_resource::KindList,
@@ -39,6 +40,12 @@ pub fn pages() -> Vec<(String, String)> {
         let page = schema::page(one.type_name(), "List Resource", &one.schema(), &example);
         (format!("list-resources/{}.md", one.type_name().trim_start_matches("berth_")), page)
     }));
+    pages.extend(provider.actions().iter().zip([VmPower::EXAMPLE, VmRestart::EXAMPLE]).map(
+        |(one, example)| {
+            let page = schema::page(one.type_name(), "Action", &one.schema(), example);
+            (format!("actions/{}.md", one.type_name().trim_start_matches("berth_")), page)
+        },
+    ));
     let functions = functions::ALL.iter();
     pages.extend(functions.map(|one| (format!("functions/{}.md", one.name), function::page(one))));
     pages
@@ -95,6 +102,11 @@ fn index(provider: &BerthProvider) -> String {
     for one in provider.list_resources() {
         let name = one.type_name();
         let _ = writeln!(text, "- [`{name}`](list-resources/{}.md)", name.trim_start_matches("berth_"));
+    }
+    text.push_str("\n## Actions\n\nTerraform 1.14 and later.\n\n");
+    for one in provider.actions() {
+        let name = one.type_name();
+        let _ = writeln!(text, "- [`{name}`](actions/{}.md)", name.trim_start_matches("berth_"));
     }
     text.push_str("\n## Ephemeral resources\n\nTerraform 1.10, OpenTofu 1.11 and later.\n\n");
     for one in provider.ephemeral_resources() {

@@ -19,6 +19,8 @@
 //!
 //!   list_resource: the objects of each kind for `terraform query`, selected as by data sources
 //!
+//!   action: restart and power of a VM
+//!
 //!   token: of a ServiceAccount, ephemeral
 //!
 //!   functions: pure; of quantities, addresses and cloud-configs
@@ -29,6 +31,7 @@
 //! It uses only the Kubernetes API. It must not know whether a cluster or `berth up` serves that API, nor how a host makes an
 //! object real.
 
+pub mod action;
 pub mod api;
 pub mod change;
 pub mod connection;

@@ -5,11 +5,12 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use berth_api::ResourceName;
 use tfplugin6::{
-    Attribute, DataSource, Diagnostic, EphemeralResource, Function, ListResource, Provider, Resource, Schema,
-    Value, provider::ConfigureRequest, resource::ValidateRequest,
+    Action, Attribute, DataSource, Diagnostic, EphemeralResource, Function, ListResource, Provider, Resource,
+    Schema, Value, provider::ConfigureRequest, resource::ValidateRequest,
 };
 
 use crate::{
+    action::{VmPower, VmRestart},
     api::Api,
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
@@ -250,6 +251,14 @@ impl Provider for BerthProvider {
     fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {
         let lists = self.resources.iter();
         lists.map(|resource| Arc::new(KindList::new(resource.clone())) as Arc<dyn ListResource>).collect()
+    }
+
+    fn actions(&self) -> Vec<Arc<dyn Action>> {
+        let vms = self.resources.iter().filter(|resource| resource.info().kind == "VM");
+        let both = |vm: &Arc<KindResource>| -> [Arc<dyn Action>; 2] {
+            [Arc::new(VmPower::new(vm.clone())), Arc::new(VmRestart::new(vm.clone()))]
+        };
+        vms.flat_map(both).collect()
     }
 
     fn functions(&self) -> Vec<Arc<dyn Function>> {

@@ -16,6 +16,8 @@ mod read;
 mod update;
 mod wait;
 
+pub(crate) use conflict::{appliers, other_applier};
+
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;

@@ -81,7 +81,7 @@ pub fn from_annotation(object: &Json) -> Value {
 }
 
 /// Parses `1h30m` into seconds.
-fn parse(text: &str) -> Option<u64> {
+pub(crate) fn parse(text: &str) -> Option<u64> {
     let mut seconds = 0_u64;
     let mut rest = text;
     while !rest.is_empty() {

@@ -2,7 +2,7 @@
 
 mod bootstrap;
 mod placement;
-mod restart;
+pub(crate) mod restart;
 
 use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -78,7 +78,7 @@ pub(super) fn summary(title: &str) -> String {
 }
 
 /// The managers that declare fields of the object (server-side apply), such as GitOps programs and other owners.
-pub(super) fn appliers(object: &Json) -> BTreeSet<&str> {
+pub(crate) fn appliers(object: &Json) -> BTreeSet<&str> {
     entries(object)
         .filter(|entry| text(entry, "/operation") == "Apply")
         .map(|entry| text(entry, "/manager"))
@@ -86,7 +86,7 @@ pub(super) fn appliers(object: &Json) -> BTreeSet<&str> {
 }
 
 /// Another manager that declares a field of `spec`.
-pub(super) fn other_applier<'a>(object: &'a Json, ours: &str, key: &str) -> Option<&'a str> {
+pub(crate) fn other_applier<'a>(object: &'a Json, ours: &str, key: &str) -> Option<&'a str> {
     let declares = |entry: &&Json| {
         let spec = entry.pointer("/fieldsV1/f:spec");
         text(entry, "/operation") == "Apply"

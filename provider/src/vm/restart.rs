@@ -73,9 +73,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
     for name in ["class", "disks", "network_interfaces", "placement", "bootstrap"] {
         hash.update(format!("{:?}", change.planned.get(name)));
     }
-    let digest = hash.finalize();
-    let hex: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
-    change.private.restart_token = Some(format!("{PREFIX}{hex}"));
+    change.private.restart_token = Some(own(hash));
 }
 
 /// Hides the provider's own token.
@@ -97,6 +95,27 @@ pub(super) fn declare(spec: &mut Json, private: &Private) {
         None => own.clone(),
     };
     spec.insert("restartToken".into(), token.into());
+}
+
+/// The token of an object with another part of the provider's own, which restarts the VM and which no plan shows.
+pub(crate) fn another(object: &Json) -> String {
+    let token = object.pointer("/spec/restartToken").and_then(Json::as_str).unwrap_or_default();
+    let mut hash = Sha256::new();
+    for pointer in ["/metadata/uid", "/metadata/resourceVersion"] {
+        hash.update(object.pointer(pointer).and_then(Json::as_str).unwrap_or_default());
+    }
+    hash.update(token);
+    let own = own(hash);
+    match split(token).0.filter(|theirs| !theirs.is_empty()) {
+        Some(theirs) => format!("{theirs}{SEPARATOR}{own}"),
+        None => own,
+    }
+}
+
+fn own(hash: Sha256) -> String {
+    let digest = hash.finalize();
+    let hex: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    format!("{PREFIX}{hex}")
 }
 
 /// The provider's own token in the object, to be kept.
@@ -138,5 +157,22 @@ mod tests {
         }
         assert!(check(&Value::from("x".repeat(LONGEST))).is_none());
         assert!(check(&Value::UNKNOWN).is_none() && check(&Value::Null).is_none());
+    }
+
+    #[test]
+    fn another_token_keeps_the_users_part_and_differs() {
+        let with = |token: Json, version: &str| {
+            another(
+                &serde_json::json!({"metadata": {"uid": "u", "resourceVersion": version}, "spec": {"restartToken": token}}),
+            )
+        };
+        let first = with(Json::Null, "1");
+        assert_eq!(split(&first), (None, Some(first.as_str())));
+        let second = with(first.clone().into(), "2");
+        assert!(second != first && split(&second).0.is_none());
+        let theirs = with("a+b".into(), "1");
+        assert_eq!(split(&theirs).0, Some("a+b"));
+        let again = with(theirs.clone().into(), "2");
+        assert!(again != theirs && split(&again).0 == Some("a+b"));
     }
 }

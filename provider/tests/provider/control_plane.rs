@@ -445,6 +445,9 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
         return;
     }
     status["restarts"] = 0.into();
+    if let Some(token) = object["spec"].get("restartToken").filter(|_| runs) {
+        status["restartToken"] = token.clone();
+    }
     status["binding"] = json!({"host": "host-a", "epoch": 1});
     status["instanceID"] = "i-0123456789ab".into();
     let specified = object["spec"]["networkInterfaces"].as_array().cloned().unwrap_or_default();

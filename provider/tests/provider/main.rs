@@ -1,5 +1,6 @@
 //! The provider against the real embedded control plane; a task acts as the controllers and agents.
 
+mod actions;
 mod bad_input;
 mod connections;
 mod control_plane;
