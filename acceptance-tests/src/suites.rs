@@ -23,6 +23,7 @@ pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;
 pub mod upgrade;
+pub mod verbs;
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -235,7 +236,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "terraform-new",
-        about: "a newer Terraform: write-only user data, import by identity",
+        about: "a newer Terraform: write-only user data, import by identity, queries, actions",
         limit: minutes(45),
         obstacle: || needs_root().or_else(tools::cannot_build_go),
         alone: false,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, kubectl, lifecycle};
+use super::{Kit, kubectl, lifecycle, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -20,5 +20,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     kubectl::reading(report, &platform);
     kubectl::writing(report, &platform);
     kubectl::refusals(report, &platform);
+    verbs::run(report, &platform);
     lifecycle::run_cases(report, &mut platform, &guest)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, rules};
+use super::{Kit, inputs, lifecycle, rules, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -13,5 +13,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     lifecycle::run_cases(report, &mut platform, &guest)?;
     rules::run(report, &platform, &guest);
+    verbs::run(report, &platform);
     inputs::run(report, &mut platform, &guest)
 }

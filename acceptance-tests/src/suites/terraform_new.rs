@@ -1,4 +1,5 @@
-//! Features of newer versions of Terraform and OpenTofu: user data that is in no plan and no state, import by identity.
+//! Features of newer versions of Terraform and OpenTofu: user data that is in no plan and no state, import by identity; with
+//! Terraform from source also queries and actions.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::kubectl::contains_all;
 use super::lifecycle::{self, RESOURCES};
-use super::{Kit, rules};
+use super::{Kit, rules, verbs};
 use crate::guests::GuestImage;
 use crate::http;
 use crate::platform::Platform;
@@ -27,6 +28,8 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     run_cases(report, &platform, &guest);
     rules::run(report, &platform, &guest);
+    verbs::run(report, &platform);
+    verbs::run_newest(report, &platform, &guest);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, rules, terraform_new};
+use super::{Kit, inputs, lifecycle, rules, terraform_new, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::tools;
@@ -15,6 +15,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     lifecycle::run_cases(report, &mut platform, &guest)?;
     rules::run(report, &platform, &guest);
+    verbs::run(report, &platform);
     terraform_new::run_cases(report, &platform, &guest);
     inputs::through_terraform(report, &mut platform, &guest);
     Ok(())

@@ -187,31 +187,42 @@ async fn a_list_is_selected_as_in_data_sources_and_ends_at_its_limit() {
     let team: Namespace = serde_json::from_value(json!({"metadata": {"name": "team"}})).expect("a namespace");
     let namespaces: Api<Namespace> = Api::all(plane.client.clone());
     namespaces.create(&PostParams::default(), &team).await.expect("it is valid");
-    for i in 0..520 {
+    for i in 0..12 {
         let tier = if i % 2 == 0 { "web" } else { "db" };
-        let metadata = json!({"name": format!("c{i:03}"), "labels": {"tier": tier}});
+        let metadata = json!({"name": format!("c{i:02}"), "labels": {"tier": tier}});
         create(&plane, "VMClass", metadata, json!({"cpus": 1, "memory": "512Mi"})).await;
+    }
+    for name in ["slow1", "slow2", "slow3"] {
+        create(&plane, "VMClass", json!({"name": name}), json!({"cpus": 1, "memory": "512Mi"})).await;
     }
     let other = json!({"name": "elsewhere", "namespace": "team", "cpus": 1, "memory": "512Mi"});
     let made = Stage::new(&provider, "berth_vm_class").apply(&other).await;
     assert!(made.is_clean(), "{}", made.text());
 
-    for (limit, count) in [(0, 0), (1, 1), (100, 100), (500, 500), (501, 501), (usize::MAX, 520)] {
+    for (limit, count) in [(0, 0), (1, 1), (7, 7), (12, 12)] {
         let listed = list(&provider, "berth_vm_class", &json!({}), limit).await;
         let names: Vec<&str> = listed.results.iter().map(|result| result.display_name.as_str()).collect();
         assert_eq!(names.len(), count, "limit {limit}");
-        let expected: Vec<String> = (0..count).map(|i| format!("default/c{i:03}")).collect();
+        let expected: Vec<String> = (0..count).map(|i| format!("default/c{i:02}")).collect();
         assert_eq!(names, expected, "limit {limit}");
     }
     let listed = |config: Json| {
         let provider = &provider;
         async move { names(provider, "berth_vm_class", &config).await }
     };
-    assert_eq!(listed(json!({"label_selector": "tier=db"})).await.len(), 100);
-    assert_eq!(listed(json!({"field_selector": "metadata.name=c007"})).await, ["default/c007"]);
+    assert_eq!(listed(json!({})).await.len(), 15);
+    assert_eq!(listed(json!({"label_selector": "tier=db"})).await.len(), 6);
+    assert_eq!(listed(json!({"field_selector": "metadata.name=c07"})).await, ["default/c07"]);
     assert_eq!(listed(json!({"namespace": "team"})).await, ["team/elsewhere"]);
     let all = list(&provider, "berth_vm_class", &json!({"all_namespaces": true}), 1000).await;
-    assert_eq!(all.results.len(), 521);
+    assert_eq!(all.results.len(), 16);
+    // Pages of two, of which the first have nothing that is wanted once all of these are ready.
+    while listed(json!({"ready": true})).await.len() < 12 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let unready = list(&provider, "berth_vm_class", &json!({"ready": false}), 2).await;
+    let unready: Vec<&str> = unready.results.iter().map(|result| result.display_name.as_str()).collect();
+    assert_eq!(unready, ["default/slow1", "default/slow2"]);
     assert_eq!(all.results.last().expect("the last").identity.get("namespace").as_str(), Some("team"));
     plane.close().await;
 }
