@@ -21,9 +21,6 @@ use std::fmt;
 
 use serde_json::Value;
 
-#[cfg(test)]
-use set::FieldSet;
-
 use crate::schema::{StructuralSchema, too_deep};
 
 /// The fields that the strategy of a request resets: values that a client sends there are ignored and never
@@ -42,27 +39,17 @@ pub enum Reset {
     AllButStatus,
 }
 
-/// The options of an apply.
+/// The options of a write.
 #[derive(Clone, Debug, Default)]
-pub struct ApplyOptions {
+pub struct WriteOptions {
     pub manager: String,
+    /// Whether an apply takes fields from other managers; other writes always do.
     pub force: bool,
     /// `status` or `None`.
     pub subresource: Option<String>,
     /// The request's version, `group/version`.
     pub api_version: String,
     /// RFC 3339, whole seconds: written to `managedFields[].time` of the changed entries.
-    pub now: String,
-    pub reset: Reset,
-}
-
-/// The options of a create, replace or patch.
-#[derive(Clone, Debug, Default)]
-pub struct UpdateOptions {
-    pub manager: String,
-    pub subresource: Option<String>,
-    pub api_version: String,
-    /// Empty: no time is recorded.
     pub now: String,
     pub reset: Reset,
 }
@@ -138,7 +125,7 @@ impl fmt::Display for Conflict {
 pub fn apply(
     live: Option<&Value>,
     applied: &Value,
-    options: &ApplyOptions,
+    options: &WriteOptions,
     schema: &StructuralSchema,
 ) -> Result<Value, ApplyError> {
     if too_deep(applied) || live.is_some_and(too_deep) {
@@ -155,20 +142,13 @@ pub fn apply(
 pub fn track_update(
     before: Option<&Value>,
     after: &mut Value,
-    options: &UpdateOptions,
+    options: &WriteOptions,
     schema: &StructuralSchema,
 ) {
     if too_deep(after) || before.is_some_and(too_deep) {
         return;
     }
     update::track(before, after, options, schema);
-}
-
-/// Returns the fields that a value sets: its leaves, and the items and map keys that are members of granular
-/// lists and maps.
-#[cfg(test)]
-pub(crate) fn field_set(value: &Value, schema: &StructuralSchema) -> FieldSet {
-    if too_deep(value) { FieldSet::default() } else { typed::field_set(value, typed::Ty::root(schema)) }
 }
 
 #[cfg(test)]

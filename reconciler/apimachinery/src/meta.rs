@@ -10,6 +10,7 @@ pub use names::NameRule;
 pub use validate::validate;
 pub use well_formed::well_formed;
 
+use crate::schema::equal_but;
 pub use crate::schema::message::{field_error, forbidden, invalid, required};
 
 /// Returns the object's `metadata`, created if missing. Assumptions: `object` passed [`well_formed`].
@@ -58,28 +59,21 @@ pub fn tidy(object: &mut Value) {
 
 /// Whether any field but `metadata` and, if it is a subresource, `status` differs.
 pub fn spec_changed(old: &Value, new: &Value, status_apart: bool) -> bool {
-    let relevant = |name: &str| name != "metadata" && !(status_apart && name == "status");
-    let of = |value: &'_ Value| -> Map<String, Value> {
-        let members = value.as_object().into_iter().flatten();
-        members.filter(|(name, _)| relevant(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
-    };
-    of(old) != of(new)
+    let apart: &[&str] = if status_apart { &["metadata", "status"] } else { &["metadata"] };
+    !equal_but(old, new, apart, Value::eq)
 }
 
 /// Whether two objects are equal except for the revision and the times of the managers.
 pub fn same(a: &Value, b: &Value) -> bool {
-    let plain = |object: &Value| {
-        let mut object = object.clone();
-        let metadata = of(&mut object);
-        metadata.shift_remove("resourceVersion");
-        for entry in metadata.get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Some(entry) = entry.as_object_mut() {
-                entry.shift_remove("time");
-            }
-        }
-        object
-    };
-    plain(a) == plain(b)
+    fn managers(metadata: &Value) -> &[Value] {
+        metadata["managedFields"].as_array().map_or(&[], Vec::as_slice)
+    }
+    let (of_a, of_b) = (&a["metadata"], &b["metadata"]);
+    let mut both = managers(of_a).iter().zip(managers(of_b));
+    equal_but(a, b, &["metadata"], Value::eq)
+        && equal_but(of_a, of_b, &["resourceVersion", "managedFields"], Value::eq)
+        && managers(of_a).len() == managers(of_b).len()
+        && both.all(|(a, b)| equal_but(a, b, &["time"], Value::eq))
 }
 
 #[cfg(test)]

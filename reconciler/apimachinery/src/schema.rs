@@ -24,7 +24,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub use equality::equal;
+pub use equality::{equal, equal_but};
 pub use message::quote;
 pub(crate) use node::{Additional, ListType};
 pub use node::{Checks, Node, Type as NodeType};
@@ -167,15 +167,6 @@ impl StructuralSchema {
     /// Evaluates `x-kubernetes-validations`; transition rules only where `old` has the same field.
     pub(crate) fn validate_cel(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         rules::validate_object(&self.root, object, old)
-    }
-
-    /// [`Self::validate`], then [`Self::check_rules`].
-    #[cfg(test)]
-    pub(crate) fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = self.validate(object, old);
-        let of_rules = self.check_rules(&errors, object, old);
-        errors.extend(of_rules);
-        errors
     }
 
     /// Runs [`Self::validate_cel`] unless an earlier error could make rules fail; then returns the single

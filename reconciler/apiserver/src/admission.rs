@@ -12,6 +12,8 @@ mod validate;
 use berth_apimachinery::schema::quote;
 use serde_json::Value;
 
+use crate::identity::Identity;
+use matching::Constraints;
 use policy::{Action, Binding, Policy};
 
 pub(crate) use matching::Selector as LabelSelector;
@@ -35,16 +37,6 @@ impl Operation {
     }
 }
 
-/// The user that makes the request.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct UserInfo {
-    pub(crate) username: String,
-    pub(crate) uid: String,
-    pub(crate) groups: Vec<String>,
-    /// Lists of strings by name; null if there are none.
-    pub(crate) extra: Value,
-}
-
 /// A request to evaluate.
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {
@@ -61,7 +53,7 @@ pub(crate) struct Request<'a> {
     /// Empty while `generateName` has not been resolved.
     pub(crate) name: &'a str,
     pub(crate) dry_run: bool,
-    pub(crate) user: &'a UserInfo,
+    pub(crate) user: &'a Identity,
     /// After defaulting; `None` on delete.
     pub(crate) object: Option<&'a Value>,
     /// `None` on create.
@@ -124,12 +116,13 @@ impl Policies {
         }
         let facts = policy::Facts::new(request);
         for policy in self.policies.iter().filter(|p| !p.bindings.is_empty()) {
-            if !policy
-                .constraints
-                .matches(request)
-                .map_err(|e| config_error(request, policy, None, &e))
-                .or_else(|d| policy.on_error(d))?
-            {
+            let matches = |constraints: &Constraints, binding: Option<&Binding>| {
+                let matched = constraints.matches(request);
+                matched
+                    .map_err(|e| config_error(request, policy, binding, &e))
+                    .or_else(|d| policy.on_error(d))
+            };
+            if !matches(&policy.constraints, None)? {
                 continue;
             }
             if let Some(error) = &policy.configuration_error {
@@ -137,17 +130,13 @@ impl Policies {
                 continue;
             }
             for binding in &policy.bindings {
-                let matched = match &binding.constraints {
-                    Some(constraints) => constraints
-                        .matches(request)
-                        .map_err(|e| config_error(request, policy, Some(binding), &e))
-                        .or_else(|d| policy.on_error(d))?,
-                    None => true,
-                };
-                if matched {
-                    for failure in policy.evaluate(&facts) {
-                        act(request, policy, binding, &failure, &mut warnings)?;
-                    }
+                if let Some(constraints) = &binding.constraints
+                    && !matches(constraints, Some(binding))?
+                {
+                    continue;
+                }
+                for failure in policy.evaluate(&facts) {
+                    act(request, policy, binding, &failure, &mut warnings)?;
                 }
             }
         }
@@ -177,7 +166,7 @@ fn act(
             )),
             Action::Audit => tracing::info!(
                 policy = %policy.name, binding = %binding.name, message = %failure.message,
-                user = %request.user.username, resource = %request.resource, name = %request.name,
+                user = %request.user.user, resource = %request.resource, name = %request.name,
                 "request failed an admission policy"
             ),
         }
@@ -186,16 +175,14 @@ fn act(
 }
 
 fn config_error(request: &Request<'_>, policy: &Policy, binding: Option<&Binding>, error: &str) -> Denied {
-    let message = match binding {
-        None => format!(
-            "ValidatingAdmissionPolicy '{}' denied request: failed to configure policy: {error}",
-            policy.name
-        ),
-        Some(binding) => format!(
-            "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: failed to configure binding: {error}",
-            policy.name, binding.name
-        ),
+    let (with, what) = match binding {
+        None => (String::new(), "policy"),
+        Some(binding) => (format!(" with binding '{}'", binding.name), "binding"),
     };
+    let name = &policy.name;
+    let message = format!(
+        "ValidatingAdmissionPolicy '{name}'{with} denied request: failed to configure {what}: {error}"
+    );
     denied(request, message, "Invalid")
 }
 

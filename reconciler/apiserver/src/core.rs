@@ -1,6 +1,7 @@
 //! The state shared by all verbs: the store, the catalog, the clock, and the conversion of stored objects to
 //! served ones.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -132,17 +133,19 @@ impl Core {
 
     /// Encodes the object for storage.
     pub(crate) fn encode(resource: &Resource, object: &Value) -> Result<Encoded> {
-        let mut object = object.clone();
+        let mut object = Cow::Borrowed(object);
+        let stored = resource.api_version(resource.storage_version);
         if resource.group == EVENTS {
-            event::to_core_group(&mut object);
-        } else {
-            let stored = resource.api_version(resource.storage_version);
-            if resource.is_custom() && object["apiVersion"] != stored.as_str() {
-                resource.versions[resource.storage_version].schema.prune(&mut object);
+            event::to_core_group(object.to_mut());
+        } else if object["apiVersion"] != stored.as_str() {
+            if resource.is_custom() {
+                resource.versions[resource.storage_version].schema.prune(object.to_mut());
             }
-            object["apiVersion"] = stored.into();
+            object.to_mut()["apiVersion"] = stored.into();
         }
-        object["kind"] = resource.kind.as_str().into();
+        if object["kind"] != resource.kind.as_str() {
+            object.to_mut()["kind"] = resource.kind.as_str().into();
+        }
         let encoded = Encoded::of(&object, &resource.fields);
         if encoded.text.len() > MAX_OBJECT {
             return Err(ApiError::too_large("the object", MAX_OBJECT));

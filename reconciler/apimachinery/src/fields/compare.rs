@@ -9,7 +9,7 @@ use super::set::FieldSet;
 use super::typed::{NodeKind, Ty, elements, list, map};
 use crate::schema::equal;
 
-/// The differences of two values; the sets are disjoint.
+/// The differences of two values except for `metadata.managedFields`; the sets are disjoint.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) removed: FieldSet,
@@ -25,10 +25,8 @@ impl Comparison {
     }
 
     /// Returns the comparison without the fields that the request cannot change.
-    pub(super) fn without(mut self, ignored: impl Fn(&FieldSet) -> FieldSet) -> Self {
-        self.removed = ignored(&self.removed);
-        self.modified = ignored(&self.modified);
-        self.added = ignored(&self.added);
+    pub(super) fn without(mut self, remove: impl Fn(&mut FieldSet)) -> Self {
+        [&mut self.removed, &mut self.modified, &mut self.added].into_iter().for_each(remove);
         self
     }
 }
@@ -100,6 +98,10 @@ impl Walk {
     }
 
     fn member(&mut self, name: &str, before: Option<&Value>, after: Option<&Value>, ty: Ty<'_>) {
+        let is_same = matches!((before, after), (Some(b), Some(a)) if equal(b, a));
+        if is_same || (name == "managedFields" && self.path == [PathElement::field("metadata")]) {
+            return;
+        }
         self.path.push(PathElement::field(name));
         self.compare(before, after, ty.member(name));
         self.path.pop();

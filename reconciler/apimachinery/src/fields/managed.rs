@@ -170,7 +170,7 @@ pub(super) fn cap(managers: &mut Managers) {
         managers
             .entry(bucket)
             .and_modify(|kept| {
-                kept.set = kept.set.union(&owned.set);
+                kept.set.add(owned.set.clone());
                 kept.time.clone_from(&owned.time);
             })
             .or_insert(owned);
@@ -180,8 +180,10 @@ pub(super) fn cap(managers: &mut Managers) {
 
 pub(super) fn without_managed_fields(object: &Value) -> Value {
     let mut object = object.clone();
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.shift_remove("managedFields");
-    }
+    take_managed_fields(&mut object);
     object
+}
+
+pub(super) fn take_managed_fields(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.shift_remove("managedFields")
 }

@@ -27,67 +27,44 @@ impl FieldSet {
         }
     }
 
+    /// Adds the paths of another set.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.members.extend(other.members);
+        for (element, theirs) in other.children {
+            self.children.entry(element).or_default().add(theirs);
+        }
+    }
+
+    /// Removes the paths of another set. Removing a parent keeps its children.
+    pub(crate) fn remove(&mut self, other: &Self) {
+        for member in &other.members {
+            self.members.remove(member);
+        }
+        for (element, theirs) in &other.children {
+            if let Some(ours) = self.children.get_mut(element) {
+                ours.remove(theirs);
+                if ours.is_empty() {
+                    self.children.remove(element);
+                }
+            }
+        }
+    }
+
     pub(crate) fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
-        out.members.extend(other.members.iter().cloned());
-        for (element, theirs) in &other.children {
-            out.children
-                .entry(element.clone())
-                .and_modify(|ours| *ours = ours.union(theirs))
-                .or_insert_with(|| theirs.clone());
-        }
+        out.add(other.clone());
         out
     }
 
     pub(crate) fn intersection(&self, other: &Self) -> Self {
-        Self {
-            members: self.members.intersection(&other.members).cloned().collect(),
-            children: self.children_map(|element, ours| {
-                other.children.get(element).map(|theirs| ours.intersection(theirs))
-            }),
-        }
+        self.difference(&self.difference(other))
     }
 
-    /// Returns the paths in `self` that are not in `other`. Removing a parent keeps its children.
+    /// Returns the paths in `self` that are not in `other`, as by [`Self::remove`].
     pub(crate) fn difference(&self, other: &Self) -> Self {
-        Self {
-            members: self.members.difference(&other.members).cloned().collect(),
-            children: self.children_map(|element, ours| {
-                Some(
-                    other
-                        .children
-                        .get(element)
-                        .map_or_else(|| ours.clone(), |theirs| ours.difference(theirs)),
-                )
-            }),
-        }
-    }
-
-    /// Like [`Self::difference`], but removing a parent removes its children too.
-    pub(crate) fn recursive_difference(&self, other: &Self) -> Self {
-        Self {
-            members: self.members.difference(&other.members).cloned().collect(),
-            children: self.children_map(|element, ours| {
-                if other.members.contains(element) {
-                    return None;
-                }
-                Some(
-                    other
-                        .children
-                        .get(element)
-                        .map_or_else(|| ours.clone(), |theirs| ours.recursive_difference(theirs)),
-                )
-            }),
-        }
-    }
-
-    fn children_map(&self, f: impl Fn(&PathElement, &Self) -> Option<Self>) -> BTreeMap<PathElement, Self> {
-        self.children
-            .iter()
-            .filter_map(|(element, ours)| {
-                f(element, ours).filter(|set| !set.is_empty()).map(|set| (element.clone(), set))
-            })
-            .collect()
+        let mut out = self.clone();
+        out.remove(other);
+        out
     }
 
     /// Returns all paths, parents before their children.

@@ -7,13 +7,13 @@ use super::last_applied::ANNOTATION;
 use super::set::show;
 use super::typed::{Ty, field_set};
 use super::update::apply_once;
-use super::{ApplyError, ApplyOptions};
+use super::{ApplyError, WriteOptions};
 use crate::schema::{StructuralSchema, too_deep};
 
 pub(super) fn apply(
     live: Option<&Value>,
     applied: &Value,
-    options: &ApplyOptions,
+    options: &WriteOptions,
     schema: &StructuralSchema,
 ) -> Result<Value, ApplyError> {
     let first = apply_once(live, applied, options, schema);
@@ -34,7 +34,7 @@ pub(super) fn apply(
 fn take_over(
     live: &Value,
     applied: &Value,
-    options: &ApplyOptions,
+    options: &WriteOptions,
     schema: &StructuralSchema,
 ) -> Option<Result<Value, ApplyError>> {
     let text = live.get("metadata")?.get("annotations")?.get(ANNOTATION)?.as_str()?;
@@ -57,6 +57,6 @@ fn take_over(
     if !left.is_empty() {
         return Some(Err(ApplyError::Conflicts(left)));
     }
-    let forced = ApplyOptions { force: true, ..options.clone() };
+    let forced = WriteOptions { force: true, ..options.clone() };
     Some(apply_once(Some(live), applied, &forced, schema))
 }

@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use super::set::FieldSet;
 use super::*;
 
 mod apply;
@@ -8,6 +9,12 @@ mod sets;
 mod update;
 
 const V: &str = "x.dev/v1";
+
+/// Returns the fields that a value sets: its leaves, and the items and map keys that are members of granular
+/// lists and maps.
+fn field_set(value: &Value, schema: &StructuralSchema) -> FieldSet {
+    typed::field_set(value, typed::Ty::root(schema))
+}
 
 fn schema() -> StructuralSchema {
     StructuralSchema::parse(&json!({"type": "object", "properties": {
@@ -65,7 +72,7 @@ impl Fixture {
 
     fn try_apply(&mut self, manager: &str, applied: &Value, force: bool) -> Result<(), ApplyError> {
         self.now += 1;
-        let options = ApplyOptions {
+        let options = WriteOptions {
             manager: manager.to_owned(),
             force,
             subresource: self.subresource.clone(),
@@ -94,8 +101,9 @@ impl Fixture {
 
     fn write(&mut self, manager: &str, mut after: Value) {
         self.now += 1;
-        let options = UpdateOptions {
+        let options = WriteOptions {
             manager: manager.to_owned(),
+            force: false,
             subresource: self.subresource.clone(),
             api_version: V.to_owned(),
             now: at(self.now),

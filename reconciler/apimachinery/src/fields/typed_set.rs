@@ -1,7 +1,5 @@
 //! Sets of field paths viewed through a schema.
 
-use std::collections::BTreeMap;
-
 use super::element::PathElement;
 use super::set::FieldSet;
 use super::typed::Ty;
@@ -30,20 +28,20 @@ impl FieldSet {
 
     /// Adapts the set to fields that changed from granular to atomic since it was written: ownership of a part
     /// becomes ownership of the whole.
-    pub(super) fn reconciled(&self, ty: Ty<'_>) -> Self {
-        let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
-        for (element, below) in &self.children {
+    pub(super) fn reconcile(&mut self, ty: Ty<'_>) {
+        let members = &mut self.members;
+        self.children.retain(|element, below| {
             let of = match element {
                 PathElement::Field(name) => ty.member(name),
                 PathElement::Key(_) => ty.item(),
                 PathElement::Value(_) | PathElement::Index(_) => Ty::Untyped,
             };
             if of.is_declared_atomic() {
-                out.members.insert(element.clone());
-            } else {
-                out.children.insert(element.clone(), below.reconciled(of));
+                members.insert(element.clone());
+                return false;
             }
-        }
-        out
+            below.reconcile(of);
+            true
+        });
     }
 }

@@ -7,12 +7,13 @@ use serde_json::{Map, Value};
 use super::compare::Comparison;
 use super::element::PathElement;
 use super::managed::{
-    ManagerId, Managers, Operation, Owned, cap, decode, encode, is_reset, without_managed_fields,
+    ManagerId, Managers, Operation, Owned, cap, decode, encode, is_reset, take_managed_fields,
+    without_managed_fields,
 };
 use super::set::{FieldSet, show};
 use super::typed::{Ty, check, field_set};
-use super::{ApplyError, ApplyOptions, Conflict, Reset, UpdateOptions, last_applied, merge, remove};
-use crate::schema::StructuralSchema;
+use super::{ApplyError, Conflict, Reset, WriteOptions, last_applied, merge, remove};
+use crate::schema::{StructuralSchema, equal, equal_but};
 
 /// The owner of existing fields at the first apply to an object without recorded ownership.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -42,51 +43,32 @@ static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
 });
 
 impl Reset {
-    fn filter(self, set: &FieldSet) -> FieldSet {
-        let drop = |names: &mut dyn Iterator<Item = &PathElement>| {
-            let mut reset = FieldSet::default();
-            names.for_each(|name| reset.insert(std::slice::from_ref(name)));
-            set.recursive_difference(&reset)
-        };
-        let (status, spec) = (PathElement::field("status"), PathElement::field("spec"));
+    /// Whether the request may change the field of that name of the object.
+    fn may_change(self, name: &str) -> bool {
         match self {
-            Self::Nothing => set.clone(),
-            Self::Status => drop(&mut std::iter::once(&status)),
-            Self::Spec => drop(&mut std::iter::once(&spec)),
-            Self::AllButStatus => {
-                drop(&mut set.members.iter().chain(set.children.keys()).filter(|name| **name != status))
-            }
+            Self::Nothing => true,
+            Self::Status => name != "status",
+            Self::Spec => name != "spec",
+            Self::AllButStatus => name == "status",
         }
     }
 
-    /// Restores the fields that the request may not write.
-    fn restore(self, live: Option<&Value>, object: &mut Value) {
+    /// Removes the fields that the request may not change.
+    fn filter(self, set: &mut FieldSet) {
+        let is_kept =
+            |element: &PathElement| matches!(element, PathElement::Field(name) if self.may_change(name));
+        set.members.retain(is_kept);
+        set.children.retain(|element, _| is_kept(element));
+    }
+
+    /// Restores the fields that the request may not change.
+    fn restore(self, before: &Value, object: &mut Value) {
         let Some(object) = object.as_object_mut() else { return };
-        match self {
-            Self::Nothing => {}
-            Self::Status => restore_member("status", live, object),
-            Self::Spec => restore_member("spec", live, object),
-            Self::AllButStatus => {
-                let names: Vec<String> = object
-                    .keys()
-                    .chain(live.and_then(Value::as_object).into_iter().flat_map(Map::keys))
-                    .cloned()
-                    .collect();
-                for name in names.iter().filter(|name| *name != "status") {
-                    restore_member(name, live, object);
-                }
+        object.retain(|name, _| self.may_change(name) || before.get(name).is_some());
+        for (name, value) in before.as_object().into_iter().flatten() {
+            if !self.may_change(name) {
+                object.insert(name.clone(), value.clone());
             }
-        }
-    }
-}
-
-fn restore_member(name: &str, live: Option<&Value>, object: &mut Map<String, Value>) {
-    match live.and_then(|l| l.get(name)) {
-        Some(value) => {
-            object.insert(name.to_owned(), value.clone());
-        }
-        None => {
-            object.remove(name);
         }
     }
 }
@@ -95,7 +77,7 @@ fn restore_member(name: &str, live: Option<&Value>, object: &mut Map<String, Val
 pub(super) fn apply_once(
     live: Option<&Value>,
     applied: &Value,
-    options: &ApplyOptions,
+    options: &WriteOptions,
     schema: &StructuralSchema,
 ) -> Result<Value, ApplyError> {
     check_request(applied, options)?;
@@ -119,7 +101,7 @@ pub(super) fn apply_once(
         );
 
         let comparison = Comparison::of(&empty(), &before, ty);
-        take_changes(comparison, &mut managers, &id, &Request::of_apply(options));
+        take_changes(comparison, &mut managers, &id, options);
     }
 
     let id = ManagerId::new(
@@ -130,16 +112,17 @@ pub(super) fn apply_once(
     );
     let merged = merge::merge(&before, applied, ty);
     let last = managers.get(&id).map(|owned| owned.set.clone());
-    let set = options.reset.filter(&field_set(applied, ty));
+    let mut set = field_set(applied, ty);
+    options.reset.filter(&mut set);
     let time = managers.get(&id).and_then(|owned| owned.time.clone());
     managers.insert(id.clone(), Owned { set, api_version: options.api_version.clone(), time });
     let mut after = prune(&merged, &managers, last.as_ref(), ty);
-    options.reset.restore(live.map(|_| &before), &mut after);
+    options.reset.restore(&before, &mut after);
 
     let comparison = Comparison::of(&before, &after, ty).without(|set| options.reset.filter(set));
     take_from_others(&comparison, &mut managers, &id, options.force)?;
     strip(&mut managers, &id);
-    if (live.is_none() || !crate::schema::equal(&before, &after))
+    if (live.is_none() || !equal(&before, &after))
         && let Some(owned) = managers.get_mut(&id)
     {
         owned.time = Some(options.now.clone());
@@ -155,7 +138,7 @@ fn described(object: &Value) -> String {
     format!("{namespace}/{name}; {}, Kind={}", text("/apiVersion"), text("/kind"))
 }
 
-fn check_request(applied: &Value, options: &ApplyOptions) -> Result<(), ApplyError> {
+fn check_request(applied: &Value, options: &WriteOptions) -> Result<(), ApplyError> {
     if !applied.is_object() {
         return Err(ApplyError::BadRequest("the applied configuration must be an object".to_owned()));
     }
@@ -175,23 +158,22 @@ fn check_request(applied: &Value, options: &ApplyOptions) -> Result<(), ApplyErr
 pub(super) fn track(
     before: Option<&Value>,
     after: &mut Value,
-    options: &UpdateOptions,
+    options: &WriteOptions,
     schema: &StructuralSchema,
 ) {
     let ty = Ty::root(schema);
-    let sent = managed_fields(after).cloned();
     // Ownership cannot be edited through a subresource.
-    let sent = if options.subresource.is_some() { None } else { sent };
+    let sent = take_managed_fields(after).filter(|_| options.subresource.is_none());
     let reset = is_reset(sent.as_ref());
     let mut managers = match decode(sent.as_ref()) {
         _ if reset => Managers::new(),
         Some(managers) if !managers.is_empty() => managers,
         _ => decode(before.and_then(managed_fields)).unwrap_or_default(),
     };
-    let mut new = without_managed_fields(after);
     // An object without recorded ownership stays so until the first apply.
     if before.is_none() || !managers.is_empty() {
-        let old = before.map_or_else(empty, without_managed_fields);
+        let nothing = empty();
+        let comparison = Comparison::of(before.unwrap_or(&nothing), after, ty);
         reconcile(&mut managers, ty);
         let id = ManagerId::new(
             &options.manager,
@@ -199,44 +181,32 @@ pub(super) fn track(
             &options.api_version,
             options.subresource.as_deref(),
         );
-        let request = Request { api_version: &options.api_version, now: &options.now, reset: options.reset };
-        take_changes(Comparison::of(&old, &new, ty), &mut managers, &id, &request);
+        take_changes(comparison, &mut managers, &id, options);
         cap(&mut managers);
     }
-    new = finish(before, new, managers, None);
-    *after = new;
-}
-
-struct Request<'a> {
-    api_version: &'a str,
-    now: &'a str,
-    reset: Reset,
-}
-
-impl<'a> Request<'a> {
-    fn of_apply(options: &'a ApplyOptions) -> Self {
-        Self { api_version: &options.api_version, now: &options.now, reset: options.reset }
-    }
+    *after = finish(before, after.take(), managers, None);
 }
 
 /// The manager becomes the only owner of the fields that it changed; removed fields lose all owners.
-fn take_changes(comparison: Comparison, managers: &mut Managers, id: &ManagerId, request: &Request<'_>) {
-    let comparison = comparison.without(|set| request.reset.filter(set));
-    let taken = comparison.modified.union(&comparison.added).difference(&STRIPPED);
-    for owned in managers.values_mut() {
-        owned.set = owned.set.difference(&comparison.removed);
+fn take_changes(comparison: Comparison, managers: &mut Managers, id: &ManagerId, options: &WriteOptions) {
+    let comparison = comparison.without(|set| options.reset.filter(set));
+    let mut taken = comparison.modified;
+    taken.add(comparison.added);
+    for (owner, owned) in managers.iter_mut() {
+        owned.set.remove(&comparison.removed);
+        if owner != id {
+            owned.set.remove(&taken);
+        }
     }
-    for (_, owned) in managers.iter_mut().filter(|(other, _)| *other != id) {
-        owned.set = owned.set.difference(&comparison.modified.union(&comparison.added));
-    }
+    taken.remove(&STRIPPED);
     if !taken.is_empty() {
         let owned = managers.entry(id.clone()).or_insert_with(|| Owned {
             set: FieldSet::default(),
-            api_version: request.api_version.to_owned(),
+            api_version: options.api_version.clone(),
             time: None,
         });
-        owned.set = owned.set.union(&taken);
-        owned.time = Some(request.now.to_owned()).filter(|now| !now.is_empty());
+        owned.set.add(taken);
+        owned.time = Some(options.now.clone());
     }
     managers.retain(|_, owned| !owned.set.is_empty());
 }
@@ -254,7 +224,8 @@ fn take_from_others(
         conflicts.extend(
             contested.paths().iter().map(|path| Conflict { manager: other.shown(), field: show(path) }),
         );
-        owned.set = owned.set.difference(&contested).difference(&comparison.removed);
+        owned.set.remove(&contested);
+        owned.set.remove(&comparison.removed);
     }
     if !force && !conflicts.is_empty() {
         conflicts.sort_by(|a, b| a.manager.cmp(&b.manager));
@@ -266,7 +237,7 @@ fn take_from_others(
 
 fn strip(managers: &mut Managers, id: &ManagerId) {
     if let Some(owned) = managers.get_mut(id) {
-        owned.set = owned.set.difference(&STRIPPED);
+        owned.set.remove(&STRIPPED);
         if owned.set.is_empty() {
             managers.remove(id);
         }
@@ -294,7 +265,7 @@ fn prune(merged: &Value, managers: &Managers, last: Option<&FieldSet>, ty: Ty<'_
 
 fn reconcile(managers: &mut Managers, ty: Ty<'_>) {
     for owned in managers.values_mut() {
-        owned.set = owned.set.reconciled(ty);
+        owned.set.reconcile(ty);
     }
 }
 
@@ -306,8 +277,10 @@ fn finish(
     mut managers: Managers,
     applier: Option<(&ManagerId, &str)>,
 ) -> Value {
-    let before = live.and_then(|l| decode(managed_fields(l))).unwrap_or_default();
-    let object_same = live.is_some_and(|l| crate::schema::equal(&without_managed_fields(l), &object));
+    let object_same = live.is_some_and(|live| same_but_managers(live, &object));
+    // Decoded only if the result depends on it.
+    let before = live.filter(|_| object_same || applier.is_some());
+    let before = before.and_then(|live| decode(managed_fields(live))).unwrap_or_default();
     let owners_same = before.len() == managers.len()
         && before.iter().all(|(id, was)| {
             managers.get(id).is_some_and(|is| is.set == was.set && is.api_version == was.api_version)
@@ -330,6 +303,11 @@ fn finish(
         metadata.insert("managedFields".to_owned(), entries);
     }
     object
+}
+
+fn same_but_managers(a: &Value, b: &Value) -> bool {
+    equal_but(a, b, &["metadata"], equal)
+        && equal_but(&a["metadata"], &b["metadata"], &["managedFields"], equal)
 }
 
 fn managed_fields(object: &Value) -> Option<&Value> {

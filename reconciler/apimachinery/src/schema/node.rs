@@ -80,6 +80,8 @@ pub struct Node {
     pub(crate) rules_read: Reads,
     /// Whether this node or one below it has CEL rules; subtrees without rules are skipped.
     pub(crate) has_rules: bool,
+    /// Whether this node or one below it is a set or a list-map.
+    pub(crate) has_keyed_lists: bool,
     /// Whether this node or one below it has a default.
     pub(crate) has_defaults: bool,
 }

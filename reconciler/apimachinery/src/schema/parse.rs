@@ -349,6 +349,7 @@ impl Parser {
 fn mark(node: &mut Node) {
     let mut has_rules = !node.rules.is_empty();
     let mut has_defaults = node.default.is_some();
+    let mut has_keyed_lists = node.list_type != ListType::Atomic;
     let additional = match &mut node.additional {
         Additional::Schema(of) => Some(of.as_mut()),
         _ => None,
@@ -357,9 +358,11 @@ fn mark(node: &mut Node) {
         mark(of);
         has_rules |= of.has_rules;
         has_defaults |= of.has_defaults;
+        has_keyed_lists |= of.has_keyed_lists;
     }
     node.has_rules = has_rules;
     node.has_defaults = has_defaults;
+    node.has_keyed_lists = has_keyed_lists;
 }
 
 /// Checks defaults. A default that its own schema refuses could never be stored, so it is refused with the

@@ -1,85 +1,94 @@
 //! Pruning: removes the fields that a schema does not declare.
 
+use std::fmt;
+
 use serde_json::Value;
 
-use super::message::{child, index};
 use super::node::{Additional, Node};
 use super::object_meta::object_meta;
 
 const META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 pub(super) fn prune(root: &Node, object: &mut Value) -> Vec<String> {
-    let mut removed = Vec::new();
-    let mut walk = Walk { removed: &mut removed };
-    walk.map_members(root, object, "", true);
+    let mut walk = Walk { removed: Vec::new() };
+    walk.map_members(root, object, true);
     if let Some(metadata) = object.get_mut("metadata") {
         walk.metadata(metadata);
     }
-    removed.sort();
-    removed
+    for path in &mut walk.removed {
+        path.remove(0);
+    }
+    walk.removed.sort();
+    walk.removed
 }
 
-struct Walk<'a> {
-    removed: &'a mut Vec<String>,
+struct Walk {
+    /// Paths from the value that is being walked: `.bar`, `[0].bar`. None is built unless something is removed.
+    removed: Vec<String>,
 }
 
-impl Walk<'_> {
+impl Walk {
     /// Nulls in metadata have no meaning; clients send `creationTimestamp: null` frequently.
     fn metadata(&mut self, metadata: &mut Value) {
         if let Some(map) = metadata.as_object_mut() {
             map.retain(|_, value| !value.is_null());
         }
-        self.value(Some(&object_meta().root), metadata, "metadata");
+        self.value(Some(&object_meta().root), metadata, format_args!(".metadata"));
     }
 
-    fn value(&mut self, node: Option<&Node>, value: &mut Value, path: &str) {
+    /// Walks a value; `step` leads to it from the value around it.
+    fn value(&mut self, node: Option<&Node>, value: &mut Value, step: fmt::Arguments<'_>) {
+        let before = self.removed.len();
         match value {
-            Value::Object(_) => self.map(node, value, path),
+            Value::Object(_) => self.map(node, value),
             Value::Array(items) => {
                 let of = node.and_then(|n| n.items.as_deref());
                 // A preserved list is walked only if its items have a schema of their own.
-                if of.is_none() && node.is_some_and(|n| n.preserve_unknown) {
-                    return;
-                }
-                for (at, item) in items.iter_mut().enumerate() {
-                    self.value(of, item, &index(path, at));
+                if of.is_some() || !node.is_some_and(|n| n.preserve_unknown) {
+                    for (at, item) in items.iter_mut().enumerate() {
+                        self.value(of, item, format_args!("[{at}]"));
+                    }
                 }
             }
             _ => {}
         }
+        for path in &mut self.removed[before..] {
+            path.insert_str(0, &step.to_string());
+        }
     }
 
-    fn map(&mut self, node: Option<&Node>, value: &mut Value, path: &str) {
+    fn map(&mut self, node: Option<&Node>, value: &mut Value) {
         match node {
-            Some(node) => self.map_members(node, value, path, node.embedded),
+            Some(node) => self.map_members(node, value, node.embedded),
             None => {
                 if let Some(map) = value.as_object_mut() {
-                    self.removed.extend(map.keys().map(|k| child(path, k)));
+                    self.removed.extend(map.keys().map(|name| format!(".{name}")));
                     map.clear();
                 }
             }
         }
     }
 
-    fn map_members(&mut self, node: &Node, value: &mut Value, path: &str, embedded: bool) {
+    fn map_members(&mut self, node: &Node, value: &mut Value, embedded: bool) {
         let Some(map) = value.as_object_mut() else { return };
         map.retain(|name, value| {
             if embedded && META.contains(&name.as_str()) {
                 return true;
             }
-            let here = child(path, name);
-            match (node.properties.get(name), &node.additional) {
-                (Some(of), _) => self.value(Some(of), value, &here),
-                (None, Additional::Schema(of)) => self.value(Some(of), value, &here),
+            let of = match (node.properties.get(name), &node.additional) {
+                (Some(of), _) => Some(of),
+                (None, Additional::Schema(of)) => Some(&**of),
                 // `additionalProperties: true` keeps the key and, as in Kubernetes, prunes the fields below
                 // it.
-                (None, Additional::Any) => self.value(None, value, &here),
-                (None, Additional::Absent) if node.preserve_unknown => {}
+                (None, Additional::Any) => None,
                 (None, Additional::Absent) => {
-                    self.removed.push(here);
-                    return false;
+                    if !node.preserve_unknown {
+                        self.removed.push(format!(".{name}"));
+                    }
+                    return node.preserve_unknown;
                 }
-            }
+            };
+            self.value(of, value, format_args!(".{name}"));
             true
         });
     }

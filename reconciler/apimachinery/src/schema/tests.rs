@@ -17,6 +17,15 @@ fn shown(errors: &[FieldError]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
+impl StructuralSchema {
+    fn validate_all(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = self.validate(object, old);
+        let of_rules = self.check_rules(&errors, object, old);
+        errors.extend(of_rules);
+        errors
+    }
+}
+
 fn refusals(schema: &Value) -> Vec<String> {
     shown(&StructuralSchema::parse(schema).expect_err("not structural"))
 }

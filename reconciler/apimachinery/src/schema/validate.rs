@@ -55,11 +55,11 @@ pub(super) fn validate_value(node: &Node, value: &Value, path: &str) -> Vec<Fiel
 impl Walk {
     /// Checks `allOf`, `anyOf`, `oneOf` and `not`.
     fn combinators(&mut self, checks: &Checks, value: &Value, path: &str) {
-        let shown = quote(path);
+        let shown = || quote(path);
         if !checks.any_of.is_empty() {
             let (valid, best) = best_of(&checks.any_of, value, path);
             if valid == 0 {
-                self.push(composite(format!("{shown} must validate at least one schema (anyOf)")));
+                self.push(composite(format!("{} must validate at least one schema (anyOf)", shown())));
                 best.into_iter().for_each(|e| self.push(e));
             }
         }
@@ -72,7 +72,8 @@ impl Walk {
                     format!("Found {valid} valid alternatives")
                 };
                 self.push(composite(format!(
-                    "{shown} must validate one and only one schema (oneOf). {found}"
+                    "{} must validate one and only one schema (oneOf). {found}",
+                    shown()
                 )));
                 if valid == 0 {
                     best.into_iter().for_each(|e| self.push(e));
@@ -86,12 +87,12 @@ impl Walk {
             errors.into_iter().for_each(|e| self.push(e));
         }
         if failed {
-            self.push(composite(format!("{shown} must validate all the schemas (allOf)")));
+            self.push(composite(format!("{} must validate all the schemas (allOf)", shown())));
         }
         if let Some(not) = &checks.not
             && validate_value(not, value, path).is_empty()
         {
-            self.push(composite(format!("{shown} must not validate the schema (not)")));
+            self.push(composite(format!("{} must not validate the schema (not)", shown())));
         }
     }
 
@@ -128,8 +129,9 @@ impl Walk {
         match value {
             Value::Object(map) => {
                 for (name, value) in map {
-                    if let Some(of) = node.member(name) {
-                        self.node(of, value, old.and_then(|o| o.get(name)), &child(path, name));
+                    let old = old.and_then(|old| old.get(name));
+                    if let Some(of) = node.member(name).filter(|_| old != Some(value)) {
+                        self.node(of, value, old, &child(path, name));
                     }
                 }
             }
@@ -147,12 +149,15 @@ impl Walk {
     /// Checks the uniqueness of sets and of the keys of list-maps.
     fn list_types(&mut self, node: &Node, value: &Value, path: &str) {
         match value {
+            _ if !node.has_keyed_lists => {}
             Value::Object(map) => {
                 for (name, value) in map {
-                    if let Some(of) = node.properties.get(name) {
-                        self.list_types(of, value, &child(path, name));
-                    } else if let Some(of) = node.additional_schema() {
-                        self.list_types(of, value, &key(path, name));
+                    match node.member(name).filter(|of| of.has_keyed_lists) {
+                        Some(of) if node.properties.contains_key(name) => {
+                            self.list_types(of, value, &child(path, name));
+                        }
+                        Some(of) => self.list_types(of, value, &key(path, name)),
+                        None => {}
                     }
                 }
             }

@@ -368,7 +368,7 @@ impl<'a> Facts<'a> {
 fn described(request: &Request<'_>) -> Value {
     let kind = json!({"group": request.group, "version": request.version, "kind": request.kind});
     let resource = json!({"group": request.group, "version": request.version, "resource": request.resource});
-    let extra = if request.user.extra.is_object() { request.user.extra.clone() } else { json!({}) };
+    let extra = Some(request.user.extra()).filter(Value::is_object).unwrap_or_else(|| json!({}));
     json!({
         "kind": kind,
         "resource": resource,
@@ -380,7 +380,7 @@ fn described(request: &Request<'_>) -> Value {
         "namespace": request.namespace,
         "operation": request.operation.as_str(),
         "userInfo": {
-            "username": request.user.username,
+            "username": request.user.user,
             "uid": request.user.uid,
             "groups": request.user.groups,
             "extra": extra,

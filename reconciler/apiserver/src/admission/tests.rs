@@ -25,7 +25,7 @@ struct Case {
     object: Option<Value>,
     old: Option<Value>,
     namespace: Value,
-    user: UserInfo,
+    user: Identity,
     subresource: &'static str,
     version: &'static str,
 }
@@ -33,11 +33,11 @@ struct Case {
 impl Default for Case {
     fn default() -> Self {
         let object = json!({"metadata": {"name": "t", "labels": {"app.x/tier": "web"}}, "spec": {"size": 3}});
-        let user = UserInfo {
-            username: "ada".to_owned(),
-            uid: "1".to_owned(),
+        let user = Identity {
+            user: "ada".to_owned(),
             groups: vec!["ops".to_owned()],
-            extra: Value::Null,
+            uid: "1".to_owned(),
+            credential: String::new(),
         };
         Self {
             operation: Operation::Create,

@@ -25,12 +25,6 @@ impl Call {
         }
         let namespace = self.core.namespace(&self.target.namespace).map(|entry| entry.value());
         let resource = self.resource();
-        let user = admission::UserInfo {
-            username: self.who.user.clone(),
-            uid: self.who.uid.clone(),
-            groups: self.who.groups.clone(),
-            extra: self.who.extra(),
-        };
         // A namespace counts as inside itself, as in Kubernetes.
         let place = if resource.is("", "namespaces") { &self.target.name } else { &self.target.namespace };
         // In the deletion of a collection policies receive no name.
@@ -46,7 +40,7 @@ impl Call {
             name,
             object,
             old_object: old,
-            user: &user,
+            user: &self.who,
             options: None,
             dry_run: self.options.dry_run,
             namespace_object: namespace.as_ref(),
@@ -85,24 +79,21 @@ impl Call {
         authorize::check(&self.core.access, &self.who, &wanted)
     }
 
-    pub(super) fn own_created(&self, object: Value) -> Result<Value> {
-        self.own(None, object)
+    /// Records the owners of the fields that the write changes.
+    pub(super) fn own(&self, before: Option<&Value>, mut object: Value) -> Value {
+        fields::track_update(before, &mut object, &self.write_options(), &self.version().schema);
+        object
     }
 
-    pub(super) fn own_updated(&self, live: &Value, object: Value) -> Result<Value> {
-        self.own(Some(live), object)
-    }
-
-    fn own(&self, before: Option<&Value>, mut object: Value) -> Result<Value> {
-        let options = fields::UpdateOptions {
+    pub(super) fn write_options(&self) -> fields::WriteOptions {
+        fields::WriteOptions {
             manager: self.manager(),
+            force: self.options.force,
             subresource: self.subresource().map(str::to_owned),
             api_version: self.resource().api_version(self.target.version),
             now: berth_apimachinery::time::seconds(self.core.clock.now()),
             reset: self.reset(),
-        };
-        fields::track_update(before, &mut object, &options, &self.version().schema);
-        Ok(object)
+        }
     }
 
     /// Returns the fields that a write through this subresource cannot change.

@@ -65,7 +65,7 @@ impl Call {
     /// Creates an object that passed [`Self::accept`] and has its name.
     pub(super) async fn create_named(&mut self, object: Value) -> Result<Answer> {
         let object = self.prepare_new(object, Source::Update)?;
-        let object = self.own_created(object)?;
+        let object = self.own(None, object);
         self.finish_create(object).await
     }
 

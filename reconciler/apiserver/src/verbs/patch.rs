@@ -1,8 +1,8 @@
 //! The patch types: JSON, merge, strategic merge (built-in kinds only) and server-side apply.
 
 use berth_apimachinery::fields::{self, ApplyError};
+use berth_apimachinery::meta;
 use berth_apimachinery::schema::ErrorKind;
-use berth_apimachinery::{meta, time};
 use serde_json::{Map, Value};
 
 use super::patch_kind::{PatchKind, operations, patch_value};
@@ -171,15 +171,7 @@ impl Call {
     }
 
     fn merge(&self, live: Option<&Value>, applied: &Value) -> Result<Value> {
-        let options = fields::ApplyOptions {
-            manager: self.options.field_manager.clone(),
-            force: self.options.force,
-            subresource: self.subresource().map(str::to_owned),
-            api_version: self.resource().api_version(self.target.version),
-            now: time::seconds(self.core.clock.now()),
-            reset: self.reset(),
-        };
-        let merged = fields::apply(live, applied, &options, &self.version().schema);
+        let merged = fields::apply(live, applied, &self.write_options(), &self.version().schema);
         merged.map_err(|error| match error {
             ApplyError::Conflicts(_) => {
                 let causes = error.causes().into_iter().map(|(reason, message, field)| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_apimachinery::meta;
 use berth_store::{Action, Entry, Expect, WriteError};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::source::Source;
 use super::{ATTEMPTS, Answer, ApiError, Call, Result};
@@ -19,15 +19,22 @@ impl Call {
     pub(crate) async fn update(&mut self, mut object: Value) -> Result<Answer> {
         self.accept(&mut object)?;
         self.check_name(&object)?;
-        let unconditional = object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty);
-        if unconditional && self.resource().needs_revision {
+        let revision = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let unconditional = matches!(revision, "" | "0");
+        if revision.is_empty() && self.resource().needs_revision {
             let why = "must be specified for an update";
             let error = meta::invalid("metadata.resourceVersion", &0.into(), why);
             self.existing()?;
             // In Kubernetes this refusal names the resource; others name the kind.
             return Err(ApiError::invalid(self.subject(&self.target.name), &[error]));
         }
-        self.change(Source::Update, move |_, _| Ok(object.clone())).await
+        let mut object = Some(object);
+        self.change(Source::Update, move |call, _| match &object {
+            Some(object) if unconditional => Ok(object.clone()),
+            // An update that names a revision has one attempt.
+            _ => object.take().ok_or_else(|| ApiError::modified(call.subject(&call.target.name))),
+        })
+        .await
     }
 
     /// Checks that the object has the name in the URL.
@@ -53,7 +60,7 @@ impl Call {
     pub(super) async fn change(
         &mut self,
         source: Source,
-        new_state: impl Fn(&mut Self, &Value) -> Result<Value>,
+        mut new_state: impl FnMut(&mut Self, &Value) -> Result<Value>,
     ) -> Result<Answer> {
         for _ in 0..ATTEMPTS {
             let entry = self.existing()?;
@@ -63,7 +70,7 @@ impl Call {
             self.check_identity(source, &live, &new)?;
             match self.replace(source, &entry, &live, new).await? {
                 Some(answer) => return Ok(answer),
-                // The next attempt repeats the warnings; an update that names a revision fails there.
+                // The next attempt repeats the warnings.
                 None => self.warnings.truncate(warnings),
             }
         }
@@ -119,12 +126,12 @@ impl Call {
             // In a subresource write, ownership of the other fields is recorded before they are dropped;
             // likewise for the finalizers of a namespace.
             _ if self.target.sub == Sub::Status || self.resource().is("", "namespaces") => {
-                let owned = self.own_updated(live, new)?;
+                let owned = self.own(Some(live), new);
                 self.prepare_changed(live, owned, source)?
             }
             _ => {
                 let prepared = self.prepare_changed(live, new, source)?;
-                self.own_updated(live, prepared)?
+                self.own(Some(live), prepared)
             }
         };
         if meta::same(live, &new) {
@@ -157,8 +164,12 @@ impl Call {
         let resource = Arc::clone(&self.target.resource);
         meta::keep_system_fields(&mut new, live);
         match self.target.sub {
-            Sub::Status => new = status_of(live, new),
-            Sub::Finalize => new = finalizers_of(live, new),
+            Sub::Status => new = with_part(live, "status", new),
+            Sub::Finalize => {
+                let finalizers = new["spec"]["finalizers"].as_array().filter(|all| !all.is_empty());
+                new["spec"] = finalizers.map_or_else(|| json!({}), |all| json!({"finalizers": all}));
+                new = with_part(live, "spec", new);
+            }
             Sub::None | Sub::Token => {}
         }
         if self.target.sub == Sub::None && self.version().has_status {
@@ -178,15 +189,7 @@ impl Call {
         }
         Ok(new)
     }
-}
 
-/// Returns a state that was not stored as the response.
-pub(super) fn shown(mut state: Value, live: &Value) -> Answer {
-    state["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-    Answer::of_value(StatusCode::OK, &state)
-}
-
-impl Call {
     /// Sets the defaults of a custom resource. Only in an object that is sent whole may nulls count as
     /// absent.
     pub(super) fn fill_in(&self, source: Source, object: &mut Value) {
@@ -196,6 +199,12 @@ impl Call {
             Source::Apply => schema.default_applied(object),
         }
     }
+}
+
+/// Returns a state that was not stored as the response.
+pub(super) fn shown(mut state: Value, live: &Value) -> Answer {
+    state["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+    Answer::of_value(StatusCode::OK, &state)
 }
 
 /// Whether an object that is being deleted has no finalizers left.
@@ -214,30 +223,28 @@ fn copy_member(to: &mut Value, from: &Value, member: &str) {
     };
 }
 
-/// Returns the live object with the new status, and with the managers that the request sent.
-fn status_of(live: &Value, mut new: Value) -> Value {
-    let mut object = with_managers(live, &mut new);
-    copy_member(&mut object, &new, "status");
-    object
-}
-
-/// Returns the live object with the managers of the new one; removes them from the new one.
-fn with_managers(live: &Value, new: &mut Value) -> Value {
-    let mut object = live.clone();
-    let managers = meta::of(new).shift_remove("managedFields");
-    let metadata = meta::of(&mut object);
+/// Returns the live object with one part of the new one, and with the managers that the request sent.
+fn with_part(live: &Value, part: &str, mut new: Value) -> Value {
+    let managers = meta::of(&mut new).shift_remove("managedFields");
+    let mut metadata = copy_with(&live["metadata"], [("managedFields", managers)]);
     metadata.shift_remove("resourceVersion");
-    match managers {
-        Some(managers) => metadata.insert("managedFields".into(), managers),
-        None => metadata.shift_remove("managedFields"),
-    };
-    object
+    let part = (part, new.get_mut(part).map(Value::take));
+    Value::Object(copy_with(live, [("metadata", Some(metadata.into())), part]))
 }
 
-/// Returns the live namespace with the finalizers of the new one.
-fn finalizers_of(live: &Value, mut new: Value) -> Value {
-    let mut object = with_managers(live, &mut new);
-    let finalizers = new["spec"]["finalizers"].as_array().filter(|finalizers| !finalizers.is_empty());
-    object["spec"] = finalizers.map_or_else(|| json!({}), |finalizers| json!({"finalizers": finalizers}));
-    object
+/// Returns a copy of an object's members, some with another value, or without them.
+fn copy_with<const N: usize>(object: &Value, mut others: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    let members = object.as_object().into_iter().flatten();
+    let mut copy: Map<String, Value> = members
+        .filter_map(|(name, value)| {
+            let other = others.iter_mut().find(|(other, _)| other == name);
+            let value = match other {
+                Some((_, other)) => other.take()?,
+                None => value.clone(),
+            };
+            Some((name.clone(), value))
+        })
+        .collect();
+    copy.extend(others.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    copy
 }
