@@ -194,7 +194,7 @@ fn pay(held: i64) -> Result<bool, ExecutionError> {
 }
 
 /// Returns the rest of the budget.
-fn left() -> i64 {
+pub(crate) fn left() -> i64 {
     BUDGET.get().max(0)
 }
 

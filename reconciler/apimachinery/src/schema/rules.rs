@@ -2,6 +2,8 @@
 
 mod typed;
 
+use std::hash::Hash as _;
+
 use serde_json::{Map, Value};
 
 use super::expression::{self, Expression, Failure, Scope, Ty, optional, with_budget};
@@ -10,7 +12,7 @@ use super::node::{ListType, Node, Type};
 use super::old_items::OldItems;
 use super::rule::Rule;
 use super::{ErrorKind, FieldError};
-use typed::{count, type_of, typed};
+use typed::{count, hash, type_of, typed};
 
 /// The budget of all rules of one object together: an evaluation, a turn of a loop, and [`VALUES`] values that
 /// are handed to the interpreter take 1 each.
@@ -115,6 +117,7 @@ fn compile_node(node: &mut Node, correlatable: bool, errors: &mut Vec<FieldError
     for reads in programs.flat_map(|program| ["self", "oldSelf"].map(|name| program.reads(name))).flatten() {
         node.rules_read.extend(reads);
     }
+    node.held = (!rules.is_empty()).then(Box::default);
     node.rules = rules;
     for of in node.properties.values_mut() {
         compile_node(of, correlatable, errors);
@@ -218,9 +221,9 @@ impl Walk {
         match value {
             Value::Object(map) => {
                 for (name, value) in map {
-                    let here =
-                        if node.properties.contains_key(name) { child(path, name) } else { key(path, name) };
-                    if let Some(of) = node.member(name) {
+                    if let Some(of) = node.member(name).filter(|of| of.has_rules) {
+                        let declared = node.properties.contains_key(name);
+                        let here = if declared { child(path, name) } else { key(path, name) };
                         self.node(of, value, old.and_then(|o| o.get(name)), &here)?;
                     }
                 }
@@ -244,13 +247,26 @@ impl Walk {
             return Ok(());
         }
         let reads = &node.rules_read;
-        if expression::charge(count(value, Some(node), reads) / VALUES).is_err() {
+        let held = node.held.as_deref().map(|held| {
+            let digest = held.digest(|mut to| {
+                // Which rules are evaluated depends on these two.
+                (unchanged, old.is_some()).hash(&mut to);
+                [Some(value), old].iter().flatten().for_each(|value| hash(value, node, reads, to));
+            });
+            (held, digest)
+        });
+        let (errors, budget) = (self.errors.len(), expression::left());
+        let known = held.and_then(|(held, digest)| held.turns(digest));
+        if expression::charge(known.unwrap_or_else(|| count(value, Some(node), reads) / VALUES)).is_err() {
             self.errors.push(invalid(
                 if path.is_empty() { "<nil>" } else { path },
                 &type_name(node),
                 OUT_OF_BUDGET,
             ));
             return Err(Stop);
+        }
+        if known.is_some() {
+            return Ok(());
         }
         let mut scope = Scope::default();
         let this = typed(value, node, reads);
@@ -277,6 +293,9 @@ impl Walk {
                 scope.set("oldSelf", optional(old_self.clone()));
             }
             self.rule(rule, program, &scope, Place { node, path })?;
+        }
+        if let Some((held, digest)) = held.filter(|_| self.errors.len() == errors) {
+            held.insert(digest, budget - expression::left());
         }
         Ok(())
     }

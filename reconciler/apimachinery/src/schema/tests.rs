@@ -469,6 +469,26 @@ mod cel {
     }
 
     #[test]
+    fn a_value_that_some_rules_held_for_is_not_exempt_from_others() {
+        let schema = with_rules(json!({
+            "type": "object",
+            "properties": {"n": {"type": "integer"}, "other": {"type": "integer"}},
+            "x-kubernetes-validations": [{"rule": "self.n < 5"}, {"rule": "self.n >= oldSelf.n"}],
+        }));
+        let errors = |new: Value, old: Option<Value>| {
+            schema.validate_cel(&object(new), old.map(object).as_ref()).len()
+        };
+        for _ in 0..2 {
+            assert_eq!(errors(json!({"n": 9}), Some(json!({"n": 9}))), 0, "unchanged since before the rule");
+            assert_eq!(errors(json!({"n": 9, "other": 1}), Some(json!({"n": 9}))), 1, "changed elsewhere");
+            assert_eq!(errors(json!({"n": 9}), None), 1, "new");
+            assert_eq!(errors(json!({"n": 4}), None), 0);
+            assert_eq!(errors(json!({"n": 4}), Some(json!({"n": 3}))), 0);
+            assert_eq!(errors(json!({"n": 4}), Some(json!({"n": 5}))), 1, "from another value");
+        }
+    }
+
+    #[test]
     fn rules_on_every_level_of_a_large_object_stop() {
         let leaf = json!({"type": "array", "items": {"type": "integer"}});
         let schema = (0..40).fold(leaf, |of, _| {

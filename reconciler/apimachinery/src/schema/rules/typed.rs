@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::{Hash as _, Hasher};
 use std::sync::Arc;
 
 use kube_cel::cel::Value as Cel;
@@ -57,6 +58,22 @@ pub(super) fn count(value: &Value, node: Option<&Node>, reads: &Reads) -> usize 
         }
         _ => 1,
     }
+}
+
+/// Hashes the part of a value that rules read.
+pub(super) fn hash(value: &Value, node: &Node, reads: &Reads, mut to: &mut dyn Hasher) {
+    let Value::Object(map) = value else { return value.hash(&mut to) };
+    // Begins differently from every value that is hashed whole.
+    to.write_isize(-1);
+    for (name, value, reads) in read_members(map, node, reads) {
+        name.hash(&mut to);
+        match node.member(name) {
+            Some(of) => hash(value, of, reads, to),
+            None => value.hash(&mut to),
+        }
+    }
+    // Ends the members: no name begins with this byte.
+    to.write_u8(0xff);
 }
 
 /// The members of an object that rules read, with what they read of each.
