@@ -25,6 +25,8 @@
 //!
 //!   functions: pure; of quantities, addresses and cloud-configs
 //!
+//!   export: configuration with import blocks, of the objects that exist
+//!
 //!   docs: the registry pages, from the same tables
 //! ```
 //!
@@ -38,6 +40,7 @@ pub mod connection;
 pub mod data_source;
 pub mod disk;
 pub mod docs;
+pub mod export;
 pub mod fact;
 pub mod failure;
 pub mod field;

@@ -15,7 +15,7 @@ use crate::{
 
 impl KindResource {
     /// The configuration for a state.
-    pub(super) fn generated(&self, state: &Value) -> GenerateConfigResponse {
+    pub(crate) fn generated(&self, state: &Value) -> GenerateConfigResponse {
         // An adopted object has values of others, which stay theirs when they are left out.
         let keeps = !self.kind.is_adopted();
         let mut config = Value::Map(configured(&self.fields, state, keeps));

@@ -7,6 +7,7 @@ mod control_plane;
 mod data_sources;
 mod documentation;
 mod effects;
+mod export;
 mod inputs;
 mod interruptions;
 mod lifecycle;

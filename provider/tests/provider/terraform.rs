@@ -24,14 +24,14 @@ const RESOURCES: [(&str, &str, &str); 8] = [
     ("berth_hotswap_disk_attachment.data", "HotswapDiskAttachment", "default/web-web-data"),
 ];
 
-struct Terraform {
+pub(crate) struct Terraform {
     directory: PathBuf,
     kubeconfig: PathBuf,
 }
 
 impl Terraform {
     /// A directory of its own; none if Terraform is not installed.
-    fn new(directory: &Path, kubeconfig: &Path) -> Option<Self> {
+    pub(crate) fn new(directory: &Path, kubeconfig: &Path) -> Option<Self> {
         let found = std::process::Command::new("terraform").arg("version").output();
         if found.is_err() {
             eprintln!("skipped: no terraform in PATH");
@@ -53,7 +53,7 @@ impl Terraform {
         Some(Self { directory: directory.into(), kubeconfig: kubeconfig.into() })
     }
 
-    async fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().await.expect("terraform runs")
     }
 
@@ -61,7 +61,7 @@ impl Terraform {
         let (command, rest) = arguments.split_first().expect("a command");
         let mut all = vec![*command];
         // Commands that never prompt do not accept this flag.
-        if !matches!(*command, "state" | "show" | "get" | "validate") {
+        if !matches!(*command, "state" | "show" | "get" | "validate" | "fmt") {
             all.push("-input=false");
         }
         all.extend(rest);
@@ -80,7 +80,7 @@ impl Terraform {
         terraform
     }
 
-    async fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) async fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
         let text = text(&output);
         assert!(output.status.success(), "terraform {arguments:?}: {text}");
@@ -88,14 +88,14 @@ impl Terraform {
     }
 
     /// Exit code 0: no changes. 2: changes.
-    async fn plan(&self, variables: &[&str]) -> (Option<i32>, String) {
+    pub(crate) async fn plan(&self, variables: &[&str]) -> (Option<i32>, String) {
         let mut arguments = vec!["plan", "-detailed-exitcode"];
         arguments.extend(variables);
         let output = self.run(&arguments).await;
         (output.status.code(), text(&output))
     }
 
-    async fn assert_nothing_to_do(&self, variables: &[&str], when: &str) {
+    pub(crate) async fn assert_nothing_to_do(&self, variables: &[&str], when: &str) {
         let (code, text) = self.plan(variables).await;
         assert_eq!(code, Some(0), "plan {when}: {text}");
     }
