@@ -392,7 +392,7 @@ impl Api {
             return Ok((status, object));
         }
         let refusal = refusal(status, &body);
-        // What a server made with Go says to a request without TLS.
+        // The response of a server made with Go to a request without TLS.
         if status == StatusCode::BAD_REQUEST && refusal.message.contains("HTTP request to an HTTPS server") {
             return Err(self.failed(&refusal.message));
         }

@@ -17,11 +17,7 @@ use tfplugin6::{
     provider::{ClientCapabilities, ConfigureRequest},
 };
 
-use crate::{
-    BerthProvider,
-    data_source::listing,
-    resource::{KindResource, no_control_plane},
-};
+use crate::{BerthProvider, data_source::listing, resource::KindResource};
 use hcl::Expression;
 
 /// The file with the configuration.
@@ -35,7 +31,7 @@ pub struct Export {
     pub objects: usize,
     /// The names and texts of the files.
     pub files: Vec<(String, String)>,
-    /// What the configuration does not have.
+    /// The values that the configuration lacks.
     pub warnings: Vec<Diagnostic>,
     labels: BTreeSet<(&'static str, String)>,
 }
@@ -87,10 +83,11 @@ pub async fn export_from(provider: &BerthProvider) -> Result<Export, ExportError
 impl Export {
     async fn add_kind(&mut self, resource: &KindResource, text: &mut String) -> Result<(), Vec<Diagnostic>> {
         let settings = resource.session().settings();
-        let api = settings.api.as_ref().map_err(|problem| vec![no_control_plane(problem)])?;
-        let all = match resource.is_namespaced() {
-            true => Value::object([("all_namespaces", Value::Bool(true))]),
-            false => Value::Null,
+        let api = resource.reader(&settings, &resource.any()).await?;
+        let all = if resource.is_namespaced() {
+            Value::object([("all_namespaces", Value::Bool(true))])
+        } else {
+            Value::Null
         };
         let objects = listing::objects(resource, api, &all, usize::MAX, &CancellationToken::new()).await?;
         for object in objects {
@@ -111,6 +108,10 @@ impl Export {
         let label = self.label(type_name, state);
         let config = resource.generated(state).config;
         let id = resource.address(state).id();
+        self.warnings.extend(resource.write_only(&config).into_iter().map(|name| {
+            let detail = format!("It is write-only. Set {name} to its value: a plan is refused without it.");
+            Diagnostic::warning(format!("{} {id} is exported without {name}", resource.info().kind), detail)
+        }));
         let import = vec![
             ("to".to_owned(), Expression::Raw(format!("{type_name}.{label}"))),
             ("id".to_owned(), Expression::Raw(hcl::quoted(&id))),

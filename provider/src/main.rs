@@ -41,7 +41,7 @@ fn exported(directory: &Path) -> ExitCode {
             for warning in &export.warnings {
                 eprintln!("{}: {}", warning.summary, warning.detail);
             }
-            println!(
+            eprintln!(
                 "{} objects in {}. Run there: terraform init; terraform plan",
                 export.objects,
                 directory.display()

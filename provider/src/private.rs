@@ -19,6 +19,9 @@ pub struct Private {
     /// The restart token that the provider itself has set. It stays for ever, because removing it would be a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
+    /// The uid of the object of the same name that the planned create replaces. Not in a state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
 }
 
 impl Private {

@@ -3,6 +3,7 @@
 //! ```text
 //! GET ─ none ───────────▶ apply ─ 201 ─▶ side object ─▶ wait ─▶ state
 //!   ├── ours and equal ──▶ adopt ─────────────────┘
+//!   ├── to be replaced ──▶ error
 //!   ├── being deleted ───▶ wait until it is gone, GET again
 //!   └── anything else ───▶ error with an import hint
 //! ```
@@ -51,7 +52,8 @@ impl KindResource {
         }
         let at = self.address(&planned);
         planned.set("id", at.id());
-        let private = Private::from_bytes(&request.private);
+        let mut private = Private::from_bytes(&request.private);
+        let replaces = private.replaces.take();
         let refusals = self.refusals(api, &request).await;
         if !refusals.is_empty() {
             return ApplyResponse::failed(refusals);
@@ -59,7 +61,7 @@ impl KindResource {
         let until = Instant::now() + timeouts::limit(Operation::Create, &planned, self.info.timeouts);
         let wanted = self.object(&planned, &request.config, &private, None);
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
-        match self.declare_new(&apply, &wanted).await {
+        match self.declare_new(&apply, &wanted, replaces.as_deref()).await {
             Ok(object) => self.finish(&apply, Purpose::Create, Declared { planned, private, object }).await,
             Err(diagnostics) => ApplyResponse::failed(diagnostics),
         }
@@ -146,13 +148,25 @@ impl KindResource {
         }
     }
 
-    async fn declare_new(&self, apply: &ApplyContext<'_>, wanted: &Json) -> Result<Json, Vec<Diagnostic>> {
+    async fn declare_new(
+        &self,
+        apply: &ApplyContext<'_>,
+        wanted: &Json,
+        replaces: Option<&str>,
+    ) -> Result<Json, Vec<Diagnostic>> {
         if self.kind.is_adopted() {
             return self.declare_adopted(apply, wanted).await;
         }
         let (api, at) = (apply.api, &apply.at);
         let failed = |error: ApiError| self.request_diagnostics(&error, at);
         while let Some(found) = apply.read().await.map_err(failed)? {
+            // Adopted, it would be deleted by the second half of the replacement.
+            if !is_terminating(&found) && Some(uid(&found)) == replaces {
+                let detail = "With create_before_destroy the new object is created while the old one exists, so it needs \
+                              another name. Change its name, or remove create_before_destroy.";
+                let summary = format!("{} cannot be replaced before it is destroyed", self.title(at));
+                return Err(vec![Diagnostic::error(summary, detail).at("name")]);
+            }
             if !is_terminating(&found) {
                 return self.adopt(apply, wanted, found).await;
             }

@@ -22,14 +22,33 @@ impl KindResource {
         config.set("timeouts", state.get("timeouts").clone());
         let mut hidden = Vec::new();
         find_sensitive(&self.fields, &config, "", &mut hidden);
+        hidden.extend(self.write_only(&config));
         let warning = |name: String| {
             let detail = format!(
                 "Terraform writes no sensitive values into generated configuration. Set {name} to its value, or the next plan \
-                 removes it."
+                 removes it, or refuses the configuration without it."
             );
             Diagnostic::warning(format!("{} is left out", name), detail)
         };
         GenerateConfigResponse { config, diagnostics: hidden.into_iter().map(warning).collect() }
+    }
+
+    /// The write-only attributes that are set: those with a version.
+    pub(crate) fn write_only(&self, config: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        find_write_only(&self.fields, config, "", &mut found);
+        found
+    }
+}
+
+fn find_write_only(fields: &[Field], config: &Value, at: &str, found: &mut Vec<String>) {
+    for field in fields {
+        let name = format!("{at}{}", field.name);
+        if field.write_only && !config.get(&format!("{}_version", field.name)).is_null() {
+            found.push(name);
+        } else if matches!(field.shape, Shape::Object(_)) {
+            find_write_only(field.children(), config.get(field.name), &format!("{name}."), found);
+        }
     }
 }
 

@@ -30,7 +30,8 @@ impl KindResource {
         }
         let settings = self.session.settings();
         let planned = self.planned(&request.prior, &request.config, &settings);
-        let private = Private::from_bytes(&request.private);
+        let mut private = Private::from_bytes(&request.private);
+        private.replaces = self.replaced(&request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
         self.kind.refine(&mut change);
         if let Some(api) = settings.reachable().await {
@@ -75,6 +76,18 @@ impl KindResource {
         let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
         change.refusals.append(&mut change.missing);
         change.refusals
+    }
+
+    /// The uid of the object that a create replaces under the same name. Terraform plans the change of a resource first, and
+    /// then, where that is a replacement, its create.
+    fn replaced(&self, prior: &Value, planned: &Value) -> Option<String> {
+        let type_name = self.info.type_name;
+        if prior.is_null() {
+            return self.session.planned_uid(type_name, planned.get("id").as_str()?);
+        }
+        let (id, uid) = (prior.get("id").as_str()?, prior.get("uid").as_str()?);
+        self.session.record_planned(type_name, id, uid);
+        None
     }
 
     /// Refuses to destroy a resource that the last apply left protected.

@@ -157,8 +157,10 @@ impl ControlPlane {
         let stopped = self.stop.clone();
         tokio::spawn(async move {
             while !stopped.is_cancelled() {
+                let started = tokio::time::Instant::now();
                 player.look().await;
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                // With many objects it rests as long as it worked.
+                tokio::time::sleep(started.elapsed().max(Duration::from_millis(20))).await;
             }
         });
         self

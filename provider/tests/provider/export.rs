@@ -54,3 +54,20 @@ async fn a_plan_with_the_exported_configuration_imports_every_object_and_changes
     terraform.assert_nothing_to_do(&[], "after the import").await;
     plane.close().await;
 }
+
+#[tokio::test]
+async fn a_write_only_value_is_left_out_with_a_warning() {
+    let plane = ControlPlane::in_memory().await;
+    let ours = provider(&plane.client, "default");
+    let config = json!({"name": "web", "class": "small", "disks": [{"name": "web-root", "boot": true}],
+        "bootstrap": {"user_data_wo": "#cloud-config\npassword: canary-secret\n", "user_data_wo_version": 3}});
+    let made = Stage::new(&ours, "berth_vm").apply(&config).await;
+    assert!(!diagnostic::has_errors(&made.diagnostics), "{}", made.text());
+    let export = export_from(&ours).await.expect("every kind is listed");
+    let [warning] = &export.warnings[..] else { panic!("{:?}", export.warnings) };
+    assert_eq!(warning.summary, "VM default/web is exported without bootstrap.user_data_wo");
+    let [(_, configuration)] = &export.files[..] else { panic!("{:?}", export.files) };
+    assert!(configuration.contains("user_data_wo_version = 3"), "{configuration}");
+    assert!(!configuration.contains("canary-secret"), "{configuration}");
+    plane.close().await;
+}

@@ -400,3 +400,35 @@ async fn an_attachment_to_a_stopped_vm_need_not_be_waited_for() {
     assert!(made.is_clean(), "{}", made.text());
     plane.close().await;
 }
+
+#[tokio::test]
+async fn a_replacement_of_the_same_name_before_the_destruction_is_refused_and_harms_nothing() {
+    let plane = ControlPlane::in_memory().await;
+    let ours = provider(&plane.client, "default");
+    let config = json!({"name": "d", "size": "1Gi"});
+    let mut disk = Stage::new(&ours, "berth_disk");
+    assert!(disk.apply(&config).await.is_clean());
+    let uid = plane.object("Disk", "d").await["metadata"]["uid"].clone();
+
+    // As core does for `-replace` with create_before_destroy: the change, the create, and only then the destruction.
+    let planning = provider(&plane.client, "default");
+    let mut replacement = Stage::new(&planning, "berth_disk");
+    (replacement.state, replacement.private) = (disk.state.clone(), disk.private.clone());
+    replacement.plan(&config).await;
+    let plan = replacement.plan_from(tfplugin6::Value::Null, &config).await;
+    let applying = provider(&plane.client, "default");
+    let mut created = Stage::new(&applying, "berth_disk");
+    let refused = created.apply_plan(plan, &config).await;
+    assert!(refused.text().contains("remove create_before_destroy"), "{}", refused.text());
+    assert!(created.state.is_null());
+    assert_eq!(plane.object("Disk", "d").await["metadata"]["uid"], uid);
+
+    // Without create_before_destroy the old one is gone by then.
+    let plan = replacement.plan_from(tfplugin6::Value::Null, &config).await;
+    assert!(disk.destroy().await.is_clean());
+    let made = created.apply_plan(plan, &config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    assert_ne!(plane.object("Disk", "d").await["metadata"]["uid"], uid);
+    assert!(created.plan_is_empty(&config).await);
+    plane.close().await;
+}
