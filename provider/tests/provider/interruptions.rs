@@ -1,7 +1,10 @@
 //! The provider is killed, and its connection is cut, at every request in turn, in every operation on every kind. The next
 //! apply must complete: one object, no replacement of what works, an empty plan, nothing left after a destroy.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
 use kube::{Api, api::ListParams};
@@ -166,7 +169,13 @@ async fn course(
     if story.kind != "Host" && exists(plane, story.kind, name).await {
         return Err("the object is left".into());
     }
-    if story.kind == "VM" && secrets(plane, name).await != 0 {
+    // The Secret is collected after its VM.
+    let collected = async {
+        while secrets(plane, name).await != 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    if story.kind == "VM" && tokio::time::timeout(Duration::from_secs(60), collected).await.is_err() {
         return Err("a Secret is left".into());
     }
     Ok(reached)
