@@ -1,11 +1,14 @@
 //! A change during planning: the result of the field table, and the additions of a kind.
 
+use std::sync::Arc;
+
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     field::{Effect, Field},
     planning::{self, Change},
     private::Private,
+    run::Run,
 };
 
 /// A planned create or update.
@@ -33,6 +36,10 @@ pub struct PlannedChange<'a> {
     pub missing: Vec<Diagnostic>,
     /// The private data beside the state.
     pub private: Private,
+    /// The facts about this run of Terraform.
+    pub run: Arc<Run>,
+    /// Whether the change is about to be applied. Warnings belong to its plan.
+    pub is_applied: bool,
 }
 
 impl<'a> PlannedChange<'a> {
@@ -56,6 +63,8 @@ impl<'a> PlannedChange<'a> {
             refusals: Vec::new(),
             missing: Vec::new(),
             private,
+            run: Arc::default(),
+            is_applied: false,
         };
         change.recompute_changes();
         change

@@ -1,28 +1,23 @@
 //! `berth_disk`
 
-use async_trait::async_trait;
 use berth_api::Quantity;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
-use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
-    api::{Address, Api, RetryLimit},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
+    references::{IMAGE, STORAGE_POOL},
 };
-
-/// The time limit for reading a pool, in seconds.
-const READ_SECONDS: u64 = 2;
 
 /// A persistent disk.
 #[derive(Debug)]
 pub struct Disk;
 
-#[async_trait]
 impl ResourceKind for Disk {
     fn info(&self) -> KindInfo {
         KindInfo {
@@ -43,10 +38,11 @@ impl ResourceKind for Disk {
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("size", Shape::Text(Form::Quantity)).presence(Presence::Kept),
-            Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace),
+            Field::spec("image", Shape::Text(Form::Name)).effect(Effect::Replace).refers(IMAGE),
             Field::spec("pool", Shape::Text(Form::Name))
                 .default(berth_api::DEFAULT_NAME)
-                .effect(Effect::Replace),
+                .effect(Effect::Replace)
+                .refers(STORAGE_POOL),
             Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
             Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::observed(
@@ -90,22 +86,6 @@ impl ResourceKind for Disk {
                  with another name."
             );
             change.refuse("A disk cannot shrink", detail, AttributePath::root("size"));
-        }
-    }
-
-    /// Refuses a pool that does not exist: the disk would wait for it.
-    async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
-        let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
-        // The pool `default` is every host's own folder and needs no object.
-        if pool == berth_api::DEFAULT_NAME || (!change.is_create() && change.replace.is_empty()) {
-            return;
-        }
-        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
-        if let Ok(None) = api.get(&Address::cluster("storagepools", &pool), &retry_limit).await {
-            let detail = format!(
-                "There is no StoragePool {pool:?} on this control plane. The data source berth_storage_pools lists those there are."
-            );
-            change.refuse_missing("The disk's pool does not exist", detail, AttributePath::root("pool"));
         }
     }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde_json::Value as Json;
 use tfplugin6::{Attribute, Type, Value, schema::Nesting};
 
-use crate::form::Form;
+use crate::{form::Form, references::Reference};
 
 /// One attribute of a resource.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ pub struct Field {
     pub write_only: bool,
     /// For observed fields: the attributes that may change this one when they change.
     pub follows: &'static [&'static str],
+    /// The kind of object that the text names.
+    pub refers: Option<Reference>,
     /// The description; empty until taken from the custom resource's definition.
     pub text: Cow<'static, str>,
     /// The words it accepts, if it is an enumeration.
@@ -139,6 +141,7 @@ impl Field {
             sensitive: false,
             write_only: false,
             follows: &[],
+            refers: None,
             text: Cow::Borrowed(""),
             one_of: Vec::new(),
             range: None,
@@ -218,6 +221,13 @@ impl Field {
     #[must_use]
     pub fn one_of(mut self, words: &[&str]) -> Self {
         self.one_of = words.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    /// Sets the kind of object that the text names.
+    #[must_use]
+    pub fn refers(mut self, reference: Reference) -> Self {
+        self.refers = Some(reference);
         self
     }
 

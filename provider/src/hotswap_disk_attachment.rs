@@ -4,13 +4,14 @@ use berth_api::Reason;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
-use tfplugin6::Value;
+use tfplugin6::{AttributePath, Value};
 
 use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{self, Condition, Outcome, Readiness},
+    references::{DISK, Named, VM},
 };
 
 /// An attachment of a disk to a running VM.
@@ -53,8 +54,8 @@ impl ResourceKind for HotswapDiskAttachment {
 
     fn fields(&self) -> Vec<Field> {
         vec![
-            Field::spec("vm", Shape::Text(Form::Name)).required().effect(Effect::Replace),
-            Field::spec("disk", Shape::Text(Form::Name)).required().effect(Effect::Replace),
+            Field::spec("vm", Shape::Text(Form::Name)).required().effect(Effect::Replace).refers(VM),
+            Field::spec("disk", Shape::Text(Form::Name)).required().effect(Effect::Replace).refers(DISK),
             Field::spec("force", Shape::Bool).default(false),
             Field::local(
                 "wait_for",
@@ -75,6 +76,12 @@ impl ResourceKind for HotswapDiskAttachment {
                 "The state of the attachment: `Requested`, `Attached`, `Detaching`, `Released` or `Failed`.",
             ),
         ]
+    }
+
+    fn holds(&self, planned: &Value) -> Vec<Named> {
+        let name = planned.get("disk").as_str().map(str::to_owned);
+        let held = name.map(|name| Named { path: AttributePath::root("disk"), reference: DISK, name });
+        held.into_iter().collect()
     }
 
     fn outcome(&self, object: &Json, planned: &Value) -> Outcome {

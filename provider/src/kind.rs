@@ -12,6 +12,7 @@ use crate::{
     form::Form,
     private::Private,
     readiness::{Condition, Outcome, Readiness},
+    references::Named,
 };
 
 /// The constants of a kind.
@@ -78,6 +79,12 @@ pub trait ResourceKind: Send + Sync + 'static {
     /// again at apply; a read that fails, for lack of a response or of permission, is skipped.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         let _ = (api, change);
+    }
+
+    /// The names of objects in the planned values that have one user at a time.
+    fn holds(&self, planned: &Value) -> Vec<Named> {
+        let _ = planned;
+        Vec::new()
     }
 
     /// The object as the field table reads it: values that the control plane has set are put where they could have been

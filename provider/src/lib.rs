@@ -10,6 +10,7 @@
 //!      │           network  ip_pool  storage_pool  host
 //!      │            (one file per kind: its table of fields and its own rules)
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
+//!      ├─▶ references, run: the objects that others name, and what one run creates
 //!      ├─▶ replacement: of objects that others name
 //!      ├─▶ private, timeouts: data stored with the state and with the object
 //!      └─▶ api ─▶ the control plane
@@ -60,8 +61,10 @@ pub mod private;
 pub mod provider;
 pub mod public_ip;
 pub mod readiness;
+pub mod references;
 pub mod replacement;
 pub mod resource;
+pub mod run;
 pub mod selector;
 pub mod session;
 pub mod storage_pool;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
-use tfplugin6::{AttributePath, CancellationToken};
+use tfplugin6::{AttributePath, CancellationToken, Diagnostic};
 
 use crate::{
     api::{Address, Api, RetryLimit},
@@ -12,6 +12,7 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
+    references::IP_POOL,
 };
 
 /// The time limit for reading a pool, in seconds.
@@ -43,26 +44,37 @@ impl ResourceKind for PublicIp {
         vec![
             Field::spec("pool", Shape::Text(Form::Name))
                 .default(berth_api::DEFAULT_NAME)
-                .effect(Effect::Replace),
+                .effect(Effect::Replace)
+                .refers(IP_POOL),
             Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Replace),
             Field::spec("deletion_protection", Shape::Bool).default(false),
         ]
     }
 
-    /// Refuses a pool that does not exist: the address would wait for it.
+    /// Warns of more addresses than the pool has.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         let Some(pool) = change.planned.get("pool").as_str().map(str::to_owned) else { return };
-        // A control plane has the pool `default`, unless its administrator has left it out.
-        if pool == berth_api::DEFAULT_NAME || (!change.is_create() && change.replace.is_empty()) {
+        let is_new = change.is_create() && !change.is_applied;
+        let Some(name) = change.planned.get("name").as_str().filter(|_| is_new) else { return };
+        let place = Address::cluster("ippools", &pool);
+        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
+        let Ok(Some(found)) = api.get(&place, &retry_limit).await else { return };
+        let number = |pointer| found.pointer(pointer).and_then(Json::as_i64);
+        let (Some(free), true) = (number("/status/free"), number("/status/observedGeneration") >= Some(0))
+        else {
+            return;
+        };
+        let namespace = change.planned.get("namespace").as_str().unwrap_or_default();
+        let added = change.run.add_user(&place, &format!("{namespace}/{name}"));
+        if i64::try_from(added).is_ok_and(|added| added <= free) {
             return;
         }
-        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
-        if let Ok(None) = api.get(&Address::cluster("ippools", &pool), &retry_limit).await {
-            let detail = format!(
-                "There is no IPPool {pool:?} on this control plane. The data source berth_ip_pools lists those there are."
-            );
-            change.refuse_missing("The address's pool does not exist", detail, AttributePath::root("pool"));
-        }
+        let path = AttributePath::root("pool");
+        let detail = format!(
+            "{path}: IPPool {pool} has {free} free addresses, and this is new PublicIP {added} of this configuration. It waits \
+             (NoFreeAddress) until another one is released or the pool has more ranges."
+        );
+        change.diagnostics.push(Diagnostic::warning("The pool has no free address", detail).at(path));
     }
 
     fn view(&self, object: &Json) -> Json {

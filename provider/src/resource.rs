@@ -13,6 +13,7 @@ mod in_use;
 mod list;
 mod plan;
 mod read;
+mod references;
 mod update;
 mod wait;
 

@@ -16,6 +16,7 @@ use tokio::{sync::OnceCell, time::timeout};
 use crate::{
     api::{Address, Api, ApiError, RetryLimit},
     connection::Server,
+    run::Run,
 };
 
 /// The time limit for finding out, once per process, whether the control plane responds to a plan.
@@ -43,6 +44,8 @@ pub struct Settings {
     /// The control plane of `api`; empty while there is no client.
     pub server: Server,
     reachable: Arc<OnceCell<bool>>,
+    /// The facts about this run of Terraform.
+    pub run: Arc<Run>,
     readable: Arc<OnceCell<Result<(), Arc<ApiError>>>>,
     reported: Arc<AtomicBool>,
 }
@@ -63,6 +66,7 @@ impl Settings {
             namespace,
             server: Server::default(),
             reachable: Arc::default(),
+            run: Arc::default(),
             readable: Arc::default(),
             reported: Arc::default(),
         }

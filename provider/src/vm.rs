@@ -3,6 +3,7 @@
 mod bootstrap;
 mod placement;
 pub(crate) mod restart;
+mod room;
 
 use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -18,6 +19,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
+    references::{CLASS, DISK, GROUP, HOST, NETWORK, Named, PUBLIC_IP, Reference},
 };
 
 /// The time limit for reading a PublicIP, in seconds.
@@ -32,8 +34,11 @@ fn network_interfaces() -> Field {
         Field::spec("name", Shape::Text(Form::Name))
             .presence(Presence::Numbered("nic"))
             .text("Name of the interface within the VM, the key of the list. Default `nic0`, `nic1`, … by position."),
-        Field::spec("network", Shape::Text(Form::Name)).default(berth_api::DEFAULT_NAME).effect(Effect::Fixed),
-        Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP"),
+        Field::spec("network", Shape::Text(Form::Name))
+            .default(berth_api::DEFAULT_NAME)
+            .effect(Effect::Fixed)
+            .refers(NETWORK),
+        Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
     ];
@@ -43,8 +48,8 @@ fn network_interfaces() -> Field {
 
 fn placement_field() -> Field {
     let fields = vec![
-        Field::spec("group", Shape::Text(Form::Name)).effect(Effect::Replace),
-        Field::spec("host", Shape::Text(Form::DottedName)).effect(Effect::Placement),
+        Field::spec("group", Shape::Text(Form::Name)).effect(Effect::Replace).refers(GROUP),
+        Field::spec("host", Shape::Text(Form::DottedName)).effect(Effect::Placement).refers(HOST),
         Field::spec("host_selector", Shape::TextMap).effect(Effect::Placement),
         Field::spec("preferred_host_selector", Shape::TextMap),
     ];
@@ -114,11 +119,11 @@ impl ResourceKind for Vm {
 
     fn fields(&self) -> Vec<Field> {
         let disk = vec![
-            Field::spec("name", Shape::Text(Form::Name)).required(),
+            Field::spec("name", Shape::Text(Form::Name)).required().refers(DISK),
             Field::spec("boot", Shape::Bool).default(false).effect(Effect::PowerCycle),
         ];
         let mut fields = vec![
-            Field::spec("class", Shape::Text(Form::Name)).required().effect(Effect::PowerCycle),
+            Field::spec("class", Shape::Text(Form::Name)).required().effect(Effect::PowerCycle).refers(CLASS),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             network_interfaces(),
             placement_field(),
@@ -128,7 +133,8 @@ impl ResourceKind for Vm {
             stop(),
             Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(
                 "Any text, at most 230 characters. A change restarts a running VM once (gracefully, according to \
-                 `stop`) and has no effect on a stopped VM. Together with `allow_reboot` and `user_data_policy`, an \
+                 `stop`) and has no effect on a stopped VM; removing it restarts nothing, unless the provider has restarted the VM before. \
+                 Together with `allow_reboot` and `user_data_policy`, an \
                  apply restarts the VM only once.",
             ),
             Field::spec("deletion_protection", Shape::Bool).default(false),
@@ -171,6 +177,24 @@ impl ResourceKind for Vm {
 
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
         placement::look(api, change).await;
+        room::look(api, change).await;
+    }
+
+    /// The disks and public addresses of a VM that is to run.
+    fn holds(&self, planned: &Value) -> Vec<Named> {
+        if planned.get("power").as_str() == Some("Stopped") {
+            return Vec::new();
+        }
+        let of = |list: &str, attribute: &str, reference: Reference| {
+            let path = AttributePath::root(list);
+            let attribute = attribute.to_owned();
+            let elements = planned.get(list).elements().to_vec();
+            elements.into_iter().enumerate().filter_map(move |(i, element)| {
+                let name = element.get(&attribute).as_str()?.to_owned();
+                Some(Named { path: path.clone().index(i).attribute(&attribute), reference, name })
+            })
+        };
+        of("disks", "name", DISK).chain(of("network_interfaces", "public_ip", PUBLIC_IP)).collect()
     }
 
     fn view(&self, object: &Json) -> Json {

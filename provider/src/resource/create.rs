@@ -54,7 +54,7 @@ impl KindResource {
         planned.set("id", at.id());
         let mut private = Private::from_bytes(&request.private);
         let replaces = private.replaces.take();
-        let refusals = self.refusals(api, &request).await;
+        let refusals = self.refusals(api, &settings, &request).await;
         if !refusals.is_empty() {
             return ApplyResponse::failed(refusals);
         }

@@ -63,10 +63,13 @@ impl KindResource {
                     format!("{error}. The role berth-editor in namespace {} allows it.", at.namespace)
                 },
             ),
-            (_, 404) if error.to_string().starts_with("namespaces ") => one(
-                format!("Namespace {} does not exist", at.namespace),
-                format!("{error}. Create it first: kubectl create namespace {}", at.namespace),
-            ),
+            (_, 404) if error.to_string().starts_with("namespaces ") => vec![
+                Diagnostic::error(
+                    format!("Namespace {} does not exist", at.namespace),
+                    format!("{error}. Create it first: kubectl create namespace {}.", at.namespace),
+                )
+                .at("namespace"),
+            ],
             (_, 404) => one(
                 format!("The control plane does not serve the kind {}", self.info.kind),
                 "Install berth's definitions there: berth crds | kubectl apply --server-side -f -".into(),

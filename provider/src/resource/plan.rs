@@ -7,7 +7,7 @@ use tfplugin6::{
     resource::{ApplyRequest, PlanRequest, PlanResponse},
 };
 
-use super::{KindResource, conflict::Conflict, with_path};
+use super::{KindResource, conflict::Conflict, references, wait::GRACE, with_path};
 use crate::{
     api::{Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
@@ -33,10 +33,19 @@ impl KindResource {
         let mut private = Private::from_bytes(&request.private);
         private.replaces = self.replaced(&request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
+        change.run = settings.run.clone();
         self.kind.refine(&mut change);
+        if (change.is_create() || !change.replace.is_empty()) && self.identity(&change.planned).is_some() {
+            change.run.announce(&self.address(&change.planned), &change.planned);
+        }
+        self.check_holders(&mut change);
         if let Some(api) = settings.reachable().await {
             // Without a response in time, the apply checks the rules that need one.
-            let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
+            let looks = async {
+                self.kind.look(api, &mut change).await;
+                self.check_references(api, &mut change, references::PLAN_PATIENCE).await;
+            };
+            let _ = tokio::time::timeout(ADMISSION_LIMIT, looks).await;
         }
         if change.is_create() || change.is_update() {
             warn_of_power_cycles(&mut change);
@@ -47,8 +56,10 @@ impl KindResource {
         }
         if !diagnostic::has_errors(&change.diagnostics) && change.refusals.is_empty() {
             let dry_run = self.dry_run(&change, &settings, &request.cancel);
-            let refusals = tokio::time::timeout(ADMISSION_LIMIT, dry_run).await;
-            change.refusals.extend(refusals.unwrap_or_default());
+            let (refusals, missing) =
+                tokio::time::timeout(ADMISSION_LIMIT, dry_run).await.unwrap_or_default();
+            change.refusals.extend(refusals);
+            change.missing.extend(missing);
         }
         change.diagnostics.extend(change.missing.drain(..).map(missing_as_warning));
         // A replacement deletes first: a refusal of its create must stop the plan.
@@ -68,12 +79,23 @@ impl KindResource {
     }
 
     /// The reasons why the plan must not be applied: the rules of the plan, checked again with all values known.
-    pub(super) async fn refusals(&self, api: &Api, request: &ApplyRequest) -> Vec<Diagnostic> {
+    pub(super) async fn refusals(
+        &self,
+        api: &Api,
+        settings: &Settings,
+        request: &ApplyRequest,
+    ) -> Vec<Diagnostic> {
         let private = Private::from_bytes(&request.private);
         let (prior, config) = (&request.prior, &request.config);
         let mut change = PlannedChange::new(&self.fields, prior, config, request.planned.clone(), private);
+        change.run = settings.run.clone();
+        change.is_applied = true;
         self.kind.refine(&mut change);
-        let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
+        let looks = async {
+            self.kind.look(api, &mut change).await;
+            self.check_references(api, &mut change, GRACE).await;
+        };
+        let _ = tokio::time::timeout(ADMISSION_LIMIT, looks).await;
         change.refusals.append(&mut change.missing);
         change.refusals
     }
@@ -118,20 +140,22 @@ impl KindResource {
         planned
     }
 
-    /// Applies the change with a dry run and returns the refusals of admission. Returns nothing when the control plane is away, when this user lacks the permission,
-    /// and when too much is unknown: a plan must not need any of it.
+    /// Applies the change with a dry run and returns the refusals of admission, and those for lack of a namespace. Returns nothing
+    /// when the control plane is away, when this user lacks the permission, and when too much is unknown: a plan must not need any
+    /// of it.
     async fn dry_run(
         &self,
         change: &PlannedChange<'_>,
         settings: &Settings,
         cancel: &CancellationToken,
-    ) -> Vec<Diagnostic> {
+    ) -> (Vec<Diagnostic>, Vec<Diagnostic>) {
+        let nothing = || (Vec::new(), Vec::new());
         let named = self.identity(&change.planned).is_some();
         let known = named && mapping::declared_is_known(&self.fields, &change.planned);
         if !known || !(change.is_create() || change.is_update()) {
-            return Vec::new();
+            return nothing();
         }
-        let Some(api) = settings.reachable().await else { return Vec::new() };
+        let Some(api) = settings.reachable().await else { return nothing() };
         let at = self.address(&change.planned);
         let uid = change.prior.get("uid").as_str().filter(|uid| !uid.is_empty());
         let object = self.object(&change.planned, change.config, &change.private, uid);
@@ -149,7 +173,9 @@ impl KindResource {
                             let options = ApplyOptions { force: true, ..options };
                             api.apply(&at, &object, options, &retry_limit).await.map(|_| ())
                         }
-                        Ok(conflict) => return vec![conflict.diagnostic(&self.title(&at), &self.fields)],
+                        Ok(conflict) => {
+                            return (vec![conflict.diagnostic(&self.title(&at), &self.fields)], Vec::new());
+                        }
                         Err(error) => Err(error),
                     }
                 }
@@ -158,9 +184,12 @@ impl KindResource {
         };
         match result {
             Err(error @ ApiError::Refused(_)) if matches!(error.code(), 400 | 422) => {
-                self.request_diagnostics(&error, &at)
+                (self.request_diagnostics(&error, &at), Vec::new())
             }
-            _ => Vec::new(),
+            Err(error) if error.code() == 404 && error.to_string().starts_with("namespaces ") => {
+                (Vec::new(), self.request_diagnostics(&error, &at))
+            }
+            _ => nothing(),
         }
     }
 }
@@ -178,7 +207,7 @@ fn as_warning(refusal: Diagnostic) -> Diagnostic {
 
 /// Turns a refusal for lack of an object into the warning of a plan, which does not know what the apply creates first.
 fn missing_as_warning(refusal: Diagnostic) -> Diagnostic {
-    let detail = format!("{} An apply fails at this resource unless it creates that first.", refusal.detail);
+    let detail = format!("{} An apply waits for it or fails, unless it creates that too.", refusal.detail);
     Diagnostic { severity: Severity::Warning, detail, ..refusal }
 }
 

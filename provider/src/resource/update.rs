@@ -42,7 +42,7 @@ impl KindResource {
             }
         };
         let private = Private::from_bytes(&request.private);
-        let refusals = self.refusals(api, &request).await;
+        let refusals = self.refusals(api, &settings, &request).await;
         if !refusals.is_empty() {
             return ApplyResponse::failed(refusals);
         }

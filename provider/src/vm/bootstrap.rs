@@ -13,6 +13,7 @@ use crate::{
     kind::SideObject,
     planning,
     private::Private,
+    references::SECRET,
 };
 
 /// The annotation that keeps a Secret's content out of the state, with the version of the content written.
@@ -48,6 +49,7 @@ pub(super) fn field() -> Field {
             .effect(Effect::Policy),
         Field::spec("hostname", Shape::Text(Form::Name)).effect(Effect::Policy),
         Field::spec("secret_name", Shape::Text(Form::DottedName))
+            .refers(SECRET)
             .text(
                 "Name of a Secret of your own in the VM's namespace, instead of `user_data`. Its key `userData` is the \
                  cloud-init user data; `networkConfig` and `metaData`, when present, replace the data that berth generates.",
@@ -130,7 +132,18 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             change.recompute_changes();
         }
         "replace" => change.replace.extend(changed),
-        "reboot" => restart::request(change),
+        "reboot" => {
+            let first = changed.into_iter().next().unwrap_or_default();
+            let runs = [change.prior, &change.planned]
+                .iter()
+                .all(|state| state.get("power").as_str() == Some("Running"));
+            if runs {
+                let detail = "user_data_policy is \"reboot\": the VM is restarted once, as declared in stop, and has the new \
+                              data then.";
+                change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(first));
+            }
+            restart::request(change);
+        }
         _ => {
             // An unknown value may become the current one: the plan within the apply decides.
             let known = |path: &AttributePath| change.planned.at(path).is_wholly_known();

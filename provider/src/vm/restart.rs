@@ -38,6 +38,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     if stays_off(change.prior) && stays_off(&change.planned) {
         warn_of_no_effect(change);
     }
+    announce(change, runs(change.prior) && runs(&change.planned));
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
     let allowed = change.planned.get("allow_reboot").as_bool() == Some(true);
@@ -54,6 +55,17 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let first = waiting.into_iter().next().unwrap_or_default();
     change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(first));
     request(change);
+}
+
+/// Warns of a restart that another token requests. Without a token nothing is restarted.
+fn announce(change: &mut PlannedChange<'_>, runs: bool) {
+    let path = AttributePath::root("restart_token");
+    let is_other = change.is_update() && runs && change.changes.iter().any(|change| change.path == path);
+    let is_left = !change.planned.get("restart_token").is_null() || change.private.restart_token.is_some();
+    if is_other && is_left {
+        let detail = "restart_token changes: the VM is restarted once, as declared in stop.";
+        change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(path));
+    }
 }
 
 fn warn_of_no_effect(change: &mut PlannedChange<'_>) {

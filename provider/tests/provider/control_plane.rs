@@ -253,6 +253,29 @@ impl ControlPlane {
         self.objects("Host").create(&PostParams::default(), &host).await.expect("it is valid");
     }
 
+    /// Creates a namespace.
+    pub(crate) async fn namespace(&self, name: &str) {
+        let api: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.client.clone());
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a namespace");
+        api.create(&PostParams::default(), &namespace).await.expect("it is new");
+    }
+
+    /// Declares the class `small` and these disks, as another client.
+    pub(crate) async fn stock(&self, disks: &[&str]) {
+        self.declare_as("stock", "VMClass", "small", json!({"cpus": 1, "memory": "256Mi"})).await;
+        for name in disks {
+            self.declare_as("stock", "Disk", name, json!({"size": "1Gi"})).await;
+        }
+    }
+
+    /// Declares a pool of addresses, as another client, and waits for its status.
+    pub(crate) async fn pool(&self, name: &str, range: &str) {
+        self.declare_as("stock", "IPPool", name, json!({"cidrs": [range]})).await;
+        while self.object("IPPool", name).await.pointer("/status/observedGeneration") != Some(&json!(1)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     pub(crate) async fn count(&self, kind: &str) -> usize {
         self.objects(kind).list(&ListParams::default()).await.expect("a list").items.len()
     }
@@ -391,11 +414,13 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
             status["accelerator"] = "kvm".into();
             status["kvm"] = json!({"usable": true, "reason": "", "mips": 1234.25});
             status["capacity"] = json!({"cpus": 8, "memory": "16Gi", "storage": "100Gi"});
+            status["allocatable"] = json!({"cpus": 8, "memory": "16Gi", "storage": "100Gi"});
+            status["vmOverhead"] = "1Gi".into();
             status["vms"] = 0.into();
         }
         "IPPool" => {
             status["allocated"] = 0.into();
-            status["free"] = 30.into();
+            status["free"] = if name == "tiny" { 1.into() } else { 30.into() };
         }
         "Network" => {
             status["vni"] = 7.into();

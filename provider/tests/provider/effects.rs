@@ -10,6 +10,7 @@ use crate::stage::{Stage, text_of, value};
 enum Announced {
     Live,
     PowerCycle,
+    Reboot,
     /// Has no effect on a VM that has its host.
     Placement,
     Replace,
@@ -63,7 +64,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/power", json!("Stopped"), Announced::Live),
         ("/restart_policy", json!("Never"), Announced::Live),
         ("/stop/grace_period_seconds", json!(5), Announced::Live),
-        ("/restart_token", json!("2"), Announced::Live),
+        ("/restart_token", json!("2"), Announced::Reboot),
+        ("/restart_token", Json::Null, Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),
         ("/deletion_protection", json!(true), Announced::Live),
     ]
@@ -146,6 +148,8 @@ async fn the_plan_announces_the_effect_of_each_change() {
             Announced::Refused
         } else if text.contains("Does not move the VM") {
             Announced::Placement
+        } else if text.contains("The VM will be restarted") {
+            Announced::Reboot
         } else if !plan.requires_replace.is_empty() {
             Announced::Replace
         } else if text.contains("power cycle") {

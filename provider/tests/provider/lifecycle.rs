@@ -200,10 +200,10 @@ async fn a_pool_that_does_not_exist_is_a_warning_of_the_plan_and_fails_the_apply
         let mut stage = Stage::new(&provider, type_name);
         let plan = stage.plan(&config).await;
         let text = text_of(&plan.diagnostics);
-        assert!(text.starts_with("Warning") && text.contains("unless it creates that first"), "{text}");
+        assert!(text.starts_with("Warning") && text.contains("unless it creates that too"), "{text}");
         let refused = stage.apply_plan(plan, &config).await;
         assert!(
-            stage.state.is_null() && refused.text().contains("pool does not exist"),
+            stage.state.is_null() && refused.text().contains("Pool p does not exist"),
             "{}",
             refused.text()
         );
@@ -343,7 +343,8 @@ async fn the_user_data_policy_decides_what_a_change_does() {
         ["bootstrap.user_data"]
     );
     let rebooted = vm.apply(&changed(Some("reboot"))).await;
-    assert!(rebooted.is_clean(), "{}", rebooted.text());
+    let announced = "Warning: The VM will be restarted: bootstrap.user_data: user_data_policy is \"reboot\"";
+    assert!(rebooted.diagnostics.len() == 1 && rebooted.text().starts_with(announced), "{}", rebooted.text());
     let object = plane.object("VM", "web").await;
     let token = object["spec"]["restartToken"].as_str().expect("a restart was asked for").to_owned();
     vm.read().await;

@@ -14,6 +14,7 @@ mod lifecycle;
 mod list_resources;
 mod mapping;
 mod reads;
+mod references;
 mod refusals;
 mod rules;
 mod stage;

@@ -151,7 +151,9 @@ impl Stage {
             assert!(destroyed.is_clean(), "{}", destroyed.text());
             plan = self.plan(config).await;
         }
-        let warnings = plan.diagnostics.clone();
+        // Most stories make no object but those that they are about.
+        let mut warnings = plan.diagnostics.clone();
+        warnings.retain(|warning| !warning.summary.ends_with(" does not exist"));
         let mut applied = self.apply_plan(plan, config).await;
         applied.diagnostics.splice(0..0, warnings);
         applied

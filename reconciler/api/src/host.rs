@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, vm::InterfaceStatus};
+use crate::{Conditions, ObjectUser, Quantity, vm::InterfaceStatus};
 
 /// A machine that runs VMs. Its agent creates it; an administrator sets `spec`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -171,6 +171,17 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
+}
+
+impl HostStatus {
+    /// The largest VM that the host can take while it runs no other: CPUs and bytes of guest memory. None before its first report.
+    pub fn offered_to_one_vm(&self) -> Option<(i64, u64)> {
+        let bytes = |text: &str| Quantity(text.to_owned()).bytes().unwrap_or_default();
+        let allocatable = self.allocatable.as_ref().filter(|allocatable| allocatable.cpus > 0)?;
+        let overhead = self.vm_overhead.as_deref().map_or(0, bytes).min(MOST_OVERHEAD);
+        let memory = bytes(&allocatable.memory).min(MOST_MEMORY).saturating_sub(overhead);
+        Some((allocatable.cpus.min(MOST_CPUS), memory))
+    }
 }
 
 /// A public address that another machine has.

@@ -135,7 +135,7 @@ pub fn check(text: &str) -> Result<(), UserDataError> {
 }
 
 /// Checks user data that is declared now, and more strictly than [`check`]: a guest of some kind must read it, and every key
-/// must count. What an earlier version accepted is still passed to the guest that it was declared for.
+/// must count. User data that an earlier version accepted is still passed to its guest.
 ///
 /// # Errors
 /// Those of [`check`], and what a guest would ignore.

@@ -74,7 +74,7 @@ pub struct VMSpec {
     /// How the VM is stopped.
     #[serde(default)]
     pub stop: Stop,
-    /// Any text; when it changes, a running VM is restarted once (gracefully, as `stop` declares).
+    /// Any text; when it changes, a running VM is restarted once (gracefully, as `stop` declares). Removing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub restart_token: Option<String>,

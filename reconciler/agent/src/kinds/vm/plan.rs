@@ -93,7 +93,12 @@ fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<StopReas
     if vm.spec.power == Power::Stopped || draining {
         return Some(StopReason::PowerOff);
     }
-    run.is_some_and(|run| run.token != vm.spec.restart_token).then_some(StopReason::Restart)
+    run.is_some_and(|run| asks_for_restart(vm, run)).then_some(StopReason::Restart)
+}
+
+/// Whether the VM has another restart token than at its last start. Without a token nothing is restarted.
+fn asks_for_restart(vm: &VM, run: &Run) -> bool {
+    vm.spec.restart_token.is_some() && run.token != vm.spec.restart_token
 }
 
 /// Returns the journal with the VM's current uid, for an instance recorded under the uid it had before. From here on

@@ -14,7 +14,7 @@ use super::super::hardware::{class_memory, firmware_name};
 use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
 use super::super::seed::{Bootstrap, digest, seed};
-use super::{Observed, Step, write_journal};
+use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Journal, PinnedHardware, Run, epoch_of};
 use crate::networking::tap_of;
@@ -31,7 +31,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let mut is_restart = false;
     if let Some(run) = &observed.journal.run
         && let Some(ended) = &run.ended
-        && run.token == vm.spec.restart_token
+        && !asks_for_restart(vm, run)
     {
         let allowed = match vm.spec.restart_policy {
             RestartPolicy::Always => true,

@@ -56,3 +56,15 @@ fn why_a_guest_ended_is_told_from_what_qemu_says() {
     assert!(!ending(RunState::GuestPanicked));
     assert!(!ending(RunState::InternalError));
 }
+
+#[test]
+fn another_restart_token_restarts_a_running_vm_and_a_removed_one_does_not() {
+    let reason = |token: Option<&str>, before: Option<&str>| {
+        let ran = Run { token: before.map(str::to_owned), ..run() };
+        reason_to_stop(&vm(json!({"restartToken": token})), Some(&ran), false)
+    };
+    assert_eq!(reason(Some("2"), Some("1")), Some(StopReason::Restart));
+    assert_eq!(reason(Some("1"), None), Some(StopReason::Restart));
+    assert_eq!(reason(Some("1"), Some("1")), None);
+    assert_eq!(reason(None, Some("1")), None);
+}

@@ -1,0 +1,118 @@
+//! Facts about one run of Terraform, gathered from the plans of all its resources in this process: the objects that it creates,
+//! and the users of objects.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::Value as Json;
+use tfplugin6::{CancellationToken, Value};
+use tokio::sync::OnceCell;
+
+use crate::api::{Address, Api, RetryLimit, Selection};
+
+/// The time limit for reading the hosts.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
+/// Group, plural, namespace and name of an object.
+type Key = (String, String, String, String);
+
+/// The facts about a run.
+#[derive(Debug, Default)]
+pub struct Run {
+    facts: Mutex<Facts>,
+    hosts: OnceCell<Option<Vec<Json>>>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    /// The objects that the run creates, as planned.
+    created: BTreeMap<Key, Value>,
+    /// The objects that exist.
+    seen: BTreeSet<Key>,
+    /// The exclusive user of an object.
+    holders: BTreeMap<Key, String>,
+    /// The users of an object that has room for a limited number of them.
+    users: BTreeMap<Key, BTreeSet<String>>,
+}
+
+fn key(at: &Address) -> Key {
+    (at.group.clone(), at.plural.clone(), at.namespace.clone(), at.name.clone())
+}
+
+impl Run {
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the run creates an object.
+    pub fn announce(&self, at: &Address, planned: &Value) {
+        self.facts().created.insert(key(at), planned.clone());
+    }
+
+    /// The planned values of an object that the run creates.
+    #[must_use]
+    pub fn created(&self, at: &Address) -> Option<Value> {
+        self.facts().created.get(&key(at)).cloned()
+    }
+
+    /// Notes that an object exists.
+    pub fn saw(&self, at: &Address) {
+        self.facts().seen.insert(key(at));
+    }
+
+    /// Whether the object exists, or the run creates it.
+    #[must_use]
+    pub fn knows(&self, at: &Address) -> bool {
+        let (facts, key) = (self.facts(), key(at));
+        facts.created.contains_key(&key) || facts.seen.contains(&key)
+    }
+
+    /// Notes the only user of an object after the run. Returns the other one if there are two.
+    #[must_use]
+    pub fn hold(&self, at: &Address, user: &str) -> Option<String> {
+        let mut facts = self.facts();
+        let holder = facts.holders.entry(key(at)).or_insert_with(|| user.to_owned());
+        (holder != user).then(|| holder.clone())
+    }
+
+    /// Notes a new user of an object. Returns the number of users that the run adds.
+    pub fn add_user(&self, at: &Address, user: &str) -> usize {
+        let mut facts = self.facts();
+        let users = facts.users.entry(key(at)).or_default();
+        users.insert(user.to_owned());
+        users.len()
+    }
+
+    /// The hosts, read once; none if this user cannot read them.
+    pub async fn hosts(&self, api: &Api) -> Option<&[Json]> {
+        let hosts = self.hosts.get_or_init(async || {
+            let retry_limit = RetryLimit::seconds(0, &CancellationToken::new());
+            let at = Address::cluster("hosts", "");
+            let selection = Selection::default();
+            let list = api.list_up_to(usize::MAX, &at, &selection, &|_| true, &retry_limit);
+            tokio::time::timeout(READ_LIMIT, list).await.ok()?.ok()
+        });
+        hosts.await.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_users_of_one_object_are_noticed_and_one_user_twice_is_not() {
+        let (run, disk) = (Run::default(), Address::berth("disks", "default", "d"));
+        assert_eq!(run.hold(&disk, "VM default/a"), None);
+        assert_eq!(run.hold(&disk, "VM default/a"), None, "it is planned again");
+        assert_eq!(run.hold(&disk, "VM default/b").as_deref(), Some("VM default/a"));
+        assert_eq!(run.hold(&disk.sibling("disks", "e"), "VM default/b"), None);
+        assert_eq!((run.add_user(&disk, "a"), run.add_user(&disk, "a"), run.add_user(&disk, "b")), (1, 1, 2));
+        assert!(!run.knows(&disk));
+        run.announce(&disk, &Value::Null);
+        assert!(run.knows(&disk) && !run.knows(&disk.sibling("disks", "e")));
+    }
+}
