@@ -355,9 +355,14 @@ impl Kit {
         tools::gitops_clients(&self.cache)
     }
 
-    /// OpenTofu and the newer Terraform.
-    pub fn other_terraforms(&self) -> Result<[TerraformCli; 2]> {
-        Ok([tools::opentofu(&self.cache)?, tools::newer_terraform(&self.cache)?])
+    /// OpenTofu.
+    pub fn opentofu(&self) -> Result<TerraformCli> {
+        tools::opentofu(&self.cache)
+    }
+
+    /// The newer Terraform.
+    pub fn newer_terraform(&self) -> Result<TerraformCli> {
+        tools::newer_terraform(&self.cache)
     }
 
     /// The programs with kube-rs's tests, by crate.

@@ -163,12 +163,12 @@ fn choose(names: &[String]) -> Result<Vec<&'static Suite>> {
 
 fn prepare(kit: &Kit) -> Result<Count> {
     let started = Instant::now();
-    // In the order in which a run of all suites needs them, but for the guests, which its first suites build themselves.
+    // The longest suites' first, but for the guests, which the first suites build themselves. The last one is ready shortly
+    // before the end of a run, and its suite must not take long.
     note(&format!("kube-apiserver: {}", kit.kubernetes()?.kube_apiserver.display()));
-    for cli in kit.other_terraforms()? {
-        note(&format!("{}: {}", cli.name, cli.program.display()));
-    }
+    note(&format!("OpenTofu: {}", kit.opentofu()?.program.display()));
     note(&format!("Flux, Helm and Argo's engine: {}", kit.gitops_clients()?.program("").display()));
+    note(&format!("Terraform: {}", kit.newer_terraform()?.program.display()));
     note(&format!("settable clock: {}", kit.settable_clock()?.display()));
     note(&format!("berth's next version: {}", kit.next_version()?.berth.display()));
     kit.kube_rs()?;
