@@ -1,5 +1,5 @@
-//! Facts about one run of Terraform, gathered from the plans of all its resources in this process: the objects that it creates,
-//! and the users of objects.
+//! Facts about one run of Terraform, gathered from the plans of all its resources in this process: the objects that it creates
+//! or manages already, and the users of objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +32,8 @@ struct Facts {
     created: BTreeMap<Key, Value>,
     /// The objects that exist.
     seen: BTreeSet<Key>,
+    /// The uids of the objects of planned resources that have a state.
+    managed: BTreeMap<Key, String>,
     /// The exclusive user of an object.
     holders: BTreeMap<Key, String>,
     /// The users of an object that has room for a limited number of them.
@@ -56,6 +58,17 @@ impl Run {
     #[must_use]
     pub fn created(&self, at: &Address) -> Option<Value> {
         self.facts().created.get(&key(at)).cloned()
+    }
+
+    /// Notes that a resource with a state is planned, and the uid of its object.
+    pub fn manages(&self, at: &Address, uid: &str) {
+        self.facts().managed.insert(key(at), uid.to_owned());
+    }
+
+    /// The uid that the object of a resource with a state had when it was planned.
+    #[must_use]
+    pub fn managed_uid(&self, at: &Address) -> Option<String> {
+        self.facts().managed.get(&key(at)).cloned()
     }
 
     /// Notes that an object exists.

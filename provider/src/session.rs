@@ -1,9 +1,8 @@
 //! The result of the `provider` block, shared by all resources of a process.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -29,7 +28,6 @@ const READ_PROBE_LIMIT: Duration = Duration::from_millis(4500);
 #[derive(Debug, Default)]
 pub struct Session {
     settings: RwLock<Settings>,
-    planned: Mutex<HashMap<(&'static str, String), String>>,
 }
 
 /// The settings from the `provider` block.
@@ -146,19 +144,6 @@ impl Settings {
 }
 
 impl Session {
-    /// Records that a resource with a state is planned: its type, its ID and the uid of its object.
-    pub fn record_planned(&self, type_name: &'static str, id: &str, uid: &str) {
-        let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        planned.insert((type_name, id.to_owned()), uid.to_owned());
-    }
-
-    /// The uid of the object that a resource with a state had when this process planned it.
-    #[must_use]
-    pub fn planned_uid(&self, type_name: &'static str, id: &str) -> Option<String> {
-        let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        planned.get(&(type_name, id.to_owned())).cloned()
-    }
-
     /// The current settings.
     #[must_use]
     pub fn settings(&self) -> Settings {

@@ -14,6 +14,7 @@ use crate::{
     field::Effect,
     mapping, planning,
     private::Private,
+    run::Run,
     session::Settings,
 };
 
@@ -31,7 +32,7 @@ impl KindResource {
         let settings = self.session.settings();
         let planned = self.planned(&request.prior, &request.config, &settings);
         let mut private = Private::from_bytes(&request.private);
-        private.replaces = self.replaced(&request.prior, &planned);
+        private.replaces = self.replaced(&settings.run, &request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
         change.run = settings.run.clone();
         self.kind.refine(&mut change);
@@ -102,13 +103,11 @@ impl KindResource {
 
     /// The uid of the object that a create replaces under the same name. Terraform plans the change of a resource first, and
     /// then, where that is a replacement, its create.
-    fn replaced(&self, prior: &Value, planned: &Value) -> Option<String> {
-        let type_name = self.info.type_name;
+    fn replaced(&self, run: &Run, prior: &Value, planned: &Value) -> Option<String> {
         if prior.is_null() {
-            return self.session.planned_uid(type_name, planned.get("id").as_str()?);
+            return run.managed_uid(&self.address(planned));
         }
-        let (id, uid) = (prior.get("id").as_str()?, prior.get("uid").as_str()?);
-        self.session.record_planned(type_name, id, uid);
+        run.manages(&self.address(prior), prior.get("uid").as_str()?);
         None
     }
 
