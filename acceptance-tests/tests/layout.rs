@@ -26,7 +26,15 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ("acceptance-tests", &[], &[]),
     (
         "berth",
-        &["berth-agent", "berth-api", "berth-apiserver", "berth-controllers", "berth-engine", "berth-host"],
+        &[
+            "berth-agent",
+            "berth-api",
+            "berth-apiserver",
+            "berth-controllers",
+            "berth-engine",
+            "berth-hcl",
+            "berth-host",
+        ],
         &["berth-qemu"],
     ),
     ("berth-agent", &["berth-api", "berth-engine", "berth-host", "berth-qemu"], &["berth-apiserver"]),
@@ -35,10 +43,11 @@ const MAY_KNOW: &[(&str, &[&str], &[&str])] = &[
     ("berth-apiserver", &["berth-apimachinery", "berth-engine", "berth-store"], &[]),
     ("berth-controllers", &["berth-api", "berth-engine"], &[]),
     ("berth-engine", &[], &[]),
+    ("berth-hcl", &[], &[]),
     ("berth-host", &["berth-engine", "berth-qemu"], &[]),
     ("berth-qemu", &[], &[]),
     ("berth-store", &[], &[]),
-    ("terraform-provider-berth", &["berth-api", "tfplugin6"], &["berth-apiserver"]),
+    ("terraform-provider-berth", &["berth-api", "berth-hcl", "tfplugin6"], &["berth-apiserver"]),
     ("tfplugin6", &[], &[]),
 ];
 

@@ -1,7 +1,7 @@
 //! `terraform-provider-berth export DIR`: the configuration of the objects that exist, with their import blocks. A plan with it
 //! imports them and changes nothing.
 
-mod hcl;
+mod values;
 
 use std::{
     collections::BTreeSet,
@@ -12,13 +12,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use berth_hcl::{self as hcl, Expression};
 use tfplugin6::{
     CancellationToken, Diagnostic, Provider as _, Value, diagnostic,
     provider::{ClientCapabilities, ConfigureRequest},
 };
 
 use crate::{BerthProvider, data_source::listing, resource::KindResource};
-use hcl::Expression;
 
 /// The file with the configuration.
 const CONFIGURATION: &str = "berth.tf";
@@ -121,13 +121,13 @@ impl Export {
             self.files.push((file.clone(), secret.to_owned()));
             Expression::Raw(format!("file(\"${{path.module}}/{file}\")"))
         };
-        let arguments = hcl::object(resource.fields(), &config, &mut keep);
+        let arguments = values::object(resource.fields(), &config, &mut keep);
         let mut body = hcl::arguments(&arguments, 1);
-        let timeouts = hcl::texts(config.get("timeouts"));
+        let timeouts = values::texts(config.get("timeouts"));
         if !timeouts.is_empty() {
             let _ = write!(body, "  timeouts {{\n{}  }}\n", hcl::arguments(&timeouts, 2));
         }
-        let _ = write!(text, "\nimport {{\n{}}}\n", hcl::arguments(&import, 1));
+        let _ = write!(text, "\n{}", hcl::block("import", &[], &import));
         let _ = write!(text, "\nresource \"{type_name}\" \"{label}\" {{\n{body}}}\n");
         self.objects += 1;
     }

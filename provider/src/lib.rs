@@ -12,6 +12,7 @@
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
 //!      ├─▶ references, run: the objects that others name, and what one run creates
 //!      ├─▶ replacement: of objects that others name
+//!      ├─▶ moved: states of other providers, for moved blocks
 //!      ├─▶ private, timeouts: data stored with the state and with the object
 //!      └─▶ api ─▶ the control plane
 //!           └─▶ failure: why a connection fails, in words
@@ -54,6 +55,7 @@ pub mod ip_pool;
 pub mod kind;
 pub mod list_resource;
 pub mod mapping;
+pub mod moved;
 pub mod network;
 pub mod placement_group;
 pub mod planning;

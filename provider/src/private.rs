@@ -22,6 +22,9 @@ pub struct Private {
     /// The uid of the object of the same name that the planned create replaces. Not in a state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
+    /// The resource of another provider whose state a moved block has brought, until the second read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved_from: Option<String>,
 }
 
 impl Private {

@@ -11,6 +11,7 @@ mod generate;
 mod import;
 mod in_use;
 mod list;
+mod moved;
 mod plan;
 mod read;
 mod references;
@@ -28,7 +29,8 @@ use tfplugin6::{
     identity::IdentityAttribute,
     resource::{
         ApplyRequest, ApplyResponse, GenerateConfigRequest, GenerateConfigResponse, ImportRequest,
-        ImportResponse, PlanRequest, PlanResponse, ReadRequest, ReadResponse, ValidateRequest,
+        ImportResponse, MoveRequest, MoveResponse, PlanRequest, PlanResponse, ReadRequest, ReadResponse,
+        ValidateRequest,
     },
 };
 
@@ -168,6 +170,7 @@ impl KindResource {
         let private = Private {
             uid: text(object, "/metadata/uid").to_owned(),
             pinned: mapping::pinned_fields(&self.fields, object),
+            moved_from: None,
             ..private.clone()
         };
         (state, private)
@@ -251,6 +254,10 @@ impl Resource for KindResource {
 
     async fn import(&self, request: ImportRequest) -> ImportResponse {
         self.adopt_by_name(&request)
+    }
+
+    async fn move_state(&self, request: MoveRequest) -> MoveResponse {
+        self.take_over(&request)
     }
 
     fn generates_config(&self) -> bool {

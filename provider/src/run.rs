@@ -34,6 +34,8 @@ struct Facts {
     seen: BTreeSet<Key>,
     /// The uids of the objects of planned resources that have a state.
     managed: BTreeMap<Key, String>,
+    /// The states that moved blocks have brought of objects that do not exist, each with its origin.
+    moved: BTreeMap<Key, (String, Value)>,
     /// The exclusive user of an object.
     holders: BTreeMap<Key, String>,
     /// The users of an object that has room for a limited number of them.
@@ -69,6 +71,17 @@ impl Run {
     #[must_use]
     pub fn managed_uid(&self, at: &Address) -> Option<String> {
         self.facts().managed.get(&key(at)).cloned()
+    }
+
+    /// Notes the state that a moved block has brought of an object that does not exist, and its origin.
+    pub fn brought(&self, at: &Address, origin: &str, state: &Value) {
+        self.facts().moved.insert(key(at), (origin.to_owned(), state.clone()));
+    }
+
+    /// The origin and the state that a moved block has brought of an object that does not exist.
+    #[must_use]
+    pub fn moved(&self, at: &Address) -> Option<(String, Value)> {
+        self.facts().moved.get(&key(at)).cloned()
     }
 
     /// Notes that an object exists.

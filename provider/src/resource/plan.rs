@@ -26,6 +26,8 @@ impl KindResource {
     pub(super) async fn plan_change(&self, request: PlanRequest) -> PlanResponse {
         if request.is_destroy() {
             let mut response = PlanResponse::new(Value::Null);
+            let private = Private::from_bytes(&request.private);
+            response.diagnostics.extend(self.refuse_after_move(&request.prior, &private, true));
             response.diagnostics.extend(self.protected(&request.prior, "destroyed"));
             return response;
         }
@@ -36,6 +38,12 @@ impl KindResource {
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
         change.run = settings.run.clone();
         self.kind.refine(&mut change);
+        let is_destructive = !change.replace.is_empty();
+        let refused = self.refuse_after_move(&request.prior, &change.private, is_destructive);
+        change.diagnostics.extend(refused);
+        if change.is_create() {
+            self.compare_with_moved(&settings.run, &mut change);
+        }
         if (change.is_create() || !change.replace.is_empty()) && self.identity(&change.planned).is_some() {
             change.run.announce(&self.address(&change.planned), &change.planned);
         }

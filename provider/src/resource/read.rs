@@ -28,8 +28,14 @@ impl KindResource {
     /// Refreshes a state.
     pub(super) async fn refresh(&self, request: ReadRequest) -> ReadResponse {
         let settings = self.session.settings();
-        let at = self.address(&request.state);
-        let limit = timeouts::limit(Operation::Read, &request.state, self.info.timeouts);
+        let prior = self.with_namespace(request.state, &settings);
+        let mut private = Private::from_bytes(&request.private);
+        let moved_from = private.moved_from.take();
+        if moved_from.is_some() && prior.get("name").is_null() {
+            return ReadResponse::new(Value::Null);
+        }
+        let at = self.address(&prior);
+        let limit = timeouts::limit(Operation::Read, &prior, self.info.timeouts);
         let retry_limit = RetryLimit::seconds(RETRIES, &request.cancel);
         let reading = async {
             let api = settings.api.as_ref();
@@ -45,8 +51,13 @@ impl KindResource {
                 return Diagnostic::error(format!("{} could not be read", self.title(&at)), detail).into();
             }
         };
-        let Some(object) = found else { return ReadResponse::new(Value::Null) };
-        let known = request.state.get("uid").as_str().unwrap_or_default();
+        let Some(object) = found else {
+            if let Some(origin) = moved_from {
+                settings.run.brought(&at, &origin, &prior);
+            }
+            return ReadResponse::new(Value::Null);
+        };
+        let known = prior.get("uid").as_str().unwrap_or_default();
         if !known.is_empty() && !is_known_as(&object, known) {
             let detail = "The object of that name is not the one in the state: that one was deleted, and another client \
                           created a new one. Terraform does not change the new object; import it to manage it.";
@@ -54,11 +65,16 @@ impl KindResource {
             return ReadResponse::new(Value::Null).warn([warning]);
         }
         let object = self.kind.complete(api, object).await;
-        let mut state = self.refreshed(&request.state, &object);
+        // A state that a move has just brought was never that of the object: its values are not those to compare with.
+        let moved_from = moved_from.filter(|_| known.is_empty());
+        let prior = if moved_from.is_some() { self.imported(&at.namespace, &at.name) } else { prior };
+        let mut state = self.refreshed(&prior, &object);
+        let taken_up = moved_from.as_ref().map(|origin| self.taken_up(&prior, origin));
         let private = Private {
             uid: uid(&object).to_owned(),
             pinned: mapping::pinned_fields(&self.fields, &object),
-            ..Private::from_bytes(&request.private)
+            moved_from,
+            ..private
         };
         let private = match self.kind.read_side_object(api, &object, &private, &mut state).await {
             Ok(private) => private,
@@ -72,7 +88,7 @@ impl KindResource {
         ReadResponse {
             identity,
             private: Some(private.to_bytes()),
-            ..ReadResponse::new(state).warn(terminating)
+            ..ReadResponse::new(state).warn(taken_up.into_iter().chain(terminating))
         }
     }
 

@@ -13,6 +13,7 @@ mod interruptions;
 mod lifecycle;
 mod list_resources;
 mod mapping;
+mod moved;
 mod reads;
 mod references;
 mod refusals;

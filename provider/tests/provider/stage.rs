@@ -12,7 +12,8 @@ use tfplugin6::{
     CancellationToken, Diagnostic, Number, Provider, Resource, Value, diagnostic,
     provider::ClientCapabilities,
     resource::{
-        ApplyRequest, ImportRequest, ImportSource, PlanRequest, PlanResponse, ReadRequest, ValidateRequest,
+        ApplyRequest, ImportRequest, ImportSource, MoveRequest, PlanRequest, PlanResponse, ReadRequest,
+        ValidateRequest,
     },
 };
 
@@ -215,6 +216,34 @@ impl Stage {
         self.state = response.state.expect("an import has a state");
         self.private = response.private;
         self.read().await
+    }
+
+    /// Moves a resource of another type and provider to this one, and reads it, as core does before a plan.
+    pub(crate) async fn move_from(
+        &mut self,
+        address: &str,
+        type_name: &str,
+        state: &Json,
+    ) -> Vec<Diagnostic> {
+        let request = MoveRequest {
+            source_provider_address: address.into(),
+            source_type_name: type_name.into(),
+            source_schema_version: 0,
+            source_json: state.to_string(),
+            source_private: Vec::new(),
+            source_identity_json: None,
+            source_identity_schema_version: 0,
+            cancel: self.cancel.clone(),
+        };
+        let response = self.resource.move_state(request).await;
+        if diagnostic::has_errors(&response.diagnostics) {
+            return response.diagnostics;
+        }
+        self.state = response.state.expect("a move has a state");
+        self.private = response.private;
+        let mut diagnostics = response.diagnostics;
+        diagnostics.extend(self.read().await);
+        diagnostics
     }
 
     pub(crate) async fn destroy(&mut self) -> Applied {

@@ -1,17 +1,15 @@
-//! Values as HCL, in the form that `terraform fmt` leaves as it is.
+//! Expressions, arguments and blocks of HCL, in the form that `terraform fmt` leaves as it is.
+//!
+//! Must not know any resource.
 
 use std::fmt::Write as _;
-
-use tfplugin6::Value;
-
-use crate::field::{Field, Shape};
 
 /// The longest list or object on one line, in characters.
 const LINE: usize = 80;
 
 /// An expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Expression {
+pub enum Expression {
     /// Written as it is.
     Raw(String),
     /// A list.
@@ -20,56 +18,17 @@ pub(super) enum Expression {
     Object(Vec<(String, Self)>),
 }
 
-/// The arguments that are set, in the order of the table. `keep` stores the text of a sensitive attribute elsewhere.
-pub(super) fn object(
-    fields: &[Field],
-    value: &Value,
-    keep: &mut dyn FnMut(&str, &str) -> Expression,
-) -> Vec<(String, Expression)> {
-    fields
-        .iter()
-        .filter(|field| !value.get(field.name).is_null())
-        .map(|field| (field.name.to_owned(), expression(field, value.get(field.name), keep)))
-        .collect()
-}
-
-fn expression(field: &Field, value: &Value, keep: &mut dyn FnMut(&str, &str) -> Expression) -> Expression {
-    match (&field.shape, value.as_str()) {
-        (_, Some(text)) if field.sensitive => keep(field.name, text),
-        (Shape::Object(fields), _) => Expression::Object(object(fields, value, keep)),
-        (Shape::Keyed(fields), _) => Expression::List(
-            value
-                .elements()
-                .iter()
-                .map(|element| Expression::Object(object(fields, element, keep)))
-                .collect(),
-        ),
-        _ => plain(value),
+impl Expression {
+    /// A string literal.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        Self::Raw(quoted(text))
     }
-}
-
-fn plain(value: &Value) -> Expression {
-    match value {
-        Value::Bool(value) => Expression::Raw(value.to_string()),
-        Value::Number(number) => Expression::Raw(number.to_string()),
-        Value::String(text) => Expression::Raw(quoted(text)),
-        Value::List(elements) => Expression::List(elements.iter().map(plain).collect()),
-        Value::Map(entries) => {
-            Expression::Object(entries.iter().map(|(name, value)| (key(name), plain(value))).collect())
-        }
-        Value::Dynamic(inner) => plain(&inner.1),
-        Value::Null | Value::Unknown(_) => Expression::Raw("null".to_owned()),
-    }
-}
-
-/// The entries of a map that are texts.
-pub(super) fn texts(map: &Value) -> Vec<(String, Expression)> {
-    let entries = map.as_map().into_iter().flatten();
-    entries.filter_map(|(name, value)| Some((key(name), Expression::Raw(quoted(value.as_str()?))))).collect()
 }
 
 /// A string literal.
-pub(super) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
@@ -97,18 +56,22 @@ fn is_identifier(text: &str) -> bool {
 }
 
 /// An identifier that resembles a text.
-pub(super) fn identifier(text: &str) -> String {
+#[must_use]
+pub fn identifier(text: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
     let text: String = text.chars().map(allowed).collect();
     if is_identifier(&text) { text } else { format!("_{text}") }
 }
 
-fn key(name: &str) -> String {
+/// The key of an object: an identifier, or a string literal.
+#[must_use]
+pub fn key(name: &str) -> String {
     if is_identifier(name) { name.to_owned() } else { quoted(name) }
 }
 
 /// One argument a line, with the signs of neighbouring lines aligned. An argument of several lines has no neighbours.
-pub(super) fn arguments(arguments: &[(String, Expression)], depth: usize) -> String {
+#[must_use]
+pub fn arguments(arguments: &[(String, Expression)], depth: usize) -> String {
     let rendered: Vec<(&str, String)> =
         arguments.iter().map(|(name, value)| (name.as_str(), render(value, depth))).collect();
     let mut text = String::new();
@@ -120,6 +83,21 @@ pub(super) fn arguments(arguments: &[(String, Expression)], depth: usize) -> Str
         }
     }
     text
+}
+
+/// A block: its type, its labels and its arguments.
+#[must_use]
+pub fn block(kind: &str, labels: &[&str], body: &[(String, Expression)]) -> String {
+    let labels: String = labels.iter().map(|label| format!(" {}", quoted(label))).collect();
+    format!("{kind}{labels} {{\n{}}}\n", arguments(body, 1))
+}
+
+/// Lines of comment. Characters that end a line, or that a terminal interprets, become spaces.
+#[must_use]
+pub fn comment(lines: &[String]) -> String {
+    let clean =
+        |line: &String| line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    lines.iter().map(|line| format!("# {}", clean(line)).trim_end().to_owned() + "\n").collect()
 }
 
 fn render(expression: &Expression, depth: usize) -> String {
@@ -170,6 +148,13 @@ mod tests {
         let made = ["web-0", "h1.example.org", "7"].map(identifier);
         assert_eq!(made, ["web-0", "h1_example_org", "_7"]);
         assert_eq!([key("tier"), key("kubernetes.io/os")], ["tier", "\"kubernetes.io/os\""]);
+    }
+
+    #[test]
+    fn a_comment_stays_one_whatever_it_holds() {
+        assert_eq!(comment(&["a\nresource \u{1b}[0m".to_owned(), String::new()]), "# a resource  [0m\n#\n");
+        let body = [("a".to_owned(), Expression::text("b"))];
+        assert_eq!(block("resource", &["x", "y\""], &body), "resource \"x\" \"y\\\"\" {\n  a = \"b\"\n}\n");
     }
 
     #[test]
