@@ -192,6 +192,7 @@ fn type_name(shape: &Shape) -> &'static str {
         Shape::Bool => "bool",
         Shape::TextMap => "map of strings",
         Shape::TextList(_) => "list of strings",
+        Shape::TextListMap => "map of lists of strings",
         Shape::Object(_) => "object",
         Shape::Keyed(_) => "list of objects",
     }

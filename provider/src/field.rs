@@ -67,6 +67,8 @@ pub enum Shape {
     TextMap,
     /// A list of texts.
     TextList(Form),
+    /// A map of lists of texts. Only reported, never declared.
+    TextListMap,
     /// An object of fields.
     Object(Vec<Field>),
     /// A list of objects, keyed by the field `name`.
@@ -302,6 +304,7 @@ impl Field {
             Shape::Bool => Attribute::bool(self.name),
             Shape::TextMap => Attribute::new(self.name, Type::map(Type::String)),
             Shape::TextList(_) => Attribute::new(self.name, Type::list(Type::String)),
+            Shape::TextListMap => Attribute::new(self.name, Type::map(Type::list(Type::String))),
             Shape::Object(fields) => nested(Nesting::Single, fields),
             Shape::Keyed(fields) => nested(Nesting::List, fields),
         };

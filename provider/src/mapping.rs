@@ -28,7 +28,7 @@ pub fn same(shape: &Shape, a: &Value, b: &Value) -> bool {
             (Some(a), Some(b)) => form.same(a, b),
             _ => a.is_null() && b.is_null(),
         },
-        Shape::Integer | Shape::Bool => a == b,
+        Shape::Integer | Shape::Bool | Shape::TextListMap => a == b,
         Shape::TextMap => {
             let empty = BTreeMap::new();
             a.as_map().unwrap_or(&empty) == b.as_map().unwrap_or(&empty)
@@ -97,6 +97,7 @@ fn write(shape: &Shape, planned: &Value, config: &Value, pinned: &PinnedFields, 
             let texts = planned.as_list()?.iter().filter_map(Value::as_str);
             Some(Json::Array(texts.map(|text| Json::String(form.canonical(text))).collect()))
         }
+        Shape::TextListMap => None,
         Shape::Object(fields) => {
             planned.as_map()?;
             let object = write_fields(fields, planned, config, pinned, at);
@@ -143,8 +144,10 @@ fn read(shape: &Shape, json: &Json, root: &Json) -> Value {
         (Shape::TextMap, Json::Object(entries)) => {
             Value::object(entries.iter().map(|(name, json)| (name.clone(), Value::from(json.as_str()))))
         }
-        (Shape::TextList(_), Json::Array(elements)) => {
-            Value::List(elements.iter().map(|json| Value::from(json.as_str())).collect())
+        (Shape::TextList(_), Json::Array(elements)) => texts(elements),
+        (Shape::TextListMap, Json::Object(entries)) => {
+            let lists = entries.iter().filter_map(|(name, json)| Some((name.clone(), json.as_array()?)));
+            Value::object(lists.map(|(name, elements)| (name, texts(elements))))
         }
         (Shape::Object(fields), Json::Object(_)) => {
             let entries = read_fields(fields, json, root);
@@ -155,6 +158,10 @@ fn read(shape: &Shape, json: &Json, root: &Json) -> Value {
         }
         _ => Value::Null,
     }
+}
+
+fn texts(elements: &[Json]) -> Value {
+    Value::List(elements.iter().map(|json| Value::from(json.as_str())).collect())
 }
 
 /// The fields that are declared in the object although the control plane could have set them.

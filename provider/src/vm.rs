@@ -1,6 +1,7 @@
 //! `berth_vm`
 
 mod bootstrap;
+mod observed;
 mod placement;
 pub(crate) mod restart;
 mod room;
@@ -9,10 +10,10 @@ use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value as Json, json};
-use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
+use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
-    api::{Address, Api, ApiError, RetryLimit},
+    api::{Api, ApiError},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
@@ -21,9 +22,6 @@ use crate::{
     readiness::{self, Outcome, Readiness},
     references::{CLASS, DISK, GROUP, HOST, NETWORK, Named, PUBLIC_IP, Reference},
 };
-
-/// The time limit for reading a PublicIP, in seconds.
-const READ_SECONDS: u64 = 2;
 
 /// A virtual machine.
 #[derive(Debug)]
@@ -80,6 +78,29 @@ fn observed_fields() -> Vec<Field> {
             "The first public address of its interfaces, once it is allocated. It reaches the VM while the VM runs.",
         )
         .follows(&["network_interfaces"]),
+        Field {
+            shape: Shape::TextListMap,
+            ..Field::observed(
+                "addresses",
+                "/status/addresses",
+                "The addresses of each interface, by its name: the private one, then the public one once it is allocated. For outputs \
+                 and other resources: `berth_vm.web.addresses[\"nic0\"][0]`, or all of them with \
+                 `flatten(values(berth_vm.web.addresses))`. The list of an interface is empty until the VM is placed. Addresses that \
+                 the guest chose itself are in `status.guest.addresses` of the data source.",
+            )
+        }
+        .follows(&["network_interfaces"]),
+        Field {
+            shape: Shape::TextList(Form::Any),
+            ..Field::observed(
+                "pending_power_cycle",
+                "/status/pendingPowerCycle",
+                "The names of what takes effect when the running VM is next started: `class`, `cpus`, `memory`, `firmware`, \
+                 `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
+            )
+        }
+        .follows(&["class", "disks", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -150,8 +171,8 @@ impl ResourceKind for Vm {
             Field::local(
                 "allow_reboot",
                 Shape::Bool,
-                "Restart a running VM in the same apply when a change would otherwise wait for the next power cycle. Default \
-                 false.",
+                "Restart a running VM in the same apply when a change would otherwise wait for the next power cycle, and when one \
+                 waits already (`pending_power_cycle`). Default false.",
             )
             .default(false),
         ];
@@ -199,6 +220,7 @@ impl ResourceKind for Vm {
 
     fn view(&self, object: &Json) -> Json {
         let mut view = object.clone();
+        observed::view(object, &mut view);
         let decided = object.pointer("/status/interfaces").and_then(Json::as_array);
         let interfaces = view.pointer_mut("/spec/networkInterfaces").and_then(Json::as_array_mut);
         for interface in interfaces.into_iter().flatten() {
@@ -218,20 +240,8 @@ impl ResourceKind for Vm {
         view
     }
 
-    /// Completes the public address from the PublicIP: the VM's host reports it only while the VM runs, but the PublicIP has
-    /// it before.
-    async fn complete(&self, api: &Api, mut object: Json) -> Json {
-        let Some(name) = public_ip_to_read(&object).map(str::to_owned) else { return object };
-        let namespace = object.pointer("/metadata/namespace").and_then(Json::as_str).unwrap_or_default();
-        let place = Address::berth("publicips", namespace, &name);
-        let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
-        if let Ok(Some(public_ip)) = api.get(&place, &retry_limit).await
-            && let Some(address) = public_ip.pointer("/status/address")
-            && let Some(status) = object.get_mut("status").and_then(Json::as_object_mut)
-        {
-            status.insert("publicAddress".into(), address.clone());
-        }
-        object
+    async fn complete(&self, api: &Api, object: Json) -> Json {
+        observed::complete(api, object).await
     }
 
     fn declare(&self, spec: &mut Json, name: &str, planned: &Value, private: &Private) {
@@ -307,16 +317,6 @@ fn addresses(object: &Json) -> Outcome {
         Some(wanted) => Outcome::Soon(format!("the address of {}", wanted["name"])),
         None => Outcome::Done,
     }
-}
-
-/// The first PublicIP of a VM, if the status lacks its address for the current generation.
-fn public_ip_to_read(object: &Json) -> Option<&str> {
-    let has_address = object.pointer("/status/publicAddress").is_some_and(Json::is_string);
-    if has_address && Readiness::of(object).current {
-        return None;
-    }
-    let interfaces = object.pointer("/spec/networkInterfaces").and_then(Json::as_array)?;
-    interfaces.iter().find_map(|interface| interface.get("publicIP")?.as_str())
 }
 
 fn check_disks(config: &Value) -> Vec<Diagnostic> {

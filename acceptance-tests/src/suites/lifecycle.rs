@@ -308,6 +308,8 @@ impl Lifecycle<'_> {
                 ensure!(plan.changes() == ["berth_vm_class.small: update"], "{:?}", plan.changes());
                 project.apply()?;
                 platform.kubectl().condition("vm/web", "ClassSynced=False", None, SOON)?;
+                let waits = crate::terraform::unwrapped(&project.plan()?.text);
+                contains_all(&waits, &["Changes wait for the next power cycle", "cpus"])?;
                 same_boot(platform, &public, &boot)?;
                 project.plan_is_empty()
             },

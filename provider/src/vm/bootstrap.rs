@@ -140,7 +140,7 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             if runs {
                 let detail = "user_data_policy is \"reboot\": the VM is restarted once, as declared in stop, and has the new \
                               data then.";
-                change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(first));
+                change.diagnostics.push(Diagnostic::warning(restart::RESTART, detail).at(first));
             }
             restart::request(change);
         }

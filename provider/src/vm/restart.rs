@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
-use crate::{change::PlannedChange, field::Effect, private::Private};
+use crate::{change::PlannedChange, field::Effect, planning::Change, private::Private};
 
 /// The prefix of the provider's own token, followed by [`DIGITS`] hexadecimal digits. Users do not declare it.
 const PREFIX: &str = "terraform-";
@@ -17,6 +17,9 @@ const DIGITS: usize = 12;
 const SEPARATOR: char = '+';
 /// The longest token of a user: the custom resource accepts 253 characters for both.
 const LONGEST: usize = 253 - PREFIX.len() - DIGITS - 1;
+
+/// The summary of the warning of a restart.
+pub(super) const RESTART: &str = "The VM will be restarted";
 
 /// The problem with a user's token.
 pub(super) fn check(token: &Value) -> Option<Diagnostic> {
@@ -31,7 +34,7 @@ pub(super) fn check(token: &Value) -> Option<Diagnostic> {
     Some(Diagnostic::error("Invalid restart_token", detail).at(AttributePath::root("restart_token")))
 }
 
-/// With `allow_reboot`, a change that would wait for the next power cycle restarts the VM.
+/// With `allow_reboot`, a change that would wait for the next power cycle restarts the VM, and so does one that waits already.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let runs = |state: &Value| state.get("power").as_str() == Some("Running");
     let stays_off = |state: &Value| state.get("power").as_str() == Some("Stopped");
@@ -42,8 +45,11 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
     let allowed = change.planned.get("allow_reboot").as_bool() == Some(true);
-    if waiting.is_empty() || !change.is_update() || !runs(change.prior) || !runs(&change.planned) || !allowed
-    {
+    let keeps_running = runs(change.prior) && runs(&change.planned) && change.replace.is_empty();
+    if waiting.is_empty() || !change.is_update() || !keeps_running || !allowed {
+        if keeps_running {
+            restart_for_pending(change);
+        }
         return;
     }
     for change in &mut change.changes {
@@ -53,8 +59,41 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
     }
     let detail = "allow_reboot is true: the VM is restarted once, as declared in stop, so that the change takes effect.";
     let first = waiting.into_iter().next().unwrap_or_default();
-    change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(first));
+    change.diagnostics.push(Diagnostic::warning(RESTART, detail).at(first));
     request(change);
+}
+
+/// Restarts the VM where that is allowed and an earlier change, of this configuration or of another client, waits for the next
+/// power cycle; otherwise warns of it.
+fn restart_for_pending(change: &mut PlannedChange<'_>) {
+    let (pending, allow) = (AttributePath::root("pending_power_cycle"), AttributePath::root("allow_reboot"));
+    let names: Vec<&str> = change.prior.at(&pending).elements().iter().filter_map(Value::as_str).collect();
+    let is_restarted = change.diagnostics.iter().any(|warning| warning.summary == RESTART);
+    if names.is_empty() || is_restarted {
+        return;
+    }
+    let names = names.join(", ");
+    let allowed = change.config.at(&allow).clone();
+    if allowed.is_unknown() {
+        // The plan within the apply decides.
+        change.planned.set("allow_reboot", Value::UNKNOWN);
+        change.planned.set("pending_power_cycle", Value::UNKNOWN);
+    } else if allowed.as_bool() == Some(true) {
+        let detail = format!(
+            "allow_reboot is true, and these changes wait for the next power cycle: {names}. The VM is restarted once, as declared \
+             in stop, so that they take effect."
+        );
+        change.diagnostics.push(Diagnostic::warning(RESTART, detail).at(allow));
+        change.planned.set("allow_reboot", true);
+        change.changes.push(Change { path: pending, effect: Effect::Reboot });
+        request(change);
+    } else {
+        let detail = format!(
+            "These changes take effect when the VM is next started: {names}. With allow_reboot = true the next apply restarts it."
+        );
+        let summary = "Changes wait for the next power cycle";
+        change.diagnostics.push(Diagnostic::warning(summary, detail).at(pending));
+    }
 }
 
 /// Warns of a restart that another token requests. Without a token nothing is restarted.
@@ -64,7 +103,8 @@ fn announce(change: &mut PlannedChange<'_>, runs: bool) {
     let is_left = !change.planned.get("restart_token").is_null() || change.private.restart_token.is_some();
     if is_other && is_left {
         let detail = "restart_token changes: the VM is restarted once, as declared in stop.";
-        change.diagnostics.push(Diagnostic::warning("The VM will be restarted", detail).at(path));
+        change.planned.set("pending_power_cycle", Value::UNKNOWN);
+        change.diagnostics.push(Diagnostic::warning(RESTART, detail).at(path));
     }
 }
 
@@ -77,8 +117,9 @@ fn warn_of_no_effect(change: &mut PlannedChange<'_>) {
     change.diagnostics.push(Diagnostic::warning("restart_token has no effect", detail).at(path));
 }
 
-/// Plans a restart.
+/// Plans a restart, which brings everything that waits for it.
 pub(super) fn request(change: &mut PlannedChange<'_>) {
+    change.planned.set("pending_power_cycle", Value::UNKNOWN);
     let mut hash = Sha256::new();
     hash.update(change.private.restart_token.as_deref().unwrap_or_default());
     hash.update(change.private.uid.as_bytes());

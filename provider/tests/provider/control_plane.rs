@@ -478,19 +478,26 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
     status["binding"] = json!({"host": "host-a", "epoch": 1});
     status["instanceID"] = "i-0123456789ab".into();
     let specified = object["spec"]["networkInterfaces"].as_array().cloned().unwrap_or_default();
+    let find =
+        |kind: &str, name: &Json| all.iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == *name);
+    let public_address = |interface: &Json| {
+        find("PublicIP", interface.get("publicIP")?)?.pointer("/status/address").filter(|_| runs).cloned()
+    };
     let interfaces = specified.iter().enumerate().map(|(i, interface)| {
         let mac = interface.get("macAddress").cloned().unwrap_or(json!(format!("52:54:00:00:00:0{i}")));
         let address = interface.get("address").cloned().unwrap_or(json!(format!("10.77.0.{}", 10 + i)));
-        json!({"name": interface["name"], "network": "berth-shared/default", "macAddress": mac, "address": address})
+        let mut decided = json!({"name": interface["name"], "network": "berth-shared/default", "macAddress": mac, "address": address});
+        if let Some(address) = public_address(interface) {
+            decided["publicAddress"] = address;
+        }
+        decided
     });
     let interfaces: Vec<Json> = interfaces.collect();
     if let Some(first) = interfaces.first() {
         status["privateAddress"] = first["address"].clone();
     }
-    let public = specified.iter().find_map(|interface| interface.get("publicIP"));
-    let address = all.iter().find(|o| o["kind"] == "PublicIP" && Some(&o["metadata"]["name"]) == public);
-    if runs && let Some(address) = address.and_then(|o| o.pointer("/status/address")) {
-        status["publicAddress"] = address.clone();
+    if let Some(address) = specified.iter().find_map(public_address) {
+        status["publicAddress"] = address;
     }
     status["interfaces"] = interfaces.into();
     let disk = |disk: &Json| {
@@ -507,8 +514,23 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
     if runs {
         status["guest"] =
             json!({"agent": true, "hostname": "guest", "addresses": ["10.77.0.10", "fd00::10"]});
-        status["hardware"] = json!({"class": object["spec"]["class"], "cpus": 1, "memory": "512Mi", "firmware": "UEFI",
+        let class = find("VMClass", &object["spec"]["class"]);
+        let of_class = |pointer: &str, default: Json| {
+            class.and_then(|class| class.pointer(pointer)).cloned().unwrap_or(default)
+        };
+        let declared = json!({"class": object["spec"]["class"], "cpus": of_class("/spec/cpus", json!(1)),
+            "memory": of_class("/spec/memory", json!("512Mi")), "firmware": "UEFI",
             "machineType": "pc-q35-7.2", "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
+        let token = &object["spec"]["restartToken"];
+        let is_restarted = !token.is_null() && *token != object["status"]["restartToken"];
+        let ran = object["status"]["state"] == "Running" && !is_restarted;
+        let hardware = object.pointer("/status/hardware").filter(|_| ran).unwrap_or(&declared).clone();
+        let pending = ["class", "cpus", "memory"].into_iter().filter(|key| hardware[key] != declared[key]);
+        let pending: Vec<&str> = pending.collect();
+        if !pending.is_empty() {
+            status["pendingPowerCycle"] = json!(pending);
+        }
+        status["hardware"] = hardware;
     }
 }
 

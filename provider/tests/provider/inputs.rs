@@ -81,6 +81,10 @@ fn any_of(shape: &Shape, unknowns: bool) -> BoxedStrategy<Value> {
         Shape::TextList(_) => {
             vec(leaf(text().prop_map(Value::from).boxed(), unknowns), 0..3).prop_map(Value::List).boxed()
         }
+        Shape::TextListMap => {
+            let texts = vec(text().prop_map(Value::from), 0..3).prop_map(Value::List).boxed();
+            vec((text(), leaf(texts, unknowns)), 0..3).prop_map(Value::object).boxed()
+        }
         Shape::Object(fields) => object(fields, unknowns),
         Shape::Keyed(fields) => {
             vec(leaf(object(fields, unknowns), unknowns), 0..3).prop_map(Value::List).boxed()

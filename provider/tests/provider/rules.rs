@@ -381,3 +381,127 @@ async fn addresses_are_in_the_state_after_the_apply_whatever_is_waited_for() {
     }
     plane.close().await;
 }
+
+#[tokio::test]
+async fn what_waits_for_a_power_cycle_is_listed_and_a_later_allow_reboot_restarts_the_vm() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.stock(&["root"]).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let made = machine.apply(&vm("web")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let pending = |machine: &Stage| {
+        let names = machine.state.get("pending_power_cycle").elements().to_vec();
+        names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(machine.state.get("pending_power_cycle"), &Value::List(Vec::new()));
+    let synced = json!(null);
+    let waits = |plane: &ControlPlane, expected: Json| {
+        let api = plane.objects("VM");
+        async move {
+            loop {
+                let vm =
+                    serde_json::to_value(api.get("web").await.expect("it is there")).expect("plain data");
+                if *vm.pointer("/status/pendingPowerCycle").unwrap_or(&Json::Null) == expected {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        }
+    };
+
+    // Another client edits the class; the configuration stays as it is.
+    plane.declare_as("others", "VMClass", "small", json!({"cpus": 4, "memory": "1Gi"})).await;
+    waits(&plane, json!(["cpus", "memory"])).await;
+    assert_eq!(text_of(&machine.read().await), "");
+    assert_eq!(pending(&machine), ["cpus", "memory"]);
+    let plan = machine.plan(&vm("web")).await;
+    let text = text_of(&plan.diagnostics);
+    assert!(plan.planned == machine.state && no_errors(&plan.diagnostics), "{text}");
+    let words = "Warning: Changes wait for the next power cycle: pending_power_cycle: These changes take effect when the VM is next \
+                 started: cpus, memory.";
+    assert!(text.starts_with(words) && text.contains("allow_reboot = true"), "{text}");
+    // Neither another change nor an apply without permission restarts it.
+    let later = with(vm("web"), json!({"restart_policy": "Always"}));
+    let applied = machine.apply(&later).await;
+    assert!(
+        applied.text().contains("cpus, memory") && !applied.text().contains("restarted"),
+        "{}",
+        applied.text()
+    );
+    assert_eq!(token(&plane, "web").await, None);
+    assert_eq!(pending(&machine), ["cpus", "memory"]);
+    // A VM that is stopped waits for nothing.
+    let stops = machine.plan(&with(later.clone(), json!({"power": "Stopped"}))).await;
+    assert!(!text_of(&stops.diagnostics).contains("power cycle"), "{}", text_of(&stops.diagnostics));
+
+    let allowed = with(later, json!({"allow_reboot": true}));
+    // While it is not known whether it is allowed, both may follow.
+    let unknown = machine.plan(&with(allowed.clone(), json!({"allow_reboot": "<unknown>"}))).await;
+    assert!(unknown.planned.get("pending_power_cycle").is_unknown() && unknown.diagnostics.is_empty());
+    let plan = machine.plan(&allowed).await;
+    let text = text_of(&plan.diagnostics);
+    let words = "allow_reboot is true, and these changes wait for the next power cycle: cpus, memory.";
+    assert!(text.starts_with("Warning: The VM will be restarted") && text.contains(words), "{text}");
+    assert_eq!(plan.diagnostics.len(), 1, "{text}");
+    let uid = machine.state.get("uid").clone();
+    let applied = machine.apply_plan(plan, &allowed).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    let first = token(&plane, "web").await.expect("a restart was requested");
+    waits(&plane, synced.clone()).await;
+    assert_eq!(plane.object("VM", "web").await["status"]["hardware"]["cpus"], 4);
+    assert_eq!((pending(&machine).len(), machine.state.get("uid")), (0, &uid));
+    assert_eq!(machine.state.get("allow_reboot").as_bool(), Some(true));
+    machine.read().await;
+    assert!(machine.plan_is_empty(&allowed).await);
+
+    // With the permission there already, the next apply restarts it again, once.
+    plane.declare_as("others", "VMClass", "small", json!({"cpus": 2, "memory": "1Gi"})).await;
+    waits(&plane, json!(["cpus"])).await;
+    machine.read().await;
+    let applied = machine.apply(&allowed).await;
+    assert!(
+        applied.text().contains("The VM will be restarted") && no_errors(&applied.diagnostics),
+        "{}",
+        applied.text()
+    );
+    assert_ne!(token(&plane, "web").await, Some(first));
+    waits(&plane, synced).await;
+    machine.read().await;
+    assert!(machine.plan_is_empty(&allowed).await);
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn the_addresses_of_each_interface_are_in_the_state_and_in_the_data_source() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.stock(&["root"]).await;
+    for name in ["a", "bc"] {
+        let made = Stage::new(&provider, "berth_public_ip").apply(&json!({"name": name})).await;
+        assert!(made.is_clean(), "{}", made.text());
+    }
+    let interfaces =
+        json!([{"name": "lan"}, {"name": "wan", "public_ip": "a"}, {"name": "dmz", "public_ip": "bc"}]);
+    let config = with(vm("web"), json!({"network_interfaces": interfaces}));
+    let expected = crate::stage::value(&json!({
+        "lan": ["10.77.0.10"], "wan": ["10.77.0.11", "198.18.100.1"], "dmz": ["10.77.0.12", "198.18.100.2"],
+    }));
+    let mut machine = Stage::new(&provider, "berth_vm");
+    assert!(machine.plan(&config).await.planned.get("addresses").is_unknown());
+    // Stopped, its host forwards no public address yet.
+    let stopped = with(config.clone(), json!({"power": "Stopped"}));
+    for config in [stopped, config.clone()] {
+        let applied = machine.apply(&config).await;
+        assert!(applied.is_clean(), "{}", applied.text());
+        assert_eq!(machine.state.get("addresses"), &expected);
+        machine.read().await;
+        assert_eq!(machine.state.get("addresses"), &expected);
+        assert!(machine.plan_is_empty(&config).await);
+    }
+    let fewer = with(vm("web"), json!({"network_interfaces": [{"name": "wan", "public_ip": "bc"}]}));
+    assert!(machine.plan(&fewer).await.planned.get("addresses").is_unknown());
+    machine.apply(&fewer).await;
+    assert_eq!(machine.state.get("addresses").as_map().map(|map| map.len()), Some(1));
+    plane.close().await;
+}

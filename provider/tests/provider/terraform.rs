@@ -126,6 +126,7 @@ async fn terraform_makes_changes_imports_and_destroys_the_resources_of_a_project
     made(&terraform).await;
     changed(&terraform, &plane).await;
     put_right(&terraform, &plane).await;
+    restarted(&terraform, &plane).await;
     replaced(&terraform, &plane).await;
     imported(&terraform).await;
 
@@ -143,7 +144,8 @@ async fn made(terraform: &Terraform) {
     assert!(text.contains("8 added") && !text.contains("canary"), "{text}");
     assert!(
         text.contains("public_address = \"198.18.100.3\"")
-            && text.contains("private_address = \"10.77.0.10\""),
+            && text.contains("private_address = \"10.77.0.10\"")
+            && text.contains("addresses = \"10.77.0.10 198.18.100.3\""),
         "{text}"
     );
     terraform.assert_nothing_to_do(&[], "after apply").await;
@@ -175,6 +177,22 @@ async fn put_right(terraform: &Terraform, plane: &ControlPlane) {
     terraform.ok(&["apply", "-auto-approve", "-var=data_size=2Gi"]).await;
     assert_eq!(plane.object("VM", "web").await["spec"]["power"], "Running");
     terraform.assert_nothing_to_do(&["-var=data_size=2Gi"], "after drift").await;
+}
+
+async fn restarted(terraform: &Terraform, plane: &ControlPlane) {
+    let larger = ["-var=data_size=2Gi", "-var=memory=1Gi"];
+    terraform.ok(&[&["apply", "-auto-approve"], &larger[..]].concat()).await;
+    while plane.object("VM", "web").await.pointer("/status/pendingPowerCycle") != Some(&json!(["memory"])) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let (code, text) = terraform.plan(&larger).await;
+    assert!(code == Some(0) && text.contains("Changes wait for the next power cycle"), "{text}");
+    let allowed = [&larger[..], &["-var=allow_reboot=true"]].concat();
+    let text = terraform.ok(&[&["apply", "-auto-approve"], &allowed[..]].concat()).await;
+    assert!(text.contains("The VM will be restarted") && text.contains("0 added, 1 changed"), "{text}");
+    assert_eq!(plane.object("VM", "web").await["status"]["hardware"]["memory"], "1Gi");
+    terraform.assert_nothing_to_do(&allowed, "after the restart").await;
+    terraform.ok(&["apply", "-auto-approve", "-var=data_size=2Gi", "-var=allow_reboot=true"]).await;
 }
 
 async fn replaced(terraform: &Terraform, plane: &ControlPlane) {
@@ -273,7 +291,13 @@ async fn data_sources_are_read_when_their_arguments_are_known() {
     );
     assert!(text.contains("host_memory = \"16Gi\""), "a data source is read in the plan: {text}");
     let text = terraform.ok(&["apply", "-auto-approve"]).await;
-    for output in ["class_cpus = 2", "host_memory = \"16Gi\"", "address = \"10.77.0.10\"", "\"small\","] {
+    for output in [
+        "class_cpus = 2",
+        "host_memory = \"16Gi\"",
+        "\naddress = \"10.77.0.10\"",
+        "first = \"10.77.0.10\"",
+        "\"small\",",
+    ] {
         assert!(text.contains(output), "{output}: {text}");
     }
     assert_eq!(plane.object("VM", "web").await["spec"]["networkInterfaces"][0]["network"], "backend");

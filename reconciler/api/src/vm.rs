@@ -295,6 +295,11 @@ pub struct VMStatus {
     /// The hardware the VM has now, decided at its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `disks[NAME]` of another
+    /// boot disk, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small to start it again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 128)))]
+    pub pending_power_cycle: Vec<String>,
     /// Every disk that is attached or should be.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -10,6 +10,10 @@ variable "power" {
   default = "Running"
 }
 
+variable "allow_reboot" {
+  default = false
+}
+
 variable "memory" {
   default = "512Mi"
 }
@@ -59,8 +63,9 @@ resource "berth_vm" "web" {
     ssh_authorized_keys = [file("id.pub")]
     user_data           = file("cloud-init.yaml")
   }
-  power    = var.power
-  wait_for = "guest"
+  power        = var.power
+  allow_reboot = var.allow_reboot
+  wait_for     = "guest"
   timeouts {
     create = "10m"
   }
@@ -77,4 +82,8 @@ output "public_address" {
 
 output "private_address" {
   value = berth_vm.web.private_address
+}
+
+output "addresses" {
+  value = join(" ", flatten(values(berth_vm.web.addresses)))
 }

@@ -85,3 +85,7 @@ output "host_memory" {
 output "address" {
   value = data.berth_vm.web.status.interfaces["nic0"].address
 }
+
+output "first" {
+  value = data.berth_vm.web.addresses["nic0"][0]
+}

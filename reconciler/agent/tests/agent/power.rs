@@ -173,8 +173,10 @@ async fn a_class_that_changes_takes_effect_at_the_next_power_cycle() {
     };
     let vm = fixture.until::<VM>("web", synced("PowerCycleNeeded")).await;
     assert!(is_ready(&vm, "Running"));
+    assert_eq!(vm.status.expect("it runs").pending_power_cycle, ["cpus"]);
     fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
     let vm = fixture.until::<VM>("web", synced("Synced")).await;
+    assert!(vm.status.as_ref().is_some_and(|status| status.pending_power_cycle.is_empty()));
     assert_eq!(vm.status.and_then(|s| s.hardware).map(|h| h.cpus), Some(2));
 }
 

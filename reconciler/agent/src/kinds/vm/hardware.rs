@@ -4,12 +4,15 @@ use berth_api::{Firmware, Quantity, VM, VMClass};
 
 use crate::journal::Run;
 
-/// Whether the machine has the size that its class declares now.
-pub(super) fn is_synced(run: &Run, vm: &VM, class: &VMClass) -> bool {
-    run.class == vm.spec.class.as_str()
-        && run.cpus == class.spec.cpus
-        && Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(class_memory(class))
-        && run.firmware == firmware_name(class.spec.firmware)
+/// Returns the names of what the class declares now and the machine does not have.
+pub(super) fn differences(run: &Run, vm: &VM, class: &VMClass) -> Vec<&'static str> {
+    let parts = [
+        ("class", run.class == vm.spec.class.as_str()),
+        ("cpus", run.cpus == class.spec.cpus),
+        ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(class_memory(class))),
+        ("firmware", run.firmware == firmware_name(class.spec.firmware)),
+    ];
+    parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }
 
 /// Returns the guest memory of a class in bytes, in whole MiB.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 
-use super::hardware::is_synced;
+use super::hardware::differences;
 use super::pending_leases;
 use super::seed::Bootstrap;
 use crate::admission::{Admission, Offer, admitted_before};
@@ -341,7 +341,7 @@ async fn observe_running(
         },
     }
     let synced = match (&observed.journal.run, &observed.class) {
-        (Some(run), Some(class)) => is_synced(run, vm, class),
+        (Some(run), Some(class)) => differences(run, vm, class).is_empty(),
         _ => true,
     };
     if !synced {

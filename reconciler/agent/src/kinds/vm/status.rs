@@ -7,7 +7,8 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::Observed;
-use super::hardware::is_synced;
+use super::hardware::differences;
+use super::observe::DeclaredDisk;
 use super::plan::{too_large, unsynced_interfaces};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
@@ -26,6 +27,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_placement_synced(&mut status, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);
     status.state = Some(state(vm, observed, readiness));
+    status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
     status.disks = disks(observed);
     status.guest = guest(observed);
@@ -158,7 +160,7 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
         remove(conditions, ConditionType::ClassSynced);
         return;
     };
-    let synced = is_synced(run, vm, class);
+    let synced = differences(run, vm, class).is_empty();
     let (reason, text) = if synced {
         (Reason::Synced, String::new())
     } else {
@@ -206,6 +208,31 @@ fn write_interfaces_synced(
         generation,
         now,
     );
+}
+
+/// Returns the names of what takes effect when the VM is next started.
+fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
+    let (Some(_), Some(run), Some(class)) = (&observed.process, &observed.journal.run, &observed.class)
+    else {
+        return Vec::new();
+    };
+    // Once off, the VM would not start again: a power cycle brings nothing.
+    if too_large(class, observed).is_some() {
+        return Vec::new();
+    }
+    let mut pending: Vec<String> = differences(run, vm, class).into_iter().map(str::to_owned).collect();
+    pending.extend(
+        observed.disks.iter().filter(|d| is_booted_later(d, observed)).map(|d| format!("disks[{}]", d.name)),
+    );
+    let interfaces = unsynced_interfaces(run, vm, &observed.journal);
+    pending.extend(interfaces.into_iter().map(|name| format!("networkInterfaces[{name}]")));
+    pending
+}
+
+/// Whether the machine runs and has booted from another disk than this boot disk.
+fn is_booted_later(disk: &DeclaredDisk, observed: &Observed) -> bool {
+    let booted = observed.journal.run.as_ref().filter(|run| run.process.is_some());
+    disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref())
 }
 
 fn write_placement_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
@@ -286,9 +313,7 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
     };
     let mut all: Vec<DiskAttachmentStatus> = Vec::new();
     for disk in &observed.disks {
-        let booted = observed.journal.run.as_ref().filter(|run| run.process.is_some());
-        let later = disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref());
-        let message = if later {
+        let message = if is_booted_later(disk, observed) {
             Some("becomes the boot disk at the next power cycle".to_owned())
         } else {
             disk.problem.clone()

@@ -110,6 +110,32 @@ fn another_boot_disk_waits_for_the_next_power_cycle() {
 }
 
 #[test]
+fn what_waits_for_the_next_power_cycle_is_listed_while_the_host_could_start_the_vm_again() {
+    let class = |memory: &str, firmware: &str| {
+        let spec = json!({"cpus": 2, "memory": memory, "firmware": firmware});
+        let class = json!({"metadata": {"name": "small"}, "spec": spec});
+        Some(Arc::new(serde_json::from_value(class).expect("a class")))
+    };
+    let pending = |observed: &Observed, vm: &VM| {
+        status(vm, observed, &plan(vm, observed).readiness, at(NOW)).pending_power_cycle
+    };
+    let as_declared = vm(json!({}));
+    let mut observed = present(RunState::Running);
+    assert!(pending(&observed, &as_declared).is_empty());
+    observed.disks[0] = disk("newroot", true);
+    observed.class = class("1Gi", "BIOS");
+    if let Some(run) = &mut observed.journal.run {
+        run.interfaces = Some(vec!["nic7/52:54:00:00:00:07".to_owned()]);
+    }
+    let listed = pending(&observed, &vm(json!({"class": "large", "networkInterfaces": []})));
+    let expected = ["class", "cpus", "memory", "firmware", "disks[newroot]", "networkInterfaces[nic7]"];
+    assert_eq!(listed, expected);
+    assert!(pending(&Observed { process: None, ..observed }, &as_declared).is_empty(), "it does not run");
+    let too_large = Observed { class: class("1Ti", "UEFI"), ..present(RunState::Running) };
+    assert!(pending(&too_large, &as_declared).is_empty(), "once off, it stays off");
+}
+
+#[test]
 fn a_class_that_is_changed_and_changed_back_waits_for_no_power_cycle() {
     let mut object = vm(json!({}));
     for (cpus, expected) in [(2, ("False", "PowerCycleNeeded")), (1, ("True", "Synced"))] {
