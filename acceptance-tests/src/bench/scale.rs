@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+use crate::cache::Cache;
 use crate::proc;
 use crate::report::note;
 use client::Plane;
@@ -38,8 +39,10 @@ const IDLE: Duration = Duration::from_secs(3);
 /// converged.
 const REST: Duration = Duration::from_secs(300);
 const GLANCE: Duration = Duration::from_secs(5);
-/// The number of writes per [`GLANCE`] that counts as idle: a host resyncs now and then.
+/// The number of writes per [`GLANCE`] that counts as idle, on few hosts: a host resyncs now and then.
 const NOTHING: u64 = 5;
+/// The number of hosts of which one may write in a [`GLANCE`].
+const HOSTS_PER_WRITE: u64 = 50;
 
 /// The size of a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +53,31 @@ pub struct Size {
     pub hosts: u16,
     /// The length of the idle time that is measured.
     pub steady: Duration,
+}
+
+/// The control plane that is measured.
+#[derive(Debug)]
+pub enum Measured<'a> {
+    /// `berth up --no-agent`.
+    Embedded {
+        /// The program.
+        berth: &'a Path,
+    },
+    /// kube-apiserver and etcd, with `berth controllers`.
+    Kubernetes {
+        /// The program.
+        berth: &'a Path,
+        /// The cache with kube-apiserver.
+        cache: &'a Cache,
+    },
+}
+
+impl Measured<'_> {
+    fn berth(&self) -> &Path {
+        match self {
+            Self::Embedded { berth } | Self::Kubernetes { berth, .. } => berth,
+        }
+    }
 }
 
 /// The cost of VMs that were created together.
@@ -196,14 +224,15 @@ impl Findings {
     }
 }
 
-/// Runs the measurement. `berth` is the program; logs go to `logs`.
-pub fn run(size: Size, berth: &Path, logs: &Path) -> Result<Findings> {
+/// Runs the measurement. Logs go to `logs`.
+pub fn run(size: Size, measured: &Measured<'_>, logs: &Path) -> Result<Findings> {
     let begun = Instant::now();
-    let (stage, plane) = Stage::start(berth, size.hosts, logs)?;
+    let (stage, plane) = Stage::start(measured, size, logs)?;
     note(&format!("  {} simulated hosts are ready after {:.1?}", size.hosts, begun.elapsed()));
     plane.create_shared()?;
     let watching = Watching::start(&plane);
-    let mut site = Site { watching, plane, stage, vms: 0 };
+    let idle_writes = NOTHING + u64::from(size.hosts) / HOSTS_PER_WRITE;
+    let mut site = Site { watching, plane, stage, idle_writes, vms: 0 };
     // One-time work (the image is verified) is not part of a VM's cost.
     site.burst("first", usize::from(size.hosts))?;
     let early = site.burst("early", PROBE)?;
@@ -221,6 +250,8 @@ struct Site {
     watching: Watching,
     plane: Plane,
     stage: Stage,
+    /// The number of writes per [`GLANCE`] that counts as idle.
+    idle_writes: u64,
     vms: usize,
 }
 
@@ -229,8 +260,7 @@ impl Site {
     fn burst(&mut self, prefix: &str, count: usize) -> Result<Burst> {
         let idle = self.idle()?;
         let names: Vec<String> = (0..count).map(|number| format!("{prefix}-{number:05}")).collect();
-        let (up, hosts) = (self.stage.up(), self.stage.hosts());
-        let before = (self.plane.counts()?, proc::cpu(up)?, proc::cpu(hosts)?);
+        let before = (self.plane.counts()?, self.stage.cpu()?, proc::cpu(self.stage.hosts())?);
         let begun = Instant::now();
         let all = self.vms + count;
         let plane = &self.plane;
@@ -251,8 +281,8 @@ impl Site {
             bound,
             converged,
             lasted: took,
-            cpu: proc::cpu(up)?.saturating_sub(before.1).saturating_sub(took.mul_f64(idle)),
-            hosts_cpu: proc::cpu(hosts)?.saturating_sub(before.2),
+            cpu: self.stage.cpu()?.saturating_sub(before.1).saturating_sub(took.mul_f64(idle)),
+            hosts_cpu: proc::cpu(self.stage.hosts())?.saturating_sub(before.2),
             counts: self.plane.counts()?.since(&before.0),
         })
     }
@@ -266,7 +296,7 @@ impl Site {
             std::thread::sleep(GLANCE);
             let written = self.plane.counts()?.since(&before);
             let written = written.writes.saturating_sub(written.writes_of(HEARTBEATS));
-            if written <= NOTHING {
+            if written <= self.idle_writes {
                 return Ok(());
             }
             ensure!(
@@ -286,27 +316,26 @@ impl Site {
 
     /// The share of a core that control plane and controllers use when idle.
     fn idle(&self) -> Result<f64> {
-        let (begun, before) = (Instant::now(), proc::cpu(self.stage.up())?);
+        let (begun, before) = (Instant::now(), self.stage.cpu()?);
         std::thread::sleep(IDLE);
-        Ok(proc::cpu(self.stage.up())?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64())
+        Ok(self.stage.cpu()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64())
     }
 
     fn list(&self, times: u32) -> Result<ListCost> {
-        let before = proc::cpu(self.stage.up())?;
+        let before = self.stage.cpu()?;
         let took = self.plane.list_vms(self.vms, times)?;
-        Ok(ListCost { vms: self.vms, cpu: proc::cpu(self.stage.up())?.saturating_sub(before) / times, took })
+        Ok(ListCost { vms: self.vms, cpu: self.stage.cpu()?.saturating_sub(before) / times, took })
     }
 
     fn steady(&self, length: Duration) -> Result<Steady> {
-        let up = self.stage.up();
-        let (begun, cpu, counts) = (Instant::now(), proc::cpu(up)?, self.plane.counts()?);
+        let (begun, cpu, counts) = (Instant::now(), self.stage.cpu()?, self.plane.counts()?);
         std::thread::sleep(length);
         Ok(Steady {
             lasted: begun.elapsed(),
-            cpu: proc::cpu(up)?.saturating_sub(cpu),
+            cpu: self.stage.cpu()?.saturating_sub(cpu),
             counts: self.plane.counts()?.since(&counts),
-            memory: proc::memory(up)?.rss,
-            peak_memory: proc::peak(up)?,
+            memory: self.stage.memory()?,
+            peak_memory: self.stage.peak_memory()?,
             hosts_memory: proc::memory(self.stage.hosts())?.rss,
         })
     }

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use acceptance_tests::bench::scale::{self, Burst, Findings, Size};
+use acceptance_tests::bench::scale::{self, Burst, Findings, Measured, Size};
+use acceptance_tests::cache::Cache;
 use acceptance_tests::report::{chain, note};
 use acceptance_tests::workspace::{self, Binaries, Source};
 use acceptance_tests::{namespace, prerequisites, undo};
@@ -23,6 +24,9 @@ struct Arguments {
     /// Seconds of doing nothing that are measured in the end.
     #[arg(long, default_value_t = 30)]
     steady: u64,
+    /// Measures a real kube-apiserver and etcd, with `berth controllers`.
+    #[arg(long)]
+    kubernetes: bool,
     /// Measures debug builds: they are compiled sooner, and slower.
     #[arg(long)]
     debug: bool,
@@ -58,7 +62,12 @@ fn run(arguments: &Arguments) -> Result<Findings> {
     };
     let size =
         Size { vms: arguments.vms, hosts: arguments.hosts, steady: Duration::from_secs(arguments.steady) };
-    scale::run(size, &Binaries::get(&source)?.berth, &workspace::artifacts().join("scale"))
+    let berth = &Binaries::get(&source)?.berth;
+    let logs = workspace::artifacts().join("scale");
+    if arguments.kubernetes {
+        return scale::run(size, &Measured::Kubernetes { berth, cache: &Cache::open()? }, &logs);
+    }
+    scale::run(size, &Measured::Embedded { berth }, &logs)
 }
 
 fn print(findings: &Findings) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::Kit;
-use crate::bench::scale::{self, PROBE, Size};
+use crate::bench::scale::{self, Measured, PROBE, Size};
 use crate::report::Report;
 use crate::workspace;
 
@@ -34,7 +34,9 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let (vms, hosts) = if kit.is_debug() { DEBUG } else { RELEASE };
     let size = Size { vms, hosts, steady: Duration::from_secs(10) };
     let fact = format!("{vms} VMs created at once on {hosts} hosts are all bound, and all converge");
-    let found = report.step(&fact, || scale::run(size, &berth, &workspace::artifacts().join("scale")))?;
+    let found = report.step(&fact, || {
+        scale::run(size, &Measured::Embedded { berth: &berth }, &workspace::artifacts().join("scale"))
+    })?;
     report.case("every host has its share of them", || {
         let (fewest, most) = found.seen.spread();
         ensure!(found.seen.hosts() == usize::from(hosts), "{} hosts have any", found.seen.hosts());

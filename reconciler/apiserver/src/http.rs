@@ -25,7 +25,7 @@ use crate::builtin::decode;
 use crate::core::Core;
 use crate::discovery::Document;
 use crate::identity::Identity;
-use crate::request::{Options, Query, ResourcePath, Sub};
+use crate::request::{Options, Query, ResourcePath, Sub, Target};
 use crate::verbs::{CUSTOM_PATCHES, Call, PatchKind};
 use crate::{authorize, discovery, history, metrics, openapi, review};
 use fair_queue::{Admitted, FairQueue};
@@ -33,7 +33,13 @@ use shape::Shape;
 use shares::Caller;
 
 /// The maximum number of open watches.
-const MAX_WATCHES: usize = 20_000;
+const MAX_WATCHES: usize = 50_000;
+/// The number of requests processed at once; further ones wait. Watches do not count, nor do requests whose body has not arrived.
+const MAX_IN_FLIGHT: usize = 400;
+/// The number of requests for single Leases processed at once.
+const MAX_HEARTBEATS: usize = 100;
+/// The number of requests that may wait in either queue; further ones are refused with 429.
+const MAX_WAITING: usize = 4_000;
 /// The timeout of a request that is not a watch.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -59,6 +65,7 @@ impl WrittenObject {
 pub(crate) struct Front {
     pub(crate) core: Arc<Core>,
     queue: FairQueue,
+    heartbeats: FairQueue,
     bodies: body::BodyBudget,
     watches: Arc<Semaphore>,
     pub(crate) metrics: metrics::Requests,
@@ -68,7 +75,8 @@ impl Front {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self {
             core,
-            queue: FairQueue::default(),
+            queue: FairQueue::new(MAX_IN_FLIGHT, MAX_WAITING),
+            heartbeats: FairQueue::new(MAX_HEARTBEATS, MAX_WAITING),
             bodies: body::BodyBudget::default(),
             watches: Arc::new(Semaphore::new(MAX_WATCHES)),
             metrics: metrics::Requests::default(),
@@ -119,7 +127,7 @@ impl Front {
         if let Some(rest) = path.strip_prefix("/history")
             && (rest.is_empty() || rest.starts_with('/'))
         {
-            let _admitted = self.admit(&Caller::of(&request, &who)).await?;
+            let _admitted = self.admit(&self.queue, &Caller::of(&request, &who)).await?;
             let (method, uri) = (request.method().clone(), request.uri().clone());
             return self.history(&method, &uri, rest, &who).await;
         }
@@ -156,18 +164,24 @@ impl Front {
     }
 
     /// Waits until the request may be processed.
-    async fn admit(&self, caller: &Caller) -> Result<Admitted<'_>> {
-        self.queue.take(caller).await.map_err(|fair_queue::QueueFull| {
+    async fn admit<'a>(&self, queue: &'a FairQueue, caller: &Caller) -> Result<Admitted<'a>> {
+        queue.take(caller).await.map_err(|fair_queue::QueueFull| {
             self.metrics.shed();
             ApiError::too_many_requests("too many requests are waiting")
         })
     }
 
+    /// A Lease has a queue of its own: behind thousands of other requests it would expire, and a live host would seem lost.
+    fn queue_of(&self, target: &Target) -> &FairQueue {
+        let is_heartbeat = target.resource.is("coordination.k8s.io", "leases") && !target.name.is_empty();
+        if is_heartbeat { &self.heartbeats } else { &self.queue }
+    }
+
     /// Returns the number of requests being processed, of requests that wait, and of bodies being
     /// received.
     pub(crate) fn load(&self) -> [usize; 3] {
-        let [answered, waiting] = self.queue.load();
-        [answered, waiting, self.bodies.taken()]
+        let ([answered, waiting], heartbeats) = (self.queue.load(), self.heartbeats.load());
+        [answered + heartbeats[0], waiting + heartbeats[1], self.bodies.taken()]
     }
 
     /// Answers a history request for an object or a time; `rest` is the object's path.
@@ -229,7 +243,7 @@ impl Front {
             "get" | "list" | "watch" => (request, None),
             _ => self.bodies.receive(request, &caller).await?,
         };
-        let _admitted = self.admit(&caller).await?;
+        let _admitted = self.admit(self.queue_of(&target), &caller).await?;
         let credential = request.extensions().get::<Credential>().cloned();
         let shape = Shape::new(accept.wanted()?, &target, &options, &self.core.clock);
         let default_manager = body::manager_of(request.headers());
@@ -279,7 +293,7 @@ impl Front {
     ) -> Result<Response<Body>> {
         let caller = Caller::of(&request, who);
         let (request, _body_permit) = self.bodies.receive(request, &caller).await?;
-        let _admitted = self.admit(&caller).await?;
+        let _admitted = self.admit(&self.queue, &caller).await?;
         let mut body = body::object(request).await?;
         let mut warnings = Vec::new();
         let unknown = decode::accept(review.group, review.kind, &mut body.value)

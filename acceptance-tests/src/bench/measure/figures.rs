@@ -331,6 +331,18 @@ pub mod many {
     /// The writes of all Host objects.
     pub const HOST_WRITES: Figure =
         Figure::anchor("N8.hosts", "writes of Host objects while all were made", Count);
+    /// The same controllers and agents on both control planes.
+    pub const KUBERNETES_CONVERGED: Figure = Figure::anchor(
+        "N8.kubernetes.converged",
+        "1,000 VMs on 50 hosts, all converged: berth ÷ kube-apiserver + etcd + controllers",
+        Ratio,
+    );
+    /// The processor time of both.
+    pub const KUBERNETES_CPU: Figure =
+        Figure::anchor("N8.kubernetes.cpu", "the same: processor time a VM", Ratio);
+    /// The memory of both.
+    pub const KUBERNETES_MEMORY: Figure =
+        Figure::anchor("N8.kubernetes.rss", "the same: most resident memory", Ratio);
     /// The growth of the cost to create one VM.
     pub const GROWTH: Figure = Figure::at_most(
         "N9.reconcile",
@@ -342,8 +354,21 @@ pub mod many {
     /// The growth of the cost to list one VM.
     pub const LIST: Figure =
         Figure::at_most("N9.list", "processor time to list a VM: at 10,000 ÷ at 100", Ratio, 1.5).enforced();
-    pub(super) const ALL: &[Figure] =
-        &[BOUND, CONVERGED, MEMORY, CPU, HOSTS_CPU, WRITES, STEADY, HOST_WRITES, GROWTH, LIST];
+    pub(super) const ALL: &[Figure] = &[
+        BOUND,
+        CONVERGED,
+        MEMORY,
+        CPU,
+        HOSTS_CPU,
+        WRITES,
+        STEADY,
+        HOST_WRITES,
+        KUBERNETES_CONVERGED,
+        KUBERNETES_CPU,
+        KUBERNETES_MEMORY,
+        GROWTH,
+        LIST,
+    ];
 }
 
 /// N11 and N12.

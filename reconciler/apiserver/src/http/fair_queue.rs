@@ -4,15 +4,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::shares::{Caller, Permits, Shares};
 
-/// The number of requests processed at once; further ones wait. Watches do not count, nor do requests whose
-/// body has not arrived.
-const MAX_IN_FLIGHT: usize = 400;
-/// The number of requests that may wait; further ones are refused with 429.
-const MAX_WAITING: usize = 4_000;
-
 /// The queue in front of the verbs. Each user and each tenant has a share of its capacity.
 #[derive(Debug)]
 pub(super) struct FairQueue {
+    sizes: [usize; 2],
     all: Semaphore,
     waiting: Semaphore,
     shares: Shares,
@@ -30,18 +25,18 @@ pub(super) struct Admitted<'a> {
 #[derive(Debug)]
 pub(super) struct QueueFull;
 
-impl Default for FairQueue {
-    fn default() -> Self {
+impl FairQueue {
+    /// A queue that lets `at_once` requests be processed, and as many as `waiting` wait.
+    pub(super) fn new(at_once: usize, waiting: usize) -> Self {
         Self {
-            all: Semaphore::new(MAX_IN_FLIGHT),
-            waiting: Semaphore::new(MAX_WAITING),
-            shares: Shares::of(MAX_IN_FLIGHT),
-            waiting_shares: Shares::of(MAX_WAITING),
+            sizes: [at_once, waiting],
+            all: Semaphore::new(at_once),
+            waiting: Semaphore::new(waiting),
+            shares: Shares::of(at_once),
+            waiting_shares: Shares::of(waiting),
         }
     }
-}
 
-impl FairQueue {
     /// Waits until the request may be processed.
     ///
     /// # Errors
@@ -62,7 +57,7 @@ impl FairQueue {
 
     /// Returns the number of requests being processed, and of those that wait.
     pub(super) fn load(&self) -> [usize; 2] {
-        [MAX_IN_FLIGHT - self.all.available_permits(), MAX_WAITING - self.waiting.available_permits()]
+        [self.sizes[0] - self.all.available_permits(), self.sizes[1] - self.waiting.available_permits()]
     }
 }
 
@@ -74,7 +69,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_who_requests_everything_gets_a_share_and_the_rest_is_for_others() {
-        let queue = FairQueue::default();
+        let queue = FairQueue::new(400, 4_000);
         let [a, b, c] = ["a", "b", "c"].map(Caller::named);
         let held = join_all((0..300).map(|_| queue.take(&a))).await;
         assert!(held.iter().all(Result::is_ok));
