@@ -104,6 +104,12 @@ pub trait ResourceKind: Send + Sync + 'static {
         let _ = (spec, name, planned, private);
     }
 
+    /// Adds to the private data what an object determines that was declared before.
+    fn private_of(&self, object: &Json, private: Private) -> Private {
+        let _ = object;
+        private
+    }
+
     /// Whether the object has reached the point the configuration waits for.
     fn outcome(&self, object: &Json, planned: &Value) -> Outcome {
         let _ = planned;

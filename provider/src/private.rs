@@ -25,6 +25,9 @@ pub struct Private {
     /// The resource of another provider whose state a moved block has brought, until the second read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_from: Option<String>,
+    /// Whether the planned destroy leaves the object, because the same plan creates it at another address. Not in a state.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_object: bool,
 }
 
 impl Private {

@@ -15,6 +15,7 @@ mod moved;
 mod plan;
 mod read;
 mod references;
+mod rename;
 mod update;
 mod wait;
 
@@ -220,6 +221,7 @@ impl Resource for KindResource {
 
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let config = &request.config;
+        self.session.settings().run.saw_configuration();
         let problems = planning::problems(&self.fields, config)
             .into_iter()
             .map(|(path, problem)| Diagnostic::error(format!("Invalid {path}"), problem).at(path));

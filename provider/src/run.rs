@@ -1,5 +1,5 @@
-//! Facts about one run of Terraform, gathered from the plans of all its resources in this process: the objects that it creates
-//! or manages already, and the users of objects.
+//! Facts about one run of Terraform, gathered from the requests of all its resources in this process: the objects that it
+//! creates, destroys or manages already, and the users of objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,12 +9,18 @@ use std::{
 
 use serde_json::Value as Json;
 use tfplugin6::{CancellationToken, Value};
-use tokio::sync::OnceCell;
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep},
+};
 
 use crate::api::{Address, Api, RetryLimit, Selection};
 
 /// The time limit for reading the hosts.
 const READ_LIMIT: Duration = Duration::from_secs(2);
+
+/// The time, from the first planned destroy of a run, in which a planned destroy waits for the create of the same object.
+const CREATES_FOLLOW: Duration = Duration::from_millis(500);
 
 /// Group, plural, namespace and name of an object.
 type Key = (String, String, String, String);
@@ -36,6 +42,16 @@ struct Facts {
     managed: BTreeMap<Key, String>,
     /// The states that moved blocks have brought of objects that do not exist, each with its origin.
     moved: BTreeMap<Key, (String, Value)>,
+    /// The prior states of objects that the run destroys, where no create was planned before.
+    destroyed: BTreeMap<Key, Value>,
+    /// Whether the run plans a configuration. `terraform destroy` plans none.
+    has_configuration: bool,
+    /// The end of the time in which a planned destroy waits.
+    creates_follow_until: Option<Instant>,
+    /// The uids of objects that creates of this apply have adopted.
+    adopted: BTreeSet<String>,
+    /// The uids of objects that this apply deletes.
+    deleting: BTreeSet<String>,
     /// The exclusive user of an object.
     holders: BTreeMap<Key, String>,
     /// The users of an object that has room for a limited number of them.
@@ -60,6 +76,73 @@ impl Run {
     #[must_use]
     pub fn created(&self, at: &Address) -> Option<Value> {
         self.facts().created.get(&key(at)).cloned()
+    }
+
+    /// Notes that the run plans a configuration.
+    pub fn saw_configuration(&self) {
+        self.facts().has_configuration = true;
+    }
+
+    /// Notes that the run destroys an object. Returns the planned values if the run also creates it; waits a moment for such a
+    /// create, because Terraform plans a destroy and a create in any order.
+    ///
+    /// *Guarantees:* of a destroy and a create of one object, either this returns the values of the create, or
+    /// [`Self::destroyed`] returns the prior state to the create.
+    pub async fn destroy(&self, at: &Address, prior: &Value) -> Option<Value> {
+        loop {
+            {
+                let mut facts = self.facts();
+                if let Some(planned) = facts.created.get(&key(at)) {
+                    return Some(planned.clone());
+                }
+                let until =
+                    *facts.creates_follow_until.get_or_insert_with(|| Instant::now() + CREATES_FOLLOW);
+                if !facts.has_configuration || Instant::now() >= until {
+                    facts.destroyed.insert(key(at), prior.clone());
+                    return None;
+                }
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The prior state of an object whose destroy was planned before its create.
+    #[must_use]
+    pub fn destroyed(&self, at: &Address) -> Option<Value> {
+        self.facts().destroyed.get(&key(at)).cloned()
+    }
+
+    /// Notes that a create adopts an object. False if this apply deletes it.
+    #[must_use]
+    pub fn adopt(&self, uid: &str) -> bool {
+        let mut facts = self.facts();
+        let is_free = !facts.deleting.contains(uid);
+        if is_free {
+            facts.adopted.insert(uid.to_owned());
+        }
+        is_free
+    }
+
+    /// Notes that the deletion of an object begins. False if a create of this apply has adopted it.
+    #[must_use]
+    pub fn begin_deletion(&self, uid: &str) -> bool {
+        let mut facts = self.facts();
+        let is_free = !facts.adopted.contains(uid);
+        if is_free {
+            facts.deleting.insert(uid.to_owned());
+        }
+        is_free
+    }
+
+    /// Notes that the deletion of an object is requested, or has failed.
+    pub fn end_deletion(&self, uid: &str) {
+        self.facts().deleting.remove(uid);
+    }
+
+    /// Whether this apply is about to delete an object.
+    #[must_use]
+    pub fn is_deleting(&self, uid: &str) -> bool {
+        self.facts().deleting.contains(uid)
     }
 
     /// Notes that a resource with a state is planned, and the uid of its object.

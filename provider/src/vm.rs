@@ -249,6 +249,10 @@ impl ResourceKind for Vm {
         restart::declare(spec, private);
     }
 
+    fn private_of(&self, object: &Json, private: Private) -> Private {
+        Private { restart_token: restart::kept(object), ..private }
+    }
+
     fn outcome(&self, object: &Json, planned: &Value) -> Outcome {
         let wait_for = planned.get("wait_for").as_str().unwrap_or("running");
         if wait_for == "none" {

@@ -4,18 +4,20 @@
 //! GET ─ none ───────────▶ apply ─ 201 ─▶ side object ─▶ wait ─▶ state
 //!   ├── ours and equal ──▶ adopt ─────────────────┘
 //!   ├── to be replaced ──▶ error
-//!   ├── being deleted ───▶ wait until it is gone, GET again
+//!   ├── being deleted ───▶ wait until it is gone, GET again; also while this apply is about to delete it
 //!   └── anything else ───▶ error with an import hint
 //! ```
 //!
 //! Of a kind that is adopted, the object must exist, and is declared unless it is ours already.
 
+use std::time::Duration;
+
 use serde_json::Value as Json;
 use tfplugin6::{
-    Diagnostic,
+    Diagnostic, Value,
     resource::{ApplyRequest, ApplyResponse},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{
     KindResource,
@@ -30,6 +32,8 @@ use crate::{
     private::Private,
     timeouts::{self, Operation},
 };
+
+const DELETION_POLL: Duration = Duration::from_millis(50);
 
 impl KindResource {
     /// Creates the object.
@@ -59,10 +63,12 @@ impl KindResource {
             return ApplyResponse::failed(refusals);
         }
         let until = Instant::now() + timeouts::limit(Operation::Create, &planned, self.info.timeouts);
-        let wanted = self.object(&planned, &request.config, &private, None);
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
-        match self.declare_new(&apply, &wanted, replaces.as_deref()).await {
-            Ok(object) => self.finish(&apply, Purpose::Create, Declared { planned, private, object }).await,
+        match self.declare_new(&apply, &planned, &private, replaces.as_deref()).await {
+            Ok(object) => {
+                let private = self.kind.private_of(&object, private);
+                self.finish(&apply, Purpose::Create, Declared { planned, private, object }).await
+            }
             Err(diagnostics) => ApplyResponse::failed(diagnostics),
         }
     }
@@ -119,20 +125,26 @@ impl KindResource {
     async fn declare_adopted(
         &self,
         apply: &ApplyContext<'_>,
-        wanted: &Json,
+        planned: &Value,
+        private: &Private,
     ) -> Result<Json, Vec<Diagnostic>> {
         let at = &apply.at;
         let failed = |error: ApiError| self.request_diagnostics(&error, at);
-        let Some(found) = apply.read().await.map_err(failed)? else {
-            let detail = "This resource adopts an object that exists, and there is none of this name.";
-            return Err(vec![Diagnostic::error(format!("{} does not exist", self.title(at)), detail)]);
-        };
         let manager = apply.settings.manager();
-        if appliers(&found).contains(manager.as_str()) {
-            return self.adopt(apply, wanted, found).await;
-        }
+        let found = loop {
+            let Some(found) = self.read_undeleted(apply).await? else {
+                let detail = "This resource adopts an object that exists, and there is none of this name.";
+                return Err(vec![Diagnostic::error(format!("{} does not exist", self.title(at)), detail)]);
+            };
+            if !appliers(&found).contains(manager.as_str()) {
+                break found;
+            }
+            if let Some(adopted) = self.adopt(apply, planned, found).await? {
+                return Ok(adopted);
+            }
+        };
         // With its uid, the apply cannot create another object.
-        let mut wanted = wanted.clone();
+        let mut wanted = self.object(planned, &apply.request.config, private, None);
         wanted["metadata"]["uid"] = uid(&found).into();
         match apply.declare(&wanted, apply.forces_conflicts(), false).await {
             Err(error) if Conflict::is_cause_of(&error) => {
@@ -148,18 +160,31 @@ impl KindResource {
         }
     }
 
+    /// Reads the object. One that this apply is about to delete is read again once the deletion is requested.
+    async fn read_undeleted(&self, apply: &ApplyContext<'_>) -> Result<Option<Json>, Vec<Diagnostic>> {
+        loop {
+            let found = apply.read().await.map_err(|error| self.request_diagnostics(&error, &apply.at))?;
+            let is_deleting = found.as_ref().is_some_and(|found| apply.settings.run.is_deleting(uid(found)));
+            if !is_deleting || Instant::now() > apply.until || apply.request.cancel.is_cancelled() {
+                return Ok(found);
+            }
+            sleep(DELETION_POLL).await;
+        }
+    }
+
     async fn declare_new(
         &self,
         apply: &ApplyContext<'_>,
-        wanted: &Json,
+        planned: &Value,
+        private: &Private,
         replaces: Option<&str>,
     ) -> Result<Json, Vec<Diagnostic>> {
         if self.kind.is_adopted() {
-            return self.declare_adopted(apply, wanted).await;
+            return self.declare_adopted(apply, planned, private).await;
         }
         let (api, at) = (apply.api, &apply.at);
         let failed = |error: ApiError| self.request_diagnostics(&error, at);
-        while let Some(found) = apply.read().await.map_err(failed)? {
+        while let Some(found) = self.read_undeleted(apply).await? {
             // Adopted, it would be deleted by the second half of the replacement.
             if !is_terminating(&found) && Some(uid(&found)) == replaces {
                 let detail = "With create_before_destroy the new object is created while the old one exists, so it needs \
@@ -168,7 +193,10 @@ impl KindResource {
                 return Err(vec![Diagnostic::error(summary, detail).at("name")]);
             }
             if !is_terminating(&found) {
-                return self.adopt(apply, wanted, found).await;
+                match self.adopt(apply, planned, found).await? {
+                    Some(adopted) => return Ok(adopted),
+                    None => continue,
+                }
             }
             let wait = ObjectWait { api, at, object: found, retry_limit: apply.wait_limit() };
             let ended = api::wait_until(wait, |_| Verdict::<()>::Wait("being deleted".into())).await;
@@ -179,7 +207,8 @@ impl KindResource {
                 return Err(vec![Diagnostic::error(summary, detail)]);
             }
         }
-        let applied = apply.declare(wanted, false, false).await.map_err(failed)?;
+        let wanted = self.object(planned, &apply.request.config, private, None);
+        let applied = apply.declare(&wanted, false, false).await.map_err(failed)?;
         let manager = apply.settings.manager();
         let ours_alone = appliers(&applied.object).iter().all(|&applier| applier == manager);
         // After a lost response, our own first attempt may have created the object.
@@ -191,13 +220,14 @@ impl KindResource {
         Err(vec![Diagnostic::error(summary, detail)])
     }
 
-    /// Adopts an existing object only if this very configuration created it: with the same owner, and without changes.
+    /// Adopts an existing object only if this very configuration created it: with the same owner, and without changes. None if
+    /// this apply deletes it.
     async fn adopt(
         &self,
         apply: &ApplyContext<'_>,
-        wanted: &Json,
+        planned: &Value,
         found: Json,
-    ) -> Result<Json, Vec<Diagnostic>> {
+    ) -> Result<Option<Json>, Vec<Diagnostic>> {
         let (at, settings) = (&apply.at, apply.settings);
         let exists = |reason: String| {
             let detail = format!("{reason} To manage it with Terraform, {}.", self.import_hint(at));
@@ -206,7 +236,9 @@ impl KindResource {
         if !appliers(&found).contains(settings.manager().as_str()) {
             return Err(exists(format!("It was not created by owner {:?}.", settings.owner)));
         }
-        let would_be = match apply.declare(wanted, true, true).await {
+        let private = self.kind.private_of(&found, Private::default());
+        let wanted = self.object(planned, &apply.request.config, &private, None);
+        let would_be = match apply.declare(&wanted, true, true).await {
             Ok(applied) => applied.object,
             Err(ApiError::Refused(status)) => {
                 return Err(exists(format!("It differs from this configuration ({}).", status.message)));
@@ -220,13 +252,16 @@ impl KindResource {
                 part.trim_start_matches('/')
             )));
         }
+        if !settings.run.adopt(uid(&found)) {
+            return Ok(None);
+        }
         tracing::info!(
             kind = self.info.kind,
             namespace = at.namespace,
             name = at.name,
             "adopted the object of an earlier apply"
         );
-        Ok(found)
+        Ok(Some(found))
     }
 
     fn import_hint(&self, at: &Address) -> String {

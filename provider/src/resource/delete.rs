@@ -13,6 +13,7 @@ use super::{KindResource, apply::ApplyContext, create::is_known_as, is_terminati
 use crate::{
     api::{self, ApiError, ObjectWait, Verdict, WaitEnd},
     kind,
+    private::Private,
     readiness::{Condition, condition},
     timeouts::{self, Operation},
 };
@@ -39,13 +40,22 @@ impl KindResource {
         let until = Instant::now() + timeouts::limit(Operation::Delete, &request.prior, self.info.timeouts);
         let uid = request.prior.get("uid").as_str().unwrap_or_default();
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
-        if self.kind.is_adopted() {
-            return self.withdraw(&apply, uid).await;
+        if Private::from_bytes(&request.private).leaves_object {
+            return self.left(&apply.at);
         }
         if let Err(diagnostics) = self.refuse_in_use(&apply, uid).await {
             return ApplyResponse::failed(diagnostics);
         }
-        let object = match self.request_deletion(&apply, uid).await {
+        if !settings.run.begin_deletion(uid) {
+            return self.left(&apply.at);
+        }
+        let requested = if self.kind.is_adopted() {
+            self.withdraw(&apply, uid).await.map(|()| Deletion::Gone)
+        } else {
+            self.request_deletion(&apply, uid).await
+        };
+        settings.run.end_deletion(uid);
+        let object = match requested {
             Ok(Deletion::Gone) => return ApplyResponse::new(Value::Null),
             Ok(Deletion::Terminating(object)) => object,
             Err(diagnostics) => return ApplyResponse::failed(diagnostics),
@@ -64,21 +74,16 @@ impl KindResource {
     }
 
     /// Withdraws what this resource declares of an object that another program has created and deletes.
-    async fn withdraw(&self, apply: &ApplyContext<'_>, uid: &str) -> ApplyResponse {
+    async fn withdraw(&self, apply: &ApplyContext<'_>, uid: &str) -> Result<(), Vec<Diagnostic>> {
         let mut nothing = kind::type_meta(&self.info);
         nothing["metadata"] = json!({"name": apply.at.name, "uid": uid});
-        let found = match apply.read().await {
-            Ok(found) => found.filter(|found| text(found, "/metadata/uid") == uid),
-            Err(error) => return ApplyResponse::failed(self.request_diagnostics(&error, &apply.at)),
-        };
+        let failed = |error: ApiError| self.request_diagnostics(&error, &apply.at);
+        let found = apply.read().await.map_err(failed)?;
         // Gone, or another object of that name: nothing of it is declared here.
-        if found.is_none() {
-            return ApplyResponse::new(Value::Null);
+        if found.is_none_or(|found| text(&found, "/metadata/uid") != uid) {
+            return Ok(());
         }
-        match apply.declare(&nothing, false, false).await {
-            Ok(_) => ApplyResponse::new(Value::Null),
-            Err(error) => ApplyResponse::failed(self.request_diagnostics(&error, &apply.at)),
-        }
+        apply.declare(&nothing, false, false).await.map(|_| ()).map_err(failed)
     }
 
     /// Requests the deletion.

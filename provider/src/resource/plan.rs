@@ -25,11 +25,7 @@ impl KindResource {
     /// Plans a create or an update.
     pub(super) async fn plan_change(&self, request: PlanRequest) -> PlanResponse {
         if request.is_destroy() {
-            let mut response = PlanResponse::new(Value::Null);
-            let private = Private::from_bytes(&request.private);
-            response.diagnostics.extend(self.refuse_after_move(&request.prior, &private, true));
-            response.diagnostics.extend(self.protected(&request.prior, "destroyed"));
-            return response;
+            return self.plan_destroy(request).await;
         }
         let settings = self.session.settings();
         let planned = self.planned(&request.prior, &request.config, &settings);
@@ -46,6 +42,7 @@ impl KindResource {
         }
         if (change.is_create() || !change.replace.is_empty()) && self.identity(&change.planned).is_some() {
             change.run.announce(&self.address(&change.planned), &change.planned);
+            change.diagnostics.extend(self.destroyed_before(&change.run, &change.planned));
         }
         self.check_holders(&mut change);
         if let Some(api) = settings.reachable().await {
@@ -120,7 +117,7 @@ impl KindResource {
     }
 
     /// Refuses to destroy a resource that the last apply left protected.
-    fn protected(&self, prior: &Value, what: &str) -> Option<Diagnostic> {
+    pub(super) fn protected(&self, prior: &Value, what: &str) -> Option<Diagnostic> {
         let protected = prior.get("deletion_protection").as_bool().unwrap_or_default();
         let title = self.title(&self.address(prior));
         let detail = format!(

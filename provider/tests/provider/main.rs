@@ -17,6 +17,7 @@ mod moved;
 mod reads;
 mod references;
 mod refusals;
+mod renames;
 mod rules;
 mod stage;
 mod terraform;

@@ -85,6 +85,11 @@ impl Stage {
         }
     }
 
+    /// The same resource with the state of another address.
+    pub(crate) fn with_state_of(self, other: &Self) -> Self {
+        Self { state: other.state.clone(), private: other.private.clone(), ..self }
+    }
+
     pub(crate) async fn validate(&self, config: &Json) -> Vec<Diagnostic> {
         let client = ClientCapabilities::default();
         self.resource
