@@ -30,7 +30,7 @@ impl ResourceKind for Host {
             type_name: "berth_host",
             kind: "Host",
             plural: "hosts",
-            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, and `cordoned` and `draining` become false, each unless another program declares it too. `berth host forget` removes a host.\n\nAn attribute that is left out keeps the value that others set, for example with `berth host cordon`, and labels of others are not changed.",
+            description: "Labels and schedulability of a host: a machine that runs VMs. The host's agent creates the Host when the machine joins (`berth host --join`); this resource adopts it and creates none. It is cluster-scoped, and only an administrator can write it.\n\nDestroying the resource deletes no Host. It withdraws what this resource declares: its labels are removed, `cordoned` and `draining` become false, and `reserved` becomes the default, each unless another program declares it too. `berth host forget` removes a host.\n\nAn attribute that is left out keeps the value that others set, for example with `berth host cordon`, and labels of others are not changed.",
             example: include_str!("../../examples/resources/berth_host/resource.tf"),
             shown: "status.free",
             timeouts: [60, 60, 60],
@@ -60,6 +60,11 @@ impl ResourceKind for Host {
                 "Whether the host is drained: it takes no new VMs, and its VMs are shut down and stay stopped with the reason \
                  `HostDraining`, whatever their declared power. Left out: as others set it.",
             ),
+            Field::spec("reserved", Shape::Object(reserved_fields())).presence(Presence::Kept).text(
+                "CPUs and memory that the host keeps for itself and its other programs: VMs are placed in the rest, which \
+                 `status.allocatable` of the data source shows. A change counts for VMs that are placed or started afterwards, \
+                 and touches none that runs. Left out: as others set it.",
+            ),
             Field::observed("address", "/status/address", "The address at which other hosts reach it."),
         ]
     }
@@ -68,12 +73,12 @@ impl ResourceKind for Host {
         true
     }
 
-    /// Refuses a host that does not exist, and warns of values that the adoption changes.
+    /// Refuses a host that does not exist, or that has less than it is to reserve, and warns of values that the adoption changes.
     async fn look(&self, api: &Api, change: &mut PlannedChange<'_>) {
-        let Some(name) = change.planned.get("name").as_str().filter(|_| change.is_create()) else { return };
+        let Some(name) = change.planned.get("name").as_str() else { return };
         let retry_limit = RetryLimit::seconds(READ_SECONDS, &CancellationToken::new());
         match api.get(&Address::cluster(self.info().plural, name), &retry_limit).await {
-            Ok(None) => {
+            Ok(None) if change.is_create() => {
                 let detail = format!(
                     "This control plane has no host {name:?}. A host appears when its machine joins: \"berth token create {name}\" on \
                      the control plane, then \"berth host --join\" there."
@@ -81,16 +86,42 @@ impl ResourceKind for Host {
                 change.refuse_missing("The host does not exist", detail, AttributePath::root("name"));
             }
             Ok(Some(host)) => {
-                let warnings = adopted_differently(change, &host);
-                change.diagnostics.extend(warnings);
+                if change.is_create() {
+                    let warnings = adopted_differently(change, &host);
+                    change.diagnostics.extend(warnings);
+                }
+                refuse_to_reserve_all(change, &host);
             }
-            Err(_) => {}
+            Ok(None) | Err(_) => {}
         }
     }
 
     /// Nothing to wait for: a host that is away keeps what is declared for it.
     fn outcome(&self, _object: &Json, _planned: &Value) -> Outcome {
         Outcome::Done
+    }
+}
+
+fn reserved_fields() -> Vec<Field> {
+    vec![Field::spec("cpus", Shape::Integer), Field::spec("memory", Shape::Text(Form::Quantity))]
+}
+
+/// Refuses to reserve all that a host has, or more.
+fn refuse_to_reserve_all(change: &mut PlannedChange<'_>, host: &Json) {
+    let path = |name: &str| AttributePath::root("reserved").attribute(name);
+    let bytes = |text: &str| berth_api::Quantity(text.to_owned()).bytes().ok();
+    let reserved = change.planned.get("reserved");
+    let cpus =
+        reserved.get("cpus").as_i64().zip(host.pointer("/status/capacity/cpus").and_then(Json::as_i64));
+    let memory =
+        reserved.get("memory").as_str().zip(host.pointer("/status/capacity/memory").and_then(Json::as_str));
+    let cpus = cpus.filter(|(wanted, has)| wanted >= has).map(|(_, has)| (path("cpus"), has.to_string()));
+    let memory = memory
+        .filter(|(wanted, has)| bytes(wanted) >= bytes(has))
+        .map(|(_, has)| (path("memory"), has.to_owned()));
+    for (path, has) in [cpus, memory].into_iter().flatten() {
+        let detail = format!("The host has {has}: nothing would be left for VMs. Reserve less.");
+        change.refuse("The host has less than is reserved", detail, path);
     }
 }
 
@@ -108,6 +139,17 @@ fn adopted_differently(change: &PlannedChange<'_>, host: &Json) -> Vec<Diagnosti
             && now != then
         {
             warnings.push(warning(now.to_string(), AttributePath::root(name)));
+        }
+    }
+    let reserved = current.get("reserved").unwrap_or(&Value::Null);
+    for field in reserved_fields() {
+        let (now, then) = (reserved.get(field.name), change.config.get("reserved").get(field.name));
+        let now_text =
+            now.as_str().map(str::to_owned).or_else(|| now.as_i64().map(|number| number.to_string()));
+        if let Some(text) = now_text.filter(|_| !then.is_null() && !then.is_unknown())
+            && !mapping::same(&field.shape, now, then)
+        {
+            warnings.push(warning(text, AttributePath::root("reserved").attribute(field.name)));
         }
     }
     let labels = current.get("labels").unwrap_or(&Value::Null);

@@ -184,7 +184,12 @@ fn find_pinned(fields: &[Field], parent: &Json, at: &str, found: &mut PinnedFiel
                     find_pinned(fields, element, &format!("{path}[{name}]"), found);
                 }
             }
-            Shape::Object(fields) => find_pinned(fields, json, &path, found),
+            Shape::Object(fields) => {
+                find_pinned(fields, json, &path, found);
+                if field.presence == Presence::Kept {
+                    found.insert(path);
+                }
+            }
             _ if field.presence == Presence::Kept => {
                 found.insert(path);
             }

@@ -228,6 +228,56 @@ async fn a_drained_host_is_empty_until_it_is_uncordoned_and_nothing_declared_cha
 }
 
 #[tokio::test(start_paused = true)]
+async fn reserved_capacity_is_given_to_no_other_vm_and_touches_none_that_runs() {
+    let (fleet, _systems, _agents, [first, _]) = two().await;
+    let process = |vm: &VM| vm.status.as_ref().and_then(|status| status.process.clone());
+    let before = process(&fleet.vm(&first).await.expect("it is there"));
+    let hosts: Api<Host> = Api::all(fleet.admin.clone());
+    let status = async |host: &str| hosts.get(host).await.expect("it is there").status.unwrap_or_default();
+    let allocatable = async |host: &str| status(host).await.allocatable.unwrap_or_default();
+    // Of 32 GiB, one is left, which holds one VM of 512 MiB with its overhead.
+    for host in ["h1", "h2"] {
+        fleet.declare_host(host, json!({"reserved": {"memory": "31Gi"}})).await;
+        fleet.until("it offers the rest", async || allocatable(host).await.memory == "1Gi").await;
+    }
+    fleet.apply("Disk", "three", json!({"image": "debian", "size": "2Gi"})).await;
+    let spec = json!({"class": "small", "disks": [{"name": "three", "boot": true}], "networkInterfaces": []});
+    fleet.apply("VM", "three", spec).await;
+    fleet.until_vm("three", "waits for room", |vm| ready_reason(vm) == "Unschedulable").await;
+    assert_eq!(process(&fleet.vm(&first).await.expect("it is there")), before, "it runs on");
+    fleet.declare_host("h2", json!({"reserved": {"cpus": 1, "memory": "1Gi"}})).await;
+    assert_eq!(host_of(&fleet.until_vm("three", "runs", runs).await), "h2");
+    assert_eq!(allocatable("h2").await.cpus, 4 * (8 - 1));
+
+    // A VM starts again only where there is room, and by itself once there is.
+    let fits = async || {
+        let conditions = status("h1").await.conditions;
+        condition::find(&conditions, "ReservedFits").map(|fits| fits.message.clone())
+    };
+    assert_eq!(fits().await, None);
+    let power = async |power: &str| {
+        let vms: Api<VM> = Api::default_namespaced(fleet.admin.clone());
+        let patch = Patch::Merge(json!({"spec": {"power": power}}));
+        vms.patch(&first, &PatchParams::default(), &patch).await.expect("it is there");
+    };
+    power("Stopped").await;
+    fleet.until_vm(&first, "stops", |vm| process(vm).is_none()).await;
+    fleet.declare_host("h1", json!({"reserved": {"memory": "64Gi"}})).await;
+    fleet
+        .until("it says so", async || fits().await.is_some_and(|text| text.contains("the machine has 32Gi")))
+        .await;
+    power("Running").await;
+    fleet
+        .until_vm(&first, "waits for memory", |vm| {
+            process(vm).is_none() && !runs(vm) && ready_reason(vm) != "Stopped"
+        })
+        .await;
+    fleet.declare_host("h1", json!({"reserved": {"memory": "31Gi"}})).await;
+    fleet.until_vm(&first, "runs again", runs).await;
+    assert_eq!(fits().await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_machine_of_the_same_name_is_refused_and_the_first_goes_on() {
     let (fleet, systems, agents, vms) = two().await;
     let stranger = image::host(&fleet.clock);

@@ -85,7 +85,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400});
     let pool = json!({"name": "p", "cidrs": ["192.0.2.0/24"], "mode": "local", "use_all_addresses": false});
     let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
-    let host = json!({"name": "h", "cordoned": false, "draining": false});
+    let host =
+        json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"}});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
     vec![
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
@@ -116,7 +117,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_storage_pool", storage, "/trash_retention_seconds", json!(0), Announced::Live),
         ("berth_host", host.clone(), "/name", json!("h2"), Announced::Replace),
         ("berth_host", host.clone(), "/cordoned", json!(true), Announced::Live),
-        ("berth_host", host, "/draining", json!(true), Announced::Live),
+        ("berth_host", host.clone(), "/draining", json!(true), Announced::Live),
+        ("berth_host", host.clone(), "/reserved/cpus", json!(2), Announced::Live),
+        ("berth_host", host, "/reserved/memory", json!("2Gi"), Announced::Live),
         ("berth_placement_group", group, "/enforcement", json!("preferred"), Announced::Live),
     ]
 }

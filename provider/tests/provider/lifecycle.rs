@@ -179,6 +179,53 @@ async fn a_host_is_adopted_and_withdrawn_from_but_neither_created_nor_deleted() 
 }
 
 #[tokio::test]
+async fn a_host_reserves_what_is_declared_and_keeps_it_when_the_configuration_forgets_it() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.host("h1", json!({})).await;
+    // Its status follows a moment after the creation: 8 CPUs and 16Gi.
+    while plane.object("Host", "h1").await.pointer("/status/capacity").is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    plane.edit("Host", "h1", json!({"spec": {"reserved": {"cpus": 1}}})).await;
+    let reserving = |reserved: Json| json!({"name": "h1", "reserved": reserved});
+    let mut host = Stage::new(&provider, "berth_host");
+    for (reserved, has) in [(json!({"memory": "16384Mi"}), "has 16Gi"), (json!({"cpus": 8}), "has 8")] {
+        let plan = host.plan(&reserving(reserved.clone())).await;
+        let text = text_of(&plan.diagnostics);
+        assert!(text.contains("less than is reserved") && text.contains(has), "{text}");
+        let refused = host.apply_plan(plan, &reserving(reserved)).await;
+        assert!(refused.text().contains("Error: The host has less than is reserved"), "{}", refused.text());
+    }
+    let config = reserving(json!({"cpus": 2, "memory": "1Gi"}));
+    let adopted = host.apply(&config).await;
+    assert!(!adopted.tainted && adopted.text().contains("reserved.cpus = 1 now"), "{}", adopted.text());
+    assert_eq!(plane.object("Host", "h1").await["spec"]["reserved"], json!({"cpus": 2, "memory": "1Gi"}));
+    host.read().await;
+    assert!(
+        host.plan_is_empty(&with(config.clone(), json!({"reserved": {"cpus": 2, "memory": "1024Mi"}}))).await
+    );
+    let mut imported = Stage::new(&provider, "berth_host");
+    imported.import("h1").await;
+    assert!(imported.plan_is_empty(&config).await);
+
+    let less = reserving(json!({"memory": "1Gi"}));
+    assert!(host.apply(&less).await.is_clean());
+    assert_eq!(plane.object("Host", "h1").await["spec"]["reserved"], json!({"memory": "1Gi"}));
+    let forgotten = json!({"name": "h1", "labels": {"disk": "ssd"}});
+    host.read().await;
+    let updated = host.apply(&forgotten).await;
+    assert!(updated.is_clean(), "{}", updated.text());
+    assert_eq!(plane.object("Host", "h1").await["spec"]["reserved"], json!({"memory": "1Gi"}));
+    host.read().await;
+    assert!(host.plan_is_empty(&forgotten).await);
+    assert!(host.destroy().await.is_clean());
+    let left = plane.object("Host", "h1").await["spec"]["reserved"].clone();
+    assert!(left.is_null() || left == json!({}), "nothing is declared any more: {left}");
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_pool_that_does_not_exist_is_a_warning_of_the_plan_and_fails_the_apply() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

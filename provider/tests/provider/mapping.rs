@@ -125,6 +125,7 @@ fn every_other_kind_becomes_its_custom_resource() {
         ),
         ("berth_storage_pool", json!({}), json!({"type": "Local", "trashRetentionSeconds": 86_400})),
         ("berth_host", json!({"cordoned": true}), json!({"cordoned": true})),
+        ("berth_host", json!({"reserved": {"memory": "2Gi"}}), json!({"reserved": {"memory": "2Gi"}})),
         ("berth_public_ip", json!({}), json!({"pool": "default", "deletionProtection": false})),
         (
             "berth_hotswap_disk_attachment",

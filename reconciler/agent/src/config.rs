@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_host::{Earlier, Start};
+use berth_api::host::Reserved;
+use berth_host::{Earlier, HostFacts, Start};
 use ipnet::Ipv4Net;
 
 use crate::error::AgentError;
@@ -27,7 +28,8 @@ pub struct AgentConfig {
     /// Virtual CPUs offered per physical CPU. Default 4: guests are idle most of the time, and a busy host slows them
     /// down evenly. Memory is never overcommitted.
     pub cpu_overcommit: u32,
-    /// Memory reserved for the host itself, in bytes. Default 512 MiB, capped at half of the total.
+    /// Memory reserved for the host itself unless its Host declares it, in bytes. Default 512 MiB, capped at half of the
+    /// total.
     pub reserved_memory: u64,
     /// Maximum number of objects reconciled concurrently. Default 32.
     pub concurrency: usize,
@@ -88,9 +90,19 @@ impl AgentConfig {
         if self.identity.is_empty() { &self.host_name } else { &self.identity }
     }
 
-    /// Returns how much of `total` bytes of memory VMs may use.
-    pub(crate) fn offered_memory(&self, total: u64) -> u64 {
-        total - self.reserved_memory.min(total / 2)
+    /// Returns the virtual CPUs and the bytes of memory that VMs may use.
+    pub(crate) fn offered(&self, facts: &HostFacts, reserved: Option<&Reserved>) -> (i64, u64) {
+        let (cpus, memory) = self.reserved(facts, reserved);
+        let overcommit = i64::from(self.cpu_overcommit.max(1));
+        let cpus = i64::from(facts.cpus).saturating_sub(cpus).max(0);
+        (cpus * overcommit, facts.memory_bytes.saturating_sub(memory))
+    }
+
+    /// Returns the real CPUs and the bytes of memory that the host keeps for itself.
+    pub(crate) fn reserved(&self, facts: &HostFacts, reserved: Option<&Reserved>) -> (i64, u64) {
+        let memory = reserved.and_then(|reserved| reserved.memory.as_ref()?.bytes().ok());
+        let default = self.reserved_memory.min(facts.memory_bytes / 2);
+        (reserved.and_then(|reserved| reserved.cpus).unwrap_or_default(), memory.unwrap_or(default))
     }
 
     pub(crate) fn validate(&self) -> Result<(), AgentError> {

@@ -3,10 +3,11 @@
 //! Each part is a module of its own that does not know this one.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::host::Reserved;
 use jiff::Timestamp;
 use kube::Client;
 use rand::SeedableRng;
@@ -19,7 +20,7 @@ use crate::definitions::Definitions;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
 use crate::index::Index;
-use crate::key::Key;
+use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
 use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
@@ -61,6 +62,8 @@ pub(crate) struct Context {
     pub(crate) draining: AtomicBool,
     /// Whether it was in a recovery at that time.
     pub(crate) recovering: AtomicBool,
+    /// The capacity it reserved for itself at that time.
+    pub(crate) reserved: Mutex<Option<Reserved>>,
     synced: watch::Sender<bool>,
 }
 
@@ -95,6 +98,7 @@ impl Context {
             definitions: Definitions::default(),
             draining: AtomicBool::new(false),
             recovering: AtomicBool::new(false),
+            reserved: Mutex::default(),
             synced: watch::channel(false).0,
             queue,
             config,
@@ -111,6 +115,12 @@ impl Context {
     pub(crate) async fn facts(&self) -> Result<HostFacts, Error> {
         let facts = self.system.facts().await?;
         Ok(HostFacts { overhead_bytes: self.overhead.figure(facts.overhead_bytes), ..facts })
+    }
+
+    /// Returns the virtual CPUs and the bytes of memory that VMs may use here, without what the Host reserves.
+    pub(crate) fn offered(&self, facts: &HostFacts) -> (i64, u64) {
+        let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
+        self.config.offered(facts, host.as_ref().and_then(|host| host.spec.reserved.as_ref()))
     }
 
     pub(crate) fn host(&self) -> &str {

@@ -53,6 +53,8 @@ pub enum ConditionType {
     HostAddresses,
     /// The control plane's definitions know all that the host's agent reports. Present only while they do not.
     DefinitionsCurrent,
+    /// A host has more than its `reserved`, so that something is left for VMs. Present only while it has not.
+    ReservedFits,
     /// A host has guests or files that no object owns. Present only while true.
     Orphans,
     /// Of a PublicIP, only while it is `True`: another machine on the segment answers for the address.
@@ -79,6 +81,7 @@ impl ConditionType {
             Self::PublicAddresses => "PublicAddresses",
             Self::HostAddresses => "HostAddresses",
             Self::DefinitionsCurrent => "DefinitionsCurrent",
+            Self::ReservedFits => "ReservedFits",
             Self::Orphans => "Orphans",
             Self::AddressConflict => "AddressConflict",
         }

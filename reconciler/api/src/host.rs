@@ -42,6 +42,10 @@ pub struct HostSpec {
     /// `HostDraining`, whatever their declared power. Default false.
     #[serde(default)]
     pub draining: bool,
+    /// Keeps CPUs and memory for the machine itself and its other programs: VMs are placed in the rest. A change counts for
+    /// VMs that are placed or started afterwards, and touches none that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<Reserved>,
     /// Declares the host lost for good with everything on it, so that nothing waits for it any more: deletions of its
     /// objects complete, its other objects are Stalled, and the Host is deleted with the last of them. Set it only when
     /// nothing can run there any more. Default false; cannot be unset.
@@ -59,6 +63,19 @@ pub struct HostSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 253)))]
     pub released_orphans: Vec<String>,
+}
+
+/// The capacity that a host keeps for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Reserved {
+    /// Real CPUs. VMs get the virtual CPUs of the others. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub cpus: Option<i64>,
+    /// Memory, for example `2Gi`. Default `512Mi`, but at most half of the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
 }
 
 /// A recovery that is open.

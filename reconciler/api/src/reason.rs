@@ -176,6 +176,8 @@ reasons! {
     Emulated,
     /// Guests run or files lie on the host that no object owns.
     OrphansFound,
+    /// All that the host has, or more, is reserved for the host itself.
+    ReservedTooLarge,
     /// A firewall that is not berth's drops forwarded packets.
     ForeignFirewall,
     /// The host takes no new VMs.

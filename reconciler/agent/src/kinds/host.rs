@@ -10,7 +10,7 @@ mod observe;
 mod plan;
 mod status;
 
-use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, atomic::Ordering};
 use std::time::Duration;
 
 use berth_api::condition::find;
@@ -72,7 +72,7 @@ impl Indexed for Host {
 
 /// Reconciles the Host and does the host's housekeeping.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
-    enqueue_vms_on_drain(ctx);
+    enqueue_vms_on_change(ctx);
     ctx.definitions.refresh(&ctx.client).await;
     // A failure prevents neither the remaining steps nor the report: without a report nothing is scheduled here, and a
     // recovery waits. The error is returned at the end, so the reconcile is retried with back-off.
@@ -102,18 +102,23 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     failure.map_or(Ok(Requeue::After(again)), Err)
 }
 
-/// Enqueues every VM here when a drain or a recovery begins or ends.
-fn enqueue_vms_on_drain(ctx: &Context) {
+/// Enqueues every VM here when a drain or a recovery begins or ends, or when another amount is reserved.
+fn enqueue_vms_on_change(ctx: &Context) {
     let tables = ctx.index.read();
     let host = tables.hosts.get(&ObjectName::new("", ctx.host()));
     let draining = host.as_ref().is_some_and(|host| host.spec.draining);
     let recovering = host.as_ref().is_some_and(|host| host.spec.recovery.is_some());
     let drain_changed = ctx.draining.swap(draining, Ordering::Relaxed) != draining;
     let recovery_changed = ctx.recovering.swap(recovering, Ordering::Relaxed) != recovering;
-    if !drain_changed && !recovery_changed {
+    let reserved = host.as_ref().and_then(|host| host.spec.reserved.clone());
+    let before = std::mem::replace(
+        &mut *ctx.reserved.lock().unwrap_or_else(PoisonError::into_inner),
+        reserved.clone(),
+    );
+    if !drain_changed && !recovery_changed && before == reserved {
         return;
     }
-    tracing::info!(draining, recovering, "what this host is asked for has changed");
+    tracing::info!(draining, recovering, ?reserved, "what this host is asked for has changed");
     let vms = tables.vms_where(|_, _| true);
     drop(tables);
     vms.into_iter().for_each(|key| ctx.queue.add(key));

@@ -90,7 +90,8 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
         reason: condition::cut(&facts.kvm.reason, MAX_DETAIL).to_owned(),
         mips: facts.kvm.mips.map(|mips| (mips * 100.0).round() / 100.0),
     });
-    write_resources(&mut status, observed, config);
+    write_resources(&mut status, host, observed, config);
+    write_reserved(&mut status, host, observed, config, now);
     status.vm_overhead = Some(Quantity::from_bytes(facts.overhead_bytes).0);
     status.vms = observed.usage.vms;
     status.used_by.clone_from(&observed.users);
@@ -172,27 +173,52 @@ pub(super) fn write_definitions(
     }
 }
 
-fn write_resources(status: &mut HostStatus, observed: &Observed, config: &AgentConfig) {
+fn write_resources(status: &mut HostStatus, host: &Host, observed: &Observed, config: &AgentConfig) {
     let (facts, usage) = (&observed.facts, &observed.usage);
-    let overcommit = i64::from(config.cpu_overcommit.max(1));
-    let cpus = i64::from(facts.cpus);
-    let offered = config.offered_memory(facts.memory_bytes);
+    let (cpus, offered) = config.offered(facts, host.spec.reserved.as_ref());
     let vms = u64::try_from(usage.vms).unwrap_or(0);
     let used = usage.memory.saturating_add(vms.saturating_mul(facts.overhead_bytes));
     let mib = |bytes: u64| amount(bytes >> 20 << 20);
     let gib = |bytes: u64| amount(bytes / GIB * GIB);
-    status.capacity =
-        Some(Resources { cpus, memory: mib(facts.memory_bytes), storage: gib(facts.storage_total_bytes) });
-    status.allocatable = Some(Resources {
-        cpus: cpus * overcommit,
-        memory: mib(offered),
+    status.capacity = Some(Resources {
+        cpus: i64::from(facts.cpus),
+        memory: mib(facts.memory_bytes),
         storage: gib(facts.storage_total_bytes),
     });
+    status.allocatable =
+        Some(Resources { cpus, memory: mib(offered), storage: gib(facts.storage_total_bytes) });
     status.free = Some(Resources {
-        cpus: (cpus * overcommit - usage.cpus).max(0),
+        cpus: (cpus - usage.cpus).max(0),
         memory: mib(offered.saturating_sub(used)),
         storage: gib(facts.storage_free_bytes),
     });
+}
+
+/// Sets the `ReservedFits` condition while the host reserves all that it has, or more.
+fn write_reserved(
+    status: &mut HostStatus,
+    host: &Host,
+    observed: &Observed,
+    config: &AgentConfig,
+    now: Timestamp,
+) {
+    let (kind, facts) = (ConditionType::ReservedFits, &observed.facts);
+    let (cpus, memory) = config.reserved(facts, host.spec.reserved.as_ref());
+    let has = Quantity::from_bytes(facts.memory_bytes >> 20 << 20);
+    let text = if cpus >= i64::from(facts.cpus) {
+        format!("{cpus} CPUs are reserved and the machine has {}", facts.cpus)
+    } else if memory >= facts.memory_bytes {
+        format!("{} of memory is reserved and the machine has {has}", Quantity::from_bytes(memory))
+    } else {
+        return condition::remove(&mut status.conditions, kind);
+    };
+    let text = format!("{text}: nothing is left for VMs. Declare less in spec.reserved");
+    condition::set(
+        &mut status.conditions,
+        ConditionUpdate::from_bool(kind, false, Reason::ReservedTooLarge, &text),
+        host.metadata.generation.unwrap_or(0),
+        now,
+    );
 }
 
 /// Formats an amount. Unlike a declared quantity, a remaining amount may be zero.

@@ -1,3 +1,4 @@
+use serde_json::json;
 use std::time::Duration;
 
 use berth_api::Host;
@@ -195,6 +196,39 @@ fn cpus_are_offered_more_than_once_and_memory_never() {
     assert_eq!((free.cpus, free.memory.as_str(), free.storage.as_str()), (4 * 4 - 3, "5468Mi", "50Gi"));
     assert_eq!(reported.allocatable.expect("counted").memory, "7680Mi");
     assert_eq!((reported.vms, reported.vm_overhead.as_deref()), (2, Some("82Mi")));
+}
+
+#[test]
+fn reserved_cpus_and_memory_are_not_offered_and_too_much_is_a_condition() {
+    let reported = |reserved: serde_json::Value| {
+        let mut host = Host::new("h", Default::default());
+        host.spec.reserved = serde_json::from_value(reserved).expect("it is valid");
+        status(&host, &observed(), &AgentConfig::new("h"), at(1))
+    };
+    let offered = |reserved| {
+        let status = reported(reserved);
+        let text = |kind| berth_api::condition::find(&status.conditions, kind).map(|c| c.message.clone());
+        let (all, free) = (status.allocatable.expect("counted"), status.free.expect("counted"));
+        (all.cpus, all.memory, free.cpus, free.memory, text("ReservedFits"))
+    };
+    let fits = |cpus, memory: &str, free_cpus, free: &str| {
+        (cpus, memory.to_owned(), free_cpus, free.to_owned(), None)
+    };
+    assert_eq!(offered(json!(null)), fits(16, "7680Mi", 13, "5468Mi"));
+    assert_eq!(offered(json!({"cpus": 1})), fits(12, "7680Mi", 9, "5468Mi"));
+    assert_eq!(
+        offered(json!({"memory": "256Mi"})),
+        fits(16, "7936Mi", 13, "5724Mi"),
+        "less than the default"
+    );
+    assert_eq!(offered(json!({"cpus": 3, "memory": "7Gi"})), fits(4, "1Gi", 1, "0"), "VMs have more already");
+    let (cpus, memory, _, free, text) = offered(json!({"memory": "8Gi"}));
+    assert_eq!((cpus, memory.as_str(), free.as_str()), (16, "0", "0"));
+    let text = text.expect("nothing is left");
+    assert!(text.contains("8Gi of memory is reserved and the machine has 8Gi"), "{text}");
+    let (cpus, _, free, _, text) = offered(json!({"cpus": 9}));
+    assert_eq!((cpus, free), (0, 0));
+    assert!(text.is_some_and(|text| text.contains("9 CPUs are reserved and the machine has 4")));
 }
 
 #[test]

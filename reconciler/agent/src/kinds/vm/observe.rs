@@ -14,7 +14,6 @@ use super::hardware::differences;
 use super::pending_leases;
 use super::seed::Bootstrap;
 use crate::admission::{Admission, Offer, admitted_before};
-use crate::config::AgentConfig;
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
@@ -345,7 +344,7 @@ async fn observe_running(
         _ => true,
     };
     if !synced {
-        observed.offered = Some(offered(&ctx.config, &ctx.system.facts().await?));
+        observed.offered = Some(offered(ctx, &ctx.system.facts().await?));
     }
     let mut pending = Vec::new();
     if !observed.guest.agent {
@@ -400,7 +399,7 @@ async fn observe_absent(
     }
     if should_run(vm) {
         let host = ctx.facts().await?;
-        let offered = offered(&ctx.config, &host);
+        let offered = offered(ctx, &host);
         let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
         observed.free_memory = Some(offered.1.saturating_sub(taken));
         observed.offered = Some(offered);
@@ -410,9 +409,9 @@ async fn observe_absent(
     Ok(())
 }
 
-fn offered(config: &AgentConfig, host: &HostFacts) -> (i64, u64) {
-    let cpus = i64::from(host.cpus) * i64::from(config.cpu_overcommit.max(1));
-    let memory = config.offered_memory(host.memory_bytes);
+/// Returns the CPUs and the bytes of guest memory of the largest VM that this host can run.
+fn offered(ctx: &Context, host: &HostFacts) -> (i64, u64) {
+    let (cpus, memory) = ctx.offered(host);
     (cpus, memory.saturating_sub(host.overhead_bytes))
 }
 
@@ -444,10 +443,9 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
     }
     let facts = ctx.facts().await?;
     let skew = ctx.definitions.version_skew();
-    let overcommit = i64::from(ctx.config.cpu_overcommit.max(1));
     let offer = Offer {
         host: ctx.host().to_owned(),
-        capacity: (i64::from(facts.cpus) * overcommit, ctx.config.offered_memory(facts.memory_bytes)),
+        capacity: ctx.offered(&facts),
         overhead: facts.overhead_bytes,
         group: group(&ctx.client, vm).await?,
         has_claims: !matches!(skew, VersionSkew::Older(_)),
