@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
-    field::{Effect, Field},
+    field::{Effect, Field, Power},
     planning::{self, Change},
     private::Private,
     run::Run,
@@ -76,6 +76,10 @@ impl<'a> PlannedChange<'a> {
             return;
         }
         self.changes = planning::changes(self.fields, self.prior, &self.planned);
+        let power = Power::of(self.prior);
+        for change in &mut self.changes {
+            change.effect = change.effect.with_power(power);
+        }
         let replacing = self.changes.iter().filter(|change| change.effect == Effect::Replace);
         self.replace = replacing.map(|change| change.path.clone()).collect();
     }

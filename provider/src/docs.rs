@@ -11,7 +11,7 @@ use tfplugin6::{Attribute, DataSource as _, Function as _, Provider as _};
 use crate::{
     BerthProvider,
     action::{VmPower, VmRestart},
-    field::{Effect, Field, Presence, Shape},
+    field::{Effect, Field, Power, Presence, Shape},
     functions,
     list_resource::KindList,
     resource::KindResource,
@@ -128,13 +128,20 @@ fn page(resource: &KindResource) -> String {
     let _ = write!(text, "# {name} (Resource)\n\n{}\n\n", info.description);
     let _ = write!(text, "## Example Usage\n\n```terraform\n{}```\n\n", info.example);
     text.push_str("## Arguments\n\n");
-    text.push_str(
-        "*Effect* is the effect of a change on an existing resource: *live* restarts nothing; *next power cycle* \
-         applies when the VM is next started; *reboot* restarts the VM; *replace* creates another resource; \
-         *provider only* changes nothing outside Terraform.\n\n",
+    let effects = Effects::of(resource.fields());
+    let _ = write!(
+        text,
+        "{}: *live* restarts nothing; *next power cycle* applies when the VM is next started; {}*reboot* restarts the VM; \
+         *replace* creates another resource; *provider only* changes nothing outside Terraform.\n\n",
+        effects.explanation(),
+        if effects == Effects::One {
+            ""
+        } else {
+            "*next start* applies when the VM is started; *none* does nothing; "
+        },
     );
-    arguments(&mut text, resource.fields());
-    nested(&mut text, resource.fields(), "");
+    arguments(&mut text, resource.fields(), effects);
+    nested(&mut text, resource.fields(), "", effects);
     text.push_str("### `timeouts` (block)\n\n| argument | description |\n|---|---|\n");
     for attribute in timeouts::block(info.timeouts).block.attributes {
         let _ = writeln!(text, "| `{}` | {} |", attribute.name, cell(&attribute.description));
@@ -158,8 +165,66 @@ fn page(resource: &KindResource) -> String {
     text
 }
 
-fn arguments(text: &mut String, fields: &[Field]) {
-    text.push_str("| argument | type | | effect | description |\n|---|---|---|---|---|\n");
+/// The columns that show the effects of changes.
+#[derive(Clone, Copy, PartialEq)]
+enum Effects {
+    /// The same for every power of a VM.
+    One,
+    /// One column for each power of the VMs that a change reaches.
+    OfVms,
+    /// The same for a VM itself, which `allow_reboot` restarts.
+    OfVm,
+}
+
+impl Effects {
+    fn of(fields: &[Field]) -> Self {
+        if !fields.iter().any(Field::depends_on_power) {
+            Self::One
+        } else if fields.iter().any(|field| field.name == "allow_reboot") {
+            Self::OfVm
+        } else {
+            Self::OfVms
+        }
+    }
+
+    fn explanation(self) -> &'static str {
+        match self {
+            Self::One => "*Effect* is the effect of a change on an existing resource",
+            Self::OfVms => {
+                "The columns *Running* and *Stopped* are the effect of a change of an existing resource on VMs of that `power`"
+            }
+            Self::OfVm => {
+                "The columns *Running* and *Stopped* are the effect of a change on an existing VM of that `power`"
+            }
+        }
+    }
+
+    fn powers(self) -> &'static [Power] {
+        if self == Self::One { &[Power::Running] } else { &Power::ALL }
+    }
+
+    fn head(self) -> String {
+        let name = |power: &Power| if self == Self::One { "effect" } else { power.word() };
+        let names: Vec<&str> = self.powers().iter().map(name).collect();
+        format!(
+            "| argument | type | | {} | description |\n|---|---|---|{}---|\n",
+            names.join(" | "),
+            "---|".repeat(names.len())
+        )
+    }
+
+    fn cells(self, field: &Field) -> String {
+        let cells = self.powers().iter().map(|power| match (&field.shape, field.effect.with_power(*power)) {
+            (Shape::Object(_), _) => "see below",
+            (_, Effect::PowerCycle) if self == Self::OfVm => "next power cycle, or reboot if `allow_reboot`",
+            (_, effect) => effect.label(),
+        });
+        cells.collect::<Vec<_>>().join(" | ")
+    }
+}
+
+fn arguments(text: &mut String, fields: &[Field], effects: Effects) {
+    text.push_str(&effects.head());
     let mut inputs: Vec<&Field> = fields.iter().filter(|field| field.is_input()).collect();
     inputs.sort_by_key(|field| (field.presence != Presence::Required, field.effect == Effect::Local));
     for field in inputs {
@@ -169,19 +234,19 @@ fn arguments(text: &mut String, fields: &[Field]) {
             field.name,
             type_name(&field.shape),
             presence(field),
-            effect(field),
+            effects.cells(field),
             cell(&description(field))
         );
     }
     text.push('\n');
 }
 
-fn nested(text: &mut String, fields: &[Field], outer: &str) {
+fn nested(text: &mut String, fields: &[Field], outer: &str, effects: Effects) {
     for field in fields.iter().filter(|field| !field.children().is_empty()) {
         let name = format!("{outer}{}", field.name);
         let _ = write!(text, "### `{name}`\n\n");
-        arguments(text, field.children());
-        nested(text, field.children(), &format!("{name}."));
+        arguments(text, field.children(), effects);
+        nested(text, field.children(), &format!("{name}."), effects);
     }
 }
 
@@ -204,13 +269,6 @@ fn presence(field: &Field) -> &'static str {
         _ if field.write_only => "optional, write-only",
         _ if field.sensitive => "optional, sensitive",
         _ => "optional",
-    }
-}
-
-fn effect(field: &Field) -> &'static str {
-    match field.shape {
-        Shape::Object(_) => "see below",
-        _ => field.effect.label(),
     }
 }
 

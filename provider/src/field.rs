@@ -111,9 +111,52 @@ pub enum Effect {
     Placement,
     /// Only affects the provider.
     Local,
+    /// Takes effect when the stopped VM is started.
+    Start,
+    /// Has no effect on a stopped VM.
+    Nothing,
+}
+
+/// The declared power of a VM that a change reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Power {
+    /// It runs.
+    Running,
+    /// It is off.
+    Stopped,
+}
+
+impl Power {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Running, Self::Stopped];
+
+    /// The declared power in a state. Objects of other kinds than VM reach VMs that run.
+    #[must_use]
+    pub fn of(state: &Value) -> Self {
+        if state.get("power").as_str() == Some("Stopped") { Self::Stopped } else { Self::Running }
+    }
+
+    /// The value of the attribute `power`.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Running => "Running",
+            Self::Stopped => "Stopped",
+        }
+    }
 }
 
 impl Effect {
+    /// The effect of the change on a VM with this declared power: one table for the pages and for the plan's warnings.
+    #[must_use]
+    pub const fn with_power(self, power: Power) -> Self {
+        match (self, power) {
+            (Self::PowerCycle, Power::Stopped) => Self::Start,
+            (Self::Reboot, Power::Stopped) => Self::Nothing,
+            (effect, _) => effect,
+        }
+    }
+
     /// The word in the documentation.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -128,6 +171,8 @@ impl Effect {
             }
             Self::Policy => "according to `user_data_policy`",
             Self::Local => "provider only",
+            Self::Start => "next start",
+            Self::Nothing => "none",
         }
     }
 }
@@ -284,6 +329,13 @@ impl Field {
             Shape::Object(fields) | Shape::Keyed(fields) => fields,
             _ => &[],
         }
+    }
+
+    /// Whether the effect of a change of it, or of a part of it, depends on the power of a VM.
+    #[must_use]
+    pub fn depends_on_power(&self) -> bool {
+        let differs = self.effect.with_power(Power::Stopped) != self.effect;
+        differs || self.children().iter().any(Self::depends_on_power)
     }
 
     /// Whether it can be configured.

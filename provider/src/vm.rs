@@ -15,7 +15,7 @@ use tfplugin6::{AttributePath, Diagnostic, Value};
 use crate::{
     api::{Api, ApiError},
     change::PlannedChange,
-    field::{Effect, Field, Presence, Shape},
+    field::{Effect, Field, Power, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
@@ -414,8 +414,9 @@ fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
     };
     let (Some(was), Some(is)) = (boot(change.prior), boot(&change.planned)) else { return };
     let disks = AttributePath::root("disks");
+    let effect = Effect::PowerCycle.with_power(Power::of(change.prior));
     for change in change.changes.iter_mut().filter(|change| was != is && change.path == disks) {
-        change.effect = Effect::PowerCycle;
+        change.effect = effect;
     }
 }
 

@@ -215,11 +215,8 @@ fn missing_as_warning(refusal: Diagnostic) -> Diagnostic {
     Diagnostic { severity: Severity::Warning, detail, ..refusal }
 }
 
-/// Warns of each change that waits for the next power cycle. A VM that does not run needs none.
+/// Warns of each change that waits for the next power cycle.
 fn warn_of_power_cycles(change: &mut PlannedChange<'_>) {
-    if change.is_create() || change.prior.get("power").as_str() == Some("Stopped") {
-        return;
-    }
     let waiting: Vec<Diagnostic> = change
         .with_effect(Effect::PowerCycle)
         .map(|change| {

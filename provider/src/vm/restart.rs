@@ -8,7 +8,12 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
-use crate::{change::PlannedChange, field::Effect, planning::Change, private::Private};
+use crate::{
+    change::PlannedChange,
+    field::{Effect, Power},
+    planning::Change,
+    private::Private,
+};
 
 /// The prefix of the provider's own token, followed by [`DIGITS`] hexadecimal digits. Users do not declare it.
 const PREFIX: &str = "terraform-";
@@ -37,10 +42,7 @@ pub(super) fn check(token: &Value) -> Option<Diagnostic> {
 /// With `allow_reboot`, a change that would wait for the next power cycle restarts the VM, and so does one that waits already.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let runs = |state: &Value| state.get("power").as_str() == Some("Running");
-    let stays_off = |state: &Value| state.get("power").as_str() == Some("Stopped");
-    if stays_off(change.prior) && stays_off(&change.planned) {
-        warn_of_no_effect(change);
-    }
+    warn_of_no_effect(change);
     announce(change, runs(change.prior) && runs(&change.planned));
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
@@ -109,10 +111,11 @@ fn announce(change: &mut PlannedChange<'_>, runs: bool) {
 }
 
 fn warn_of_no_effect(change: &mut PlannedChange<'_>) {
-    let path = AttributePath::root("restart_token");
-    if !change.is_update() || !change.changes.iter().any(|change| change.path == path) {
+    let has_none = change.with_effect(Effect::Nothing).next().is_some();
+    if !change.is_update() || !has_none || Power::of(&change.planned) != Power::Stopped {
         return;
     }
+    let path = AttributePath::root("restart_token");
     let detail = "The VM is declared Stopped: there is nothing to restart, now or when it is next started.";
     change.diagnostics.push(Diagnostic::warning("restart_token has no effect", detail).at(path));
 }

@@ -1,12 +1,19 @@
-//! The effect of each change, attribute by attribute: the pages and the plan agree.
+//! The effect of each change, attribute by attribute and for each power of a VM: the pages and the plan agree.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value as Json, json};
-use terraform_provider_berth::BerthProvider;
+use terraform_provider_berth::{
+    BerthProvider,
+    field::{Effect, Field, Power, Shape},
+    planning,
+};
+use tfplugin6::{AttributePath, Step, Value, resource::PlanResponse};
 
-use crate::stage::{Stage, text_of, value};
+use crate::stage::{Stage, text_of};
 
 /// The effect that a plan announces for a change.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     Live,
     PowerCycle,
@@ -15,6 +22,83 @@ enum Announced {
     Placement,
     Replace,
     Refused,
+    /// Has no effect on a stopped VM.
+    Nothing,
+}
+
+impl Announced {
+    /// The same change of a VM that is declared Stopped, by hand: nothing waits for a power cycle, and nothing restarts.
+    fn when_stopped(self, at: &str) -> Self {
+        match self {
+            _ if at == "/restart_token" => Self::Nothing,
+            Self::PowerCycle => Self::Live,
+            other => other,
+        }
+    }
+
+    /// The announcement of an effect of the field table, with the default `user_data_policy`.
+    fn of(effect: Effect) -> Self {
+        match effect {
+            Effect::Live | Effect::Start | Effect::Local => Self::Live,
+            Effect::PowerCycle => Self::PowerCycle,
+            Effect::Reboot => Self::Reboot,
+            Effect::Replace => Self::Replace,
+            Effect::Policy | Effect::Fixed => Self::Refused,
+            Effect::Placement => Self::Placement,
+            Effect::Nothing => Self::Nothing,
+        }
+    }
+}
+
+fn announced(plan: &PlanResponse) -> Announced {
+    let text = text_of(&plan.diagnostics);
+    if text.contains("An apply of this plan fails") {
+        Announced::Refused
+    } else if text.contains("Does not move the VM") {
+        Announced::Placement
+    } else if text.contains("The VM will be restarted") {
+        Announced::Reboot
+    } else if !plan.requires_replace.is_empty() {
+        Announced::Replace
+    } else if text.contains("power cycle") {
+        Announced::PowerCycle
+    } else if text.contains("has no effect") {
+        Announced::Nothing
+    } else {
+        Announced::Live
+    }
+}
+
+/// The state after a create: the plan of the create, without unknown values.
+async fn created(stage: &Stage, type_name: &str, config: &Json) -> Value {
+    let mut state = stage.plan_from(Value::Null, config).await.planned.unknown_as_null();
+    if type_name == "berth_vm" {
+        state.set("host", "host-a");
+    }
+    state
+}
+
+/// `network_interfaces.public_ip`
+fn attribute(path: &AttributePath) -> String {
+    let names = path.steps().iter().filter_map(|step| match step {
+        Step::Attribute(name) => Some(name.as_str()),
+        _ => None,
+    });
+    names.collect::<Vec<_>>().join(".")
+}
+
+/// The attributes whose changes reach a VM or its object, with their effects. The name of a list's element is its key.
+fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
+    for field in
+        fields.iter().filter(|field| field.is_input() && !field.write_only && field.effect != Effect::Local)
+    {
+        let name = format!("{outer}{}", field.name);
+        leaves(field.children(), &format!("{name}."), found);
+        let is_key = field.name == "name" && !outer.is_empty();
+        if !matches!(field.shape, Shape::Object(_)) && !is_key {
+            found.push((name, field.effect));
+        }
+    }
 }
 
 fn vm() -> Json {
@@ -130,50 +214,110 @@ async fn the_plan_announces_the_effect_of_each_change() {
     let of_a_vm = changes_of_a_vm().into_iter().map(|(at, to, effect)| ("berth_vm", vm(), at, to, effect));
     for (type_name, config, at, to, expected) in of_a_vm.chain(others()) {
         let stage = Stage::new(&provider, type_name);
-        // The state after a create: the plan of the create, without unknown values.
-        let mut prior = stage.plan_from(tfplugin6::Value::Null, &config).await.planned.unknown_as_null();
-        if type_name == "berth_vm" {
-            prior.set("host", "host-a");
-        }
-        let unchanged = stage.plan_from(prior.clone(), &config).await;
-        assert!(
-            unchanged.planned == prior && unchanged.diagnostics.is_empty(),
-            "{type_name}: {}",
-            text_of(&unchanged.diagnostics)
-        );
-        let mut changed = config.clone();
-        *changed.pointer_mut(at).unwrap_or_else(|| panic!("{type_name}{at}")) = to;
-        let plan = stage.plan_from(prior.clone(), &changed).await;
-        let text = text_of(&plan.diagnostics);
-        // An error in a plan would block terraform destroy.
-        assert!(!plan.diagnostics.iter().any(tfplugin6::Diagnostic::is_error), "{type_name}{at}: {text}");
-        let announced = if text.contains("An apply of this plan fails") {
-            Announced::Refused
-        } else if text.contains("Does not move the VM") {
-            Announced::Placement
-        } else if text.contains("The VM will be restarted") {
-            Announced::Reboot
-        } else if !plan.requires_replace.is_empty() {
-            Announced::Replace
-        } else if text.contains("power cycle") {
-            Announced::PowerCycle
-        } else {
-            Announced::Live
-        };
-        assert_eq!(announced, expected, "{type_name}{at}: {text}");
-        assert_ne!(plan.planned, prior, "{type_name}{at}: it is a change");
-        if announced == Announced::Live {
-            assert!(text.is_empty(), "{type_name}{at}: {text}");
+        let powers: &[Power] = if type_name == "berth_vm" { &Power::ALL } else { &[Power::Running] };
+        for power in powers {
+            let (mut config, mut to) = (config.clone(), to.clone());
+            let mut expected = expected;
+            if *power == Power::Stopped {
+                config["power"] = "Stopped".into();
+                expected = expected.when_stopped(at);
+                if at == "/power" {
+                    to = "Running".into();
+                }
+            }
+            let prior = created(&stage, type_name, &config).await;
+            let unchanged = stage.plan_from(prior.clone(), &config).await;
+            assert!(
+                unchanged.planned == prior && unchanged.diagnostics.is_empty(),
+                "{type_name}: {}",
+                text_of(&unchanged.diagnostics)
+            );
+            let mut changed = config.clone();
+            *changed.pointer_mut(at).unwrap_or_else(|| panic!("{type_name}{at}")) = to;
+            let plan = stage.plan_from(prior.clone(), &changed).await;
+            let text = text_of(&plan.diagnostics);
+            // An error in a plan would block terraform destroy.
+            assert!(!plan.diagnostics.iter().any(tfplugin6::Diagnostic::is_error), "{type_name}{at}: {text}");
+            let announced = announced(&plan);
+            assert_eq!(announced, expected, "{type_name}{at} while {power:?}: {text}");
+            assert_ne!(plan.planned, prior, "{type_name}{at}: it is a change");
+            if announced == Announced::Live {
+                assert!(text.is_empty(), "{type_name}{at} while {power:?}: {text}");
+            }
         }
     }
 }
 
 #[tokio::test]
-async fn a_stopped_vm_is_not_warned_of_power_cycles() {
-    let stage = Stage::new(&BerthProvider::default(), "berth_vm");
-    let mut config = vm();
-    config["power"] = "Stopped".into();
-    let prior = stage.plan_from(value(&Json::Null), &config).await.planned.unknown_as_null();
-    config["class"] = "large".into();
-    assert_eq!(text_of(&stage.plan_from(prior, &config).await.diagnostics), "");
+async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_power() {
+    let provider = BerthProvider::default();
+    let stage = Stage::new(&provider, "berth_vm");
+    let kind = provider.kinds().iter().find(|kind| kind.info().type_name == "berth_vm").expect("a kind");
+    // The host of the VM decides, and which of the disks boots.
+    let decided_by_more = ["placement.host", "placement.host_selector", "disks"];
+    let mut expected = Vec::new();
+    leaves(kind.fields(), "", &mut expected);
+    for power in Power::ALL {
+        let mut config = vm();
+        config["power"] = power.word().into();
+        let prior = created(&stage, "berth_vm", &config).await;
+        let mut seen = BTreeSet::new();
+        let further = [
+            ("/stop/mode", json!("PowerOff")),
+            ("/placement/preferred_host_selector", json!({"a": "b"})),
+            ("/bootstrap/user_data_wo_version", json!(2)),
+            ("/bootstrap/secret_name", json!("mine")),
+        ];
+        let changes = changes_of_a_vm().into_iter().map(|(at, to, _)| (at, to)).chain(further);
+        for (at, to) in changes {
+            let mut changed = config.clone();
+            let (parent, name) = at.rsplit_once('/').expect("a pointer");
+            let parent = changed.pointer_mut(parent).unwrap_or_else(|| panic!("{at}"));
+            let to = if at == "/power" {
+                Power::ALL[usize::from(power == Power::Running)].word().into()
+            } else {
+                to
+            };
+            match parent {
+                Json::Array(elements) => elements[name.parse::<usize>().expect("an index")] = to,
+                object => object[name] = to,
+            }
+            let plan = stage.plan_from(prior.clone(), &changed).await;
+            let changes = planning::changes(kind.fields(), &prior, &plan.planned);
+            let [change] = changes.as_slice() else {
+                seen.extend(changes.iter().map(|change| attribute(&change.path)));
+                continue;
+            };
+            let name = attribute(&change.path);
+            let removes_token =
+                name == "restart_token" && plan.planned.at(&change.path).is_null() && power == Power::Running;
+            if !decided_by_more.contains(&name.as_str()) && !removes_token {
+                let of_page = Announced::of(change.effect.with_power(power));
+                assert_eq!(
+                    announced(&plan),
+                    of_page,
+                    "{name} while {power:?}: {}",
+                    text_of(&plan.diagnostics)
+                );
+            }
+            seen.insert(name);
+        }
+        let missing: Vec<_> =
+            expected.iter().map(|(name, _)| name).filter(|name| !seen.contains(*name)).collect();
+        assert!(missing.is_empty(), "no change of {missing:?}");
+    }
+    let pages = terraform_provider_berth::docs::pages();
+    let page = |path: &str| pages.iter().find(|(page, _)| page == path).expect("a page").1.clone();
+    for (path, row) in [
+        (
+            "resources/vm.md",
+            "| `class` | string | required | next power cycle, or reboot if `allow_reboot` | next start |",
+        ),
+        ("resources/vm.md", "| `restart_token` | string | optional | reboot | none |"),
+        ("resources/vm.md", "| `group` | string | optional | replace | replace |"),
+        ("resources/vm_class.md", "| `cpus` | number | required | next power cycle | next start |"),
+        ("resources/disk.md", "| `size` | string | optional | live |"),
+    ] {
+        assert!(page(path).contains(row), "{path} has no row {row}");
+    }
 }
