@@ -9,6 +9,7 @@ mod documentation;
 mod effects;
 mod export;
 mod inputs;
+mod installation;
 mod interruptions;
 mod lifecycle;
 mod list_resources;
