@@ -11,6 +11,7 @@ use tfplugin6::{Attribute, DataSource as _, Function as _, Provider as _};
 use crate::{
     BerthProvider,
     action::{VmPower, VmRestart},
+    data_source::ObjectDataSource,
     field::{Effect, Field, Power, Presence, Shape},
     functions,
     list_resource::KindList,
@@ -26,10 +27,10 @@ pub fn pages() -> Vec<(String, String)> {
     let mut pages = vec![("index.md".to_owned(), index(&provider))];
     pages.extend(provider.kinds().iter().map(|resource| {
         let name = resource.info().type_name.trim_start_matches("berth_");
-        (format!("resources/{name}.md"), page(resource))
+        (format!("resources/{name}.md"), resource_page(resource))
     }));
     let path = |type_name: &str| format!("data-sources/{}.md", type_name.trim_start_matches("berth_"));
-    pages.extend(provider.objects().iter().map(|one| (path(one.type_name()), data_source::object_page(one))));
+    pages.extend(provider.objects().iter().map(|one| (path(one.type_name()), data_source_page(one))));
     pages.extend(provider.lists().iter().map(|many| (path(many.type_name()), data_source::list_page(many))));
     pages.extend(provider.ephemeral_resources().iter().map(|one| {
         let page = schema::page(one.type_name(), "Ephemeral Resource", &one.schema(), Token::EXAMPLE);
@@ -61,6 +62,12 @@ pub fn write(directory: &Path) -> io::Result<()> {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(path, text)
     })
+}
+
+/// The page of a data source that reads one object.
+#[must_use]
+pub fn data_source_page(source: &ObjectDataSource) -> String {
+    data_source::object_page(source)
 }
 
 fn front_matter(title: &str, description: &str) -> String {
@@ -121,7 +128,9 @@ fn index(provider: &BerthProvider) -> String {
     text
 }
 
-fn page(resource: &KindResource) -> String {
+/// The page of a resource.
+#[must_use]
+pub fn resource_page(resource: &KindResource) -> String {
     let info = resource.info();
     let name = info.type_name;
     let mut text = front_matter(&format!("{name} Resource - berth"), info.description);

@@ -114,9 +114,11 @@ impl ControlPlane {
         (token, self.server.ca_certificate().expect("it is on disk"))
     }
 
-    /// A control plane on disk and on a socket. Writes a kubeconfig.
+    /// A control plane on disk and on a socket. Writes a kubeconfig, and the audit log beside it.
     pub(crate) async fn listening(directory: &Path, kubeconfig: &Path) -> Self {
-        let this = Self::open(ServerConfig::in_directory(directory)).await.played();
+        let audit_log = Some(kubeconfig.with_file_name("audit.log"));
+        let config = ServerConfig { audit_log, ..ServerConfig::in_directory(directory) };
+        let this = Self::open(config).await.played();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("https://{}", listener.local_addr().expect("it is bound"));
         this.server.write_kubeconfig(kubeconfig, &url).expect("the directory is ours");

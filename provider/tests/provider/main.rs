@@ -1,6 +1,7 @@
 //! The provider against the real embedded control plane; a task acts as the controllers and agents.
 
 mod actions;
+mod attribute;
 mod bad_input;
 mod connections;
 mod control_plane;
@@ -20,6 +21,7 @@ mod references;
 mod refusals;
 mod renames;
 mod rules;
+mod secrets;
 mod stage;
 mod terraform;
 mod token;

@@ -77,12 +77,11 @@ pub(crate) fn text_of(diagnostics: &[Diagnostic]) -> String {
 impl Stage {
     pub(crate) fn new(provider: &BerthProvider, type_name: &str) -> Self {
         let resource = provider.resources().into_iter().find(|resource| resource.type_name() == type_name);
-        Self {
-            resource: resource.expect("the provider has it"),
-            state: Value::Null,
-            private: Vec::new(),
-            cancel: CancellationToken::new(),
-        }
+        Self::of(resource.expect("the provider has it"))
+    }
+
+    pub(crate) fn of(resource: Arc<dyn Resource>) -> Self {
+        Self { resource, state: Value::Null, private: Vec::new(), cancel: CancellationToken::new() }
     }
 
     /// The same resource with the state of another address.

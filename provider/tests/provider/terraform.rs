@@ -57,15 +57,24 @@ impl Terraform {
         self.command(arguments).output().await.expect("terraform runs")
     }
 
-    fn command(&self, arguments: &[&str]) -> tokio::process::Command {
+    /// Whether it is Terraform 1.11, for example, or newer.
+    pub(crate) async fn is_at_least(&self, major: u32, minor: u32) -> bool {
+        let output = self.command(&["version", "-json"]).output().await.expect("terraform runs");
+        let version: Json = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let mut numbers = version["terraform_version"].as_str().unwrap_or_default().split('.');
+        let mut next = || numbers.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        (next(), next()) >= (major, minor)
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> tokio::process::Command {
         let (command, rest) = arguments.split_first().expect("a command");
         let mut all = vec![*command];
         // Commands that never prompt do not accept this flag.
-        if !matches!(*command, "state" | "show" | "get" | "validate" | "fmt") {
+        if !matches!(*command, "state" | "show" | "get" | "validate" | "fmt" | "version") {
             all.push("-input=false");
         }
         all.extend(rest);
-        if *command != "state" {
+        if !matches!(*command, "state" | "version") {
             all.push("-no-color");
         }
         let mut terraform = tokio::process::Command::new("terraform");
