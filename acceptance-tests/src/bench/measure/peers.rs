@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::cache::Cache;
-use crate::tools;
+use crate::tools::{Compiler, GoProgram};
 
 /// The programs of the providers.
 #[derive(Debug, Clone)]
@@ -19,7 +19,11 @@ pub struct Peers {
 impl Peers {
     /// Finds or builds the providers.
     pub fn get(cache: &Cache) -> Result<Self> {
-        let build = |name: &str, package: &str| tools::go_build(cache, name, package, name, None);
+        let build = |name: &'static str, package: &'static str| {
+            let program =
+                GoProgram { module: name, package, name, stamp: None, compiler: Compiler::Optimizing };
+            program.build(cache)
+        };
         Ok(Self {
             kubernetes: build(
                 "terraform-provider-kubernetes",
