@@ -3,6 +3,7 @@
 //! Must not know Terraform, nor any kind. Everything is bounded: a request takes at most 30 s, and retries end.
 
 mod list;
+mod refresh;
 mod token;
 mod watch;
 
@@ -137,6 +138,7 @@ pub struct Applied {
 pub struct Api {
     client: Client,
     place: Option<Arc<Place>>,
+    listings: Arc<refresh::Listings>,
 }
 
 impl fmt::Debug for Api {
@@ -212,13 +214,13 @@ impl Api {
     /// Requests through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, place: None }
+        Self { client, place: None, listings: Arc::default() }
     }
 
     /// Requests through a client of the control plane at this place, which errors name.
     #[must_use]
     pub fn at(client: Client, place: Place) -> Self {
-        Self { client, place: Some(Arc::new(place)) }
+        Self { client, place: Some(Arc::new(place)), listings: Arc::default() }
     }
 
     /// Returns once the control plane responds to anything, with whatever status.
@@ -356,7 +358,11 @@ impl Api {
             if retry_limit.cancel.is_cancelled() {
                 return Err(ApiError::Cancelled);
             }
-            let error = match self.call_once(call.request()?).await {
+            // Before, too: a write whose response is not awaited to its end may be carried out.
+            self.listings.wrote_if(call.method != Method::GET);
+            let sent = self.call_once(call.request()?).await;
+            self.listings.wrote_if(call.method != Method::GET);
+            let error = match sent {
                 Ok((status, object)) => return Ok((status, object, retried)),
                 Err(error) => error,
             };

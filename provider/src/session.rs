@@ -113,7 +113,7 @@ impl Settings {
     ) -> Result<Option<Json>, Arc<ApiError>> {
         let mut first = None;
         let readable = self.readable.get_or_init(async || {
-            match timeout(READ_PROBE_LIMIT, api.get(at, retry_limit)).await {
+            match timeout(READ_PROBE_LIMIT, api.read(at, retry_limit)).await {
                 Ok(Err(error)) if error.is_without_response() => Err(Arc::new(error)),
                 Ok(result) => {
                     first = Some(result);
@@ -125,7 +125,7 @@ impl Settings {
         readable.await.clone()?;
         match first {
             Some(result) => result.map_err(Arc::new),
-            None => api.get(at, retry_limit).await.map_err(Arc::new),
+            None => api.read(at, retry_limit).await.map_err(Arc::new),
         }
     }
 

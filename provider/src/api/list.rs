@@ -72,14 +72,15 @@ impl Api {
             }
             let mut page = self.page(at, selection, PAGE.min(left), &rest, retry_limit).await?;
             found.extend(items(&mut page).into_iter().filter(is_wanted).take(left));
-            match page.pointer("/metadata/continue").and_then(Json::as_str) {
-                Some(token) if !token.is_empty() => token.clone_into(&mut rest),
-                _ => return Ok(found),
+            match next(&page) {
+                Some(token) => token.clone_into(&mut rest),
+                None => return Ok(found),
             }
         }
     }
 
-    async fn page(
+    /// One page; `rest` is the token of the page before.
+    pub(super) async fn page(
         &self,
         at: &Address,
         selection: &Selection,
@@ -100,7 +101,13 @@ impl Api {
     }
 }
 
-fn items(page: &mut Json) -> Vec<Json> {
+/// The token of the next page.
+pub(super) fn next(page: &Json) -> Option<&str> {
+    page.pointer("/metadata/continue")?.as_str().filter(|token| !token.is_empty())
+}
+
+/// The objects of a page.
+pub(super) fn items(page: &mut Json) -> Vec<Json> {
     match page.get_mut("items").map(Json::take) {
         Some(Json::Array(items)) => items,
         _ => Vec::new(),

@@ -65,3 +65,39 @@ async fn an_object_without_a_status_is_created_read_and_imported() {
     .await;
     plane.close().await;
 }
+
+#[tokio::test]
+async fn many_objects_are_refreshed_with_few_requests_and_a_write_is_seen_at_once() {
+    const COUNT: usize = 60;
+    let plane = ControlPlane::in_memory().await;
+    let (client, line) = plane.line();
+    let provider = provider(&client, "default");
+    let class =
+        |number: usize, cpus: u32| json!({"name": format!("c-{number}"), "cpus": cpus, "memory": "64Mi"});
+    let mut stages = join_all((0..COUNT).map(async |number| {
+        let mut stage = Stage::new(&provider, "berth_vm_class");
+        assert!(!stage.apply(&class(number, 1)).await.tainted);
+        stage
+    }))
+    .await;
+    let before = line.requests.load(Ordering::SeqCst);
+    for stage in &mut stages {
+        assert_eq!(text_of(&stage.read().await), "");
+        assert_eq!(stage.state.get("cpus").as_i64(), Some(1));
+    }
+    let requests = line.requests.load(Ordering::SeqCst) - before;
+    assert!(requests <= 18, "{requests} requests for {COUNT} objects");
+    // The list is still recent; the change makes it void.
+    assert!(!stages[7].apply(&class(7, 2)).await.tainted);
+    for stage in &mut stages {
+        assert_eq!(text_of(&stage.read().await), "");
+    }
+    assert_eq!(stages[7].state.get("cpus").as_i64(), Some(2), "the change is not lost");
+    // A missing object is never the answer of a list.
+    let classes = plane.objects("VMClass");
+    classes.delete("c-9", &kube::api::DeleteParams::default()).await.expect("it is deleted");
+    tokio::time::sleep(std::time::Duration::from_millis(2_100)).await;
+    assert_eq!(text_of(&stages[9].read().await), "");
+    assert!(stages[9].state.is_null(), "it is gone");
+    plane.close().await;
+}
