@@ -140,7 +140,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "modules",
-        about: "the modules of examples/modules: their tests, then all of them on one site",
+        about: "the modules of examples/modules: their tests, then all of them on one site; configuration for libvirt's domains",
         limit: minutes(20),
         obstacle: needs_root,
         alone: false,

@@ -94,6 +94,9 @@ fn index(provider: &BerthProvider) -> String {
     for Attribute { name, description, .. } in &schema.block.attributes {
         let _ = writeln!(text, "| `{name}` | {} |", cell(description));
     }
+    text.push_str(
+        "\n## Guides\n\n- [Coming from libvirt or Proxmox VE](guides/coming-from-libvirt-or-proxmox.md)\n",
+    );
     text.push_str("\n## Resources\n\n");
     for resource in provider.kinds() {
         let name = resource.info().type_name;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod import;
 mod time;
 
 use std::{
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::log::LogOptions;
+pub use import::{ImportOptions, ImportSource, LibvirtOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
 
@@ -50,6 +52,8 @@ pub enum Command {
     Restore(RestoreOptions),
     /// Moves this site to a Kubernetes cluster, or back, while its guests run.
     Graduate(GraduateOptions),
+    /// Writes HCL for the machines of another hypervisor.
+    Import(ImportOptions),
     /// Manages the encryption of Secrets in this machine's control plane.
     Secrets(SecretsOptions),
     /// Shows the revisions of an object: time, user, client and changed fields.

@@ -12,6 +12,7 @@ mod graduate;
 mod history;
 mod host;
 pub mod hosts;
+mod import;
 mod kubeconfig;
 mod machine;
 mod resources;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, ImportSource};
 
 /// Runs the command.
 ///
@@ -46,6 +47,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Backup(options) => backup::run(&options),
         Command::Restore(options) => backup::restore(&options),
         Command::Graduate(options) => runtime()?.block_on(Box::pin(graduate::run(options))),
+        Command::Import(options) => match options.source {
+            ImportSource::Libvirt(options) => runtime()?.block_on(Box::pin(import::libvirt(options))),
+        },
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),

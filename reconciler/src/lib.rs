@@ -7,7 +7,7 @@
 //! ```text
 //!  cli ─▶ commands ─▶ install, join, leader, recovery, site      one file a command; what several commands need
 //!            │   ╲
-//!            │    graduate      moves a site to another control plane
+//!            │    graduate, import      moves a site to another control plane; HCL for libvirt's domains
 //!            ▼
 //!  requests, credential, one_connection, log                     clients, credentials, output
 //! ```
@@ -18,6 +18,7 @@ pub mod cli;
 pub mod commands;
 pub mod credential;
 pub mod graduate;
+pub mod import;
 pub mod install;
 pub mod join;
 pub mod leader;

@@ -1,4 +1,7 @@
-//! `examples/modules`: the tests of each module without a control plane, then all modules on one site.
+//! `examples/modules`: the tests of each module without a control plane, then all modules on one site. On the empty site, what
+//! `berth import` writes.
+
+mod import;
 
 use std::fs;
 use std::path::Path;
@@ -33,6 +36,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let failed = report.count().failed;
     // A failed step has been counted, and the steps after it cannot run.
     let _ = chapters(report, &platform, &guest);
+    import::run(report, &platform, &parts, &guest);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }

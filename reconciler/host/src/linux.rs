@@ -15,6 +15,7 @@ mod files;
 mod host;
 mod images;
 mod layout;
+pub mod libvirt;
 mod machines;
 mod network;
 mod program;

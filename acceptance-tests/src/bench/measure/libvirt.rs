@@ -21,7 +21,8 @@ use crate::process::{self, Daemon};
 use crate::{prerequisites, wait};
 
 const NEEDED: &[(&str, &str)] = &[("libvirtd", "libvirt-daemon"), ("virsh", "libvirt-clients")];
-const URI: &str = "qemu:///system";
+/// The connection of virsh.
+pub const URI: &str = "qemu:///system";
 /// The number of concurrent requests: Terraform's default.
 const CLIENTS: usize = 10;
 const START: Duration = Duration::from_secs(30);
@@ -71,6 +72,19 @@ impl Libvirt {
         let libvirt = Self { daemon, machine, folder: folder.to_owned() };
         wait::until("libvirtd to answer", START, || libvirt.virsh(&["version"]).map(drop))?;
         Ok(libvirt)
+    }
+
+    /// Defines a domain, which does not run yet.
+    pub fn define(&self, description: &str) -> Result<()> {
+        let file = self.folder.join("domain.xml");
+        fs::write(&file, description)?;
+        let path = file.to_str().context("a path that is no text")?;
+        self.virsh(&["define", path]).map(drop)
+    }
+
+    /// A command on the machine.
+    pub fn command(&self, program: &Path) -> Command {
+        self.machine.command(program)
     }
 
     /// The resident memory of libvirtd, in MiB.

@@ -1,0 +1,115 @@
+//! `berth import libvirt`: from descriptions in files, and from a libvirtd.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value};
+
+use crate::bench::measure::libvirt::{Libvirt, URI};
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::platform::{Parts, Platform};
+use crate::process::{self, Finished};
+use crate::report::Report;
+use crate::scratch::Scratch;
+use crate::suites::kubectl::contains_all;
+use crate::terraform::Project;
+use crate::workspace;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const BOOT: Duration = Duration::from_secs(180);
+const MAC: &str = "52:54:00:5e:00:07";
+const FILE: &str = "main.tf";
+
+pub(super) fn run(report: &mut Report, platform: &Platform, parts: &Parts, guest: &GuestImage) {
+    report.case(
+        "HCL for domains of virt-install, virt-manager and Terraform is valid, formatted and planned",
+        || from_files(platform, &parts.binaries.berth),
+    );
+    report.case("a domain of libvirtd is imported, and runs with its disk and its MAC address", || {
+        from_libvirtd(platform, parts, guest)
+    });
+}
+
+fn import(mut berth: Command, project: &Project, images: &Path, arguments: &[&str]) -> Result<Finished> {
+    berth.args(["import", "libvirt", "--out"]).arg(project.folder()).arg("--image-dir").arg(images);
+    process::run(berth.args(arguments), LIMIT)
+}
+
+/// Sets every checksum that is a variable, and returns the number of VMs that a plan creates.
+fn planned_vms(project: &Project) -> Result<usize> {
+    let text = project.read(FILE)?;
+    let variables = text.lines().filter_map(|line| line.strip_prefix("variable \"")?.split('"').next());
+    let values: Map<String, Value> = variables.map(|name| (name.to_owned(), "0".repeat(64).into())).collect();
+    project.write("terraform.tfvars.json", &Value::Object(values).to_string())?;
+    project.init()?;
+    project.run(&["fmt", "-check", "-diff", "-no-color"])?.success().context("terraform fmt changes it")?;
+    project.run(&["validate", "-no-color"])?.success()?;
+    let changes = project.plan()?.changes();
+    Ok(changes
+        .iter()
+        .filter(|change| change.starts_with("berth_vm.") && change.ends_with(": create"))
+        .count())
+}
+
+fn from_files(platform: &Platform, berth: &Path) -> Result<()> {
+    let folder = workspace::root().join("reconciler/src/import/tests");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.sort();
+    let files: Vec<&str> = files.iter().filter_map(|file| file.to_str()).collect();
+    let project = platform.project()?;
+    let images = Path::new("/srv/images");
+    let imported = import(Command::new(berth), &project, images, &files)?;
+    contains_all(&imported.stderr, &["win2022: it has a hostdev (pci)", "Fedora_41: it has Secure Boot"])?;
+    contains_all(&imported.success()?, &["4 VMs"])?;
+    let vms = planned_vms(&project)?;
+    ensure!(vms == 4, "{vms} VMs are planned");
+    let again = import(Command::new(berth), &project, images, &files)?;
+    ensure!(!again.status.success() && again.stderr.contains("main.tf exists"), "{}", again.stderr);
+    let bad = platform.project()?;
+    bad.write("bad.xml", "<!DOCTYPE d [<!ENTITY a \"aa\">]><domain type='kvm'><name>&a;</name></domain>")?;
+    let file = bad.folder().join("bad.xml");
+    let refused = import(Command::new(berth), &bad, images, &[file.to_str().context("a plain path")?])?;
+    ensure!(
+        !refused.status.success() && refused.stderr.contains("bad.xml cannot be imported"),
+        "{}",
+        refused.stderr
+    );
+    ensure!(!bad.folder().join(FILE).exists(), "a refused import has written a file");
+    Ok(())
+}
+
+fn from_libvirtd(platform: &Platform, parts: &Parts, guest: &GuestImage) -> Result<()> {
+    let folder = Scratch::new()?;
+    let libvirt = Libvirt::start(folder.path(), &parts.logs.join("libvirtd.log"))?;
+    let disk = folder.path().join("web.qcow2");
+    fs::copy(&guest.path, &disk)?;
+    libvirt.define(&format!(
+        "<domain type='qemu'><name>web</name><memory unit='MiB'>128</memory><vcpu>1</vcpu>
+         <os><type arch='x86_64' machine='q35'>hvm</type></os>
+         <devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='{}'/>
+         <target dev='vda' bus='virtio'/></disk><interface type='bridge'><mac address='{MAC}'/><source bridge='br0'/>
+         <model type='virtio'/></interface></devices></domain>",
+        disk.display()
+    ))?;
+    let project = platform.project()?;
+    let images = folder.path().join("images");
+    let imported = import(libvirt.command(&parts.binaries.berth), &project, &images, &["--connect", URI])?;
+    contains_all(&imported.success()?, &["1 VMs"])?;
+    contains_all(&project.read(FILE)?, &[&guest.sha256, MAC, "bridge br0"])?;
+    // The domain is shut off, and this site serves its file instead of allowing a folder of its host.
+    project.edit(FILE, "\"Stopped\"", "\"Running\"")?;
+    let url = platform.images().put("web-vda.qcow2", Content::File(disk));
+    project.edit(FILE, &format!("\"file://{}/web-vda.qcow2\"", images.display()), &format!("{url:?}"))?;
+    project.init()?;
+    project.apply()?;
+    let vm = platform.kubectl().condition("vm/web", "GuestReady=True", None, BOOT)?;
+    let mac = &vm["status"]["interfaces"][0]["macAddress"];
+    ensure!(mac == MAC, "{mac}");
+    project.plan_is_empty()?;
+    project.destroy().map(drop)
+}

@@ -1,0 +1,41 @@
+//! The options of `berth import`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// `berth import`
+#[derive(Args, Debug)]
+pub struct ImportOptions {
+    /// The hypervisor to read.
+    #[command(subcommand)]
+    pub source: ImportSource,
+}
+
+/// A hypervisor.
+#[derive(Debug, Subcommand)]
+pub enum ImportSource {
+    /// Writes HCL for the domains of libvirt, their networks and their disks, with the steps that bring the disks in. Changes
+    /// nothing in libvirt or in berth.
+    Libvirt(LibvirtOptions),
+}
+
+/// `berth import libvirt`
+#[derive(Args, Debug)]
+pub struct LibvirtOptions {
+    /// Files with the output of `virsh dumpxml` and `virsh net-dumpxml`. Default: all domains that virsh lists.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The folder for the configuration, main.tf. It is created; an existing file is not replaced.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// virsh's connection. Default: virsh's own.
+    #[arg(long, value_name = "URI", conflicts_with = "files")]
+    pub connect: Option<String>,
+    /// The folder that the files of disks are to be copied into: the one that berth is started with.
+    #[arg(long, value_name = "FOLDER", default_value = "/srv/images")]
+    pub image_dir: PathBuf,
+    /// Does not read the files of disks. Each checksum is then a variable.
+    #[arg(long)]
+    pub no_checksums: bool,
+}

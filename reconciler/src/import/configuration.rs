@@ -1,0 +1,424 @@
+//! Domains and networks as HCL, with the steps that bring their disks in.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use berth_api::{DEFAULT_NAME, Quantity, vm_class::LEAST_MEMORY};
+use berth_hcl::{self as hcl, Expression};
+
+use super::{
+    domain::{Disk, DiskSource, Domain, Interface, place},
+    names::Names,
+    network::Network,
+};
+
+/// The most CPUs, disks and interfaces of a VM.
+const CPUS: u64 = 128;
+const DISKS: usize = 16;
+const INTERFACES: usize = 8;
+
+/// The configuration, and what it lacks.
+#[derive(Debug)]
+pub struct Configuration {
+    /// HCL.
+    pub text: String,
+    /// The parts that berth cannot express, each with the name of its VM or network.
+    pub notes: Vec<String>,
+    /// The number of VMs.
+    pub vms: usize,
+    /// The number of images to bring in.
+    pub images: usize,
+}
+
+/// A disk's file that can be an image as it is.
+#[derive(Clone, Debug)]
+pub struct ImageFile {
+    /// Its checksum.
+    pub sha256: String,
+}
+
+/// Why a disk's file was not read as an image.
+#[derive(Clone, Debug)]
+pub enum Unread {
+    /// It has to be converted first.
+    Unfit(String),
+    /// It cannot be read here.
+    Unreadable(String),
+    /// The caller does not read files.
+    Unasked,
+}
+
+/// Reads the file of a disk: its path and its format.
+pub type DiskReader<'a> = dyn FnMut(&str, &str) -> Result<ImageFile, Unread> + 'a;
+
+type Arguments = Vec<(String, Expression)>;
+
+/// The configuration of domains and their networks. The files of their disks are to be brought into `image_dir`.
+pub fn configuration(
+    domains: &[Domain],
+    networks: &[Network],
+    image_dir: &str,
+    read_disk: &mut DiskReader<'_>,
+) -> Configuration {
+    let mut writer = Writer {
+        image_dir,
+        read_disk,
+        network_blocks: String::new(),
+        class_blocks: String::new(),
+        vm_blocks: String::new(),
+        notes: Vec::new(),
+        vms: 0,
+        names: Names::default(),
+        disk_names: Names::default(),
+        class_names: Names::default(),
+        network_names: Names::default(),
+        classes: BTreeMap::new(),
+        images: BTreeMap::new(),
+        networks: BTreeMap::new(),
+    };
+    for network in networks {
+        writer.add_network(network);
+    }
+    for domain in domains {
+        writer.add_domain(domain);
+    }
+    let head = "# Written by berth import libvirt.\n\n";
+    let provider = include_str!("../../../examples/provider/provider.tf");
+    let text =
+        format!("{head}{provider}{}{}{}", writer.network_blocks, writer.class_blocks, writer.vm_blocks);
+    Configuration { text, notes: writer.notes, vms: writer.vms, images: writer.images.len() }
+}
+
+struct Writer<'a, 'r> {
+    image_dir: &'a str,
+    read_disk: &'a mut DiskReader<'r>,
+    network_blocks: String,
+    class_blocks: String,
+    vm_blocks: String,
+    notes: Vec<String>,
+    vms: usize,
+    names: Names,
+    disk_names: Names,
+    class_names: Names,
+    network_names: Names,
+    /// CPUs, memory, firmware.
+    classes: BTreeMap<(u64, u64, bool), String>,
+    /// The image of each source, and the VM that needed it first.
+    images: BTreeMap<String, (String, String)>,
+    /// The networks that are declared, by their names in libvirt.
+    networks: BTreeMap<String, (String, &'a Network)>,
+}
+
+impl<'a> Writer<'a, '_> {
+    fn add_network(&mut self, network: &'a Network) {
+        let libvirt = format!("network {}", network.name);
+        if network.name == DEFAULT_NAME {
+            self.notes.push(format!(
+                "{libvirt}: its guests are on the Network default of berth, with other addresses"
+            ));
+            return;
+        }
+        let Some(range) = network.range else {
+            let why = "it has no IPv4 range that berth can have, or is none of its own; its guests are on the Network default";
+            self.notes.push(format!("{libvirt}: {why}"));
+            self.notes.extend(network.notes.iter().map(|note| format!("{libvirt}: {note}")));
+            return;
+        };
+        if self.networks.contains_key(&network.name) {
+            self.notes.push(format!("{libvirt}: a second network of this name is left out"));
+            return;
+        }
+        let name = self.network_names.free(&network.name);
+        let mut lines = vec![
+            format!(
+                "Network {} of libvirt. Berth refuses its range while a host has it elsewhere:",
+                network.name
+            ),
+            format!("  virsh net-destroy {0} && virsh net-autostart --disable {0}", shell(&network.name)),
+        ];
+        lines.extend(network.notes.iter().map(|note| format!("- {note}")));
+        self.notes.extend(network.notes.iter().map(|note| format!("{libvirt}: {note}")));
+        let body = [text("name", &name), text("cidr", &range.to_string())];
+        let block = hcl::block("resource", &["berth_network", &hcl::identifier(&name)], &body);
+        self.network_blocks.push_str(&format!("\n{}{block}", hcl::comment(&lines)));
+        self.networks.insert(network.name.clone(), (name, network));
+    }
+
+    fn add_domain(&mut self, domain: &Domain) {
+        let name = self.names.free(&domain.name);
+        let mut notes = domain.notes.clone();
+        if name != domain.name {
+            notes.insert(0, "its name is no DNS label, or used twice".to_owned());
+        }
+        let mut blocks = String::new();
+        let mut disks = Vec::new();
+        let boot =
+            domain.disks.iter().enumerate().min_by_key(|(i, disk)| (disk.boot_order.unwrap_or(u32::MAX), *i));
+        let boot = boot.map(|(i, _)| i).unwrap_or_default();
+        for (i, disk) in domain.disks.iter().enumerate() {
+            if disks.len() == DISKS && boot != i {
+                notes.push(format!(
+                    "{}: a VM of berth has at most {DISKS} disks; it is left out",
+                    disk.target
+                ));
+                continue;
+            }
+            let disk = self.add_disk(domain, &name, disk, &mut blocks, &mut notes);
+            let mut entry = vec![(
+                "name".to_owned(),
+                Expression::Raw(format!("berth_disk.{}.name", hcl::identifier(&disk))),
+            )];
+            if boot == i {
+                entry.push(("boot".to_owned(), Expression::Raw("true".to_owned())));
+            }
+            disks.push(Expression::Object(entry));
+        }
+        let head = if name == domain.name {
+            format!("VM {name}.")
+        } else {
+            format!("VM {name}: the domain {:?} of libvirt.", domain.name)
+        };
+        if disks.is_empty() {
+            notes.push("it has no disk to boot from, which every VM of berth has: it is left out".to_owned());
+        }
+        let body = if disks.is_empty() { None } else { Some(self.vm(domain, &name, disks, &mut notes)) };
+        self.notes.extend(notes.iter().map(|note| format!("{}: {note}", domain.name)));
+        let lines: Vec<String> =
+            std::iter::once(head).chain(notes.iter().map(|note| format!("- {note}"))).collect();
+        self.vm_blocks.push_str(&blocks);
+        self.vm_blocks.push_str(&format!("\n{}", hcl::comment(&lines)));
+        if let Some(body) = body {
+            self.vms += 1;
+            self.vm_blocks.push_str(&hcl::block("resource", &["berth_vm", &hcl::identifier(&name)], &body));
+        }
+    }
+
+    fn vm(
+        &mut self,
+        domain: &Domain,
+        name: &str,
+        disks: Vec<Expression>,
+        notes: &mut Vec<String>,
+    ) -> Arguments {
+        let class = self.class(domain, notes);
+        let mut interfaces = Vec::new();
+        for interface in &domain.interfaces {
+            if interfaces.len() == INTERFACES {
+                notes.push(format!(
+                    "a VM of berth has at most {INTERFACES} interfaces; the others are left out"
+                ));
+                break;
+            }
+            interfaces.push(Expression::Object(self.interface(interface, notes)));
+        }
+        let mut body = vec![
+            text("name", name),
+            ("class".to_owned(), Expression::Raw(format!("berth_vm_class.{}.name", hcl::identifier(&class)))),
+            ("disks".to_owned(), Expression::List(disks)),
+            ("network_interfaces".to_owned(), Expression::List(interfaces)),
+        ];
+        if domain.is_running == Some(false) {
+            body.push(text("power", "Stopped"));
+        }
+        body
+    }
+
+    /// The name of the class of this size, which is written when it is first needed.
+    fn class(&mut self, domain: &Domain, notes: &mut Vec<String>) -> String {
+        let cpus = domain.cpus.clamp(1, CPUS);
+        if cpus != domain.cpus {
+            notes.push(format!("it has {} CPUs, and a VM of berth 1 to {CPUS}", domain.cpus));
+        }
+        let memory = domain.memory.max(LEAST_MEMORY);
+        if memory != domain.memory {
+            notes.push(format!(
+                "its memory is less than {}, the least of berth",
+                Quantity::from_bytes(LEAST_MEMORY).0
+            ));
+        }
+        let size = (cpus, memory, domain.is_uefi);
+        if let Some(name) = self.classes.get(&size) {
+            return name.clone();
+        }
+        let memory = Quantity::from_bytes(memory).0;
+        let firmware = if domain.is_uefi { "UEFI" } else { "BIOS" };
+        let name = self.class_names.free(&format!("cpu{cpus}-{memory}-{firmware}"));
+        let body = [
+            text("name", &name),
+            ("cpus".to_owned(), Expression::Raw(cpus.to_string())),
+            text("memory", &memory),
+            text("firmware", firmware),
+        ];
+        let block = hcl::block("resource", &["berth_vm_class", &hcl::identifier(&name)], &body);
+        self.class_blocks.push_str(&format!("\n{block}"));
+        self.classes.insert(size, name.clone());
+        name
+    }
+
+    fn interface(&self, interface: &Interface, notes: &mut Vec<String>) -> Arguments {
+        let mut arguments = Vec::new();
+        let network = interface.network.as_deref().filter(|network| *network != DEFAULT_NAME);
+        let declared = network.and_then(|network| self.networks.get(network));
+        match (network, declared) {
+            (_, Some((name, _))) => {
+                let name = Expression::Raw(format!("berth_network.{}.name", hcl::identifier(name)));
+                arguments.push(("network".to_owned(), name));
+            }
+            (Some(network), None) => notes.push(format!(
+                "its network {network} is not declared here (virsh net-dumpxml); it is on the Network default instead"
+            )),
+            (None, None) => {}
+        }
+        let Some(mac) = &interface.mac else { return arguments };
+        if !is_unicast_mac(mac) {
+            notes.push(format!("{mac:?} is no MAC address of an interface; in berth it has another"));
+            return arguments;
+        }
+        arguments.push(text("mac_address", mac));
+        let address = declared.and_then(|(_, network)| reserved(network, mac));
+        arguments.extend(address.map(|address| text("address", &address.to_string())));
+        arguments
+    }
+
+    /// Writes a disk, and its image unless another disk has the same. Returns its name.
+    fn add_disk(
+        &mut self,
+        domain: &Domain,
+        vm: &str,
+        disk: &Disk,
+        blocks: &mut String,
+        notes: &mut Vec<String>,
+    ) -> String {
+        let name = self.disk_names.free(&format!("{vm}-{}", disk.target));
+        let source = place(&disk.source);
+        let image = match self.images.get(&source) {
+            Some((image, first)) => {
+                let other = if *first == domain.name {
+                    "another disk of it".to_owned()
+                } else {
+                    format!("VM {first}")
+                };
+                notes.push(format!(
+                    "{}: {source} is also that of {other}; in berth each has a copy",
+                    disk.target
+                ));
+                image.clone()
+            }
+            None => {
+                self.images.insert(source, (name.clone(), domain.name.clone()));
+                self.add_image(domain, &name, disk, blocks, notes);
+                name.clone()
+            }
+        };
+        let image = Expression::Raw(format!("berth_image.{}.name", hcl::identifier(&image)));
+        let body = [text("name", &name), ("image".to_owned(), image)];
+        let block = hcl::block("resource", &["berth_disk", &hcl::identifier(&name)], &body);
+        blocks.push_str(&format!("\n{block}"));
+        name
+    }
+
+    fn add_image(
+        &mut self,
+        domain: &Domain,
+        name: &str,
+        disk: &Disk,
+        blocks: &mut String,
+        notes: &mut Vec<String>,
+    ) {
+        let from = match &disk.source {
+            DiskSource::Path(path) => shell(path),
+            DiskSource::Volume { pool, volume } => {
+                format!("\"$(virsh vol-path --pool {} {})\"", shell(pool), shell(volume))
+            }
+            DiskSource::Elsewhere(place) => {
+                notes.push(format!(
+                    "{}: its data is on {place}, and a disk of berth is a file on its host",
+                    disk.target
+                ));
+                shell(place)
+            }
+        };
+        // A guest that runs changes its disk: a checksum of now is none of the file that is brought in later.
+        let file = match &disk.source {
+            DiskSource::Path(path) if domain.is_running != Some(true) => (self.read_disk)(path, &disk.format),
+            _ => Err(Unread::Unasked),
+        };
+        let format = if file.is_ok() { disk.format.as_str() } else { "qcow2" };
+        let to = format!("{}/{name}.{format}", self.image_dir);
+        let mut lines = vec![format!("Disk {} of {}: {}", disk.target, domain.name, place(&disk.source))];
+        if domain.is_running != Some(false) {
+            lines.push(format!("  virsh shutdown {}", shell(&domain.name)));
+        }
+        lines.push(format!("  mkdir -p {}", self.image_dir));
+        match &file {
+            Ok(_) => lines.push(format!("  cp --sparse=always {from} {to}")),
+            Err(why) => {
+                let format = shell(&disk.format);
+                lines.push(format!("  qemu-img convert -f {format} -O qcow2 {from} {to}"));
+                lines.push(format!("  sha256sum {to}"));
+                match why {
+                    Unread::Unfit(why) => {
+                        notes.push(format!("{}: its file has to be converted: {why}", disk.target))
+                    }
+                    Unread::Unreadable(why) => {
+                        notes.push(format!("{}: its file was not read: {why}", disk.target))
+                    }
+                    Unread::Unasked => {}
+                }
+            }
+        }
+        lines.push(format!(
+            "  berth up --image-dir {} (or berth host), on the host that the VM runs on",
+            self.image_dir
+        ));
+        let label = hcl::identifier(name);
+        let (variable, sha256) = match &file {
+            Ok(file) => (String::new(), Expression::text(&file.sha256)),
+            Err(_) => {
+                let variable = format!("{label}_sha256");
+                let description =
+                    text("description", &format!("The checksum of {to}, as sha256sum prints it."));
+                let body = [description, ("type".to_owned(), Expression::Raw("string".to_owned()))];
+                let block = hcl::block("variable", &[&variable], &body);
+                (format!("\n{block}"), Expression::Raw(format!("var.{variable}")))
+            }
+        };
+        let source = vec![text("url", &format!("file://{to}")), ("sha256".to_owned(), sha256)];
+        let mut body = vec![text("name", name), ("source".to_owned(), Expression::Object(source))];
+        if format == "raw" {
+            body.push(text("format", "raw"));
+        }
+        let block = hcl::block("resource", &["berth_image", &label], &body);
+        blocks.push_str(&format!("{variable}\n{}{block}", hcl::comment(&lines)));
+    }
+}
+
+fn text(name: &str, value: &str) -> (String, Expression) {
+    (name.to_owned(), Expression::text(value))
+}
+
+/// The address that a network reserves for a MAC address, if berth can give it out too: it has the first one itself.
+fn reserved(network: &Network, mac: &str) -> Option<Ipv4Addr> {
+    let range = network.range?;
+    let (_, address) = network.reserved.iter().find(|(reserved, _)| reserved == mac)?;
+    let taken = [Some(range.network()), range.hosts().next(), Some(range.broadcast())];
+    (range.contains(address) && !taken.contains(&Some(*address))).then_some(*address)
+}
+
+fn is_unicast_mac(text: &str) -> bool {
+    let bytes: Vec<Option<u8>> =
+        text.split(':').map(|pair| u8::from_str_radix(pair, 16).ok().filter(|_| pair.len() == 2)).collect();
+    bytes.len() == 6
+        && bytes.iter().all(Option::is_some)
+        && bytes.first().copied().flatten().is_some_and(|first| first & 1 == 0)
+        && bytes.iter().any(|byte| *byte != Some(0))
+}
+
+/// A text as one word of a shell.
+fn shell(text: &str) -> String {
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | ':' | '+' | '@');
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}

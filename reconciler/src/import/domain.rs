@@ -1,0 +1,314 @@
+//! libvirt's domains.
+
+use roxmltree::Node;
+
+use super::{
+    ImportError,
+    xml::{all, attribute, bytes, first, text},
+};
+
+/// A domain.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    /// Its name in libvirt.
+    pub name: String,
+    /// Its virtual CPUs.
+    pub cpus: u64,
+    /// Its memory, in bytes.
+    pub memory: u64,
+    /// Whether its firmware is UEFI.
+    pub is_uefi: bool,
+    /// Its disks, in their order, without CD-ROMs and floppies.
+    pub disks: Vec<Disk>,
+    /// Its network interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Whether it runs, if that is known.
+    pub is_running: Option<bool>,
+    /// The parts that berth does not have.
+    pub notes: Vec<String>,
+}
+
+/// A disk.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// Its name in the domain: `vda`.
+    pub target: String,
+    /// Where its data is.
+    pub source: DiskSource,
+    /// `qcow2`, `raw` or another format of QEMU.
+    pub format: String,
+    /// Its place in the boot order.
+    pub boot_order: Option<u32>,
+}
+
+/// Where the data of a disk is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskSource {
+    /// A file, or a block device.
+    Path(String),
+    /// A volume of a pool: `virsh vol-path`.
+    Volume {
+        /// The pool.
+        pool: String,
+        /// The volume's name.
+        volume: String,
+    },
+    /// Somewhere else: Ceph, iSCSI, NVMe.
+    Elsewhere(String),
+}
+
+/// A network interface.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Its MAC address.
+    pub mac: Option<String>,
+    /// The network of libvirt that it is on.
+    pub network: Option<String>,
+}
+
+/// Devices that every VM of berth has too, or that a server does without.
+const SILENT: [&str; 15] = [
+    "disk",
+    "interface",
+    "emulator",
+    "controller",
+    "serial",
+    "console",
+    "channel",
+    "input",
+    "memballoon",
+    "rng",
+    "panic",
+    "audio",
+    "hub",
+    "video",
+    "graphics",
+];
+/// Elements of a domain that tune it.
+const TUNING: [&str; 14] = [
+    "cputune",
+    "numatune",
+    "memtune",
+    "blkiotune",
+    "memoryBacking",
+    "iothreads",
+    "launchSecurity",
+    "commandline",
+    "maxMemory",
+    "sysinfo",
+    "keywrap",
+    "throttlegroups",
+    "idmap",
+    "genid",
+];
+/// Names of images that hold cloud-init data.
+const SEEDS: [&str; 5] = ["cloud-init", "cloudinit", "cidata", "seed", "commoninit"];
+
+pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
+    let kind = root.attribute("type").unwrap_or_default();
+    if !matches!(kind, "kvm" | "qemu") {
+        return Err(ImportError::Type(kind.chars().take(40).collect()));
+    }
+    let name = text(root, &["name"]).ok_or(ImportError::Missing("name"))?.to_owned();
+    let cpus =
+        text(root, &["vcpu"]).and_then(|cpus| cpus.parse().ok()).ok_or(ImportError::Missing("vcpu"))?;
+    let memory = bytes(root, &["memory"], "KiB").ok_or(ImportError::Missing("memory"))?;
+    let mut domain = Domain {
+        name,
+        cpus,
+        memory,
+        is_uefi: is_uefi(root),
+        disks: Vec::new(),
+        interfaces: Vec::new(),
+        is_running: root.attribute("id").map(|_| true),
+        notes: Vec::new(),
+    };
+    hardware(root, &mut domain.notes);
+    for disk in all(root, &["devices", "disk"]) {
+        add_disk(&mut domain, disk);
+    }
+    for interface in all(root, &["devices", "interface"]) {
+        add_interface(&mut domain, interface);
+    }
+    devices(root, &mut domain.notes);
+    Ok(domain)
+}
+
+fn is_uefi(root: Node<'_, '_>) -> bool {
+    let loader = first(root, &["os", "loader"]);
+    attribute(root, &["os"], "firmware") == Some("efi")
+        || loader.is_some_and(|loader| {
+            let path = loader.text().unwrap_or_default();
+            loader.attribute("type") == Some("pflash")
+                || ["OVMF", "AAVMF", "edk2"].iter().any(|name| path.contains(name))
+        })
+}
+
+/// Notes on the processor, the memory, the firmware and tuning.
+fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
+    if let Some(current) = attribute(root, &["vcpu"], "current") {
+        notes.push(format!("{current} of its CPUs are online; in berth all are"));
+    }
+    if bytes(root, &["currentMemory"], "KiB").is_some_and(|now| Some(now) < bytes(root, &["memory"], "KiB")) {
+        notes.push("its memory is reduced by a balloon; in berth it has all of it".to_owned());
+    }
+    let arch = attribute(root, &["os", "type"], "arch").unwrap_or(std::env::consts::ARCH);
+    if arch != std::env::consts::ARCH {
+        notes.push(format!("its architecture is {arch}, and berth runs guests of the host's own"));
+    }
+    if let Some(model) = text(root, &["cpu", "model"]) {
+        notes.push(format!("its CPU model is {model}; in berth the host chooses one"));
+    }
+    for part in ["topology", "numa"].into_iter().filter(|part| first(root, &["cpu", part]).is_some()) {
+        notes.push(format!("it declares a CPU {part}, which berth does not have"));
+    }
+    if let Some(offset) = attribute(root, &["clock"], "offset").filter(|offset| *offset != "utc") {
+        notes.push(format!("its clock is {offset}; in berth it is UTC (Windows: set RealTimeIsUniversal)"));
+    }
+    let is_secure = attribute(root, &["os", "loader"], "secure") == Some("yes")
+        || all(root, &["os", "firmware", "feature"]).iter().any(|feature| {
+            feature.attribute("name") == Some("secure-boot") && feature.attribute("enabled") == Some("yes")
+        });
+    if is_secure {
+        notes.push("it has Secure Boot, which berth does not have".to_owned());
+    }
+    if first(root, &["os", "nvram"]).is_some() {
+        notes.push(
+            "its UEFI variables are not taken over: the firmware boots the disk's default loader, \\EFI\\BOOT".to_owned(),
+        );
+    }
+    if first(root, &["os", "kernel"]).is_some() {
+        notes.push("it boots a kernel given by the host; in berth it boots from its disk".to_owned());
+    }
+    if let Some(device) = attribute(root, &["os", "boot"], "dev").filter(|device| *device != "hd") {
+        notes.push(format!("it boots from {device} first; in berth it boots from its disk"));
+    }
+    let elements = root.children().filter(Node::is_element).map(|child| child.tag_name().name());
+    let tuning: Vec<&str> = elements.filter(|name| TUNING.contains(name)).collect();
+    if !tuning.is_empty() {
+        notes.push(format!("it has settings that berth does not have: {}", tuning.join(", ")));
+    }
+}
+
+fn add_disk(domain: &mut Domain, disk: Node<'_, '_>) {
+    let target = attribute(disk, &["target"], "dev").unwrap_or("disk").to_owned();
+    let source = source(disk);
+    let device = disk.attribute("device").unwrap_or("disk");
+    if device != "disk" {
+        let Some(source) = source else { return };
+        let place = place(&source);
+        let name = place.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+        if device == "cdrom" && SEEDS.iter().any(|seed| name.contains(seed)) {
+            domain.notes.push(format!(
+                "{target} ({place}) looks like cloud-init data: put its user-data into bootstrap.user_data. In berth the guest \
+                 is another instance to cloud-init, which runs again at the first boot"
+            ));
+        } else {
+            domain.notes.push(format!("{target} is a {device} with {place}, and berth has disks only"));
+        }
+        return;
+    }
+    let note = |text: &str| format!("{target}: {text}");
+    match attribute(disk, &["target"], "bus") {
+        Some("virtio" | "scsi") | None => {}
+        Some(bus) => domain.notes.push(note(&format!(
+            "its bus is {bus}; in berth it is virtio-scsi, for which the guest needs a driver before the move"
+        ))),
+    }
+    for (element, text) in [
+        ("shareable", "several machines may share it; in berth a disk has one VM at a time"),
+        ("readonly", "it is read-only; in berth it can be written"),
+        ("iotune", "it has I/O limits, which berth does not have"),
+        ("encryption", "it is encrypted: decrypt it with qemu-img convert"),
+    ] {
+        if first(disk, &[element]).is_some() {
+            domain.notes.push(note(text));
+        }
+    }
+    let Some(source) = source else {
+        domain.notes.push(note("it has no source, and is left out"));
+        return;
+    };
+    let boot_order = attribute(disk, &["boot"], "order").and_then(|order| order.parse().ok());
+    let format = attribute(disk, &["driver"], "type").unwrap_or("raw").to_owned();
+    domain.disks.push(Disk { target, source, format, boot_order });
+}
+
+fn source(disk: Node<'_, '_>) -> Option<DiskSource> {
+    let of = |name| attribute(disk, &["source"], name).map(str::to_owned);
+    let kind = disk.attribute("type").unwrap_or("file");
+    match kind {
+        "file" => of("file").map(DiskSource::Path),
+        "block" => of("dev").map(DiskSource::Path),
+        "volume" => Some(DiskSource::Volume { pool: of("pool")?, volume: of("volume")? }),
+        _ => {
+            let protocol = of("protocol").unwrap_or_else(|| kind.to_owned());
+            Some(DiskSource::Elsewhere(format!("{protocol}:{}", of("name").unwrap_or_default())))
+        }
+    }
+}
+
+/// The source in words.
+pub(super) fn place(source: &DiskSource) -> String {
+    match source {
+        DiskSource::Path(path) => path.clone(),
+        DiskSource::Volume { pool, volume } => format!("volume {volume} of pool {pool}"),
+        DiskSource::Elsewhere(place) => place.clone(),
+    }
+}
+
+fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
+    let mac = attribute(interface, &["mac"], "address").map(str::to_ascii_lowercase);
+    let name = mac.clone().unwrap_or_else(|| "an interface".to_owned());
+    let kind = interface.attribute("type").unwrap_or_default();
+    let mut note = |text: String| domain.notes.push(format!("{name}: {text}"));
+    let network =
+        attribute(interface, &["source"], "network").filter(|_| kind == "network").map(str::to_owned);
+    match kind {
+        "network" => {}
+        "user" => note("it is a user network; in berth it is on the Network default".to_owned()),
+        "hostdev" => {
+            note("PCI passthrough, which berth does not have; it is on the Network default".to_owned())
+        }
+        kind => {
+            let of = ["bridge", "dev"].into_iter().find_map(|name| attribute(interface, &["source"], name));
+            note(format!(
+                "it is connected to the host's network ({kind} {}); in berth it is on the Network default behind NAT, and a \
+                 berth_public_ip leads to it",
+                of.unwrap_or_default()
+            ));
+        }
+    }
+    if let Some(model) = attribute(interface, &["model"], "type").filter(|model| !model.starts_with("virtio"))
+    {
+        note(format!(
+            "its model is {model}; in berth it is virtio, for which the guest needs a driver before the move"
+        ));
+    }
+    for element in ["vlan", "bandwidth", "filterref", "virtualport"] {
+        if first(interface, &[element]).is_some() {
+            note(format!("it has a {element}, which berth does not have"));
+        }
+    }
+    domain.interfaces.push(Interface { mac, network });
+}
+
+/// Notes on devices that berth does not have.
+fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
+    let graphics = all(root, &["devices", "graphics"]);
+    let kinds: Vec<&str> = graphics.iter().filter_map(|graphics| graphics.attribute("type")).collect();
+    if !kinds.is_empty() {
+        notes.push(format!("its display ({}) is left out: berth has no console", kinds.join(", ")));
+    }
+    let Some(devices) = first(root, &["devices"]) else { return };
+    for device in devices.children().filter(Node::is_element) {
+        let name = device.tag_name().name();
+        if SILENT.contains(&name) {
+            continue;
+        }
+        let kind = ["type", "model"].into_iter().find_map(|of| device.attribute(of));
+        let kind = kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+        let passthrough = if name == "hostdev" { ", passthrough of a device of the host," } else { "" };
+        notes.push(format!("it has a {name}{kind}{passthrough} which berth does not have"));
+    }
+}

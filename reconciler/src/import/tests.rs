@@ -1,0 +1,283 @@
+//! Descriptions as virt-install, virt-manager and Terraform's provider make them, and hostile ones.
+
+use super::*;
+
+const DEBIAN: &str = include_str!("tests/debian.xml");
+const FEDORA: &str = include_str!("tests/fedora.xml");
+const WINDOWS: &str = include_str!("tests/windows.xml");
+const TERRAFORM: &str = include_str!("tests/terraform.xml");
+const BACKEND: &str = include_str!("tests/backend.xml");
+
+fn domain(text: &str) -> Domain {
+    match read(text).expect("it is libvirt's") {
+        Described::Domain(domain) => domain,
+        Described::Network(network) => panic!("{network:?}"),
+    }
+}
+
+/// The configuration of these documents. Files in qcow2 are images.
+fn import_of(documents: &[&str]) -> Configuration {
+    let (mut domains, mut networks) = (Vec::new(), Vec::new());
+    for document in documents {
+        match read(document).expect("it is libvirt's") {
+            Described::Domain(domain) => domains.push(domain),
+            Described::Network(network) => networks.push(network),
+        }
+    }
+    let mut read_disk = |path: &str, format: &str| match format {
+        "qcow2" => Ok(ImageFile { sha256: "ab".repeat(32) }),
+        _ if path.starts_with("/dev") => Err(Unread::Unreadable("permission denied".to_owned())),
+        other => Err(Unread::Unfit(format!("its format is {other}"))),
+    };
+    configuration(&domains, &networks, "/srv/images", &mut read_disk)
+}
+
+fn small(name: &str, devices: &str) -> String {
+    format!(
+        "<domain type='qemu'><name>{name}</name><memory>65536</memory><vcpu>1</vcpu><devices>{devices}</devices></domain>"
+    )
+}
+
+fn disk(file: &str, target: &str) -> String {
+    format!(
+        "<disk type='file'><driver type='qcow2'/><source file='{file}'/><target dev='{target}' bus='virtio'/></disk>"
+    )
+}
+
+fn assert_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part} in:\n{text}");
+    }
+}
+
+#[test]
+fn a_running_debian_keeps_its_size_and_mac_and_its_checksum_is_left_for_later() {
+    let import = import_of(&[DEBIAN]);
+    assert_parts(
+        &import.text,
+        &[
+            "resource \"berth_vm_class\" \"cpu2-2gi-bios\" {\n  name     = \"cpu2-2gi-bios\"\n  cpus     = 2\n  memory   = \"2Gi\"\n",
+            "variable \"debian12-vda_sha256\" {",
+            "#   virsh shutdown debian12\n",
+            "#   qemu-img convert -f qcow2 -O qcow2 /var/lib/libvirt/images/debian12.qcow2 /srv/images/debian12-vda.qcow2\n",
+            "sha256 = var.debian12-vda_sha256",
+            "disks              = [{ name = berth_disk.debian12-vda.name, boot = true }]",
+            "network_interfaces = [{ mac_address = \"52:54:00:6b:3c:58\" }]",
+            "# - its display (spice) is left out: berth has no console\n",
+        ],
+    );
+    let expected = [
+        "debian12: its display (spice) is left out: berth has no console",
+        "debian12: it has a sound (ich9) which berth does not have",
+        "debian12: it has a redirdev (spicevmc) which berth does not have",
+        "debian12: it has a watchdog (itco) which berth does not have",
+    ];
+    assert_eq!(import.notes, expected);
+    assert_eq!((import.vms, import.images), (1, 1));
+}
+
+#[test]
+fn uefi_boot_order_and_a_networks_range_are_kept_and_secure_boot_is_named() {
+    let import = import_of(&[FEDORA, BACKEND]);
+    assert_parts(
+        &import.text,
+        &[
+            "firmware = \"UEFI\"",
+            "# VM fedora-41: the domain \"Fedora_41\" of libvirt.\n",
+            "  cidr = \"10.17.3.0/24\"\n",
+            "virsh net-destroy backend",
+            "#   cp --sparse=always '/var/lib/libvirt/images/data disk.qcow2' /srv/images/fedora-41-vdb.qcow2\n",
+            "{ name = berth_disk.fedora-41-vdb.name },",
+            "{ name = berth_disk.fedora-41-vda.name, boot = true },",
+            "{ network = berth_network.backend.name, mac_address = \"52:54:00:00:41:01\" }",
+            "{ mac_address = \"52:54:00:00:41:02\" }",
+        ],
+    );
+    assert!(!import.text.contains("10.17.3.1\""), "the gateway's address is berth's own:\n{}", import.text);
+    let notes = import.notes.join("\n");
+    assert_parts(
+        &notes,
+        &[
+            "Secure Boot",
+            "UEFI variables",
+            "tpm (tpm-crb)",
+            "vda: its file was not read: permission denied",
+            "bridge br0",
+        ],
+    );
+}
+
+#[test]
+fn a_windows_guest_needs_drivers_and_loses_passthrough() {
+    let import = import_of(&[WINDOWS]);
+    assert_parts(
+        &import.notes.join("\n"),
+        &[
+            "sda: its bus is sata",
+            "its model is e1000e",
+            "hostdev (pci), passthrough of a device of the host, which berth does not have",
+            "its clock is localtime",
+            "its CPU model is Skylake-Server",
+            "a CPU topology",
+            "boots from cdrom first",
+            "4 of its CPUs are online",
+            "sda: its file has to be converted: its format is vmdk",
+            "sdb: its data is on rbd:pool/win-data",
+            "sdc is a cdrom with /srv/iso/virtio-win.iso",
+            "direct eno1",
+        ],
+    );
+    assert_parts(&import.text, &["qemu-img convert -f vmdk -O qcow2 /srv/vms/win2022.vmdk", "cpus     = 8"]);
+}
+
+#[test]
+fn a_domain_of_terraforms_provider_names_its_volume_and_its_cloud_init_data() {
+    let import = import_of(&[TERRAFORM, BACKEND]);
+    assert_parts(
+        &import.text,
+        &[
+            "qemu-img convert -f qcow2 -O qcow2 \"$(virsh vol-path --pool default web-0.qcow2)\" /srv/images/web-0-vda.qcow2",
+            "address     = \"10.17.3.10\"",
+        ],
+    );
+    assert_parts(
+        &import.notes.join("\n"),
+        &["hdd (/var/lib/libvirt/images/commoninit.iso) looks like cloud-init data"],
+    );
+}
+
+#[test]
+fn equal_sizes_share_a_class_shared_files_an_image_and_no_name_is_used_twice() {
+    let devices = disk("/srv/base.qcow2", "vda");
+    let import = import_of(&[
+        &small("Web", &devices),
+        &small("web", &(devices.clone() + &disk("/srv/base.qcow2", "vdb"))),
+    ]);
+    let count = |text: &str| import.text.matches(text).count();
+    assert_eq!(
+        [
+            count("resource \"berth_vm_class\""),
+            count("resource \"berth_image\""),
+            count("resource \"berth_disk\"")
+        ],
+        [1, 1, 3]
+    );
+    assert_parts(&import.text, &["resource \"berth_vm\" \"web\"", "resource \"berth_vm\" \"web-2\""]);
+    assert_parts(
+        &import.notes.join("\n"),
+        &[
+            "web: vda: /srv/base.qcow2 is also that of VM Web",
+            "web: vdb: /srv/base.qcow2 is also that of VM Web",
+        ],
+    );
+}
+
+#[test]
+fn a_domain_without_a_disk_is_left_out_with_a_reason() {
+    let import = import_of(&[&small("pxe", "<interface type='user'/>")]);
+    assert_eq!((import.vms, import.images), (0, 0));
+    assert!(!import.text.contains("berth_vm_class"), "{}", import.text);
+    assert_parts(&import.notes.join("\n"), &["pxe: it has no disk to boot from"]);
+}
+
+#[test]
+fn a_power_state_that_is_known_is_kept() {
+    let mut web = domain(&small("web", &disk("/srv/web.qcow2", "vda")));
+    let mut write = |is_running| {
+        web.is_running = is_running;
+        configuration(std::slice::from_ref(&web), &[], "/srv/images", &mut |_, _| Err(Unread::Unasked)).text
+    };
+    let stopped = write(Some(false));
+    assert!(
+        stopped.contains("power              = \"Stopped\"") && !stopped.contains("virsh shutdown"),
+        "{stopped}"
+    );
+    assert!(!write(Some(true)).contains("power"));
+}
+
+#[test]
+fn hostile_names_stay_literals_and_comments() {
+    let name = "a&#10;}&#10;resource &quot;x&quot; {&#10; ${file(&quot;/etc/shadow&quot;)}";
+    let file = "/srv/$(reboot) &apos;;reboot;&#10;reboot #.qcow2";
+    let import = import_of(&[&small(name, &disk(&file.replace('\'', "&apos;"), "v&quot;${x}"))]);
+    for line in import.text.lines() {
+        let is_known = ["resource \"berth_", "terraform {", "provider \"berth\"", "#", "  ", "}", ""];
+        assert!(
+            is_known.iter().any(|start| !start.is_empty() && line.starts_with(start)) || line.is_empty(),
+            "{line}"
+        );
+        assert!(line.starts_with('#') || !line.contains("file("), "{line}");
+    }
+    assert_parts(
+        &import.text,
+        &["cp --sparse=always '/srv/$(reboot) '\\'';reboot; reboot #.qcow2' /srv/images/"],
+    );
+}
+
+#[test]
+fn hostile_documents_are_refused_at_once() {
+    // Each would be a domain but for one thing.
+    let domain = |head: &str, name: &str, more: &str| {
+        format!(
+            "{head}<domain type='kvm'><name>{name}</name><vcpu>1</vcpu><memory>65536</memory>{more}</domain>"
+        )
+    };
+    assert!(read(&domain("", "a", "")).is_ok());
+    let entities = "<!DOCTYPE d [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;&a;\">]>";
+    let bomb = domain(entities, "&b;", "");
+    let outside = domain("<!DOCTYPE d [<!ENTITY a SYSTEM \"file:///etc/passwd\">]>", "x&a;", "");
+    let deep = domain("", "a", &format!("{}{}", "<a>".repeat(100_000), "</a>".repeat(100_000)));
+    let unclosed = "<a>".repeat(300_000);
+    let in_a_text = format!("<domain><a x='>'>{}", "<b y='/>'>".repeat(90_000));
+    let huge = domain("", "a", &" ".repeat(MAX_XML));
+    let many = domain("", "a", &"<a/>".repeat(100_000));
+    let attributes = format!("<domain {}/>", (0..90_000).map(|i| format!("a{i}='' ")).collect::<String>());
+    for document in [
+        bomb.as_str(),
+        &outside,
+        &deep,
+        &unclosed,
+        &in_a_text,
+        &huge,
+        &many,
+        &attributes,
+        "",
+        "<",
+        "\0",
+        "<a/><b/>",
+    ] {
+        let started = std::time::Instant::now();
+        let start: String = document.chars().take(60).collect();
+        assert!(read(document).is_err(), "{start}");
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{start}: {:?}", started.elapsed());
+    }
+    for (document, expected) in [
+        ("<pool/>", "it describes a <pool>"),
+        ("<domain type='lxc'><name>a</name></domain>", "one of lxc"),
+        ("<domain type='kvm'><name> </name></domain>", "no <name>"),
+        ("<domain type='kvm'><name>a</name><vcpu>many</vcpu></domain>", "no <vcpu>"),
+        (
+            "<domain type='kvm'><name>a</name><vcpu>1</vcpu><memory unit='EiB'>1</memory></domain>",
+            "no <memory>",
+        ),
+        ("<network/>", "no <name>"),
+    ] {
+        let error = read(document).expect_err("it is incomplete").to_string();
+        assert!(error.contains(expected), "{document}: {error}");
+    }
+}
+
+#[test]
+fn sizes_that_berth_does_not_have_are_the_nearest_ones() {
+    let many: String = (0..20).map(|i| disk(&format!("/srv/{i}.qcow2"), &format!("vd{i}"))).collect();
+    let nics = "<interface type='user'><mac address='53:00:00:00:00:01'/></interface>".repeat(9);
+    let document = small("big", &(many + &nics)).replace("<vcpu>1", "<vcpu>500").replace("65536", "64");
+    let import = import_of(&[&document]);
+    assert_parts(&import.text, &["cpus     = 128", "memory   = \"16Mi\""]);
+    assert_eq!(import.text.matches("name = berth_disk.").count(), 16);
+    assert!(!import.text.contains("mac_address"), "53:… is a multicast address");
+    assert_parts(
+        &import.notes.join("\n"),
+        &["at most 16 disks", "at most 8 interfaces", "no MAC address", "500 CPUs"],
+    );
+}
