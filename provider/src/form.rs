@@ -6,6 +6,9 @@ use berth_api::{Quantity, ResourceName, redacted_url, vm_class::LEAST_MEMORY};
 
 use crate::selector::{LABEL_KEY, is_label_key};
 
+/// The number of characters that follow the prefix of a generated name.
+pub const SUFFIX_LENGTH: usize = 10;
+
 /// The syntax of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -15,6 +18,10 @@ pub enum Form {
     Name,
     /// The name of an attachment, which may contain dots.
     DottedName,
+    /// The beginning of a generated name of the form [`Form::Name`].
+    NamePrefix,
+    /// The beginning of a generated name of the form [`Form::DottedName`].
+    DottedNamePrefix,
     /// An amount of bytes.
     Quantity,
     /// An amount of memory for a guest.
@@ -86,6 +93,18 @@ impl Form {
             Self::DottedName => Some(format!(
                 "{text:?} is not a name: use lower-case letters, digits, \"-\" and \".\", at most 253 characters."
             )),
+            Self::NamePrefix if is_prefix(Self::Name, text) => None,
+            Self::NamePrefix => Some(format!(
+                "{text:?} cannot begin a name: use lower-case letters, digits and \"-\", with a letter or digit at the beginning, 1 to \
+                 {} characters, to which {SUFFIX_LENGTH} are added.",
+                63 - SUFFIX_LENGTH
+            )),
+            Self::DottedNamePrefix if is_prefix(Self::DottedName, text) => None,
+            Self::DottedNamePrefix => Some(format!(
+                "{text:?} cannot begin a name: use lower-case letters, digits, \"-\" and \".\", with a letter or digit at the \
+                 beginning, 1 to {} characters, to which {SUFFIX_LENGTH} are added.",
+                253 - SUFFIX_LENGTH
+            )),
             Self::Quantity => text.parse::<Quantity>().err().map(|error| format!("{error}.")),
             Self::Memory => match text.parse::<Quantity>().and_then(|quantity| quantity.bytes()) {
                 Ok(bytes) if bytes < LEAST_MEMORY => Some(format!(
@@ -135,6 +154,11 @@ impl Form {
             }
         }
     }
+}
+
+/// Whether a text and a suffix are a name.
+fn is_prefix(form: Form, text: &str) -> bool {
+    !text.is_empty() && form.problem(&format!("{text}{}", "x".repeat(SUFFIX_LENGTH))).is_none()
 }
 
 /// Whether a text is an address without host bits and the length of its prefix.

@@ -39,10 +39,14 @@ impl ResourceKind for HotswapDiskAttachment {
         let mut field = Field::observed(
             "name",
             "/metadata/name",
-            "Name of the object. Default: `<vm>-<disk>`. Cannot change.",
+            "Name of the object. Default: `<vm>-<disk>`, unless `name_prefix` is set. Cannot change.",
         );
         field.shape = Shape::Text(Form::DottedName);
         field.presence(Presence::Kept).effect(Effect::Replace)
+    }
+
+    fn needs_name(&self) -> bool {
+        false
     }
 
     fn default_name(&self, config: &Value) -> Value {

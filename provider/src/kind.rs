@@ -48,9 +48,15 @@ pub trait ResourceKind: Send + Sync + 'static {
 
     /// The attribute `name`.
     fn name_field(&self) -> Field {
-        let mut field = Field::observed("name", "/metadata/name", "Name of the object. Cannot change.");
+        let text = "Name of the object. Cannot change. Set either `name` or `name_prefix`.";
+        let mut field = Field::observed("name", "/metadata/name", text);
         field.shape = Shape::Text(Form::Name);
-        field.presence(Presence::Required).effect(Effect::Replace)
+        field.presence(Presence::Kept).effect(Effect::Replace)
+    }
+
+    /// Whether the configuration must set `name` or `name_prefix`.
+    fn needs_name(&self) -> bool {
+        true
     }
 
     /// The name when the configuration does not set one.
@@ -195,13 +201,34 @@ pub fn common_fields(kind: &dyn ResourceKind, is_namespaced: bool) -> Vec<Field>
         "Labels of the object. Labels that other programs set are not changed.",
     );
     labels.shape = Shape::TextMap;
-    let mut fields = vec![id, kind.name_field()];
+    let name = kind.name_field();
+    let prefix = name_prefix_field(&name.shape);
+    let mut fields = vec![id, name];
+    if !kind.is_adopted() {
+        fields.push(prefix);
+    }
     if is_namespaced {
         fields.push(namespace.presence(Presence::Kept).effect(Effect::Replace));
     }
     fields.push(labels.presence(Presence::Optional));
     fields.push(Field::observed("uid", "/metadata/uid", uid));
     fields
+}
+
+fn name_prefix_field(name: &Shape) -> Field {
+    let form = match name {
+        Shape::Text(Form::DottedName) => Form::DottedNamePrefix,
+        _ => Form::NamePrefix,
+    };
+    Field::local(
+        "name_prefix",
+        Shape::Text(form),
+        "The beginning of a unique name that is generated when the object is created: ten characters are added. With a generated \
+         name `create_before_destroy` works, as the new object and the one before have different names. An imported object \
+         whose name begins with it is kept.",
+    )
+    .presence(Presence::Kept)
+    .effect(Effect::Replace)
 }
 
 /// The attributes common to all kinds that only affect the provider.

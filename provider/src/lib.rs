@@ -12,6 +12,7 @@
 //!      ├─▶ planning, change, mapping, readiness: pure, by the table ─▶ field ─▶ form
 //!      ├─▶ references, run: the objects that others name, and what one run creates
 //!      ├─▶ replacement: of objects that others name
+//!      ├─▶ name_prefix: generated names
 //!      ├─▶ moved: states of other providers, for moved blocks
 //!      ├─▶ private, timeouts: data stored with the state and with the object
 //!      └─▶ api ─▶ the control plane
@@ -56,6 +57,7 @@ pub mod kind;
 pub mod list_resource;
 pub mod mapping;
 pub mod moved;
+pub mod name_prefix;
 pub mod network;
 pub mod placement_group;
 pub mod planning;

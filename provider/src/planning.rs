@@ -151,7 +151,8 @@ fn find_changes(
         let (was, is) = (prior.get(field.name), planned.get(field.name));
         // Local fields are compared exactly: the state is their only copy.
         let equal = if field.source == Source::Local { was == is } else { same(&field.shape, was, is) };
-        if equal || (field.presence == Presence::Kept && is.is_unknown()) {
+        // Without a prior value the control plane decides; with one, an unknown value is configured and may differ.
+        if equal || (field.presence == Presence::Kept && is.is_unknown() && was.is_null()) {
             continue;
         }
         match &field.shape {

@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use serde_json::{Map, Value as Json, json};
 use tfplugin6::{
-    AttributePath, Diagnostic, IdentitySchema, Resource, Schema, Value,
+    AttributePath, Diagnostic, IdentitySchema, Resource, Schema, Value, diagnostic,
     identity::IdentityAttribute,
     resource::{
         ApplyRequest, ApplyResponse, GenerateConfigRequest, GenerateConfigResponse, ImportRequest,
@@ -39,7 +39,7 @@ use crate::{
     api::Address,
     field::Field,
     kind::{self, KindInfo, ResourceKind},
-    mapping, planning,
+    mapping, name_prefix, planning,
     private::Private,
     session::Session,
     timeouts,
@@ -226,6 +226,9 @@ impl Resource for KindResource {
             .into_iter()
             .map(|(path, problem)| Diagnostic::error(format!("Invalid {path}"), problem).at(path));
         let mut found: Vec<Diagnostic> = problems.collect();
+        if !self.kind.is_adopted() {
+            found.extend(name_prefix::check(config, self.kind.needs_name()));
+        }
         found.extend(timeouts::check(config));
         found.extend(self.kind.check(config));
         found.into_iter().map(with_path).collect()
@@ -241,13 +244,24 @@ impl Resource for KindResource {
     }
 
     async fn apply(&self, request: ApplyRequest) -> ApplyResponse {
-        if request.is_destroy() {
+        let run = self.session.settings().run;
+        let apply = run.begin_apply();
+        let response = if request.is_destroy() {
             self.destroy(request).await
         } else if request.is_create() {
-            self.create(request).await
+            let at = self.address(&request.planned);
+            let created = self.create(request).await;
+            if created.state.is_none() {
+                run.retract(&at);
+            }
+            created
         } else {
             self.update(request).await
+        };
+        if !diagnostic::has_errors(&response.diagnostics) {
+            apply.succeeded();
         }
+        response
     }
 
     async fn read(&self, request: ReadRequest) -> ReadResponse {

@@ -1,5 +1,5 @@
 //! Facts about one run of Terraform, gathered from the requests of all its resources in this process: the objects that it
-//! creates, destroys or manages already, and the users of objects.
+//! creates, destroys or manages already, the users of objects, and whether applies are in progress.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +29,7 @@ type Key = (String, String, String, String);
 #[derive(Debug, Default)]
 pub struct Run {
     facts: Mutex<Facts>,
+    progress: Mutex<Progress>,
     hosts: OnceCell<Option<Vec<Json>>>,
 }
 
@@ -58,6 +59,45 @@ struct Facts {
     users: BTreeMap<Key, BTreeSet<String>>,
 }
 
+/// The applies in progress.
+#[derive(Debug, Default)]
+struct Progress {
+    applies: usize,
+    /// Those of them that wait for an object that they name.
+    waiting: usize,
+    /// The time at which the last one began or succeeded.
+    changed: Option<Instant>,
+}
+
+/// An apply in progress, until this is dropped.
+#[derive(Debug)]
+pub struct ApplyInProgress<'a>(&'a Run);
+
+/// An apply that waits for an object that it names, until this is dropped.
+#[derive(Debug)]
+pub struct WaitForObject<'a>(&'a Run);
+
+impl ApplyInProgress<'_> {
+    /// Ends an apply that has succeeded: those of the resources that depend on it may follow.
+    pub fn succeeded(self) {
+        self.0.progress().changed = Some(Instant::now());
+    }
+}
+
+impl Drop for ApplyInProgress<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress();
+        progress.applies = progress.applies.saturating_sub(1);
+    }
+}
+
+impl Drop for WaitForObject<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress();
+        progress.waiting = progress.waiting.saturating_sub(1);
+    }
+}
+
 fn key(at: &Address) -> Key {
     (at.group.clone(), at.plural.clone(), at.namespace.clone(), at.name.clone())
 }
@@ -65,6 +105,40 @@ fn key(at: &Address) -> Key {
 impl Run {
     fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an apply begins.
+    #[must_use]
+    pub fn begin_apply(&self) -> ApplyInProgress<'_> {
+        let mut progress = self.progress();
+        progress.applies += 1;
+        progress.changed = Some(Instant::now());
+        ApplyInProgress(self)
+    }
+
+    /// Notes that an apply waits for an object that it names.
+    #[must_use]
+    pub fn wait_for_object(&self) -> WaitForObject<'_> {
+        self.progress().waiting += 1;
+        WaitForObject(self)
+    }
+
+    /// Whether nothing in this run can create a further object: for this time no apply has begun or succeeded, and each apply
+    /// in progress waits for an object itself.
+    #[must_use]
+    pub fn is_idle_for(&self, time: Duration) -> bool {
+        let progress = self.progress();
+        progress.applies <= progress.waiting
+            && progress.changed.is_none_or(|changed| changed.elapsed() >= time)
+    }
+
+    /// Notes that the run has failed to create an object.
+    pub fn retract(&self, at: &Address) {
+        self.facts().created.remove(&key(at));
     }
 
     /// Notes that the run creates an object.
@@ -212,6 +286,30 @@ impl Run {
 mod tests {
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn a_run_is_idle_once_every_apply_waits_and_none_has_begun_or_succeeded_for_a_while() {
+        let (run, while_) = (Run::default(), Duration::from_secs(5));
+        assert!(run.is_idle_for(while_));
+        let (first, second, third) = (run.begin_apply(), run.begin_apply(), run.begin_apply());
+        let waiting = run.wait_for_object();
+        sleep(while_).await;
+        assert!(!run.is_idle_for(while_), "the others may create what the first one names");
+        third.succeeded();
+        drop(second);
+        assert!(!run.is_idle_for(while_), "one that depends on the third may follow");
+        sleep(while_).await;
+        assert!(run.is_idle_for(while_));
+        let another = run.begin_apply();
+        drop(another);
+        assert!(!run.is_idle_for(while_), "it has begun just now");
+        sleep(while_).await;
+        assert!(run.is_idle_for(while_));
+        drop(waiting);
+        assert!(!run.is_idle_for(while_), "the first one has found it");
+        drop(first);
+        assert!(run.is_idle_for(while_));
+    }
+
     #[test]
     fn two_users_of_one_object_are_noticed_and_one_user_twice_is_not() {
         let (run, disk) = (Run::default(), Address::berth("disks", "default", "d"));
@@ -223,5 +321,7 @@ mod tests {
         assert!(!run.knows(&disk));
         run.announce(&disk, &Value::Null);
         assert!(run.knows(&disk) && !run.knows(&disk.sibling("disks", "e")));
+        run.retract(&disk);
+        assert!(!run.knows(&disk), "its create has failed");
     }
 }

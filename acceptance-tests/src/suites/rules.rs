@@ -212,19 +212,29 @@ resource "berth_disk" "kept" {
 }
 "#;
 
+/// A VM that is never ready: nothing is on its disk, and it has no interface.
 const LATE: &str = r#"
+resource "berth_vm_class" "late" {
+  name   = "late"
+  cpus   = 1
+  memory = "64Mi"
+}
+
 resource "berth_disk" "late" {
   name = "late"
   size = "64Mi"
 }
 
 resource "berth_vm" "late" {
-  name       = "late"
-  class      = "no-such-class"
-  disks      = [{ name = berth_disk.late.name, boot = true }]
-  on_timeout = "warn"
+  name               = "late"
+  class              = berth_vm_class.late.name
+  disks              = [{ name = berth_disk.late.name, boot = true }]
+  network_interfaces = []
+  stop               = { mode = "Hard" }
+  wait_for           = "guest"
+  on_timeout         = "warn"
   timeouts {
-    create = "5s"
+    create = "10s"
   }
 }
 "#;
@@ -396,7 +406,7 @@ fn timeouts(report: &mut Report, platform: &Platform) {
         let project = project(platform, LATE)?;
         project.init()?;
         let output = unwrapped(&project.apply()?);
-        contains_all(&output, &["Warning", "late", "not ready yet", "no-such-class"])?;
+        contains_all(&output, &["Warning", "late", "not ready yet", "GuestNotSeen"])?;
         ensure!(project.resources()?.iter().any(|address| address == "berth_vm.late"), "not in the state");
         project.destroy().map(drop)
     });
@@ -404,7 +414,7 @@ fn timeouts(report: &mut Report, platform: &Platform) {
         let project = project(platform, &LATE.replace("\"warn\"", "\"fail\""))?;
         project.init()?;
         let output = unwrapped(&project.apply_refused()?);
-        contains_all(&output, &["Error", "late", "not ready yet", "no-such-class"])?;
+        contains_all(&output, &["Error", "late", "not ready yet", "GuestNotSeen"])?;
         ensure!(project.resources()?.iter().any(|address| address == "berth_vm.late"), "not in the state");
         project.destroy()?;
         platform.kubectl().refused(&["get", "vm", "late"]).map(drop)

@@ -14,3 +14,7 @@ resource "berth_vm" "web" {
     create = "10m"
   }
 }
+
+output "addresses" {
+  value = flatten(values(berth_vm.web.addresses))
+}

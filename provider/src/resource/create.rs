@@ -29,6 +29,7 @@ use super::{
 use crate::{
     api::{self, Address, ApiError, ObjectWait, Verdict, WaitEnd},
     kind::SideObject,
+    name_prefix,
     private::Private,
     timeouts::{self, Operation},
 };
@@ -51,26 +52,54 @@ impl KindResource {
             let namespace = settings.namespace.clone().unwrap_or_else(|| "default".into());
             planned.set("namespace", namespace);
         }
+        let prefix = request.config.get("name_prefix").as_str();
+        let is_generated = name_prefix::is_generated(&request.config);
         if planned.get("name").is_unknown() {
-            planned.set("name", self.kind.default_name(&request.config));
+            let generated =
+                prefix.filter(|_| is_generated).map(|prefix| Value::from(name_prefix::generate(prefix)));
+            planned.set("name", generated.unwrap_or_else(|| self.kind.default_name(&request.config)));
+        }
+        if planned.get("name").as_str().is_none_or(str::is_empty) {
+            let detail = "The name is empty: set name, or name_prefix.";
+            return Diagnostic::error("Missing name", detail).at("name").into();
         }
         let at = self.address(&planned);
         planned.set("id", at.id());
         let mut private = Private::from_bytes(&request.private);
         let replaces = private.replaces.take();
-        let refusals = self.refusals(api, &settings, &request).await;
+        let until = Instant::now() + timeouts::limit(Operation::Create, &planned, self.info.timeouts);
+        let refusals = self.refusals(api, &settings, &request, until).await;
         if !refusals.is_empty() {
             return ApplyResponse::failed(refusals);
         }
-        let until = Instant::now() + timeouts::limit(Operation::Create, &planned, self.info.timeouts);
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
         match self.declare_new(&apply, &planned, &private, replaces.as_deref()).await {
             Ok(object) => {
                 let private = self.kind.private_of(&object, private);
                 self.finish(&apply, Purpose::Create, Declared { planned, private, object }).await
             }
+            Err(diagnostics) if is_generated => self.unfinished(&apply, planned, &private, diagnostics).await,
             Err(diagnostics) => ApplyResponse::failed(diagnostics),
         }
+    }
+
+    /// The response of a create under a generated name that has failed. The next apply generates another name: an object that may
+    /// exist is in the state, and is replaced.
+    async fn unfinished(
+        &self,
+        apply: &ApplyContext<'_>,
+        planned: Value,
+        private: &Private,
+        diagnostics: Vec<Diagnostic>,
+    ) -> ApplyResponse {
+        let found = match apply.read().await {
+            Ok(None) => return ApplyResponse::failed(diagnostics),
+            Ok(Some(found)) => found,
+            Err(_) => Json::Null,
+        };
+        let (state, private) = self.state_after(&planned, &found, private);
+        let response = ApplyResponse::new(state).warn(diagnostics);
+        ApplyResponse { private: Some(private.to_bytes()), ..response }
     }
 
     /// Finishes an apply once the object is declared: writes the side object, waits, and builds the state.
@@ -96,7 +125,8 @@ impl KindResource {
         // An update has written it already: the object must not refer to data that does not exist yet.
         let written =
             if purpose == Purpose::Create { self.kind.write_side_object(side_object).await } else { Ok(()) };
-        if let Err(ApiError::Unreachable(_) | ApiError::Cancelled) = written {
+        let is_adoptable = planned.get("name_prefix").is_null();
+        if let (Err(ApiError::Unreachable(_) | ApiError::Cancelled), true) = (&written, is_adoptable) {
             // Without a state the next apply adopts the object, which may run already. With one, it would replace it.
             let detail = "The object is declared, and it is not known whether its user data is. Apply again: the apply \
                           finds the object and continues.";
@@ -188,7 +218,7 @@ impl KindResource {
             // Adopted, it would be deleted by the second half of the replacement.
             if !is_terminating(&found) && Some(uid(&found)) == replaces {
                 let detail = "With create_before_destroy the new object is created while the old one exists, so it needs \
-                              another name. Change its name, or remove create_before_destroy.";
+                              another name. Set name_prefix instead of name, change the name, or remove create_before_destroy.";
                 let summary = format!("{} cannot be replaced before it is destroyed", self.title(at));
                 return Err(vec![Diagnostic::error(summary, detail).at("name")]);
             }

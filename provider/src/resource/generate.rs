@@ -20,6 +20,9 @@ impl KindResource {
         let keeps = !self.kind.is_adopted();
         let mut config = Value::Map(configured(&self.fields, state, keeps));
         config.set("timeouts", state.get("timeouts").clone());
+        if !self.kind.is_adopted() {
+            config.set("name_prefix", Value::Null);
+        }
         let mut hidden = Vec::new();
         find_sensitive(&self.fields, &config, "", &mut hidden);
         hidden.extend(self.write_only(&config));

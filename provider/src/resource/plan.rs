@@ -7,12 +7,14 @@ use tfplugin6::{
     resource::{ApplyRequest, PlanRequest, PlanResponse},
 };
 
-use super::{KindResource, conflict::Conflict, references, wait::GRACE, with_path};
+use super::{KindResource, conflict::Conflict, with_path};
+use tokio::time::Instant;
+
 use crate::{
     api::{Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
     field::Effect,
-    mapping, planning,
+    mapping, name_prefix, planning,
     private::Private,
     run::Run,
     session::Settings,
@@ -33,7 +35,12 @@ impl KindResource {
         private.replaces = self.replaced(&settings.run, &request.prior, &planned);
         let mut change = PlannedChange::new(&self.fields, &request.prior, &request.config, planned, private);
         change.run = settings.run.clone();
+        name_prefix::refine(&mut change);
         self.kind.refine(&mut change);
+        if !change.replace.is_empty() && name_prefix::is_generated(&request.config) {
+            change.planned.set("name", Value::UNKNOWN);
+            change.planned.set("id", Value::UNKNOWN);
+        }
         let is_destructive = !change.replace.is_empty();
         let refused = self.refuse_after_move(&request.prior, &change.private, is_destructive);
         change.diagnostics.extend(refused);
@@ -49,7 +56,7 @@ impl KindResource {
             // Without a response in time, the apply checks the rules that need one.
             let looks = async {
                 self.kind.look(api, &mut change).await;
-                self.check_references(api, &mut change, references::PLAN_PATIENCE).await;
+                self.look_for_references(api, &mut change).await;
             };
             let _ = tokio::time::timeout(ADMISSION_LIMIT, looks).await;
         }
@@ -90,18 +97,18 @@ impl KindResource {
         api: &Api,
         settings: &Settings,
         request: &ApplyRequest,
+        until: Instant,
     ) -> Vec<Diagnostic> {
         let private = Private::from_bytes(&request.private);
         let (prior, config) = (&request.prior, &request.config);
         let mut change = PlannedChange::new(&self.fields, prior, config, request.planned.clone(), private);
         change.run = settings.run.clone();
         change.is_applied = true;
+        name_prefix::refine(&mut change);
         self.kind.refine(&mut change);
-        let looks = async {
-            self.kind.look(api, &mut change).await;
-            self.check_references(api, &mut change, GRACE).await;
-        };
-        let _ = tokio::time::timeout(ADMISSION_LIMIT, looks).await;
+        let _ = tokio::time::timeout(ADMISSION_LIMIT, self.kind.look(api, &mut change)).await;
+        let limit = RetryLimit { until, cancel: request.cancel.clone() };
+        self.await_references(api, &mut change, &limit).await;
         change.refusals.append(&mut change.missing);
         change.refusals
     }
@@ -134,8 +141,13 @@ impl KindResource {
         if self.is_namespaced && config.get("namespace").is_null() && prior.is_null() {
             planned.set("namespace", settings.namespace.clone().map_or(Value::UNKNOWN, Value::from));
         }
-        if config.get("name").is_null() && prior.is_null() {
-            planned.set("name", self.kind.default_name(config));
+        if prior.is_null() && !self.kind.is_adopted() {
+            if config.get("name_prefix").is_null() {
+                planned.set("name_prefix", Value::Null);
+            }
+            if config.get("name").is_null() && !name_prefix::is_generated(config) {
+                planned.set("name", self.kind.default_name(config));
+            }
         }
         if prior.is_null() && self.identity(&planned).is_some() {
             let id = self.address(&planned).id();
@@ -154,15 +166,23 @@ impl KindResource {
         cancel: &CancellationToken,
     ) -> (Vec<Diagnostic>, Vec<Diagnostic>) {
         let nothing = || (Vec::new(), Vec::new());
-        let named = self.identity(&change.planned).is_some();
-        let known = named && mapping::declared_is_known(&self.fields, &change.planned);
+        // A generated name is not known yet: another one serves as well.
+        let mut planned = change.planned.clone();
+        let prefix = change.config.get("name_prefix").as_str();
+        if let Some(prefix) =
+            prefix.filter(|_| change.is_create() && name_prefix::is_generated(change.config))
+        {
+            planned.set("name", name_prefix::generate(prefix));
+        }
+        let named = self.identity(&planned).is_some();
+        let known = named && mapping::declared_is_known(&self.fields, &planned);
         if !known || !(change.is_create() || change.is_update()) {
             return nothing();
         }
         let Some(api) = settings.reachable().await else { return nothing() };
-        let at = self.address(&change.planned);
+        let at = self.address(&planned);
         let uid = change.prior.get("uid").as_str().filter(|uid| !uid.is_empty());
-        let object = self.object(&change.planned, change.config, &change.private, uid);
+        let object = self.object(&planned, change.config, &change.private, uid);
         let retry_limit = RetryLimit::seconds(0, cancel);
         let force = change.planned.get("force_conflicts").as_bool().unwrap_or_default();
         let manager = settings.manager();
@@ -211,7 +231,7 @@ fn as_warning(refusal: Diagnostic) -> Diagnostic {
 
 /// Turns a refusal for lack of an object into the warning of a plan, which does not know what the apply creates first.
 fn missing_as_warning(refusal: Diagnostic) -> Diagnostic {
-    let detail = format!("{} An apply waits for it or fails, unless it creates that too.", refusal.detail);
+    let detail = format!("{} An apply fails for lack of it, unless it creates that too.", refusal.detail);
     Diagnostic { severity: Severity::Warning, detail, ..refusal }
 }
 

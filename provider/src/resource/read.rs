@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::RetryLimit,
-    mapping,
+    mapping, name_prefix,
     private::Private,
     timeouts::{self, Operation},
 };
@@ -102,6 +102,10 @@ impl KindResource {
         let state = mapping::refresh(&self.fields, prior, observed.as_map().unwrap_or(&empty));
         let mut state = Value::Map(state);
         state.set("id", observed.get("id").clone());
+        if importing && !self.kind.is_adopted() {
+            let prefix = observed.get("name").as_str().and_then(name_prefix::of);
+            state.set("name_prefix", prefix.map_or(Value::Null, Value::from));
+        }
         let timeouts =
             if importing { timeouts::from_annotation(object) } else { prior.get("timeouts").clone() };
         state.set("timeouts", timeouts);

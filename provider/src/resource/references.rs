@@ -1,4 +1,7 @@
 //! The objects that a resource names: those that neither exist nor are created by the same run.
+//!
+//! A plan warns of them after a moment. An apply waits for as long as another apply of the run may create them, and then fails:
+//! nothing that the control plane would wait for is left to come.
 
 use std::time::Duration;
 
@@ -13,13 +16,15 @@ use crate::{
     change::PlannedChange,
     field::{Field, Shape},
     mapping::find_named,
-    references::{IP_POOL, Named, STORAGE_POOL},
+    references::Named,
     run::Run,
 };
 
 /// The time for which a plan waits until another resource of the same run is planned. Terraform plans resources without
 /// references between them in any order, many at a time.
-pub(super) const PLAN_PATIENCE: Duration = Duration::from_millis(500);
+const PLAN_PATIENCE: Duration = Duration::from_millis(500);
+/// The time without any other apply after which nothing more is expected of the run.
+const IDLE_TIME: Duration = Duration::from_secs(5);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The time limit for reading an object, in seconds.
@@ -28,13 +33,38 @@ const READ_SECONDS: u64 = 2;
 const LISTED: usize = 3;
 
 impl KindResource {
-    /// Warns of objects that a change newly names and that do not exist. An apply fails for lack of a pool, which nothing but an
-    /// administrator makes.
-    pub(super) async fn check_references(
+    /// Warns of objects that a planned change newly names and that do not exist.
+    pub(super) async fn look_for_references(&self, api: &Api, change: &mut PlannedChange<'_>) {
+        let until = Instant::now() + PLAN_PATIENCE;
+        let is_over = || Instant::now() + PAUSE > until;
+        self.check_references(api, change, is_over, "").await;
+    }
+
+    /// Refuses to apply a change that newly names objects that do not exist, once nothing in this run can create them.
+    pub(super) async fn await_references(
         &self,
         api: &Api,
         change: &mut PlannedChange<'_>,
-        patience: Duration,
+        limit: &RetryLimit,
+    ) {
+        let run = change.run.clone();
+        let _waiting = run.wait_for_object();
+        let is_over = || run.is_idle_for(IDLE_TIME) || Instant::now() + PAUSE > limit.until;
+        let hint = " Nothing in this run creates it. If another resource of this configuration does, use that resource's name \
+                    attribute here, or depends_on.";
+        tokio::select! {
+            () = self.check_references(api, change, is_over, hint) => {}
+            // The request that follows fails as interrupted.
+            () = limit.cancel.cancelled() => {}
+        }
+    }
+
+    async fn check_references(
+        &self,
+        api: &Api,
+        change: &mut PlannedChange<'_>,
+        is_over: impl Fn() -> bool,
+        hint: &str,
     ) {
         let namespace = change.planned.get("namespace").as_str().unwrap_or_default().to_owned();
         let is_new = change.is_create() || !change.replace.is_empty();
@@ -42,23 +72,20 @@ impl KindResource {
         let prior = if is_new { &nothing } else { change.prior };
         let mut left = named(&self.fields, prior, &change.planned);
         left.retain(|named| !namespace.is_empty() || !named.reference.is_namespaced());
-        // The control plane waits for all other objects, and reports that.
-        left.retain(|named| !change.is_applied || [IP_POOL, STORAGE_POOL].contains(&named.reference));
         let run = change.run.clone();
-        let until = Instant::now() + patience;
         loop {
             let looks = left.iter().map(|named| exists(api, &run, named, &namespace));
             let found: Vec<bool> = join_all(looks).await;
             let mut found = found.into_iter();
             left.retain(|_| found.next() == Some(false));
-            if left.is_empty() || Instant::now() + PAUSE > until {
+            if left.is_empty() || is_over() {
                 break;
             }
             sleep(PAUSE).await;
         }
         for named in left {
             let elsewhere = elsewhere(api, &named, &namespace, self.info.kind).await;
-            change.missing.push(missing(&named, &namespace, &elsewhere));
+            change.missing.push(missing(&named, &namespace, &elsewhere, hint));
         }
     }
 
@@ -126,14 +153,14 @@ async fn elsewhere(api: &Api, named: &Named, namespace: &str, user: &str) -> Str
     format!(" Namespace {} has one, but a {user} names objects of its own namespace.", others.join(", "))
 }
 
-fn missing(named: &Named, namespace: &str, elsewhere: &str) -> Diagnostic {
+fn missing(named: &Named, namespace: &str, elsewhere: &str, hint: &str) -> Diagnostic {
     let Named { path, reference, name } = named;
     let list = reference
         .list
         .map(|list| format!(" The data source {list} lists those there are."))
         .unwrap_or_default();
     let detail = format!(
-        "{path}: there is no {} {name:?} {}.{elsewhere}{list}",
+        "{path}: there is no {} {name:?} {}.{elsewhere}{list}{hint}",
         reference.kind,
         reference.place(namespace)
     );

@@ -42,12 +42,12 @@ impl KindResource {
             }
         };
         let private = Private::from_bytes(&request.private);
-        let refusals = self.refusals(api, &settings, &request).await;
+        let until = Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.info.timeouts);
+        let refusals = self.refusals(api, &settings, &request, until).await;
         if !refusals.is_empty() {
             return ApplyResponse::failed(refusals);
         }
         let at = self.address(&request.planned);
-        let until = Instant::now() + timeouts::limit(Operation::Update, &request.planned, self.info.timeouts);
         let apply = ApplyContext { request: &request, settings: &settings, api, at, until };
         let object = match self.declare_update(&apply, &private).await {
             Ok(object) => object,

@@ -101,7 +101,11 @@ impl KindResource {
                     "{problem}. {title} exists, and the operation continues in the background. Apply again once the control plane is \
                      reachable: the next apply finds the object and continues."
                 );
-                // On create, a state with an error would make Terraform replace it; without a state the next apply adopts it.
+                // On create, a state with an error would make Terraform replace it; without a state the next apply adopts it,
+                // unless the name is generated: another apply generates another name.
+                if created && !planned.get("name_prefix").is_null() {
+                    return with(Some(object), Diagnostic::warning(summary, detail));
+                }
                 with((!created).then_some(object), Diagnostic::error(summary, detail))
             }
         }

@@ -263,6 +263,7 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
         let prior = created(&stage, "berth_vm", &config).await;
         let mut seen = BTreeSet::new();
         let further = [
+            ("/name_prefix", json!("other-")),
             ("/stop/mode", json!("PowerOff")),
             ("/placement/preferred_host_selector", json!({"a": "b"})),
             ("/bootstrap/user_data_wo_version", json!(2)),

@@ -16,6 +16,7 @@ mod lifecycle;
 mod list_resources;
 mod mapping;
 mod moved;
+mod names;
 mod reads;
 mod references;
 mod refusals;

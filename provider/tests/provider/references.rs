@@ -62,15 +62,132 @@ async fn a_name_that_nothing_makes_is_a_warning_of_the_plan() {
         let text = plan(&provider, type_name, &config).await;
         assert!(text.starts_with("Warning") && text.contains(words), "{text}");
     }
-    // A pool that is still missing fails the apply in seconds.
-    let config = json!({"name": "d", "size": "1Gi", "pool": "no-pool"});
-    let mut disk = Stage::new(&provider, "berth_disk");
-    let planned = disk.plan(&config).await;
-    let began = Instant::now();
-    let applied = disk.apply_plan(planned, &config).await;
-    assert!(applied.text().contains("pool: there is no StoragePool"), "{}", applied.text());
-    assert!(disk.state.is_null() && began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     plane.close().await;
+}
+
+/// Plans first, and returns the error of the apply alone.
+async fn apply(provider: &BerthProvider, type_name: &str, config: &Json) -> String {
+    let mut stage = Stage::new(provider, type_name);
+    let planned = stage.plan(config).await;
+    let applied = stage.apply_plan(planned, config).await;
+    let failed = tfplugin6::diagnostic::has_errors(&applied.diagnostics);
+    assert_eq!(failed, stage.state.is_null(), "{}", applied.text());
+    applied.text()
+}
+
+#[tokio::test]
+async fn a_name_that_nothing_makes_fails_the_apply_in_seconds_and_leaves_nothing() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.stock(&["web-root"]).await;
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let made = machine.apply(&vm("web")).await;
+    assert!(made.is_clean(), "{}", made.text());
+    let with = |key: &str, value: Json| {
+        let mut config = vm("other");
+        config["disks"][0]["name"] = "web-root".into();
+        config[key] = value;
+        config
+    };
+    let interface = |key: &str| json!([{"name": "nic0", key: "no"}]);
+    let cases = [
+        ("berth_vm", with("class", json!("no")), "class: there is no VMClass"),
+        ("berth_vm", with("disks", json!([{"name": "no", "boot": true}])), "disks[0].name: there is no Disk"),
+        ("berth_vm", with("network_interfaces", interface("network")), "there is no Network"),
+        ("berth_vm", with("network_interfaces", interface("public_ip")), "there is no PublicIP"),
+        (
+            "berth_vm",
+            with("placement", json!({"group": "no"})),
+            "placement.group: there is no PlacementGroup",
+        ),
+        ("berth_vm", with("placement", json!({"host": "no"})), "placement.host: there is no Host"),
+        ("berth_vm", with("bootstrap", json!({"secret_name": "no"})), "there is no Secret"),
+        ("berth_disk", json!({"name": "d", "image": "no"}), "image: there is no Image"),
+        ("berth_disk", json!({"name": "d", "size": "1Gi", "pool": "no"}), "pool: there is no StoragePool"),
+        ("berth_public_ip", json!({"name": "p", "pool": "no"}), "pool: there is no IPPool"),
+        ("berth_hotswap_disk_attachment", json!({"vm": "web", "disk": "no"}), "disk: there is no Disk"),
+        ("berth_hotswap_disk_attachment", json!({"vm": "no", "disk": "web-root"}), "vm: there is no VM"),
+    ];
+    let began = Instant::now();
+    let applies = cases.iter().map(|(type_name, config, _)| apply(&provider, type_name, config));
+    for (text, (type_name, _, words)) in futures::future::join_all(applies).await.into_iter().zip(&cases) {
+        assert!(text.starts_with("Error") && text.contains(words), "{type_name}: {text}");
+        assert!(text.contains("Nothing in this run creates it"), "{type_name}: {text}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    for (kind, count) in [("VM", 1), ("Disk", 1), ("PublicIP", 0), ("HotswapDiskAttachment", 0)] {
+        assert_eq!(plane.count(kind).await, count, "{kind}");
+    }
+    // An update names it, too.
+    let mut larger = vm("web");
+    larger["class"] = "no".into();
+    let planned = machine.plan(&larger).await;
+    let applied = machine.apply_plan(planned, &larger).await;
+    assert!(applied.text().starts_with("Error: VMClass no does not exist"), "{}", applied.text());
+    assert_eq!(plane.object("VM", "web").await["spec"]["class"], "small");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn what_another_apply_of_the_run_may_still_make_is_waited_for() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    plane.stock(&["web-root"]).await;
+    let mut machine = vm("web");
+    machine["class"] = "later".into();
+    // A slow apply, after which the class follows, as an apply that depends on it.
+    let others = async {
+        let slow = json!({"name": "slow", "source": {"url": "https://a.example/x", "sha256": "0".repeat(64)},
+            "timeouts": {"create": "7s", "update": null, "delete": null, "read": null}});
+        let text = apply(&provider, "berth_image", &slow).await;
+        assert!(text.starts_with("Warning") && text.contains("not ready yet"), "{text}");
+        let class = json!({"name": "later", "cpus": 1, "memory": "256Mi"});
+        assert_eq!(apply(&provider, "berth_vm_class", &class).await, "");
+    };
+    let (text, ()) = tokio::join!(apply(&provider, "berth_vm", &machine), others);
+    assert_eq!(text, "");
+
+    // A create that has failed makes nothing.
+    let mut refused = Stage::new(&provider, "berth_disk");
+    let config = json!({"name": "contested", "size": "1Gi"});
+    let planned = refused.plan(&config).await;
+    plane.declare_as("flux", "Disk", "contested", json!({"size": "2Gi"})).await;
+    assert!(refused.apply_plan(planned, &config).await.text().contains("exists already"));
+    plane
+        .objects("Disk")
+        .delete("contested", &kube::api::DeleteParams::default())
+        .await
+        .expect("it is there");
+    let mut machine = vm("another");
+    machine["disks"][0]["name"] = "contested".into();
+    let text = apply(&provider, "berth_vm", &machine).await;
+    assert!(text.starts_with("Error: Disk contested does not exist"), "{text}");
+    plane.close().await;
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_the_wait_for_an_object() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let slow = provider_run(&provider);
+    let _busy = slow.begin_apply();
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let planned = machine.plan(&vm("web")).await;
+    let cancel = machine.cancel.clone();
+    let interrupt = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cancel.cancel();
+    };
+    let config = vm("web");
+    let began = Instant::now();
+    let (applied, ()) = tokio::join!(machine.apply_plan(planned, &config), interrupt);
+    assert!(applied.text().contains("Stopped before VM default/web was changed"), "{}", applied.text());
+    assert!(machine.state.is_null() && began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    plane.close().await;
+}
+
+fn provider_run(provider: &BerthProvider) -> std::sync::Arc<terraform_provider_berth::run::Run> {
+    provider.kinds().first().expect("a kind").session().settings().run
 }
 
 #[tokio::test]

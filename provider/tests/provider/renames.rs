@@ -52,6 +52,7 @@ async fn an_object_that_a_plan_destroys_and_creates_stays_in_whichever_order_it_
             let mut old = Stage::new(&applies, type_name).with_state_of(&old);
             old.private = planned.private.expect("what the destroy remembers");
             let mut new = Stage::new(&applies, type_name);
+            new.announce_named(&created.planned);
             let left = if destroys_first {
                 let left = old.destroy().await;
                 assert!(new.apply_plan(created, &config).await.is_clean());

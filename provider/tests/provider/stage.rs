@@ -6,10 +6,13 @@ use serde_json::Value as Json;
 use terraform_provider_berth::{
     BerthProvider,
     api::Api,
+    field::{Field, Shape},
+    references::{IP_POOL, Reference, STORAGE_POOL},
+    resource::KindResource,
     session::{Session, Settings},
 };
 use tfplugin6::{
-    CancellationToken, Diagnostic, Number, Provider, Resource, Value, diagnostic,
+    CancellationToken, Diagnostic, Number, Resource, Value, diagnostic,
     provider::ClientCapabilities,
     resource::{
         ApplyRequest, ImportRequest, ImportSource, MoveRequest, PlanRequest, PlanResponse, ReadRequest,
@@ -19,7 +22,7 @@ use tfplugin6::{
 
 /// One resource of a configuration, with its state.
 pub(crate) struct Stage {
-    resource: Arc<dyn Resource>,
+    resource: Arc<KindResource>,
     pub(crate) state: Value,
     pub(crate) private: Vec<u8>,
     pub(crate) cancel: CancellationToken,
@@ -76,11 +79,11 @@ pub(crate) fn text_of(diagnostics: &[Diagnostic]) -> String {
 
 impl Stage {
     pub(crate) fn new(provider: &BerthProvider, type_name: &str) -> Self {
-        let resource = provider.resources().into_iter().find(|resource| resource.type_name() == type_name);
-        Self::of(resource.expect("the provider has it"))
+        let resource = provider.kinds().iter().find(|resource| resource.type_name() == type_name);
+        Self::of(resource.expect("the provider has it").clone())
     }
 
-    pub(crate) fn of(resource: Arc<dyn Resource>) -> Self {
+    pub(crate) fn of(resource: Arc<KindResource>) -> Self {
         Self { resource, state: Value::Null, private: Vec::new(), cancel: CancellationToken::new() }
     }
 
@@ -156,12 +159,25 @@ impl Stage {
             assert!(destroyed.is_clean(), "{}", destroyed.text());
             plan = self.plan(config).await;
         }
-        // Most stories make no object but those that they are about.
+        // Most stories make no object but those that they are about, and the pools.
+        self.announce_named(&plan.planned);
         let mut warnings = plan.diagnostics.clone();
         warnings.retain(|warning| !warning.summary.ends_with(" does not exist"));
         let mut applied = self.apply_plan(plan, config).await;
         applied.diagnostics.splice(0..0, warnings);
         applied
+    }
+
+    /// Notes that the same run creates the objects that the planned values name.
+    pub(crate) fn announce_named(&self, planned: &Value) {
+        let run = self.resource.session().settings().run;
+        let namespace = planned.get("namespace").as_str().unwrap_or("default");
+        let mut named = Vec::new();
+        find_named(self.resource.fields(), planned, &mut named);
+        for (reference, name) in named {
+            let place = reference.places(namespace, &name).into_iter().next().expect("it has a place");
+            run.announce(&place, &Value::Null);
+        }
     }
 
     pub(crate) async fn apply_plan(&mut self, plan: PlanResponse, config: &Json) -> Applied {
@@ -265,6 +281,22 @@ impl Stage {
             self.state = state;
         }
         Applied { diagnostics: response.diagnostics, tainted: false }
+    }
+}
+
+fn find_named(fields: &[Field], planned: &Value, named: &mut Vec<(Reference, String)>) {
+    for field in fields {
+        let value = planned.get(field.name);
+        match (&field.shape, field.refers) {
+            (Shape::Object(fields), _) => find_named(fields, value, named),
+            (Shape::Keyed(fields), _) => {
+                value.elements().iter().for_each(|element| find_named(fields, element, named));
+            }
+            (_, Some(reference)) if ![IP_POOL, STORAGE_POOL].contains(&reference) => {
+                named.extend(value.as_str().map(|name| (reference, name.to_owned())));
+            }
+            _ => {}
+        }
     }
 }
 

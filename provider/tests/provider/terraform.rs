@@ -273,7 +273,7 @@ async fn no_rule_about_changes_blocks_a_destroy() {
 
     // None of that blocks a destroy, which plans the same changes first.
     let text = terraform.ok(&[&["destroy", "-auto-approve"], &changed[..]].concat()).await;
-    assert!(text.contains("5 destroyed"), "{text}");
+    assert!(text.contains("6 destroyed"), "{text}");
     assert_eq!(plane.count("VM").await + plane.count("Disk").await, 0);
     plane.close().await;
 }

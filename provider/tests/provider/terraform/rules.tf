@@ -42,12 +42,17 @@ module "machine" {
   user_data = terraform_data.upstream.output
 }
 
+resource "berth_disk" "other" {
+  name = "other"
+  size = "1Gi"
+}
+
 # Nothing but nulls are passed on here.
 module "plain" {
   source = "./machine"
   name   = "plain"
   class  = berth_vm_class.small.name
-  disk   = "other"
+  disk   = berth_disk.other.name
 }
 
 output "address" {
