@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::{Value as Json, json};
+use terraform_provider_berth::BerthProvider;
 use tfplugin6::diagnostic;
 
 use crate::{
@@ -94,22 +95,22 @@ async fn a_create_whose_object_the_plan_already_destroys_is_refused_and_another_
     plane.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_planned_destroy_waits_a_moment_for_the_create_where_a_configuration_is_planned() {
-    let plane = ControlPlane::in_memory().await;
-    let (type_name, config, old) = existing(&plane, "VMClass").await;
-    let plans = provider(&plane.client, "default");
+    let (plans, type_name) = (BerthProvider::default(), "berth_vm_class");
+    let config = json!({"name": "small", "namespace": "default", "cpus": 1, "memory": "512Mi"});
+    let mut old = Stage::new(&plans, type_name);
+    old.state =
+        Stage::new(&BerthProvider::default(), type_name).plan(&config).await.planned.unknown_as_null();
     let new = Stage::new(&plans, type_name);
     new.validate(&config).await;
-    let old = Stage::new(&plans, type_name).with_state_of(&old);
     let later = async {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
         new.plan(&config).await
     };
     let (destroyed, created) = tokio::join!(old.plan_destroy(), later);
     assert_eq!(text_of(&created.diagnostics), "");
     assert!(text_of(&destroyed.diagnostics).contains("stays"), "{}", text_of(&destroyed.diagnostics));
-    plane.close().await;
 }
 
 /// A name that the plan does not know, so that only the apply finds out.
