@@ -22,6 +22,15 @@ use crate::seal;
 use crate::tables::{self, Identity};
 use crate::write::Origin;
 
+/// Removes the rows that a compaction from revision ?1 to ?2 makes superfluous: superseded ones and tombstones.
+/// Only rows after ?1 are read, so that the number of objects does not make a compaction slower. The tombstone at
+/// ?1 stayed if it was the last row.
+pub(crate) const SUPERSEDED: &str = "DELETE FROM log WHERE id IN \
+     (SELECT prev FROM log WHERE id > ?1 AND id <= ?2) RETURNING length(value)";
+pub(crate) const TOMBSTONES: &str = "DELETE FROM log WHERE id >= ?1 AND id <= ?2 AND deleted = 1 \
+     AND id < (SELECT max(id) FROM log) AND NOT EXISTS (SELECT 1 FROM log n WHERE n.resource = log.resource \
+     AND n.namespace = log.namespace AND n.name = log.name AND n.prev = log.id) RETURNING length(value)";
+
 /// One connection to the log.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -96,6 +105,11 @@ impl Log {
     /// Returns the last assigned revision and the revision to which history was compacted.
     pub(crate) fn bounds(&self) -> rusqlite::Result<(u64, u64)> {
         Ok((self.last()?.unsigned_abs(), tables::number(&self.db, tables::COMPACTED)?.unsigned_abs()))
+    }
+
+    /// Returns the revision to which superseded rows were removed.
+    pub(crate) fn swept(&self) -> rusqlite::Result<u64> {
+        tables::number(&self.db, tables::SWEPT).map(i64::unsigned_abs)
     }
 
     fn last(&self) -> rusqlite::Result<i64> {
@@ -242,28 +256,33 @@ impl Log {
         self.db.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
     }
 
-    /// Returns the lowest revision to compact to so that at most `keep_bytes` of history stay.
-    pub(crate) fn beyond_bytes(&self, keep_bytes: u64) -> rusqlite::Result<u64> {
+    /// Returns the lowest revision to compact to so that `excess` bytes of history go.
+    pub(crate) fn beyond_bytes(&self, excess: u64) -> rusqlite::Result<u64> {
         // The bytes that a revision adds to the history: its predecessor, and itself if it is a deletion.
         let mut statement = self.db.prepare(
             "SELECT n.id, coalesce(length(p.value), 0) + n.deleted * length(n.value) \
-             FROM log n LEFT JOIN log p ON p.id = n.prev ORDER BY n.id DESC",
+             FROM log n LEFT JOIN log p ON p.id = n.prev WHERE n.id > ?1 ORDER BY n.id",
         )?;
-        let (mut rows, mut kept) = (statement.query([])?, 0);
-        while let Some(row) = rows.next()? {
-            kept += row.get::<_, i64>(1)?.unsigned_abs();
-            if kept > keep_bytes {
-                return Ok(row.get::<_, i64>(0)?.unsigned_abs());
-            }
+        let swept = tables::number(&self.db, tables::SWEPT)?;
+        let (mut rows, mut gone, mut target) = (statement.query([swept])?, 0, 0);
+        while gone < excess
+            && let Some(row) = rows.next()?
+        {
+            target = row.get::<_, i64>(0)?.unsigned_abs();
+            gone += row.get::<_, i64>(1)?.unsigned_abs();
         }
-        Ok(0)
+        Ok(target)
     }
 
     /// Returns the highest revision to which the time and count limits of the window allow compaction.
     pub(crate) fn compactable(&self, written_before_ms: i64, keep_revisions: u64) -> rusqlite::Result<u64> {
         let old: Option<i64> = self
             .db
-            .query_row("SELECT max(id) FROM log WHERE written_ms < ?1", [written_before_ms], |row| row.get(0))
+            .query_row(
+                "SELECT max(id) FROM log WHERE id > ?1 AND written_ms < ?2",
+                [tables::number(&self.db, tables::COMPACTED)?, written_before_ms],
+                |row| row.get(0),
+            )
             .optional()?
             .flatten();
         let last = self.last()?;
@@ -287,25 +306,17 @@ impl Log {
     }
 
     fn forget(&self, revision: i64) -> rusqlite::Result<(usize, u64)> {
-        let superseded = self.delete(
-            "DELETE FROM log WHERE id < ?1 AND EXISTS (SELECT 1 FROM log n WHERE n.resource = log.resource AND \
-             n.namespace = log.namespace AND n.name = log.name AND n.prev = log.id AND n.id <= ?1) \
-             RETURNING length(value)",
-            revision,
-        )?;
-        let tombstones = self.delete(
-            "DELETE FROM log WHERE id <= ?1 AND deleted = 1 AND id < (SELECT max(id) FROM log) AND NOT EXISTS \
-             (SELECT 1 FROM log n WHERE n.resource = log.resource AND n.namespace = log.namespace AND \
-             n.name = log.name AND n.prev = log.id) RETURNING length(value)",
-            revision,
-        )?;
+        let swept = tables::number(&self.db, tables::SWEPT)?;
+        let superseded = self.delete(SUPERSEDED, (swept, revision))?;
+        let tombstones = self.delete(TOMBSTONES, (swept, revision))?;
+        tables::set_number(&self.db, tables::SWEPT, revision)?;
         tables::set_number(&self.db, tables::COMPACTED, revision)?;
         Ok((superseded.0 + tombstones.0, superseded.1 + tombstones.1))
     }
 
-    fn delete(&self, sql: &str, revision: i64) -> rusqlite::Result<(usize, u64)> {
+    fn delete(&self, sql: &str, revisions: (i64, i64)) -> rusqlite::Result<(usize, u64)> {
         let mut statement = self.db.prepare(sql)?;
-        let (mut rows, mut deleted) = (statement.query([revision])?, (0, 0));
+        let (mut rows, mut deleted) = (statement.query(revisions)?, (0, 0));
         while let Some(row) = rows.next()? {
             deleted = (deleted.0 + 1, deleted.1 + row.get::<_, i64>(0)?.unsigned_abs());
         }

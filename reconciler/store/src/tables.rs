@@ -7,9 +7,11 @@ pub(crate) const FORMAT: i64 = 2;
 /// `BRTH`: distinguishes our files from other SQLite databases.
 pub(crate) const APPLICATION_ID: i64 = 0x4252_5448;
 
-/// Rows of `state`: the revision to which history was compacted; the revision to continue from if it is
-/// higher than that of all rows; the key with which every Secret is encrypted.
+/// Rows of `state`: the revision to which history was compacted; the revision to which superseded rows were
+/// removed, which is lower after a restore; the revision to continue from if it is higher than that of all
+/// rows; the key with which every Secret is encrypted.
 pub(crate) const COMPACTED: &str = "compacted";
+pub(crate) const SWEPT: &str = "swept";
 pub(crate) const FLOOR: &str = "floor";
 pub(crate) const SEALED_WITH: &str = "sealed_with";
 

@@ -175,7 +175,9 @@ impl Writer {
         }
         let target = self.compactable(keep).map_err(|e| self.refusal(&e))?;
         let compacted = read(&self.state).compacted;
-        if target <= compacted {
+        // After a restore the rows of earlier revisions are still there.
+        let is_swept = self.log.swept().map_err(|e| self.refusal(&e))? >= target;
+        if target < compacted || is_swept {
             return Ok(compacted);
         }
         // Readers are informed first: a watch must not start from history that is being removed.
@@ -188,11 +190,13 @@ impl Writer {
 
     fn compactable(&self, keep: Keep) -> rusqlite::Result<u64> {
         let target = self.log.compactable(keep.written_since_ms, keep.revisions)?;
-        if self.counters.history() <= keep.bytes {
+        let history = self.counters.history();
+        if history <= keep.bytes {
             return Ok(target);
         }
         // A quarter less than the limit, so that not every write compacts.
-        Ok(target.max(self.log.beyond_bytes(keep.bytes / 4 * 3)?))
+        let beyond_bytes = self.log.beyond_bytes(history - keep.bytes / 4 * 3)?;
+        Ok(target.max(beyond_bytes).max(read(&self.state).compacted))
     }
 
     /// Converts an error for the caller of the write. Must be called before any other database operation.

@@ -291,3 +291,24 @@ fn a_backup_holds_what_there_is_and_not_the_room_that_is_kept() {
     let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
     assert_eq!(store.get(&key).unwrap().value()["value"], 7);
 }
+
+#[test]
+fn after_a_restore_the_history_stays_within_its_bytes() {
+    const BUDGET: u64 = 1_000_000;
+    let (directory, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let key = Key::new(&resource("toys.example/boats"), "", "large");
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    let mut last = block_on(store.submit(large(&key, Expect::Absent, 0))).unwrap();
+    for value in 1..20 {
+        last = block_on(store.submit(large(&key, Expect::Revision(last.revision), value))).unwrap();
+    }
+    let made = backup(directory.path(), target.path(), false).unwrap();
+    drop(store);
+    restore(&made.file, directory.path(), &options(true)).unwrap();
+    let store = on_disk(directory.path(), WriterMode::Inline).unwrap();
+    assert!(store.counters.history() > BUDGET);
+    block_on(store.compact(Keep { bytes: BUDGET, ..back_to(u64::MAX) })).unwrap();
+    assert!(store.counters.history() <= BUDGET, "{} bytes", store.counters.history());
+    assert_eq!(rows(&store), 1);
+    assert_eq!(store.get(&key).unwrap().revision, last.revision);
+}
