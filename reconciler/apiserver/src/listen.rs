@@ -127,7 +127,10 @@ async fn talk<S>(
     let observed = Arc::clone(&policy);
     let service = service_fn(move |request: Request<Incoming>| {
         let open = observed.request(request.version());
-        let answer = answer(Arc::clone(&front), request.map(Body::new), peer, by_certificate.clone());
+        // On the heap, to be freed with the response head: the task of an open watch would keep the space of a
+        // whole request.
+        let answer =
+            Box::pin(answer(Arc::clone(&front), request.map(Body::new), peer, by_certificate.clone()));
         async move {
             let response = answer.await;
             Ok::<_, Infallible>(match open {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use berth_apimachinery::table::{Columns, IncludeObject, partial_object_metadata};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::negotiate::Wanted;
 use crate::request::{Options, Sub, Target};
@@ -19,6 +20,13 @@ pub(super) struct Shape {
     version: usize,
     include: IncludeObject,
     clock: Arc<dyn Clock>,
+}
+
+/// An object of which only the metadata is read.
+#[derive(Deserialize)]
+struct OnlyMetadata {
+    #[serde(default)]
+    metadata: Map<String, Value>,
 }
 
 pub(super) fn bytes_of(value: &Value) -> Bytes {
@@ -39,11 +47,15 @@ impl Shape {
         if self.wanted == Wanted::Plain {
             return text;
         }
-        let Ok(object) = serde_json::from_slice::<Value>(&text) else { return text };
         match self.wanted {
             Wanted::Plain => text,
-            Wanted::Metadata => bytes_of(&partial_object_metadata(&object)),
+            Wanted::Metadata => {
+                // The rest is skipped: a definition, whose version every agent reads, is mostly its schema.
+                let Ok(object) = serde_json::from_slice::<OnlyMetadata>(&text) else { return text };
+                bytes_of(&partial_object_metadata(&json!({"metadata": object.metadata})))
+            }
             Wanted::Table => {
+                let Ok(object) = serde_json::from_slice::<Value>(&text) else { return text };
                 let now = self.clock.now();
                 bytes_of(&self.columns().event(&object, self.include, now, with_columns))
             }
