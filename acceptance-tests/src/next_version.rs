@@ -18,7 +18,7 @@ use crate::{footprint, process, report};
 
 /// The files to copy. The tests are not part of the program.
 const FILES: &[&str] = &["Cargo.toml", "Cargo.lock"];
-const FOLDERS: &[&str] = &[".cargo", "provider", "reconciler"];
+const FOLDERS: &[&str] = &[".cargo", "examples/provider", "provider", "reconciler"];
 /// The line of the manifest that names the tests, and the folder of tests in a package.
 const TESTS: &str = "\"acceptance-tests\",";
 const TEST_FOLDERS: [&str; 2] = ["/tests/", "/proptest-regressions/"];
