@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle};
+use berth_api::user_data;
+use granit_parser::{Event, Parser, ScalarStyle, StrInput};
 
 /// The deepest nesting of a document.
 const DEPTH: usize = 64;
 /// The largest number of nodes, with those that aliases repeat.
 const NODES: usize = 100_000;
+/// The namespace of the tags that YAML defines, `!!binary` for example.
+const YAML_TAGS: &str = "tag:yaml.org,2002:";
 /// Words that YAML 1.1 or 1.2 reads as a boolean or as null.
 const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
@@ -54,11 +57,11 @@ impl Node {
 
 /// Reads a document. None: it is no YAML, or too large.
 pub(super) fn read(text: &str) -> Option<Node> {
-    let mut reader = Reader { events: Parser::new_from_str(text), anchors: BTreeMap::new(), nodes: 0 };
+    let mut reader = Reader { events: user_data::events(text), anchors: BTreeMap::new(), nodes: 0 };
     loop {
         match reader.next()? {
             Event::StreamEnd => return Some(Node::Plain(String::new())),
-            Event::DocumentStart(_) => {
+            Event::DocumentStart(..) => {
                 let first = reader.next()?;
                 return if first == Event::DocumentEnd {
                     Some(Node::Plain(String::new()))
@@ -72,7 +75,7 @@ pub(super) fn read(text: &str) -> Option<Node> {
 }
 
 struct Reader<'a> {
-    events: Parser<'a, saphyr_parser::StrInput<'a>>,
+    events: Parser<'a, StrInput<'a>>,
     anchors: BTreeMap<usize, (Node, usize)>,
     nodes: usize,
 }
@@ -96,17 +99,17 @@ impl<'a> Reader<'a> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let text = text.into_owned();
-                let node = match tag {
-                    Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Node::Text(text),
-                    Some(tag) if tag.is_yaml_core_schema() => Node::Tagged(format!("!!{}", tag.suffix), text),
-                    Some(_) => Node::Text(text),
+                let node = match tag.as_ref().map(|tag| tag.suffix_in_namespace(YAML_TAGS)) {
+                    Some(Some(name)) if name == "str" => Node::Text(text),
+                    Some(Some(name)) => Node::Tagged(format!("!!{name}"), text),
+                    Some(None) => Node::Text(text),
                     // A plain scalar of several lines is a text.
                     None if style == ScalarStyle::Plain && !text.contains('\n') => Node::Plain(text),
                     None => Node::Text(text),
                 };
                 (node, anchor)
             }
-            Event::SequenceStart(anchor, _) => {
+            Event::SequenceStart(_, anchor, _) => {
                 let mut elements = Vec::new();
                 loop {
                     match self.next()? {
@@ -116,7 +119,7 @@ impl<'a> Reader<'a> {
                 }
                 (Node::List(elements), anchor)
             }
-            Event::MappingStart(anchor, _) => (self.mapping(depth)?, anchor),
+            Event::MappingStart(_, anchor, _) => (self.mapping(depth)?, anchor),
             _ => return None,
         };
         if anchor > 0 {

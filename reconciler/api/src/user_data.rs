@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError};
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, StrInput};
 
 /// An error in user data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -164,11 +164,16 @@ pub fn check_declared(text: &str) -> Result<(), UserDataError> {
     }
 }
 
+/// The events of a YAML text, without comments: the parser keeps only so many of them.
+pub fn events(text: &str) -> Parser<'_, StrInput<'_>> {
+    Parser::new_from_str_with_options(text, granit_parser::options! { emit_comments: false })
+}
+
 /// Finds a key that a mapping has twice. A parser error ends the search: [`check`] reports it.
 fn repeated_key(text: &str) -> Result<(), UserDataError> {
     // For each open collection: the lines of its keys, unless it is a list, and whether a key comes next.
     let mut open: Vec<(Option<BTreeMap<String, usize>>, bool)> = Vec::new();
-    for event in Parser::new_from_str(text) {
+    for event in events(text) {
         let Ok((event, span)) = event else { return Ok(()) };
         let line = span.start.line();
         if let Event::MappingEnd | Event::SequenceEnd = event {
@@ -224,7 +229,7 @@ const DEEPEST: usize = 64;
 fn node(text: &str) -> Option<Node> {
     // For each open collection: whether it is a mapping, and the nodes in it so far.
     let mut open: Vec<(bool, Vec<Node>)> = Vec::new();
-    for event in Parser::new_from_str(text) {
+    for event in events(text) {
         let (event, _) = event.ok()?;
         if open.len() > DEEPEST {
             return None;
@@ -294,7 +299,7 @@ fn is_meant_as_header(lower: &str) -> bool {
 fn has_top_key(text: &str, wanted: &[&str]) -> bool {
     let mut depth = 0_usize;
     let mut key_comes = false;
-    for event in Parser::new_from_str(text) {
+    for event in events(text) {
         let Ok((event, _)) = event else { return false };
         let at_top = depth == 1;
         match event {
@@ -325,11 +330,11 @@ fn has_top_key(text: &str, wanted: &[&str]) -> bool {
 fn yaml(text: &str, format: Format) -> Result<(), UserDataError> {
     let mut documents = 0_usize;
     let mut top_comes = false;
-    for event in Parser::new_from_str(text) {
+    for event in events(text) {
         let (event, span) = event.map_err(|error| not_yaml(&error))?;
         let line = span.start.line();
         match &event {
-            Event::DocumentStart(_) => {
+            Event::DocumentStart(..) => {
                 documents += 1;
                 top_comes = true;
                 if documents > 1 {
@@ -364,7 +369,7 @@ fn not_yaml(error: &ScanError) -> UserDataError {
     // Some of the parser's words quote the text.
     let reason = match error.info() {
         quoting if quoting.contains(['\'', '"', '`']) => "it cannot be read here".to_owned(),
-        words => words.to_owned(),
+        words => words,
     };
     UserDataError::NotYaml { line: mark.line(), column: mark.col() + 1, reason }
 }

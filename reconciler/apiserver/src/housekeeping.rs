@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_store::{Change, Entry, Event, Events, Keep, Key};
+use berth_store::{Change, Entry, Event, Keep, Key};
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::config::HistoryWindow;
 use crate::core::{Core, SELF};
@@ -79,9 +79,10 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
             event = events.recv() => match event {
                 Some(event) => note(&core, &mut tasks, &event),
                 None if core.stopping.is_cancelled() => return,
-                None => (events, tasks) = start_over(&core),
+                // Events arrived faster than they could be processed.
+                None => (events, tasks) = (core.store.subscribe_all(), everything(&core)),
             },
-            () = at(retry) => {
+            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {
                 retry = None;
                 tasks = everything(&core);
             }
@@ -95,19 +96,6 @@ pub(crate) async fn run(core: Arc<Core>, history: HistoryWindow) {
             }
         }
     }
-}
-
-async fn at(when: Option<Instant>) {
-    match when {
-        Some(when) => tokio::time::sleep_until(when).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Subscribes again and checks everything, after events arrived faster than they could be processed.
-fn start_over(core: &Core) -> (Events, BTreeSet<Task>) {
-    let events = core.store.subscribe_all();
-    (events, everything(core))
 }
 
 /// A task for every object that has owners or is being deleted, for each namespace and for the roles.
@@ -226,17 +214,18 @@ async fn collect(core: &Arc<Core>, key: &Key, object: &Value) -> Step {
         return Ok(());
     }
     if !remaining.is_empty() {
-        return set_owners(core, key, object, &remaining).await;
+        return patch_metadata(core, key, object, "ownerReferences", &remaining).await;
     }
     tracing::info!(%key, "deleting an object whose owners are gone");
     delete(core, key, object["metadata"]["uid"].as_str(), Some(Propagation::Background)).await
 }
 
-async fn set_owners(core: &Arc<Core>, key: &Key, object: &Value, owners: &[Value]) -> Step {
+/// Replaces a list in an object's metadata, unless the object has changed meanwhile.
+async fn patch_metadata(core: &Arc<Core>, key: &Key, object: &Value, list: &str, items: &[Value]) -> Step {
     let Some(mut call) = call(core, key) else { return Ok(()) };
+    let metadata = &object["metadata"];
     let patch = serde_json::json!({"metadata": {
-        "uid": object["metadata"]["uid"], "resourceVersion": object["metadata"]["resourceVersion"],
-        "ownerReferences": owners,
+        "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], list: items,
     }});
     gone_is_done(call.patch(PatchKind::Merge, patch).await)
 }
@@ -248,7 +237,7 @@ async fn orphan_dependents(core: &Arc<Core>, uid: &str) -> Step {
         let object = entry.value();
         let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
         let others: Vec<Value> = owners.into_iter().filter(|owner| owner["uid"] != uid).collect();
-        set_owners(core, &key, &object, &others).await?;
+        patch_metadata(core, &key, &object, "ownerReferences", &others).await?;
     }
     Ok(())
 }
@@ -271,15 +260,10 @@ async fn delete_dependents(core: &Arc<Core>, uid: &str) -> Result<bool, berth_ap
 
 async fn drop_finalizer(core: &Arc<Core>, key: &Key, finalizer: &str) -> Step {
     let Some(entry) = core.store.get(key) else { return Ok(()) };
-    let Some(mut call) = call(core, key) else { return Ok(()) };
     let object = entry.value();
     let finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     let others: Vec<Value> = finalizers.into_iter().filter(|one| one != finalizer).collect();
-    let patch = serde_json::json!({"metadata": {
-        "uid": object["metadata"]["uid"], "resourceVersion": object["metadata"]["resourceVersion"],
-        "finalizers": others,
-    }});
-    gone_is_done(call.patch(PatchKind::Merge, patch).await)
+    patch_metadata(core, key, &object, "finalizers", &others).await
 }
 
 /// Deletes everything in a namespace; removes its `kubernetes` finalizer once the namespace is empty.

@@ -9,13 +9,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
-};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use berth_store::{Key, Store, read_or_make_bytes};
-use serde_json::{Value, json};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::identity::{Holder, Identity, TokenError};
@@ -30,19 +29,41 @@ const REMEMBERED: usize = 4096;
 /// The maximum length of a token in bytes.
 const MAX_TOKEN: usize = 8 * 1024;
 
-/// The claims of a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The claims of a token, as Kubernetes writes them. Times are seconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claims {
+    #[serde(rename = "aud")]
+    pub(crate) audiences: Vec<String>,
+    #[serde(rename = "exp")]
+    pub(crate) expires: i64,
+    #[serde(rename = "iat")]
+    pub(crate) issued: i64,
+    #[serde(rename = "iss")]
+    pub(crate) issuer: String,
+    #[serde(rename = "jti")]
+    pub(crate) id: String,
+    #[serde(rename = "kubernetes.io")]
+    pub(crate) account: AccountClaims,
+    #[serde(rename = "nbf")]
+    pub(crate) not_before: i64,
+    #[serde(rename = "sub")]
+    pub(crate) user: String,
+}
+
+/// The account that a token is issued for, and the Secret that it is bound to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AccountClaims {
     pub(crate) namespace: String,
+    pub(crate) serviceaccount: Named,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) secret: Option<Named>,
+}
+
+/// An object of the account's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// Name and uid of the Secret that the token is bound to.
-    pub(crate) secret: Option<(String, String)>,
-    pub(crate) audiences: Vec<String>,
-    /// Seconds since 1970.
-    pub(crate) issued: i64,
-    pub(crate) expires: i64,
-    pub(crate) id: String,
 }
 
 /// Returns the user name of a ServiceAccount.
@@ -60,45 +81,11 @@ pub(crate) fn of_user(user: &str) -> Option<(&str, &str)> {
     user.strip_prefix("system:serviceaccount:")?.split_once(':')
 }
 
-impl Claims {
-    fn to_json(&self) -> Value {
-        let mut private = json!({
-            "namespace": self.namespace,
-            "serviceaccount": {"name": self.name, "uid": self.uid},
-        });
-        if let Some((name, uid)) = &self.secret {
-            private["secret"] = json!({"name": name, "uid": uid});
-        }
-        json!({
-            "aud": self.audiences, "exp": self.expires, "iat": self.issued, "iss": ISSUER, "jti": self.id,
-            "kubernetes.io": private, "nbf": self.issued, "sub": user_name(&self.namespace, &self.name),
-        })
-    }
-
-    fn from_json(claims: &Value) -> Option<Self> {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let private = &claims["kubernetes.io"];
-        let secret = match &private["secret"] {
-            Value::Null => None,
-            secret => Some((text(&secret["name"])?, text(&secret["uid"])?)),
-        };
-        (claims["iss"] == ISSUER).then_some(())?;
-        Some(Self {
-            namespace: text(&private["namespace"])?,
-            name: text(&private["serviceaccount"]["name"])?,
-            uid: text(&private["serviceaccount"]["uid"])?,
-            secret,
-            audiences: claims["aud"].as_array()?.iter().filter_map(&text).collect(),
-            issued: claims["iat"].as_i64()?,
-            expires: claims["exp"].as_i64()?,
-            id: text(&claims["jti"])?,
-        })
-    }
-}
-
 /// The key that signs tokens, and a cache of verified tokens.
 pub(crate) struct SigningKey {
-    pair: EcdsaKeyPair,
+    private: EncodingKey,
+    public: DecodingKey,
+    /// SHA-256 of the public key.
     id: String,
     /// By SHA-256 of the token: each signature is verified once.
     good: Mutex<HashMap<[u8; 32], Arc<Claims>>>,
@@ -127,18 +114,19 @@ impl SigningKey {
     fn of(pkcs8: &[u8]) -> io::Result<Self> {
         let pair =
             EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8).map_err(io::Error::other)?;
-        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(pair.public_key().as_ref()));
-        Ok(Self { pair, id, good: Mutex::default() })
+        let public = pair.public_key().as_ref();
+        Ok(Self {
+            private: EncodingKey::from_ec_der(pkcs8),
+            public: DecodingKey::from_ec_der(public),
+            id: URL_SAFE_NO_PAD.encode(Sha256::digest(public)),
+            good: Mutex::default(),
+        })
     }
 
     /// Signs the claims as a token.
     pub(crate) fn sign(&self, claims: &Claims) -> io::Result<String> {
-        let header = json!({"alg": "ES256", "kid": self.id}).to_string();
-        let body = claims.to_json().to_string();
-        let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(body));
-        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes());
-        let signature = signature.map_err(|_| io::Error::other("signing a token"))?;
-        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
+        let header = Header { kid: Some(self.id.clone()), typ: None, ..Header::new(Algorithm::ES256) };
+        jsonwebtoken::encode(&header, claims, &self.private).map_err(io::Error::other)
     }
 
     /// Returns the claims of a token signed with this key. Does not check whether the token is still valid.
@@ -160,16 +148,11 @@ impl SigningKey {
     }
 
     fn verify(&self, token: &str) -> Option<Claims> {
-        let (signed, signature) = token.rsplit_once('.')?;
-        let (header, body) = signed.split_once('.')?;
-        let json = |part: &str| -> Option<Value> {
-            serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
-        };
-        // The algorithm is fixed by the server, never chosen by the token.
-        (json(header)?["alg"] == "ES256").then_some(())?;
-        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref());
-        public.verify(signed.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
-        Claims::from_json(&json(body)?)
+        // The algorithm is fixed by the server, never chosen by the token. Expiry and audiences are checked at each use.
+        let mut rules = Validation::new(Algorithm::ES256);
+        (rules.validate_exp, rules.validate_aud) = (false, false);
+        rules.set_issuer(&[ISSUER]);
+        jsonwebtoken::decode(token, &self.public, &rules).ok().map(|read| read.claims)
     }
 }
 
@@ -216,22 +199,21 @@ impl Accounts {
             return Err(TokenError::Expired);
         }
         self.alive(&claims)?;
-        let mut identity =
-            Identity::new(user_name(&claims.namespace, &claims.name), groups(&claims.namespace));
-        identity.uid.clone_from(&claims.uid);
+        let mut identity = Identity::new(claims.user.clone(), groups(&claims.account.namespace));
+        identity.uid.clone_from(&claims.account.serviceaccount.uid);
         identity.credential = format!("JTI={}", claims.id);
         Ok(Holder { identity, audiences })
     }
 
     /// Checks that the same account exists, and the Secret that the token is bound to.
     fn alive(&self, claims: &Claims) -> Result<(), TokenError> {
-        let is_same = |storage: &Arc<str>, name: &str, uid: &str| {
-            let found = self.store.get(&Key::new(storage, &claims.namespace, name));
-            found.is_some_and(|entry| *entry.facts.uid == *uid && !entry.facts.deleting)
+        let is_same = |storage: &Arc<str>, of: &Named| {
+            let found = self.store.get(&Key::new(storage, &claims.account.namespace, &of.name));
+            found.is_some_and(|entry| *entry.facts.uid == *of.uid && !entry.facts.deleting)
         };
-        let secret = claims.secret.as_ref();
-        let alive = is_same(&self.service_accounts, &claims.name, &claims.uid)
-            && secret.is_none_or(|(name, uid)| is_same(&self.secrets, name, uid));
+        let secret = claims.account.secret.as_ref();
+        let alive = is_same(&self.service_accounts, &claims.account.serviceaccount)
+            && secret.is_none_or(|secret| is_same(&self.secrets, secret));
         if alive { Ok(()) } else { Err(TokenError::Invalidated) }
     }
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use crate::directory::DATABASE;
 use crate::entry::{Encoded, Entry, Facts, FieldPath, with_revision};
@@ -295,22 +295,13 @@ impl Log {
     /// values in bytes.
     pub(crate) fn compact(&self, revision: u64) -> rusqlite::Result<(usize, u64)> {
         let revision = i64::try_from(revision).unwrap_or(i64::MAX);
-        self.begin()?;
-        let removed = self.forget(revision);
-        if removed.is_err() {
-            self.roll_back();
-            return removed;
-        }
-        self.commit()?;
-        removed
-    }
-
-    fn forget(&self, revision: i64) -> rusqlite::Result<(usize, u64)> {
+        let transaction = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate)?;
         let swept = tables::number(&self.db, tables::SWEPT)?;
         let superseded = self.delete(SUPERSEDED, (swept, revision))?;
         let tombstones = self.delete(TOMBSTONES, (swept, revision))?;
         tables::set_number(&self.db, tables::SWEPT, revision)?;
         tables::set_number(&self.db, tables::COMPACTED, revision)?;
+        transaction.commit()?;
         Ok((superseded.0 + tombstones.0, superseded.1 + tombstones.1))
     }
 

@@ -2,14 +2,18 @@ use super::*;
 
 fn claims() -> Claims {
     Claims {
-        namespace: "ns".into(),
-        name: "robot".into(),
-        uid: "u".into(),
-        secret: None,
         audiences: vec![ISSUER.into()],
-        issued: 10,
         expires: 20,
+        issued: 10,
+        issuer: ISSUER.into(),
         id: "j".into(),
+        account: AccountClaims {
+            namespace: "ns".into(),
+            serviceaccount: Named { name: "robot".into(), uid: "u".into() },
+            secret: None,
+        },
+        not_before: 10,
+        user: user_name("ns", "robot"),
     }
 }
 
@@ -27,7 +31,7 @@ fn what_was_changed_or_is_signed_otherwise_is_not_believed() {
     let key = SigningKey::ephemeral().unwrap();
     let token = key.sign(&claims()).unwrap();
     let parts: Vec<&str> = token.split('.').collect();
-    let longer = URL_SAFE_NO_PAD.encode(Claims { expires: 99, ..claims() }.to_json().to_string());
+    let longer = URL_SAFE_NO_PAD.encode(serde_json::to_string(&Claims { expires: 99, ..claims() }).unwrap());
     let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
     for forged in [
         format!("{}.{longer}.{}", parts[0], parts[2]),
@@ -40,6 +44,25 @@ fn what_was_changed_or_is_signed_otherwise_is_not_believed() {
     ] {
         assert_eq!(key.read(&forged), None, "{forged}");
     }
+}
+
+#[test]
+fn a_token_of_another_issuer_is_not_believed() {
+    let key = SigningKey::ephemeral().unwrap();
+    let token = key.sign(&Claims { issuer: "https://example.com".into(), ..claims() }).unwrap();
+    assert_eq!(key.read(&token), None);
+}
+
+#[test]
+fn claims_are_written_as_kubernetes_writes_them() {
+    let token = SigningKey::ephemeral().unwrap().sign(&claims()).unwrap();
+    let body = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+    let account = serde_json::json!({"namespace": "ns", "serviceaccount": {"name": "robot", "uid": "u"}});
+    let expected = serde_json::json!({
+        "aud": [ISSUER], "exp": 20, "iat": 10, "iss": ISSUER, "jti": "j", "kubernetes.io": account, "nbf": 10,
+        "sub": "system:serviceaccount:ns:robot",
+    });
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), expected);
 }
 
 #[test]

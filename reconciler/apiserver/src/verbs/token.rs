@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, ApiError, Call, Result};
 use crate::builtin::decode::unreadable;
-use crate::service_account::{Claims, ISSUER};
+use crate::service_account::{self, AccountClaims, Claims, ISSUER, Named};
 
 /// Lifetimes in seconds, as in Kubernetes.
 const DEFAULT_LIFE: i64 = 3600;
@@ -27,15 +27,20 @@ impl Call {
         let now = self.core.clock.now();
         let life = life(&request["spec"]["expirationSeconds"]).map_err(|e| self.unfit(&[e]))?;
         let audiences = self.audiences(&request["spec"]["audiences"])?;
+        let (namespace, name) = (&self.target.namespace, &self.target.name);
         let claims = Claims {
-            namespace: self.target.namespace.clone(),
-            name: self.target.name.clone(),
-            uid: account.facts.uid.to_string(),
-            secret: self.bound(&request["spec"]["boundObjectRef"])?,
             audiences,
-            issued: now.as_second(),
             expires: now.as_second() + life,
+            issued: now.as_second(),
+            issuer: ISSUER.to_owned(),
             id: self.core.ids.uid(),
+            account: AccountClaims {
+                namespace: namespace.clone(),
+                serviceaccount: Named { name: name.clone(), uid: account.facts.uid.to_string() },
+                secret: self.bound(&request["spec"]["boundObjectRef"])?,
+            },
+            not_before: now.as_second(),
+            user: service_account::user_name(namespace, name),
         };
         let expires = jiff::Timestamp::from_second(claims.expires).map_err(ApiError::internal)?;
         let token = if self.options.dry_run {
@@ -46,7 +51,7 @@ impl Call {
         request["kind"] = "TokenRequest".into();
         request["apiVersion"] = "authentication.k8s.io/v1".into();
         request["metadata"] = json!({
-            "name": claims.name, "namespace": claims.namespace, "uid": claims.uid,
+            "name": name, "namespace": namespace, "uid": claims.account.serviceaccount.uid,
             "creationTimestamp": seconds(now),
         });
         if !request["spec"].is_object() {
@@ -78,8 +83,8 @@ impl Call {
         Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
 
-    /// Returns the name and uid of the Secret to which the token is bound.
-    fn bound(&self, reference: &Value) -> Result<Option<(String, String)>> {
+    /// Returns the Secret to which the token is bound.
+    fn bound(&self, reference: &Value) -> Result<Option<Named>> {
         if reference.is_null() {
             return Ok(None);
         }
@@ -102,7 +107,7 @@ impl Call {
             let subject = Subject { kind: "Secret", ..subject };
             return Err(ApiError::conflict(subject, &why));
         }
-        Ok(Some((text("name").to_owned(), uid)))
+        Ok(Some(Named { name: text("name").to_owned(), uid }))
     }
 }
 
