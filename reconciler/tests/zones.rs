@@ -6,6 +6,7 @@
 //! every watch event by a time derived from a seed: its cache is seconds old, and its writes come seconds late.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     future::Future,
     pin::Pin,
@@ -97,6 +98,8 @@ struct Site {
     admin: Client,
     clock: Arc<RuntimeClock>,
     systems: Vec<Arc<FakeSystem>>,
+    /// The zone of each host as labelled now.
+    zones: Mutex<BTreeMap<&'static str, &'static str>>,
     rule: Strategy,
     /// The control plane's database.
     _folder: TempDir,
@@ -105,7 +108,8 @@ struct Site {
 impl Site {
     async fn new(rule: Strategy) -> Self {
         let Copy { server, admin, clock, folder } = installed::copy().await;
-        let mut site = Self { server, admin, clock, systems: Vec::new(), rule, _folder: folder };
+        let zones = Mutex::new(HOSTS.into());
+        let mut site = Self { server, admin, clock, systems: Vec::new(), zones, rule, _folder: folder };
         for (name, zone) in HOSTS {
             let system = Arc::new(FakeSystem::new(site.clock.clone()));
             let labels = [(ZONE.to_owned(), zone.to_owned())].into();
@@ -155,6 +159,14 @@ impl Site {
         self.apply("VM", name, spec).await;
     }
 
+    /// Labels a host with another zone.
+    async fn relabel(&self, host: &'static str, zone: &'static str) {
+        let hosts: Api<Host> = Api::all(self.admin.clone());
+        let label = Patch::Merge(json!({"metadata": {"labels": {ZONE: zone}}}));
+        hosts.patch(host, &PatchParams::default(), &label).await.expect("patched");
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner).insert(host, zone);
+    }
+
     async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let begun = Instant::now();
         while !holds().await {
@@ -166,13 +178,14 @@ impl Site {
 
     /// The guests that run are read from the hosts, not from any status.
     fn keeps_the_rule(&self) {
-        let run = ["a", "b"].map(|zone| {
-            let there = HOSTS.iter().zip(&self.systems).filter(|((_, at), _)| *at == zone);
-            there.map(|(_, system)| system.hypervisor().instances().len()).sum::<usize>()
-        });
+        let zones = self.zones.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut run: BTreeMap<&str, usize> = BTreeMap::new();
+        for ((host, _), system) in HOSTS.iter().zip(&self.systems) {
+            *run.entry(zones[host]).or_default() += system.hypervisor().instances().len();
+        }
         let holds = match self.rule {
-            Strategy::Spread => run.iter().all(|members| *members <= 1),
-            Strategy::Pack => run.contains(&0),
+            Strategy::Spread => run.values().all(|members| *members <= 1),
+            Strategy::Pack => run.values().filter(|members| **members > 0).count() <= 1,
         };
         assert!(holds, "members of the group that run in the zones: {run:?}");
     }
@@ -270,9 +283,7 @@ fn a_host_takes_the_zones_of_its_members_along_when_it_is_given_another_label() 
         site.member("one", "h1").await;
         site.until("it runs", async || site.running().await.len() == 1).await;
         assert_eq!(claims(&site).await, ["a one"]);
-        let hosts: Api<Host> = Api::all(site.admin.clone());
-        let moved = Patch::Merge(json!({"metadata": {"labels": {ZONE: "c"}}}));
-        hosts.patch("h1", &PatchParams::default(), &moved).await.expect("patched");
+        site.relabel("h1", "c").await;
         site.until("the claim follows", async || claims(&site).await == ["c one"]).await;
         site.member("two", "h2").await;
         site.until("zone a is free", async || site.running().await.len() == 2).await;

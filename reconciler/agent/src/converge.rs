@@ -30,6 +30,7 @@ use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, ObjectName};
 use crate::recorder::Recorder;
+use crate::unmanaged::Unmanaged;
 use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.
@@ -261,21 +262,23 @@ async fn write_status<K: Reconciler>(
         return Ok(());
     }
     ctx.lease.ensure_renewed().await?;
-    let mut changed = object.clone();
-    *changed.status_mut() = Some(status.clone());
-    let written =
-        api::<K::Object>(&ctx.client, object).replace_status(&object.name_any(), &post(), &changed).await;
+    let mut changed = Unmanaged(object.clone());
+    *changed.0.status_mut() = Some(status.clone());
+    let api = Api::namespaced(ctx.client.clone(), &object.namespace().unwrap_or_default());
+    ctx.index.begin_write(object);
+    let written = api.replace_status(&object.name_any(), &post(), &changed).await;
+    if written.is_err() {
+        ctx.index.not_written(object).into_iter().for_each(|key| ctx.enqueue(key));
+    }
     match written.map_err(Error::api("write the status")) {
-        Ok(mut answer) => {
-            answer.meta_mut().managed_fields = None;
+        Ok(Unmanaged(mut answer)) => {
             if ctx.definitions.check_response(&status, answer.status()) {
                 // The control plane dropped fields that it does not know. Treating that as a difference would write the
                 // status again and again.
                 *answer.status_mut() = Some(status.clone());
                 ctx.enqueue(Key::host());
             }
-            let concerned = ctx.index.written(object, answer);
-            for key in concerned {
+            for key in ctx.index.written(object, answer) {
                 ctx.enqueue(key);
             }
             let before = object.status().map(K::conditions);

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::vm_class::size_taken;
 use berth_api::{Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, StoragePool, VM, VMClass};
-use kube::Resource;
 use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
 
 use crate::key::{Key, ObjectName};
 pub(crate) use departed::Departed;
@@ -151,6 +151,12 @@ pub(crate) trait Indexed: Resource<DynamicType = ()> + Clone {
         let both = [&change.old, &change.new];
         both.into_iter().flatten().flat_map(|object| Self::keys_of(&change.name, object, tables)).collect()
     }
+
+    /// Whether the reconcile of this object reads what our own write of its status has changed. If it does not, the
+    /// object has just been reconciled with everything it reads.
+    fn reads_own_write(_old: &Self, _new: &Self) -> bool {
+        true
+    }
 }
 
 impl Index {
@@ -171,18 +177,45 @@ impl Index {
         keys
     }
 
-    /// Stores the response to one of our own writes; returns the other keys to enqueue.
+    /// Keeps the watch events of an object back until [`Index::written`] or [`Index::not_written`].
+    pub(crate) fn begin_write<K: Indexed>(&self, object: &K) {
+        K::table(&mut self.read()).begin_write(ObjectName::of(object));
+    }
+
+    /// Stores the response to one of our own writes; returns the keys to enqueue.
     pub(crate) fn written<K: Indexed>(&self, base: &K, answer: K) -> Vec<Key> {
-        let mut tables = self.read();
-        let name = ObjectName::of(&answer);
-        K::table(&mut tables).written(base, answer.clone());
-        K::keys_of(&name, &answer, &tables)
+        let own = Key::of(&answer);
+        let is_known = [base, &answer].map(ResourceExt::resource_version);
+        let (old, new) = (Arc::new(base.clone()), Arc::new(answer));
+        let mut keys = {
+            let mut tables = self.read();
+            K::table(&mut tables).written(base, new.clone());
+            let reads_own_write = K::reads_own_write(&old, &new);
+            let change = Change { name: own.name.clone(), old: Some(old), new: Some(new) };
+            let mut keys = K::keys_of_change(&change, &tables);
+            keys.retain(|key| reads_own_write || *key != own);
+            keys
+        };
+        keys.extend(self.end_write::<K>(&own.name, |kept| !is_known.contains(&kept.resource_version())));
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    /// Ends a write that failed or has an unknown result; returns the keys to enqueue.
+    pub(crate) fn not_written<K: Indexed>(&self, object: &K) -> Vec<Key> {
+        self.end_write::<K>(&ObjectName::of(object), |_| true)
+    }
+
+    /// Applies what was kept back during a write, if it is news.
+    fn end_write<K: Indexed>(&self, name: &ObjectName, is_news: impl Fn(&K) -> bool) -> Vec<Key> {
+        let kept = K::table(&mut self.read()).end_write(name).filter(is_news);
+        kept.map(|object| self.apply(Event::Apply(object))).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kube::ResourceExt;
     use serde_json::json;
 
     use super::*;
@@ -244,5 +277,37 @@ mod tests {
         index.written(&disk("a", "1"), disk("a", "2"));
         let known = index.read().disks.get(&name("a")).and_then(|d| d.resource_version());
         assert_eq!(known.as_deref(), Some("3"));
+    }
+
+    #[test]
+    fn the_event_of_our_own_write_is_no_change_when_it_precedes_the_answer() {
+        let index = Index::default();
+        index.apply(Event::Apply(disk("a", "1")));
+        index.begin_write(&disk("a", "1"));
+        assert_eq!(index.apply(Event::Apply(disk("a", "2"))), []);
+        assert_eq!(index.written(&disk("a", "1"), disk("a", "2")), [Key::host()]);
+        assert_eq!(index.apply(Event::Apply(disk("a", "2"))), []);
+    }
+
+    #[test]
+    fn no_event_is_lost_during_a_write() {
+        let index = Index::default();
+        let own = Key::new::<Disk>(name("a"));
+        let known = || index.read().disks.get(&name("a")).and_then(|d| d.resource_version());
+        index.apply(Event::Apply(disk("a", "1")));
+        index.begin_write(&disk("a", "1"));
+        index.apply(Event::Apply(disk("a", "2")));
+        index.apply(Event::Apply(disk("a", "3")));
+        assert!(index.written(&disk("a", "1"), disk("a", "2")).contains(&own), "changed by another");
+        assert_eq!(known().as_deref(), Some("3"));
+        index.begin_write(&disk("a", "3"));
+        index.apply(Event::Apply(disk("a", "4")));
+        assert!(index.not_written(&disk("a", "3")).contains(&own), "the answer was lost");
+        assert_eq!(known().as_deref(), Some("4"));
+        index.begin_write(&disk("a", "4"));
+        index.apply(Event::Apply(disk("a", "5")));
+        assert!(index.apply(Event::Delete(disk("a", "5"))).contains(&own));
+        index.written(&disk("a", "4"), disk("a", "5"));
+        assert_eq!(known(), None, "it is gone");
     }
 }

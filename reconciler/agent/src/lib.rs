@@ -45,6 +45,7 @@ mod pulls;
 mod recorder;
 mod run;
 pub mod site;
+mod unmanaged;
 mod watch;
 
 pub use config::AgentConfig;

@@ -13,12 +13,14 @@ use berth_api::host_addresses::HOST_ADDRESSES;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde::de::DeserializeOwned;
 
 use crate::context::Context;
 use crate::index::Indexed;
 use crate::key::{Key, kind};
+use crate::unmanaged::Unmanaged;
 
 /// A watch that feeds the index. It never ends.
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -52,13 +54,9 @@ where
     K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let ctx = ctx.clone();
-    let api: Api<K> = Api::all(ctx.client.clone());
+    let api: Api<Unmanaged<K>> = Api::all(ctx.client.clone());
     Box::pin(async move {
-        // Managed fields are not used here and make up half of an object's bytes.
-        let mut stream = watcher(api, config)
-            .default_backoff()
-            .map_ok(|event| event.modify(|object| object.meta_mut().managed_fields = None))
-            .boxed();
+        let mut stream = watcher(api, config).default_backoff().map_ok(unwrapped).boxed();
         loop {
             match stream.next().await {
                 Some(Ok(event)) => {
@@ -74,6 +72,16 @@ where
             ctx.sync_changed();
         }
     })
+}
+
+fn unwrapped<K>(event: Event<Unmanaged<K>>) -> Event<K> {
+    match event {
+        Event::Apply(Unmanaged(object)) => Event::Apply(object),
+        Event::Delete(Unmanaged(object)) => Event::Delete(object),
+        Event::Init => Event::Init,
+        Event::InitApply(Unmanaged(object)) => Event::InitApply(object),
+        Event::InitDone => Event::InitDone,
+    }
 }
 
 /// Watches the list of host addresses that every firewall is built from.

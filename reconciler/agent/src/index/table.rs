@@ -1,5 +1,6 @@
 //! The objects of one kind as last seen, and what a watch event changes in them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::SHARED_NAMESPACE;
@@ -10,11 +11,15 @@ use crate::key::ObjectName;
 
 /// The objects of one kind.
 #[derive(Debug)]
-pub(crate) struct Table<K>(berth_engine::Table<ObjectName, K>);
+pub(crate) struct Table<K> {
+    objects: berth_engine::Table<ObjectName, K>,
+    /// Objects that are being written, each with what its last watch event showed: it is usually that same write.
+    in_flight: BTreeMap<ObjectName, Option<K>>,
+}
 
 impl<K> Default for Table<K> {
     fn default() -> Self {
-        Self(berth_engine::Table::default())
+        Self { objects: berth_engine::Table::default(), in_flight: BTreeMap::new() }
     }
 }
 
@@ -28,7 +33,7 @@ pub(crate) struct Change<K> {
 
 impl<K: ResourceExt> Table<K> {
     pub(crate) fn get(&self, name: &ObjectName) -> Option<Arc<K>> {
-        self.0.get(name).cloned()
+        self.objects.get(name).cloned()
     }
 
     /// Returns the object of this name in this namespace, else in the shared one.
@@ -38,45 +43,77 @@ impl<K: ResourceExt> Table<K> {
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (&ObjectName, &Arc<K>)> {
-        self.0.iter()
+        self.objects.iter()
     }
 
     /// Whether the table holds the control plane's objects.
     pub(super) fn is_synced(&self) -> bool {
-        self.0.is_synced()
+        self.objects.is_synced()
     }
 
     /// Applies a watch event. Returns the actual changes.
     pub(super) fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
         match event {
             Event::Init => {
-                self.0.begin_list();
+                self.objects.begin_list();
                 Vec::new()
             }
-            Event::InitApply(object) | Event::Apply(object) => {
-                let (name, new) = (ObjectName::of(&object), Arc::new(object));
-                let old = self.0.insert(name.clone(), new.clone());
-                let same = old.as_ref().is_some_and(|o| o.resource_version() == new.resource_version());
-                if same { Vec::new() } else { vec![Change { name, old, new: Some(new) }] }
+            Event::Apply(object) => match self.in_flight.get_mut(&ObjectName::of(&object)) {
+                Some(kept) => {
+                    *kept = Some(object);
+                    Vec::new()
+                }
+                None => self.insert(object),
+            },
+            Event::InitApply(object) => {
+                self.supersede(&ObjectName::of(&object));
+                self.insert(object)
             }
             Event::InitDone => {
-                let gone = self.0.end_list().into_iter();
-                gone.map(|name| Change { old: self.0.remove(&name), name, new: None }).collect()
+                let gone = self.objects.end_list();
+                gone.iter().for_each(|name| self.supersede(name));
+                let gone = gone.into_iter();
+                gone.map(|name| Change { old: self.objects.remove(&name), name, new: None }).collect()
             }
             Event::Delete(object) => {
                 let name = ObjectName::of(&object);
-                let old = self.0.remove(&name).or_else(|| Some(Arc::new(object)));
+                self.supersede(&name);
+                let old = self.objects.remove(&name).or_else(|| Some(Arc::new(object)));
                 vec![Change { name, old, new: None }]
             }
         }
     }
 
+    fn insert(&mut self, object: K) -> Vec<Change<K>> {
+        let (name, new) = (ObjectName::of(&object), Arc::new(object));
+        let old = self.objects.insert(name.clone(), new.clone());
+        let same = old.as_ref().is_some_and(|o| o.resource_version() == new.resource_version());
+        if same { Vec::new() } else { vec![Change { name, old, new: Some(new) }] }
+    }
+
+    /// Drops what was kept of an object that a later event shows.
+    fn supersede(&mut self, name: &ObjectName) {
+        if let Some(kept) = self.in_flight.get_mut(name) {
+            *kept = None;
+        }
+    }
+
+    /// Keeps the watch events of an object back until [`Table::end_write`].
+    pub(super) fn begin_write(&mut self, name: ObjectName) {
+        self.in_flight.insert(name, None);
+    }
+
+    /// Returns what the last event that was kept back showed.
+    pub(super) fn end_write(&mut self, name: &ObjectName) -> Option<K> {
+        self.in_flight.remove(name).flatten()
+    }
+
     /// Stores the response to our own write of `base`, unless the table holds a newer version.
-    pub(super) fn written(&mut self, base: &K, answer: K) {
-        let name = ObjectName::of(&answer);
-        let known = self.0.get(&name);
+    pub(super) fn written(&mut self, base: &K, answer: Arc<K>) {
+        let name = ObjectName::of(answer.as_ref());
+        let known = self.objects.get(&name);
         if known.is_some_and(|k| k.resource_version() == base.resource_version() && k.uid() == base.uid()) {
-            self.0.insert(name, Arc::new(answer));
+            self.objects.insert(name, answer);
         }
     }
 }

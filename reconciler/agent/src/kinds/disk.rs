@@ -93,6 +93,12 @@ impl Indexed for Disk {
         keys.extend(attachments.map(|(name, _)| Key::new::<HotswapDiskAttachment>(name.clone())));
         keys
     }
+
+    /// Its own reconcile reads from the status who uses it.
+    fn reads_own_write(old: &Self, new: &Self) -> bool {
+        let users = |disk: &Self| disk.status.as_ref().map(|s| s.used_by.clone());
+        users(old) != users(new)
+    }
 }
 
 #[derive(Debug)]

@@ -73,6 +73,9 @@ impl Indexed for Host {
 /// Reconciles the Host and does the host's housekeeping.
 pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     enqueue_vms_on_change(ctx);
+    if let Some(left) = too_early(ctx) {
+        return Ok(Requeue::After(left));
+    }
     ctx.definitions.refresh(&ctx.client).await;
     // A failure prevents neither the remaining steps nor the report: without a report nothing is scheduled here, and a
     // recovery waits. The error is returned at the end, so the reconcile is retried with back-off.
@@ -100,6 +103,18 @@ pub(crate) async fn reconcile(ctx: &Context) -> Result<Requeue, Error> {
     reconnect_orphans(ctx, &observed).await?;
     let again = next_report.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
     failure.map_or(Ok(Requeue::After(again)), Err)
+}
+
+/// Returns how long the next observation waits because it could not be reported: the start of each VM changes what a host
+/// reports. A host whose spec has changed, or in a recovery, does not wait.
+fn too_early(ctx: &Context) -> Option<Duration> {
+    let host = ctx.index.read().hosts.get(&ObjectName::new("", ctx.host()))?;
+    let is_answered = is_answered(&host) && host.spec.recovery.is_none();
+    if is_answered { ctx.host_reports.left(REPORT_EVERY) } else { None }
+}
+
+fn is_answered(host: &Host) -> bool {
+    host.status.as_ref().map(|s| s.observed_generation) == host.metadata.generation
 }
 
 /// Enqueues every VM here when a drain or a recovery begins or ends, or when another amount is reserved.
@@ -190,8 +205,9 @@ async fn report_as(
     if host.status.as_ref() == Some(&status) {
         return Ok(None);
     }
-    let is_answered = host.status.as_ref().map(|s| s.observed_generation) == host.metadata.generation;
-    if is_answered && let Some(left) = ctx.host_reports.left(REPORT_EVERY) {
+    if is_answered(&host)
+        && let Some(left) = ctx.host_reports.left(REPORT_EVERY)
+    {
         return Ok(Some(left));
     }
     ctx.lease.ensure_renewed().await?;

@@ -12,6 +12,7 @@
 //! ```
 
 mod apply;
+mod dependents;
 mod hardware;
 mod observe;
 mod plan;
@@ -35,7 +36,7 @@ use crate::context::Context;
 use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
-use crate::index::{Departed, Indexed, Table, Tables, instance_of};
+use crate::index::{Change, Departed, Indexed, Table, Tables, instance_of};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
@@ -57,6 +58,7 @@ pub(crate) enum Step {
     /// Applies the bridges and leases that this VM needs.
     EnsureNetworks,
     MakeTap(TapConfig),
+    /// Starts QEMU and connects to its monitor.
     Launch(Box<LaunchRequest>),
     /// Lets the guest run.
     Start,
@@ -95,6 +97,19 @@ impl Indexed for VM {
             keys.push(Key::new::<Disk>(name.beside(attachment.spec.disk.as_str())));
         }
         keys
+    }
+
+    fn keys_of_change(change: &Change<Self>, tables: &Tables) -> Vec<Key> {
+        let both = [&change.old, &change.new].into_iter().flatten();
+        let mut keys: Vec<Key> = both.flat_map(|vm| Self::keys_of(&change.name, vm, tables)).collect();
+        if let (Some(old), Some(new)) = (&change.old, &change.new) {
+            keys.retain(|key| dependents::is_concerned(key, old, new));
+        }
+        keys
+    }
+
+    fn reads_own_write(old: &Self, new: &Self) -> bool {
+        dependents::admission_differs(old, new)
     }
 }
 

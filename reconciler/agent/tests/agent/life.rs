@@ -18,6 +18,24 @@ use serde_json::json;
 use crate::fixture::{DATA, Fixture, HOST, INSTANCE, ROOT, SHA256, is_ready, vm_bound, vm_reason};
 
 #[tokio::test(start_paused = true)]
+async fn the_reports_of_a_vm_make_nothing_else_on_its_host_reconcile() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.until::<Disk>("root", |disk| disk.status.as_ref().is_some_and(|s| s.size.is_some())).await;
+    fixture.host().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let before = fixture.system.calls();
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let after = fixture.system.calls();
+    let made = |call: &str| after[call] - before.get(call).copied().unwrap_or_default();
+    assert!(made("networks") <= 3, "{} passes over the networks", made("networks"));
+    assert!(made("foreign") <= 2, "{} passes over the host", made("foreign"));
+    assert!(made("read_journal") <= 10, "{} observations of the VM", made("read_journal"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_is_made_runs_gets_a_disk_stops_and_goes_without_a_trace() {
     let fixture = Fixture::start().await;
     fixture.set_retention(600).await;

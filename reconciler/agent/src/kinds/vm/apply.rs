@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Disk, VM};
-use berth_host::LaunchRequest;
+use berth_host::{LaunchRequest, ProcessFacts};
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
 
@@ -26,11 +26,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
     let machine = || ctx.machines.get(instance).ok_or(Error::from(MachineError::Gone));
     match step {
         Step::ReserveCapacity(offer) => ctx.reservations.reserve(&ctx.index.read(), vm, offer),
-        Step::Connect(process) => {
-            let (uid, key) = (vm.metadata.uid.as_deref(), Key::of(vm));
-            // A machine that does not answer is an observation, and not an error: it can still be ended.
-            let _ = ctx.machines.connect(instance, uid, Some(key), process).await;
-        }
+        Step::Connect(process) => connect(ctx, vm, instance, process).await,
         Step::ForgetMachine => ctx.machines.forget(instance),
         Step::WatchLeases(leases) => {
             let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
@@ -92,7 +88,14 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
         let updated = journal.with_process(&process).to_value();
         ctx.system.write_journal(instance, &updated).await?;
     }
+    connect(ctx, vm, instance, &process).await;
     Ok(())
+}
+
+/// Connects to the machine's monitor. A machine that does not answer is an observation, and not an error: it can still
+/// be ended.
+async fn connect(ctx: &Context, vm: &VM, instance: &str, process: &ProcessFacts) {
+    let _ = ctx.machines.connect(instance, vm.metadata.uid.as_deref(), Some(Key::of(vm)), process).await;
 }
 
 /// Returns the machine of a running instance, connecting to it if needed.

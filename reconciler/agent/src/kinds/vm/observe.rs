@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use berth_api::condition::{find, is_true};
-use berth_api::{ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, VM, VMClass};
+use berth_api::{
+    ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, VM, VMClass, VMStatus,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
@@ -431,15 +433,12 @@ fn taken_memory(tables: &Tables, vm: &VM, overhead: u64) -> u64 {
 
 /// Decides whether a VM that has nothing on this host may run here.
 async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
-    let status = vm.status.clone().unwrap_or_default();
-    if status.is_admitted() || vm.metadata.deletion_timestamp.is_some() {
+    let status = vm.status.as_ref();
+    if status.is_some_and(VMStatus::is_admitted) || vm.metadata.deletion_timestamp.is_some() {
         return Ok(Admission::Recorded);
     }
-    if let Some(refusal) = status.refused() {
+    if let Some(refusal) = status.and_then(VMStatus::refused) {
         return Ok(Admission::Refused(refusal.message.clone()));
-    }
-    if in_recovery(&ctx.client, ctx.host()).await? {
-        return Ok(Admission::Unknown);
     }
     let facts = ctx.facts().await?;
     let skew = ctx.definitions.version_skew();
@@ -451,7 +450,13 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
         has_claims: !matches!(skew, VersionSkew::Older(_)),
         outdated: matches!(skew, VersionSkew::Newer(_)),
     };
-    Ok(ctx.reservations.judge(&ctx.index.read(), vm, offer))
+    let judged = ctx.reservations.judge(&ctx.index.read(), vm, offer);
+    // A VM that fits is judged again once capacity is reserved for it.
+    let is_decided = matches!(judged, Admission::Granted | Admission::Refused(_));
+    if is_decided && in_recovery(&ctx.client, ctx.host()).await? {
+        return Ok(Admission::Unknown);
+    }
+    Ok(judged)
 }
 
 /// Whether this host is in a recovery: a VM bound here may run elsewhere under a later binding that the control plane

@@ -1,0 +1,116 @@
+//! Which reconciles read what has changed of a VM: most changes are reports, which nothing else on its host reads.
+
+use berth_api::{Disk, Host, Network, VM, VMStatus, former_uid};
+
+use crate::index::instance_of;
+use crate::key::{Key, kind};
+
+/// Whether the reconcile of this key reads a part of the VM that differs.
+pub(super) fn is_concerned(key: &Key, old: &VM, new: &VM) -> bool {
+    if identity(old) != identity(new) {
+        true
+    } else if key.kind == kind::<Network>() {
+        networks(old) != networks(new) || (has_process(old) && !has_process(new))
+    } else if key.kind == kind::<Host>() {
+        usage(old) != usage(new)
+    } else if key.kind == kind::<Disk>() {
+        disks(old) != disks(new)
+    } else {
+        true
+    }
+}
+
+/// Whether the decision about its admission differs, which its own reconcile reads from the status.
+pub(super) fn admission_differs(old: &VM, new: &VM) -> bool {
+    let admission = |vm: &VM| {
+        let status = vm.status.as_ref()?;
+        Some((status.is_admitted(), status.refused().cloned()))
+    };
+    admission(old) != admission(new)
+}
+
+/// Returns what every reconcile reads.
+fn identity(vm: &VM) -> impl PartialEq {
+    let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());
+    let is_deleted = vm.metadata.deletion_timestamp.is_some();
+    (&vm.metadata.uid, former_uid(vm), is_deleted, binding, instance_of(vm))
+}
+
+/// Returns what the networks' reconcile reads.
+fn networks(vm: &VM) -> impl PartialEq {
+    let hostname = vm.spec.bootstrap.as_ref().map(|bootstrap| &bootstrap.hostname);
+    let status = vm.status.as_ref();
+    let interfaces = status.map(|s| (&s.interfaces, &s.public_address));
+    (&vm.spec.network_interfaces, hostname, interfaces)
+}
+
+/// Returns what the Host's report reads: the capacity that the VM takes.
+fn usage(vm: &VM) -> impl PartialEq {
+    (&vm.spec.class, vm.status.as_ref().and_then(|s| s.hardware.as_ref()))
+}
+
+/// Returns what its disks read: whether it may have them, and which it has.
+fn disks(vm: &VM) -> impl PartialEq {
+    let status = vm.status.as_ref();
+    let holds = status.map(|s| (&s.disks, s.state));
+    (&vm.spec.disks, status.is_some_and(VMStatus::is_admitted), holds, has_process(vm))
+}
+
+fn has_process(vm: &VM) -> bool {
+    vm.status.as_ref().is_some_and(|s| s.process.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::key::ObjectName;
+
+    fn vm(status: serde_json::Value) -> VM {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "u"},
+            "spec": {"class": "s", "disks": [{"name": "root", "boot": true}]},
+            "status": status,
+        }))
+        .expect("a VM")
+    }
+
+    fn concerned(old: &VM, new: &VM) -> [bool; 4] {
+        let disk = Key::new::<Disk>(ObjectName::new("ns", "root"));
+        let own = Key::new::<VM>(ObjectName::new("ns", "web"));
+        [own, Key::networks(), Key::host(), disk].map(|key| is_concerned(&key, old, new))
+    }
+
+    #[test]
+    fn a_change_concerns_what_reads_it() {
+        let bound = json!({"binding": {"host": "h", "epoch": 1}, "instanceID": "i-1"});
+        let with = |field: &str, value: serde_json::Value| {
+            let mut status = bound.clone();
+            status[field] = value;
+            vm(status)
+        };
+        let before = vm(bound.clone());
+        let guest = with("guest", json!({"agent": true}));
+        assert_eq!(concerned(&before, &guest), [true, false, false, false], "a report");
+        let admitted = with("admittedEpoch", json!(1));
+        assert_eq!(concerned(&before, &admitted), [true, false, false, true]);
+        assert!(admission_differs(&before, &admitted) && !admission_differs(&before, &guest));
+        let hardware = json!({
+            "class": "s", "cpus": 1, "memory": "1Gi", "firmware": "BIOS", "machineType": "q35", "cpuModel": "max",
+            "accelerator": "tcg", "uuid": "u",
+        });
+        let sized = with("hardware", hardware);
+        assert!(concerned(&before, &sized)[2], "its capacity");
+        let addressed = with(
+            "interfaces",
+            json!([{"name": "nic0", "network": "ns/a", "macAddress": "m", "address": "a"}]),
+        );
+        assert_eq!(concerned(&before, &addressed), [true, true, false, false]);
+        let started = with("process", json!({"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}));
+        assert!(!concerned(&before, &started)[1], "the networks were made for it before");
+        assert!(concerned(&started, &before)[1], "its tap is gone");
+        let moved = with("binding", json!({"host": "h", "epoch": 2}));
+        assert_eq!(concerned(&before, &moved), [true; 4]);
+    }
+}
