@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_api::condition::find;
-use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness};
+use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Unmanaged};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -30,7 +30,6 @@ use crate::error::{Error, RETRY_SPACE_EVERY};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, ObjectName};
 use crate::recorder::Recorder;
-use crate::unmanaged::Unmanaged;
 use berth_host::Retry;
 
 /// Far more rounds than any object needs: a plan that never ends is a bug and must not burn a core.

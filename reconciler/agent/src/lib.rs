@@ -45,7 +45,6 @@ mod pulls;
 mod recorder;
 mod run;
 pub mod site;
-mod unmanaged;
 mod watch;
 
 pub use config::AgentConfig;

@@ -8,8 +8,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use berth_api::SYSTEM_NAMESPACE;
 use berth_api::host_addresses::HOST_ADDRESSES;
+use berth_api::{SYSTEM_NAMESPACE, Unmanaged};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -20,7 +20,6 @@ use serde::de::DeserializeOwned;
 use crate::context::Context;
 use crate::index::Indexed;
 use crate::key::{Key, kind};
-use crate::unmanaged::Unmanaged;
 
 /// A watch that feeds the index. It never ends.
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;

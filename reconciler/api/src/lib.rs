@@ -14,6 +14,7 @@
 //!   shared types:          condition ─▶ reason    quantity   name   binding   object_user
 //!
 //!   on their own:          site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
+//!                          unmanaged (objects read without their managed fields)
 //! ```
 //!
 //! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
@@ -41,6 +42,7 @@ pub mod quantity;
 pub mod reason;
 pub mod site;
 pub mod storage_pool;
+mod unmanaged;
 pub mod user_data;
 pub mod vm;
 pub mod vm_class;
@@ -62,6 +64,7 @@ pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
+pub use unmanaged::Unmanaged;
 pub use vm::{Power, RestartPolicy, StopMode, VM, VMSpec, VMState, VMStatus};
 pub use vm_class::{Firmware, VMClass, VMClassSpec, VMClassStatus};
 

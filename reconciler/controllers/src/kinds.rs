@@ -58,7 +58,7 @@ const fn controller<K: Watched>(
 /// All kinds.
 const CONTROLLERS: &[Controller] = &[
     controller::<Host>(watch::all::<Host>, Some(host::reconcile)),
-    controller::<Lease>(|client| watch::every(Api::<Lease>::namespaced(client, SYSTEM_NAMESPACE)), None),
+    controller::<Lease>(|client| watch::every::<Lease>(Api::namespaced(client, SYSTEM_NAMESPACE)), None),
     controller::<StoragePool>(watch::all::<StoragePool>, Some(storage_pool::reconcile)),
     controller::<IPPool>(watch::all::<IPPool>, Some(ip_pool::reconcile)),
     controller::<Network>(watch::all::<Network>, Some(network::reconcile)),
@@ -73,12 +73,12 @@ const CONTROLLERS: &[Controller] = &[
         Some(hotswap_disk_attachment::reconcile),
     ),
     controller::<ServiceAccount>(
-        |client| watch::labelled(Api::<ServiceAccount>::namespaced(client, SYSTEM_NAMESPACE), HOST_LABEL),
+        |client| watch::labelled::<ServiceAccount>(Api::namespaced(client, SYSTEM_NAMESPACE), HOST_LABEL),
         None,
     ),
-    controller::<Role>(|client| watch::labelled(Api::<Role>::all(client), HOST_LABEL), Some(role::reconcile)),
+    controller::<Role>(|client| watch::labelled::<Role>(Api::all(client), HOST_LABEL), Some(role::reconcile)),
     controller::<ConfigMap>(
-        |client| watch::named(Api::<ConfigMap>::namespaced(client, SYSTEM_NAMESPACE), HOST_ADDRESSES),
+        |client| watch::named::<ConfigMap>(Api::namespaced(client, SYSTEM_NAMESPACE), HOST_ADDRESSES),
         Some(config_map::reconcile),
     ),
 ];

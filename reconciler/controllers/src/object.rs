@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use berth_api::Conditions;
+use berth_api::{Conditions, Unmanaged};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, Resource, core::object::HasStatus};
@@ -57,14 +57,14 @@ pub(crate) trait WithStatus:
     + 'static
 {
     fn conditions(status: &mut Self::Status) -> &mut Conditions;
-    fn api(client: Client, key: &Key) -> Api<Self>;
+    fn api(client: Client, key: &Key) -> Api<Unmanaged<Self>>;
 }
 
 macro_rules! with_status {
     ($($kind:ident, $api:expr;)+) => {
         $(impl WithStatus for berth_api::$kind {
             fn conditions(status: &mut Self::Status) -> &mut Conditions { &mut status.conditions }
-            fn api(client: Client, key: &Key) -> Api<Self> { ($api)(client, key) }
+            fn api(client: Client, key: &Key) -> Api<Unmanaged<Self>> { ($api)(client, key) }
         })+
 
         /// A call that takes an object of any kind with a status.
@@ -85,14 +85,14 @@ macro_rules! with_status {
     };
 }
 
-fn namespaced<K>(client: Client, key: &Key) -> Api<K>
+fn namespaced<K>(client: Client, key: &Key) -> Api<Unmanaged<K>>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
     Api::namespaced(client, key.namespace())
 }
 
-fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<K> {
+fn cluster<K: Resource<DynamicType = ()>>(client: Client, _: &Key) -> Api<Unmanaged<K>> {
     Api::all(client)
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use berth_api::Unmanaged;
 use futures::{StreamExt, stream::BoxStream};
 use kube::{
     Api, Client,
@@ -47,7 +48,7 @@ where
 }
 
 /// Watches all objects of a namespace, or of all of them.
-pub(crate) fn every<K>(api: Api<K>) -> BoxStream<'static, Change>
+pub(crate) fn every<K>(api: Api<Unmanaged<K>>) -> BoxStream<'static, Change>
 where
     K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
 {
@@ -55,7 +56,7 @@ where
 }
 
 /// Watches only objects with the label.
-pub(crate) fn labelled<K>(api: Api<K>, label: &str) -> BoxStream<'static, Change>
+pub(crate) fn labelled<K>(api: Api<Unmanaged<K>>, label: &str) -> BoxStream<'static, Change>
 where
     K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
 {
@@ -63,14 +64,14 @@ where
 }
 
 /// Watches only the object of that name.
-pub(crate) fn named<K>(api: Api<K>, name: &str) -> BoxStream<'static, Change>
+pub(crate) fn named<K>(api: Api<Unmanaged<K>>, name: &str) -> BoxStream<'static, Change>
 where
     K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
 {
     with(api, watcher::Config::default().fields(&format!("metadata.name={name}")))
 }
 
-fn with<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, Change>
+fn with<K>(api: Api<Unmanaged<K>>, config: watcher::Config) -> BoxStream<'static, Change>
 where
     K: Watched + DeserializeOwned + Debug + Send + Into<Object> + 'static,
 {
@@ -80,10 +81,10 @@ where
             match event {
                 Ok(watcher::Event::Init) => Some(Change::ListBegins(K::KIND)),
                 Ok(watcher::Event::InitDone) => Some(Change::Listed(K::KIND)),
-                Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => {
-                    Some(Change::Applied(object.into()))
-                }
-                Ok(watcher::Event::Delete(object)) => Some(Change::Deleted(object.into())),
+                Ok(
+                    watcher::Event::InitApply(Unmanaged(object)) | watcher::Event::Apply(Unmanaged(object)),
+                ) => Some(Change::Applied(object.into())),
+                Ok(watcher::Event::Delete(Unmanaged(object))) => Some(Change::Deleted(object.into())),
                 Err(error) => {
                     warn!(kind = K::KIND.as_str(), %error, "watch failed and is started again");
                     None

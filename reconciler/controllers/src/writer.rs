@@ -4,7 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, host_addresses::HOST_ADDRESSES, manifests::access,
+    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
+    manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -244,8 +245,10 @@ impl Writer {
         let key = Key::of(object);
         let api = K::api(self.0.clone(), &key);
         let manager = Some(CONTROLLER_MANAGER.to_owned());
-        let response = match operation {
-            Operation::Read => return Ok(api.get_opt(&key.name).await?.map(Into::into)),
+        let Unmanaged(response) = match operation {
+            Operation::Read => {
+                return Ok(api.get_opt(&key.name).await?.map(|Unmanaged(object)| object.into()));
+            }
             Operation::Finalizers(finalizers) => {
                 let patch = json!({"metadata": {
                     "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers,
@@ -258,7 +261,7 @@ impl Writer {
                 *object.meta_mut() = meta.clone();
                 object.meta_mut().managed_fields = None;
                 let params = PostParams { field_manager: manager, ..PostParams::default() };
-                api.replace_subresource("status", &key.name, &params, &object).await?
+                api.replace_subresource("status", &key.name, &params, &Unmanaged(object)).await?
             }
         };
         Ok(Some(response.into()))

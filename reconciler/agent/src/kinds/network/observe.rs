@@ -1,5 +1,6 @@
 //! Desired state of this host's networks, and observation of the actual one.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -310,14 +311,22 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let mut wanted = Desired::default();
     for guest in &guests {
         for interface in &guest.interfaces {
-            let config = || {
-                let bridge = assigned.bridges.get(&interface.network)?;
-                config(find(tables, &interface.network)?.as_ref(), bridge, seen.host)
-            };
-            let (Some(config), Ok(address)) = (config(), interface.address.parse::<Ipv4Addr>()) else {
+            let (Some(bridge), Ok(address)) =
+                (assigned.bridges.get(&interface.network), interface.address.parse::<Ipv4Addr>())
+            else {
                 continue;
             };
-            let network = networks.entry(config.bridge.clone()).or_insert(config);
+            let network = match networks.entry(bridge.clone()) {
+                Entry::Occupied(network) => network.into_mut(),
+                // Once for all guests: its tunnel names every host of the network.
+                Entry::Vacant(network) => {
+                    let found = find(tables, &interface.network);
+                    match found.and_then(|found| config(&found, bridge, seen.host)) {
+                        Some(config) => network.insert(config),
+                        None => continue,
+                    }
+                }
+            };
             let mac = interface.mac_address.to_ascii_lowercase();
             if network.leases.iter().any(|lease| lease.address == address || lease.mac == mac) {
                 continue;

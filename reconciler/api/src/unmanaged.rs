@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 /// An object that is read without its managed fields.
 #[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Unmanaged<K>(pub(crate) K);
+pub struct Unmanaged<K>(pub K);
 
 impl<K: Resource<DynamicType = ()>> Resource for Unmanaged<K> {
     type DynamicType = ();
@@ -148,11 +148,11 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Entries<A> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::Disk;
     use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;
 
     use super::*;
+    use crate::Disk;
 
     #[test]
     fn an_object_is_read_whole_except_for_its_managed_fields() {
