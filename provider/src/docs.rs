@@ -108,6 +108,10 @@ fn index(provider: &BerthProvider) -> String {
         let link = |name: &str| format!("[`{name}`](data-sources/{}.md)", name.trim_start_matches("berth_"));
         let _ = writeln!(text, "- {}, {}", link(one.type_name()), link(many.type_name()));
     }
+    text.push_str(
+        "\nReads of more than sixteen objects of one kind, of resources and of data sources, share a list of all of them. They show \
+         what was true up to two seconds earlier, but never before a write of the same run.\n",
+    );
     text.push_str("\n## List resources\n\nFor `terraform query` (Terraform 1.14 and later).\n\n");
     for one in provider.list_resources() {
         let name = one.type_name();

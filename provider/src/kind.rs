@@ -225,7 +225,8 @@ fn name_prefix_field(name: &Shape) -> Field {
         Shape::Text(form),
         "The beginning of a unique name that is generated when the object is created: ten characters are added. With a generated \
          name `create_before_destroy` works, as the new object and the one before have different names. An imported object \
-         whose name begins with it is kept.",
+         whose name begins with it is kept. A provider that is killed with SIGKILL while it creates the object leaves it: the next \
+         apply creates another one, under another name.",
     )
     .presence(Presence::Kept)
     .effect(Effect::Replace)

@@ -5,15 +5,15 @@
 //! when it is to be detached, `late…` is a VM that is placed two seconds after its creation.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use berth_apiserver::{Identity, Listener, Server, ServerConfig};
+use berth_apiserver::{ApiService, Identity, Listener, Server, ServerConfig};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -86,6 +86,146 @@ impl Interrupted {
     }
 }
 
+type Answer = <ApiService as tower::Service<http::Request<kube::client::Body>>>::Response;
+
+/// A control plane on disk that is ended and opened again.
+#[derive(Clone)]
+pub(crate) struct Restart {
+    directory: PathBuf,
+    /// None while it is away.
+    server: Arc<Mutex<Option<Server>>>,
+}
+
+impl Restart {
+    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn restart(&self) {
+        let Some(old) = self.server().take() else { return };
+        old.shutdown().await;
+        drop(old);
+        let new = Server::open(ServerConfig::in_directory(&self.directory)).await.expect("it opens again");
+        *self.server() = Some(new);
+    }
+
+    /// Sends a request, unless the control plane is away.
+    async fn send(&self, request: http::Request<kube::client::Body>) -> Result<Answer, tower::BoxError> {
+        use tower::Service as _;
+        let service = self.server().as_ref().map(Server::service);
+        let mut service = service.ok_or("the connection is refused")?;
+        let Ok(answer) = service.call(request).await;
+        Ok(answer)
+    }
+
+    fn client(&self) -> Client {
+        let this = self.clone();
+        let service = tower::service_fn(move |request| {
+            let this = this.clone();
+            async move { this.send(request).await }
+        });
+        Client::new(service, "default")
+    }
+
+    pub(crate) async fn close(self) {
+        let server = self.server().take();
+        if let Some(server) = server {
+            server.shutdown().await;
+        }
+    }
+}
+
+/// One restart of the control plane, at the same request of several operations.
+pub(crate) struct Meeting {
+    restart: Restart,
+    /// The number of the request, from 1.
+    at: usize,
+    /// Whether the requests have their effect before the restart. All of them fail.
+    after: bool,
+    /// The number of operations that have neither come to the request nor ended.
+    expected: AtomicUsize,
+    arrived: AtomicUsize,
+    over: CancellationToken,
+}
+
+/// An operation that the control plane's restart concerns.
+#[derive(Clone)]
+pub(crate) struct Participant {
+    meeting: Arc<Meeting>,
+    requests: Arc<AtomicUsize>,
+    is_counted: Arc<AtomicBool>,
+}
+
+impl Meeting {
+    pub(crate) fn new(restart: &Restart, operations: usize, at: usize, after: bool) -> Arc<Self> {
+        let (expected, arrived) = (AtomicUsize::new(operations), AtomicUsize::new(0));
+        let over = CancellationToken::new();
+        Arc::new(Self { restart: restart.clone(), at, after, expected, arrived, over })
+    }
+
+    /// Waits until no operation comes to the request any more, and the control plane runs.
+    pub(crate) async fn end(&self) {
+        self.over.cancelled().await;
+    }
+
+    /// The number of operations that came to the request.
+    pub(crate) fn arrived(&self) -> usize {
+        self.arrived.load(Ordering::SeqCst)
+    }
+
+    /// A client for one of the operations.
+    pub(crate) fn join(self: &Arc<Self>) -> (Client, Participant) {
+        let participant =
+            Participant { meeting: self.clone(), requests: Arc::default(), is_counted: Arc::default() };
+        let this = participant.clone();
+        let service = tower::service_fn(move |request| {
+            let this = this.clone();
+            async move { this.send(request).await }
+        });
+        (Client::new(service, "default"), participant)
+    }
+}
+
+impl Participant {
+    async fn send(&self, request: http::Request<kube::client::Body>) -> Result<Answer, tower::BoxError> {
+        let meeting = &self.meeting;
+        if self.requests.fetch_add(1, Ordering::SeqCst) + 1 != meeting.at {
+            return meeting.restart.send(request).await;
+        }
+        let answer = if meeting.after { Some(meeting.restart.send(request).await?) } else { None };
+        meeting.arrived.fetch_add(1, Ordering::SeqCst);
+        self.count();
+        meeting.over.cancelled().await;
+        drop(answer);
+        Err(tower::BoxError::from("the connection is reset"))
+    }
+
+    /// Whether the operation came to the request.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.requests.load(Ordering::SeqCst) >= self.meeting.at
+    }
+
+    /// Notes that the operation has ended: others do not wait for it.
+    pub(crate) fn leave(&self) {
+        self.count();
+    }
+
+    fn count(&self) {
+        if self.is_counted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if self.meeting.expected.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let meeting = self.meeting.clone();
+            tokio::spawn(async move {
+                if meeting.arrived() > 0 {
+                    meeting.restart.restart().await;
+                }
+                meeting.over.cancel();
+            });
+        }
+    }
+}
+
 /// A control plane that runs.
 pub(crate) struct ControlPlane {
     pub(crate) client: Client,
@@ -125,6 +265,17 @@ impl ControlPlane {
         let (server, stop) = (this.server.clone(), this.stop.clone());
         tokio::spawn(async move { server.serve(Listener::Tls(listener), stop).await });
         this
+    }
+
+    /// A control plane on disk that can be restarted. It is closed by the latter.
+    pub(crate) async fn restartable(directory: &Path) -> (Self, Restart) {
+        let opened = Self::open(ServerConfig::in_directory(directory)).await;
+        let server = Arc::new(Mutex::new(Some(opened.server.clone())));
+        let restart = Restart { directory: directory.into(), server };
+        let client = restart.client();
+        // The placeholder holds no lock of the directory.
+        let server = Server::open(ServerConfig::in_memory()).await.expect("memory");
+        (Self { client, server, ..opened }.played(), restart)
     }
 
     async fn open(config: ServerConfig) -> Self {

@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+pub(crate) enum Operation {
     Create,
     Update,
     Delete,
@@ -26,24 +26,24 @@ enum Operation {
 }
 
 impl Operation {
-    const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Import];
+    pub(crate) const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Import];
 }
 
 /// A kind with a configuration and an update of it.
-struct Story {
-    type_name: &'static str,
-    kind: &'static str,
-    config: Json,
-    changed: Json,
+pub(crate) struct Story {
+    pub(crate) type_name: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) config: Json,
+    pub(crate) changed: Json,
 }
 
 /// More requests than any operation makes.
-const MOST_REQUESTS: usize = 40;
+pub(crate) const MOST_REQUESTS: usize = 40;
 /// The number of courses that are played at once.
 const AT_ONCE: usize = 64;
 
 /// A configuration with timeouts, in seconds. Reads keep a long one: an apply after the interruption must not miss it.
-fn within(config: &Json, seconds: u32) -> Json {
+pub(crate) fn within(config: &Json, seconds: u32) -> Json {
     let seconds = format!("{seconds}s");
     with(
         config.clone(),
@@ -52,7 +52,7 @@ fn within(config: &Json, seconds: u32) -> Json {
 }
 
 /// The objects that the configurations name.
-async fn named_objects(plane: &ControlPlane) {
+pub(crate) async fn named_objects(plane: &ControlPlane) {
     plane.declare_as("others", "VMClass", "small", json!({"cpus": 1, "memory": "512Mi"})).await;
     let image = json!({"source": {"url": "https://a.example/x", "sha256": "0".repeat(64)}});
     plane.declare_as("others", "Image", "debian-12", image).await;
@@ -63,7 +63,7 @@ async fn named_objects(plane: &ControlPlane) {
     }
 }
 
-async fn secrets(plane: &ControlPlane, vm: &str) -> usize {
+pub(crate) async fn secrets(plane: &ControlPlane, vm: &str) -> usize {
     let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(plane.client.clone(), "default");
     let secrets = api.list(&ListParams::default()).await.expect("a list").items;
     let prefix = format!("{vm}-");
@@ -73,7 +73,7 @@ async fn secrets(plane: &ControlPlane, vm: &str) -> usize {
         .count()
 }
 
-async fn exists(plane: &ControlPlane, kind: &str, name: &str) -> bool {
+pub(crate) async fn exists(plane: &ControlPlane, kind: &str, name: &str) -> bool {
     plane.objects(kind).get_opt(name).await.expect("an answer").is_some()
 }
 

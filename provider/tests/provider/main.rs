@@ -21,6 +21,7 @@ mod reads;
 mod references;
 mod refusals;
 mod renames;
+mod restarts;
 mod rules;
 mod secrets;
 mod stage;

@@ -54,6 +54,22 @@ pub(crate) fn provider(client: &kube::Client, owner: &str) -> BerthProvider {
     BerthProvider::new(session)
 }
 
+/// A resource of a provider of its own, without the other resources: these take longer than most operations.
+pub(crate) fn stage_alone(client: &kube::Client, type_name: &str) -> Stage {
+    let session = Arc::new(Session::default());
+    session.configure(Settings::new(Ok(Api::new(client.clone())), "default".into(), Some("default".into())));
+    let resource = match type_name {
+        "berth_disk" => KindResource::new(terraform_provider_berth::disk::Disk, session),
+        "berth_vm" => KindResource::new(terraform_provider_berth::vm::Vm, session),
+        "berth_hotswap_disk_attachment" => {
+            let kind = terraform_provider_berth::hotswap_disk_attachment::HotswapDiskAttachment;
+            KindResource::new(kind, session)
+        }
+        _ => return Stage::new(&BerthProvider::new(session), type_name),
+    };
+    Stage::of(Arc::new(resource))
+}
+
 /// Converts HCL-like JSON to a value.
 pub(crate) fn value(json: &Json) -> Value {
     match json {

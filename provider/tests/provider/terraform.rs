@@ -359,6 +359,39 @@ async fn an_interrupt_ends_an_apply_and_loses_nothing() {
     plane.close().await;
 }
 
+/// The provider's process, which ends when its Terraform is gone, is in the middle of a create.
+#[tokio::test]
+async fn terraform_that_is_killed_in_the_middle_of_a_create_adopts_the_object_in_the_next_apply() {
+    let directory = tempfile::tempdir().expect("a new directory");
+    let work = directory.path().join("work");
+    fs::create_dir(&work).expect("a new directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let Some(terraform) = Terraform::new(&work, &kubeconfig) else { return };
+    let text = "terraform {\n  required_providers {\n    berth = { source = \"berth-vms/berth\" }\n  }\n}\n\nresource \"berth_vm\" \
+                \"late\" {\n  name               = \"late\"\n  class              = \"small\"\n  disks              = [{ name = \"web-root\", \
+                boot = true }]\n  network_interfaces = []\n  bootstrap          = { user_data = \"#!/bin/sh\\n\" }\n}\n";
+    fs::write(work.join("main.tf"), text).expect("a new file");
+    let plane = ControlPlane::listening(&directory.path().join("state"), &kubeconfig).await;
+    plane.stock(&["web-root"]).await;
+    let mut apply = terraform.command(&["apply", "-auto-approve"]);
+    let mut apply = apply.stdout(std::process::Stdio::null()).spawn().expect("terraform runs");
+    while plane.count("VM").await == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    // The VM is ready two seconds after its creation: the create waits for that.
+    apply.kill().await.expect("it runs");
+    let uid = plane.object("VM", "late").await["metadata"]["uid"].clone();
+    let state = terraform.state().await;
+    assert_eq!(state.pointer("/values/root_module/resources/0/values/uid"), None, "{state}");
+    // The killed Terraform has left the lock of the state, which the operating system releases.
+    let text = terraform.ok(&["apply", "-auto-approve"]).await;
+    assert!(text.contains("1 added, 0 changed, 0 destroyed"), "{text}");
+    assert_eq!(plane.object("VM", "late").await["metadata"]["uid"], uid);
+    assert_eq!(plane.count("VM").await, 1);
+    terraform.assert_nothing_to_do(&[], "after the second apply").await;
+    plane.close().await;
+}
+
 /// The expressions of the examples of functions and their values, which the examples have as comments.
 #[tokio::test]
 async fn the_examples_of_the_functions_have_the_results_that_they_say() {
