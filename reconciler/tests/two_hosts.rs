@@ -10,7 +10,7 @@ use berth_controllers as controllers;
 use berth_engine::{Clock as _, Identities};
 use berth_host::fake::FakeSystem;
 use k8s_openapi::{
-    api::{authentication::v1::TokenRequest, core::v1::ServiceAccount},
+    api::{authentication::v1::TokenRequest, core::v1::ServiceAccount, events::v1::Event},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -244,6 +244,17 @@ async fn reserved_capacity_is_given_to_no_other_vm_and_touches_none_that_runs() 
     let spec = json!({"class": "small", "disks": [{"name": "three", "boot": true}], "networkInterfaces": []});
     fleet.apply("VM", "three", spec).await;
     fleet.until_vm("three", "waits for room", |vm| ready_reason(vm) == "Unschedulable").await;
+    let events: Api<Event> = Api::default_namespaced(fleet.admin.clone());
+    let of_three = async || {
+        let all = events.list(&ListParams::default()).await.expect("they can be listed").items;
+        all.into_iter()
+            .filter(|event| event.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some("three")))
+            .map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default()))
+            .collect::<Vec<_>>()
+    };
+    fleet.until("an event has the reason", async || !of_three().await.is_empty()).await;
+    let [(reason, note)] = of_three().await.try_into().expect("one event");
+    assert!(reason == "Unschedulable" && note.contains("memory"), "{reason}: {note}");
     assert_eq!(process(&fleet.vm(&first).await.expect("it is there")), before, "it runs on");
     fleet.declare_host("h2", json!({"reserved": {"cpus": 1, "memory": "1Gi"}})).await;
     assert_eq!(host_of(&fleet.until_vm("three", "runs", runs).await), "h2");

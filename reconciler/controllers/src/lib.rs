@@ -9,7 +9,7 @@
 //!             ▼           ▼                                      ▼
 //!           cache: every object, with indices  ◀──── decisions, then responses
 //!             ▼
-//!           object, key
+//!           object, key                    events ◀─ transitions that a person may have to act on
 //! ```
 //!
 //! One task holds the [`cache`] of all objects and processes a queue of keys one at a time, so that no two decisions can
@@ -21,6 +21,7 @@
 mod batch;
 mod cache;
 mod config;
+mod events;
 mod key;
 mod kinds;
 mod object;
@@ -45,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 pub use config::{Config, DEFAULT_PREFIX, DEFAULT_RANGE, TenantNetworks};
 pub use scheduler::PlacementPolicy;
 
+use events::Events;
 use pipeline::{Job, Pipeline, Progress};
 use writer::{WriteResult, Writer};
 
@@ -58,6 +60,15 @@ const MAX_IN_FLIGHT: usize = 32;
 /// Runs all controllers until cancelled. An error of the control plane never ends it: watches and writes are
 /// retried.
 pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
+    let (events, transitions) = Events::new();
+    tokio::select! {
+        biased;
+        () = decide(client.clone(), config, events, cancel) => {}
+        () = events::publish(client, transitions) => {}
+    }
+}
+
+async fn decide(client: Client, config: Config, to_publish: Events, cancel: CancellationToken) {
     let mut pipeline = Pipeline::new(config);
     let mut events = kinds::watch_all(&client);
     let writer = Writer::new(client);
@@ -71,7 +82,7 @@ pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
             pipeline.take(change, Instant::now());
         }
         while let Some(done) = in_flight.try_join_next() {
-            finish(&mut pipeline, done);
+            finish(&mut pipeline, &to_publish, done);
         }
         let may_decide = pipeline.cache.is_synced() && in_flight.len() < MAX_IN_FLIGHT;
         if may_decide {
@@ -95,16 +106,21 @@ pub async fn run(client: Client, config: Config, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => return,
             change = events.next() => if let Some(change) = change { pipeline.take(change, Instant::now()) },
-            Some(done) = in_flight.join_next() => finish(&mut pipeline, done),
+            Some(done) = in_flight.join_next() => finish(&mut pipeline, &to_publish, done),
             _ = host_check.tick() => pipeline.check_hosts(Instant::now()),
             () = sleep_until(wake), if wake.is_some() => {}
         }
     }
 }
 
-fn finish(pipeline: &mut Pipeline, done: Result<(Job, WriteResult), JoinError>) {
+fn finish(pipeline: &mut Pipeline, events: &Events, done: Result<(Job, WriteResult), JoinError>) {
     match done {
-        Ok((job, written)) => pipeline.finish(job, written, Instant::now()),
+        Ok((job, written)) => {
+            if written.error.is_none() {
+                job.transitions().for_each(|transition| events.send(transition));
+            }
+            pipeline.finish(job, written, Instant::now());
+        }
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         // Happens only when the runtime shuts down.
         Err(_) => {}

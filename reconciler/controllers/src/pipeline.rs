@@ -27,6 +27,7 @@ use crate::{
     batch::{Write, WriteBatch},
     cache::Cache,
     config::Config,
+    events::Transition,
     key::{Key, ObjectKind},
     kinds::reconcile,
     object::Object,
@@ -64,6 +65,15 @@ impl Job {
     /// Returns the reconciled key and the keys of the writes.
     fn keys(&self) -> BTreeSet<Key> {
         self.writes.iter().map(Write::key).chain([self.key.clone()]).collect()
+    }
+
+    /// Returns the transitions, among the statuses it writes, that have an event.
+    pub(crate) fn transitions(&self) -> impl Iterator<Item = Transition> {
+        self.writes.iter().filter_map(|write| {
+            let Write::Status(object) = write else { return None };
+            let key = object.key();
+            Transition::between(self.before.iter().find(|before| before.key() == key), object)
+        })
     }
 }
 
