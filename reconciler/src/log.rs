@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 /// Options for logging.
 #[derive(Args, Clone, Debug)]
 pub struct LogOptions {
-    /// The log level (error, warn, info, debug, trace), or per-module directives.
+    /// The log level (error, warn, info, debug), or per-module directives.
     #[arg(long = "log-level", env = "BERTH_LOG", default_value = "info", global = true)]
     pub level: String,
     /// The format of log lines.

@@ -111,7 +111,7 @@ fn run(exec: &ExecConfig) -> Result<ExecStatus, String> {
     if !output.status.success() {
         return Err(format!("its exec plugin {path} failed ({})", output.status));
     }
-    let printed: ExecCredential = serde_saphyr::from_slice(&output.stdout)
+    let printed: ExecCredential = serde_json::from_slice(&output.stdout)
         .map_err(|_| format!("its exec plugin {path} printed no ExecCredential"))?;
     printed.status.ok_or_else(|| format!("its exec plugin {path} printed an ExecCredential without a status"))
 }
