@@ -247,6 +247,11 @@ impl Platform {
         matches!(self.running, Running::Embedded(_))
     }
 
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     /// kubectl as the administrator.
     pub fn kubectl(&self) -> &Kubectl {
         &self.kubectl

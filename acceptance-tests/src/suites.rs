@@ -2,6 +2,7 @@
 
 pub mod attack;
 pub mod cargo_tests;
+pub mod console;
 pub mod crash;
 pub mod debian;
 pub mod demo;

@@ -44,6 +44,10 @@ pub enum Command {
     Crds(CrdsOptions),
     /// Prints a kubeconfig for this machine's `berth up`.
     Kubeconfig(KubeconfigOptions),
+    /// Attaches to the serial console of a VM. Ctrl-] detaches.
+    Console(ConsoleOptions),
+    /// Prints the log of a VM's serial console, also of a stopped VM.
+    Logs(LogsOptions),
     /// Restores a deleted disk from the trash.
     Undelete(UndeleteOptions),
     /// Backs up this machine's control plane. `berth up` may be running.
@@ -112,6 +116,13 @@ pub struct AgentOptions {
         default_value = "2100000000-2116777215"
     )]
     pub qemu_uid_range: UidRange,
+    /// The address at which clients of `berth console` and `berth logs` reach this machine. Default: port 7444 of all
+    /// addresses, with `berth up` of the address of --listen.
+    #[arg(long, env = "BERTH_CONSOLE_LISTEN", value_name = "ADDRESS:PORT", conflicts_with = "no_console")]
+    pub console_listen: Option<SocketAddr>,
+    /// Serves no consoles and logs of this machine's VMs.
+    #[arg(long, env = "BERTH_NO_CONSOLE")]
+    pub no_console: bool,
 }
 
 impl AgentOptions {
@@ -541,6 +552,37 @@ pub struct CrdsOptions {
 pub struct KubeconfigOptions {
     #[command(flatten)]
     pub state: StateDir,
+}
+
+/// `berth console`
+#[derive(Args, Debug)]
+pub struct ConsoleOptions {
+    #[command(flatten)]
+    pub target: ConsoleTarget,
+}
+
+/// `berth logs`
+#[derive(Args, Debug)]
+pub struct LogsOptions {
+    /// Prints what the guest writes from then on, until it stops running.
+    #[arg(short, long)]
+    pub follow: bool,
+    #[command(flatten)]
+    pub target: ConsoleTarget,
+}
+
+/// The VM whose console is meant.
+#[derive(Args, Debug)]
+pub struct ConsoleTarget {
+    /// The VM's name.
+    pub vm: String,
+    /// Its namespace.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 /// `berth undelete`

@@ -4,6 +4,8 @@ mod addresses;
 mod agent;
 mod backup;
 mod connect;
+mod console;
+mod console_server;
 mod controllers;
 mod crds;
 mod descriptors;
@@ -53,6 +55,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Secrets(options) => backup::secrets(&options),
         Command::History(options) => runtime()?.block_on(Box::pin(history::run(options))),
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),
+        Command::Console(options) => runtime()?.block_on(Box::pin(console::console(options))),
+        Command::Logs(options) => runtime()?.block_on(Box::pin(console::logs(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
 }

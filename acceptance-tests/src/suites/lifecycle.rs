@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::console;
 use super::kubectl::contains_all;
 use crate::berth;
 use crate::guests::GuestImage;
@@ -159,6 +160,16 @@ impl Lifecycle<'_> {
             ensure!(disk.size == 1 << 30, "{disk:?}");
             let state = project.attributes("berth_hotswap_disk_attachment.data")?;
             contains_all(&state.to_string(), &[&serial])
+        });
+        self.case("berth console shows the guest's output and sends what is typed", |platform, _| {
+            console::answers(platform, "web")?;
+            contains_all(
+                &console::log(platform, "web")?,
+                &["berth-guest-ready web", "berth-guest-read hello 42"],
+            )
+        });
+        self.case("a ticket opens one console of one VM, once", |platform, _| {
+            console::tickets(platform, "web")
         });
         let pattern = self.write_pattern();
         let kept = self.report.step("what is written to the disk can be read back", || pattern);
@@ -328,6 +339,9 @@ impl Lifecycle<'_> {
                 ensure!(platform.qemu().is_err(), "QEMU still runs");
                 let printed = platform.serial("web").or(serial)?;
                 contains_all(&printed, &["berth-guest-powering-off"])?;
+                contains_all(&console::log(platform, "web")?, &["berth-guest-powering-off"])?;
+                let refused = console::attach(platform, "web")?;
+                contains_all(&refused, &["the VM does not run"])?;
                 platform.kubectl().condition("vm/web", "Ready=True", None, SOON)?;
                 project.plan_is_empty()
             },

@@ -7,6 +7,7 @@ use berth_api::host::Reserved;
 use berth_host::{Earlier, HostFacts, Start};
 use ipnet::Ipv4Net;
 
+use crate::console_server::ConsoleServer;
 use crate::error::AgentError;
 use berth_engine::{Clock, SystemClock};
 
@@ -38,6 +39,8 @@ pub struct AgentConfig {
     pub guest_allow: Vec<Ipv4Net>,
     /// The control plane's addresses, as seen from this host.
     pub control_plane: Vec<Ipv4Net>,
+    /// Serves the consoles of the host's machines. None: they have none.
+    pub console: Option<Arc<ConsoleServer>>,
     /// Source of wall-clock time.
     pub clock: Arc<dyn Clock>,
     /// Seed for jitter and ids; None uses the operating system's randomness.
@@ -58,6 +61,7 @@ impl AgentConfig {
             concurrency: 32,
             guest_allow: Vec::new(),
             control_plane: Vec::new(),
+            console: None,
             clock: Arc::new(SystemClock),
             seed: None,
         }

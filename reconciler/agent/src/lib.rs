@@ -10,6 +10,7 @@
 //!   └───────────────────────────────┴── context: machine     one driver task per running QEMU
 //!                                                pulls       downloads in the background
 //!                                                networking  what is applied of the host's networks
+//!                                                console     serial consoles, for clients with a ticket
 //!                                                admission   capacity reserved for VMs
 //!                                                lease_watcher, overhead, definitions, recorder
 //! ```
@@ -25,6 +26,8 @@
 
 mod admission;
 pub mod config;
+mod console;
+mod console_server;
 mod context;
 mod converge;
 mod definitions;
@@ -48,5 +51,6 @@ pub mod site;
 mod watch;
 
 pub use config::AgentConfig;
+pub use console_server::ConsoleServer;
 pub use error::AgentError;
 pub use run::run;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::config::AgentConfig;
+use crate::console;
 use crate::context::Context;
 use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
@@ -48,6 +49,7 @@ pub async fn run(
         () = watch_all(&ctx) => {}
         () = ctx.lease_watcher.run() => {}
         () = ctx.system.rotate_logs() => {}
+        () = console::serve(&ctx) => {}
         () = work(&ctx) => {}
     }
     tracing::info!("the agent ends; what runs goes on");

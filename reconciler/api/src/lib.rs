@@ -26,6 +26,7 @@
 
 pub mod binding;
 pub mod condition;
+pub mod console;
 pub mod disk;
 pub mod host;
 pub mod host_addresses;

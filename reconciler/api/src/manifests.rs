@@ -121,7 +121,12 @@ pub fn roles() -> Vec<Value> {
         role(
             "berth-editor",
             Some("rbac.authorization.k8s.io/aggregate-to-edit"),
-            json!([{"apiGroups": [GROUP], "resources": users, "verbs": write}]),
+            json!([
+                {"apiGroups": [GROUP], "resources": users, "verbs": write},
+                // Tickets for consoles. Kubernetes' own `edit` allows the tokens of all accounts.
+                {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [crate::console::ACCOUNT],
+                    "verbs": ["create"]},
+            ]),
         ),
         role(
             "berth-operator",
@@ -133,7 +138,8 @@ pub fn roles() -> Vec<Value> {
                 // To let each host read the Secrets its VMs need, and no other: RBAC lets no user grant more than it has.
                 {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write},
                 {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
-                {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": read},
+                // To create the account whose tokens are tickets for consoles, in namespaces with VMs.
+                {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch", "create", "patch"]},
                 // To see whether this control plane is the one in charge.
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::site::SITE], "verbs": ["get"]},
                 // To list the addresses of all hosts for the hosts. A server-side apply creates it, and names it.

@@ -310,6 +310,9 @@ pub struct VMStatus {
     /// The QEMU process, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatus>,
+    /// The address at which the VM's host serves its serial console to `berth console` and `berth logs`, while the host does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub console: Option<ConsoleAddress>,
     /// The number of restarts after the guest ended by itself.
     #[serde(default)]
     pub restarts: i64,
@@ -469,6 +472,18 @@ pub struct ProcessStatus {
     /// The time of its start.
     #[schemars(with = "k8s_openapi::apimachinery::pkg::apis::meta::v1::Time")]
     pub started_at: Timestamp,
+}
+
+/// The server of a VM's console. A client needs a ticket, see [`crate::console`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsoleAddress {
+    /// IP address and port: HTTPS.
+    #[schemars(length(max = 64))]
+    pub address: String,
+    /// SHA-256 of the server's certificate (DER), in hexadecimal digits. A client accepts this certificate and no other.
+    #[schemars(length(max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
+    pub certificate_sha256: String,
 }
 
 #[cfg(test)]

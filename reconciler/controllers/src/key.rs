@@ -99,6 +99,11 @@ impl Key {
         Self::namespaced(ObjectKind::Role, namespace, &access::secrets_role_name(host))
     }
 
+    /// The key of a namespace's ServiceAccount for the tickets of consoles.
+    pub(crate) fn console_account(namespace: &str) -> Self {
+        Self::namespaced(ObjectKind::ServiceAccount, namespace, berth_api::console::ACCOUNT)
+    }
+
     /// The namespace, empty for cluster-scoped kinds.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()

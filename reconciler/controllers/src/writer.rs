@@ -4,14 +4,14 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
+    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, console::ACCOUNT, host_addresses::HOST_ADDRESSES,
     manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::ConfigMap,
+        core::v1::{ConfigMap, ServiceAccount},
         rbac::v1::{Role, RoleBinding},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -22,6 +22,7 @@ use kube::{
     core::Status,
 };
 use serde_json::json;
+use tracing::warn;
 
 use crate::{
     batch::Write,
@@ -188,6 +189,7 @@ impl Writer {
                 ended(roles.delete(&role.name, &DeleteParams::default()).await)?;
                 Some(Response::Gone(role.clone()))
             }
+            Write::ConsoleAccount(namespace) => Some(self.console_account(namespace).await?),
             Write::HostAddresses(data) => {
                 let map = json!({
                     "apiVersion": "v1", "kind": "ConfigMap",
@@ -312,6 +314,27 @@ impl Writer {
             response => drop(response?),
         }
         Ok(Response::Is(roles.patch(&key.name, &params, &Patch::Apply(&role)).await?.into()))
+    }
+
+    /// Creates the account, or leaves it as it is. A refusal is not repeated before the next list of accounts: consoles are
+    /// not worth a VM's other writes.
+    async fn console_account(&self, namespace: &str) -> Result<Response, kube::Error> {
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "automountServiceAccountToken": false,
+            "metadata": {"name": ACCOUNT, "namespace": namespace},
+        });
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
+        let params = PatchParams::apply(CONTROLLER_MANAGER).force();
+        match accounts.patch(ACCOUNT, &params, &Patch::Apply(&account)).await {
+            Err(kube::Error::Api(status)) => {
+                warn!(namespace, error = %status.message, "the account for tickets of consoles cannot be created");
+                let mut refused = ServiceAccount::default();
+                refused.metadata.name = Some(ACCOUNT.to_owned());
+                refused.metadata.namespace = Some(namespace.to_owned());
+                Ok(Response::Is(refused.into()))
+            }
+            response => Ok(Response::Is(response?.into())),
+        }
     }
 
     async fn end_host(&self, host: &Host) -> Result<Response, kube::Error> {

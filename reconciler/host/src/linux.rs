@@ -38,6 +38,7 @@ use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
+use berth_qemu::serial::SerialConsole;
 use ipnet::IpNet;
 use nix::unistd::{Uid, User};
 use serde_json::Value;
@@ -392,6 +393,14 @@ impl Machines for LinuxSystem {
 
     async fn stderr_tail(&self, instance: &str) -> Result<String> {
         self.machines.stderr_tail(instance).await
+    }
+
+    async fn serial(&self, instance: &str) -> Result<SerialConsole> {
+        self.machines.serial(instance).await
+    }
+
+    async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {
+        self.machines.serial_log(instance, max_bytes).await
     }
 
     async fn rotate_logs(&self) {

@@ -9,6 +9,7 @@ use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Limits, ProcessIdentity};
 use berth_qemu::machine::{DiskSpec, MachineSpec};
 use berth_qemu::qmp::{Events, Qmp};
+use berth_qemu::serial::SerialConsole;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -59,6 +60,13 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the last lines of QEMU's standard error; empty if there are none.
     async fn stderr_tail(&self, instance: &str) -> Result<String>;
+
+    /// Connects to the serial console of a running machine. One connection at a time, see [`SerialConsole`].
+    async fn serial(&self, instance: &str) -> Result<SerialConsole>;
+
+    /// Returns the end of the serial console's log, at most `max_bytes`, as the guest wrote it. The log outlives the
+    /// machine's process; empty if there is none.
+    async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>>;
 
     /// Limits the size of the logs that machines write. Runs for as long as it is polled.
     async fn rotate_logs(&self) {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::machine::{LaunchSpec, MachinePaths, SpecError};
 use crate::qmp::{Events, Qmp, QmpError};
+use crate::serial::SerialConsole;
 
 /// The identity of a QEMU process, which distinguishes it from a later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -126,6 +127,9 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
 
     /// Opens the channel to the guest agent. Succeeds even if no agent listens in the guest.
     async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError>;
+
+    /// Connects to the machine's serial console.
+    async fn serial(&self, paths: &MachinePaths) -> std::io::Result<SerialConsole>;
 
     /// Makes a file accessible to the user that QEMU runs as. Required before a disk is plugged in;
     /// [`Hypervisor::launch`] does it for the files of its spec.

@@ -8,7 +8,7 @@
 //!  process  fake
 //!     ▼
 //!  qmp ◀── block, power    disks and power of a running machine
-//!  guest_agent             the agent in the guest
+//!  guest_agent, serial     the agent in the guest, and its serial console
 //! ```
 //!
 //! Knows files, processes, sockets and QEMU's own terms (`node-name`, `device`, `blockdev`). Must not know Kubernetes,
@@ -30,4 +30,5 @@ pub mod probe;
 pub mod process;
 pub mod qcow2;
 pub mod qmp;
+pub mod serial;
 pub mod single_flight;

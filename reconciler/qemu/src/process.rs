@@ -20,5 +20,5 @@ pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;
 pub use cgroup::Cgroups;
 pub use local::{Claims, LocalHypervisor};
-pub use log::{cut_log, last_lines};
+pub use log::{cut_log, last_bytes, last_lines};
 pub use scan::list_qemu;

@@ -86,6 +86,8 @@ mod tests {
             image_allow: Vec::new(),
             guest_allow: Vec::new(),
             qemu_uid_range: UidRange::default(),
+            console_listen: None,
+            no_console: false,
         }
     }
 

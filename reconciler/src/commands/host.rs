@@ -1,6 +1,11 @@
 //! `berth host`: the agent of this machine; `berth host list|cordon|…`: an administrator's operations on hosts.
 
-use std::{io::Read, net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    io::Read,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
 
 use anyhow::{Context, bail};
 use berth_host::linux::record;
@@ -14,7 +19,7 @@ use crate::{
 
 use super::{
     agent::{Machine, Where},
-    connect, signals, simulate, state_dir, this_machine,
+    connect, console_server, signals, simulate, state_dir, this_machine,
 };
 
 /// The maximum length in bytes of a join string in a file.
@@ -38,7 +43,9 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
     };
     let control_planes = connect::addresses(&connection).await;
     let control_plane = control_planes.iter().copied().find(SocketAddr::is_ipv4);
-    let config = this_machine::agent_config(&agent, &state_dir, control_plane)?;
+    let mut config = this_machine::agent_config(&agent, &state_dir, control_plane)?;
+    let any = Ipv4Addr::UNSPECIFIED.into();
+    config.console = console_server::listen(&agent, &state_dir, any, control_plane).await?;
     let at = match credential {
         Some(credential) => {
             credential.check(&client_of(connection)?).await?;

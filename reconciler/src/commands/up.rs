@@ -24,7 +24,9 @@ use berth_controllers as controllers;
 
 use crate::{cli::UpOptions, install, recovery, site};
 
-use super::{addresses, agent::Machine, backup, descriptors, signals, state_dir, this_machine};
+use super::{
+    addresses, agent::Machine, backup, console_server, descriptors, signals, state_dir, this_machine,
+};
 
 /// How long the parts may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -126,7 +128,10 @@ async fn agent(
         // caches the results. A failure is ignored here: the query is repeated, and reported, later.
         let _ = asked.facts().await;
     });
-    Ok(Some((this_machine::agent_config(&options.agent, state_dir, Some(options.listen))?, system)))
+    let mut config = this_machine::agent_config(&options.agent, state_dir, Some(options.listen))?;
+    let listen = options.listen;
+    config.console = console_server::listen(&options.agent, state_dir, listen.ip(), Some(listen)).await?;
+    Ok(Some((config, system)))
 }
 
 /// Waits for the cancellation; a part that ends before is an error.

@@ -49,6 +49,11 @@ if [ -f /www/user-data ] && [ "$(head -c 2 /www/user-data)" = '#!' ]; then
 	/run/user-data >/www/user-data.out 2>&1 </dev/null &
 fi
 
+# Answers what is typed at the serial console.
+while read -r line; do
+	echo "berth-guest-read $line"
+done </dev/ttyS0 >/dev/ttyS0 2>&1 &
+
 echo "berth-guest-ready $(hostname)" >/dev/ttyS0
 while :; do
 	sleep 3600 &

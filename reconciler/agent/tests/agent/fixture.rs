@@ -6,13 +6,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent::AgentConfig;
+use berth_agent::{AgentConfig, ConsoleServer};
 use berth_api::{
     Disk, HOST_FINALIZER, Host, HotswapDiskAttachment, Image, Network, PublicIP, VM, VMClass, condition,
     host_addresses::HOST_ADDRESSES, manifests,
 };
 use berth_apiserver::{Server, ServerConfig};
-use berth_engine::RuntimeClock;
+use berth_engine::{Clock as _, RuntimeClock};
 use berth_host::fake::{FakeSource, FakeSystem};
 use berth_qemu::machine::Format;
 use jiff::Timestamp;
@@ -83,8 +83,14 @@ impl Fixture {
     }
 
     pub(crate) fn start_agent(&self) {
+        self.start_agent_with(None, Duration::ZERO);
+    }
+
+    /// Starts the agent with a server for consoles, and with a clock that is ahead of the control plane's.
+    pub(crate) fn start_agent_with(&self, console: Option<Arc<ConsoleServer>>, ahead: Duration) {
         let mut config = AgentConfig::new(HOST);
-        config.clock = Arc::new(self.clock);
+        config.clock = Arc::new(RuntimeClock::starting_at(self.clock.now() + ahead));
+        config.console = console;
         config.seed = Some(7);
         let (client, system) = (self.client.clone(), self.system.clone());
         let agent = tokio::spawn(async move {

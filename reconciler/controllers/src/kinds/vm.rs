@@ -2,6 +2,7 @@
 //! agent owns the VM.
 
 mod addresses;
+mod console_account;
 mod observe;
 mod place;
 mod plan;
@@ -125,6 +126,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
     batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
+    console_account::ensure(cache, &vm, batch);
     plan.outcome
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use berth_api::{Host, Network, USED_FINALIZER, VM, VMClass, vm::Placement};
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{ResourceExt, core::Status};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -156,6 +156,12 @@ impl Server {
                         }
                         Write::Status(Object::VM(written)) => vm.status.clone_from(&written.status),
                         Write::Finalizers(_, finalizers) => vm.metadata.finalizers = Some(finalizers.clone()),
+                        Write::ConsoleAccount(namespace) => {
+                            let mut account = ServiceAccount::default();
+                            account.metadata.name = Some(berth_api::console::ACCOUNT.to_owned());
+                            account.metadata.namespace = Some(namespace.clone());
+                            others.push(Response::Is(account.into()));
+                        }
                         other => panic!("a VM alone writes no {other:?}"),
                     }
                 }

@@ -10,6 +10,7 @@ use berth_qemu::hypervisor::{Hypervisor as _, ProcessIdentity};
 use berth_qemu::machine::{DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Tap, UefiFiles};
 use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
+use berth_qemu::serial::SerialConsole;
 use serde_json::Value;
 
 use crate::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Result, SystemError};
@@ -150,6 +151,18 @@ impl Machines for FakeSystem {
 
     async fn stderr_tail(&self, _: &str) -> Result<String> {
         self.call("stderr_tail", async { Ok(String::new()) }).await
+    }
+
+    async fn serial(&self, instance: &str) -> Result<SerialConsole> {
+        let path = Self::paths(instance).serial_socket;
+        let connected = self.hypervisor.serial(&Self::paths(instance)).await;
+        connected.map_err(|source| SystemError::File { attempt: "open the serial console", path, source })
+    }
+
+    async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {
+        let mut log = format!("serial console of {instance}\r\n").into_bytes();
+        let most = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        Ok(log.split_off(log.len().saturating_sub(most)))
     }
 
     async fn grant_disk(&self, _: &str, disk: &DiskSpec) -> Result<DiskSpec> {

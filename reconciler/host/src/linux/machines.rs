@@ -27,6 +27,7 @@ use berth_qemu::machine::{
     Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, UefiFiles,
 };
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
+use berth_qemu::serial::SerialConsole;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -303,6 +304,22 @@ impl LinuxMachines {
             process::last_lines(&log, LAST_WORDS_LINES, LAST_WORDS_BYTES).map_err(failed("read", &log))
         })
         .await
+    }
+
+    pub(super) async fn serial(&self, instance: &str) -> Result<SerialConsole> {
+        check_name("instance", instance)?;
+        let paths = self.paths(instance);
+        self.hypervisor()
+            .await?
+            .serial(&paths)
+            .await
+            .map_err(failed("open the serial console", &paths.serial_socket))
+    }
+
+    pub(super) async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {
+        check_name("instance", instance)?;
+        let folder = self.layout.instance(instance);
+        blocking(move || logs::tail(&folder, "serial.log", max_bytes)).await
     }
 
     /// Makes a disk accessible to the instance's QEMU, which is running or about to start.

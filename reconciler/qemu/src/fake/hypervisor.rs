@@ -12,6 +12,7 @@ use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{FoundQemu, Hypervisor, LaunchError, Limits, ProcessError, ProcessIdentity};
 use crate::machine::{LaunchSpec, MachinePaths, command_line, instance_of, name_of};
 use crate::qmp::{Events, Qmp, QmpError};
+use crate::serial::SerialConsole;
 
 /// The buffer in each direction; both ends read continuously. One process may contain tens of thousands of machines.
 const DUPLEX: usize = 4 << 10;
@@ -91,6 +92,22 @@ impl Hypervisor for FakeHypervisor {
         let (near, far) = tokio::io::duplex(DUPLEX);
         tokio::spawn(server::guest_agent(self.clone(), wire, far));
         Ok(GuestAgent::over(near))
+    }
+
+    /// The guest's terminal repeats what is typed.
+    async fn serial(&self, paths: &MachinePaths) -> std::io::Result<SerialConsole> {
+        let Some(mut wire) = self.wire(|m| m.spec.files.paths.serial_socket == paths.serial_socket) else {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        };
+        let (near, far) = tokio::io::duplex(DUPLEX);
+        tokio::spawn(async move {
+            let (mut typed, mut shown) = tokio::io::split(far);
+            tokio::select! {
+                _ = wire.exited.wait_for(|gone| *gone) => {}
+                _ = tokio::io::copy(&mut typed, &mut shown) => {}
+            }
+        });
+        Ok(SerialConsole::over(near))
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

@@ -28,6 +28,7 @@ use crate::hypervisor::{FoundQemu, Hypervisor, Limits};
 use crate::installation::find_binary;
 use crate::machine::{Accelerator, LaunchSpec, MachinePaths, Tap, UefiFiles, command_line};
 use crate::qmp::{Events, Qmp, QmpError};
+use crate::serial::SerialConsole;
 use crate::single_flight::SingleFlight;
 
 /// From the start of the process until its monitor must reply. A hundred at once on two cores need 8 s.
@@ -432,6 +433,10 @@ impl Hypervisor for LocalHypervisor {
 
     async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError> {
         GuestAgent::connect(&paths.guest_agent).await
+    }
+
+    async fn serial(&self, paths: &MachinePaths) -> io::Result<SerialConsole> {
+        SerialConsole::connect(&paths.serial_socket).await
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

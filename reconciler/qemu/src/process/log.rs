@@ -48,6 +48,16 @@ pub fn last_lines(path: &Path, lines: usize, max_bytes: u64) -> io::Result<Strin
     Ok(all[all.len().saturating_sub(lines)..].join("\n"))
 }
 
+/// Returns the last bytes of a file as they are; empty if there is no such file.
+///
+/// *Errors:* the path is not a regular file.
+pub fn last_bytes(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    match OpenOptions::new().read(true).custom_flags(CAREFUL).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => tail(&mut plain(other?)?, max_bytes),
+    }
+}
+
 fn tail(file: &mut File, max_bytes: u64) -> io::Result<Vec<u8>> {
     let end = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(end.saturating_sub(max_bytes)))?;

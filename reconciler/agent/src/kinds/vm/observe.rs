@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use berth_api::condition::{find, is_true};
+use berth_api::vm::ConsoleAddress;
 use berth_api::{
     ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, VM, VMClass, VMStatus,
 };
@@ -78,6 +79,8 @@ pub(crate) struct Observed {
     pub(crate) taps: Vec<String>,
     /// Whether a Disk still lists this VM as its user.
     pub(crate) still_user: bool,
+    /// The address of this host's consoles.
+    pub(crate) console: Option<ConsoleAddress>,
     /// Whether this host is being drained.
     pub(crate) draining: bool,
     /// Why the VM's placement would not choose this host, if it would not.
@@ -241,6 +244,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         offered: None,
         free_memory: None,
         taps: Vec::new(),
+        console: ctx.config.console.as_ref().map(|server| server.published()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         still_user: tables.disks.all().any(|(disk_name, disk)| {

@@ -35,6 +35,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
         pid: i64::from(process.identity.pid),
         started_at: process.started_at.round(jiff::Unit::Second).unwrap_or(process.started_at),
     });
+    status.console.clone_from(&observed.console);
     status.restarts = observed.journal.restarts;
     if let Some(run) = &observed.journal.run
         && run.process.is_some()

@@ -8,6 +8,7 @@ use berth_qemu::process;
 
 use super::super::files::{self, blocking};
 use super::super::layout::{Layout, is_name};
+use crate::SystemError;
 
 /// A log that exceeds this size is truncated, and its last part is kept in a second file.
 const MAX_BYTES: u64 = 4 << 20;
@@ -41,6 +42,17 @@ pub(super) fn cut_all(layout: &Layout, max_bytes: u64) {
             }
         }
     }
+}
+
+/// Returns the end of a log, with what was cut off it before.
+pub(super) fn tail(folder: &Path, name: &str, max_bytes: u64) -> Result<Vec<u8>, SystemError> {
+    let log = place(folder, name);
+    let recent = process::last_bytes(&log, max_bytes).map_err(files::failed("read", &log))?;
+    let left = max_bytes.saturating_sub(recent.len() as u64);
+    let cut = folder.join(format!("{name}.1"));
+    let mut bytes = process::last_bytes(&cut, left).map_err(files::failed("read", &cut))?;
+    bytes.extend(recent);
+    Ok(bytes)
 }
 
 fn keep(path: &Path, bytes: &[u8]) {

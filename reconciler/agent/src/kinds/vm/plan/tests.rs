@@ -131,6 +131,7 @@ fn ready_to_start() -> Observed {
         free_memory: Some(1 << 30),
         taps: Vec::new(),
         still_user: false,
+        console: None,
         draining: false,
         misplaced: None,
     }

@@ -1,0 +1,203 @@
+//! The consoles of the machines on this host, served over HTTPS to clients with a ticket.
+//!
+//! ```text
+//!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
+//!                                                                  │
+//!                          viewers ◀── broadcast ◀── serial line (one connection to QEMU for all viewers)
+//! ```
+//!
+//! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
+//! disconnected; it delays neither the guest nor another viewer (`serial_line`, `session`). Connections, requests and
+//! memory are limited, also for clients without a ticket. Nothing here changes an object or a machine.
+
+mod places;
+mod refusal;
+mod serial_line;
+mod session;
+mod ticket;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_api::console::{ConsoleUse, PROTOCOL};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::context::Context;
+use crate::index::instance_of;
+use crate::key::ObjectName;
+use places::Places;
+use refusal::Refusal;
+use serial_line::SerialLines;
+use session::Session;
+use ticket::Tickets;
+
+/// The limit of connections, with and without a ticket.
+const CONNECTIONS: usize = 256;
+/// The limit of connections from one address.
+const CONNECTIONS_OF_ADDRESS: usize = 64;
+/// The time for the TLS handshake, and again for the headers of the request.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time for the whole request until its answer.
+const REQUEST: Duration = Duration::from_secs(30);
+/// The limit of a request's headers in bytes. A ticket has some 1,200.
+const MAX_HEADERS: usize = 16 << 10;
+/// The number of logs that are read and sent at a time: each is in memory.
+const LOGS: usize = 4;
+
+/// What all connections share.
+struct Consoles {
+    tickets: Tickets,
+    lines: SerialLines,
+    logs: Arc<Semaphore>,
+}
+
+/// Serves the consoles for as long as it is polled; never, if the agent serves none.
+pub(crate) async fn serve(ctx: &Arc<Context>) {
+    let Some(server) = ctx.config.console.clone() else { return std::future::pending().await };
+    let consoles = Arc::new(Consoles {
+        tickets: Tickets::new(ctx.now()),
+        lines: SerialLines::new(ctx.system.clone()),
+        logs: Arc::new(Semaphore::new(LOGS)),
+    });
+    let places = Places::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
+    let acceptor = TlsAcceptor::from(server.tls.clone());
+    tracing::info!(address = %server.address, "serving consoles");
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = server.listener.accept() => accepted,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // The process is out of file descriptors, or the client disconnected.
+                tracing::warn!(%error, "accepting a console connection failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        // Without a place the connection is closed.
+        let Some(place) = places.take(peer.ip()) else {
+            tracing::debug!(%peer, "too many console connections");
+            continue;
+        };
+        let (ctx, consoles, acceptor) = (ctx.clone(), consoles.clone(), acceptor.clone());
+        connections.spawn(async move {
+            connection(&ctx, &consoles, &acceptor, stream, peer).await;
+            drop(place);
+        });
+    }
+}
+
+/// A session that was granted, and the connection that it is to use.
+type Granted = Arc<Mutex<Option<(Session, OnUpgrade)>>>;
+
+async fn connection(
+    ctx: &Arc<Context>,
+    consoles: &Arc<Consoles>,
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    peer: SocketAddr,
+) {
+    // Each typed character is a packet.
+    let _ = stream.set_nodelay(true);
+    let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        _ => return tracing::debug!(%peer, "no TLS handshake on a console connection"),
+    };
+    let granted = Granted::default();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let (ctx, consoles, granted) = (ctx.clone(), consoles.clone(), granted.clone());
+        async move {
+            let answer = match open(&ctx, &consoles, &request, peer).await {
+                Ok(session) => {
+                    let upgrade = hyper::upgrade::on(&mut request);
+                    *granted.lock().unwrap_or_else(PoisonError::into_inner) = Some((session, upgrade));
+                    switching_protocols()
+                }
+                Err(refusal) => refused(&refusal, peer),
+            };
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_buf_size(MAX_HEADERS).keep_alive(false);
+    let request = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    if !matches!(timeout(REQUEST, request).await, Ok(Ok(()))) {
+        return tracing::debug!(%peer, "no request on a console connection");
+    }
+    let session = granted.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((session, upgrade)) = session
+        && let Ok(Ok(stream)) = timeout(REQUEST, upgrade).await
+    {
+        session.run(TokioIo::new(stream)).await;
+    }
+}
+
+/// Verifies a request and prepares its session.
+async fn open(
+    ctx: &Context,
+    consoles: &Consoles,
+    request: &Request<Incoming>,
+    peer: SocketAddr,
+) -> Result<Session, Refusal> {
+    let (namespace, name, wanted) = ConsoleUse::of_path(request.uri().path()).ok_or(Refusal::NoSuchPath)?;
+    let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
+    if request.method() != http::Method::GET || !is_upgrade {
+        return Err(Refusal::NoUpgrade);
+    }
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(Refusal::NoTicket)?;
+    let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
+    // The VM's uid is part of the ticket, so that only a ticket's holder learns which VMs are here.
+    let uid = vm.as_ref().and_then(|vm| vm.metadata.uid.clone()).unwrap_or_default();
+    let audience = wanted.audience(namespace, name, &uid);
+    consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, namespace, &audience).await?;
+    let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(Refusal::NotHere)?;
+    tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
+    if wanted == ConsoleUse::Log {
+        let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| Refusal::NotHere)?;
+        return Ok(Session::log(consoles.lines.log(&instance).await?, permit));
+    }
+    if ctx.system.process(&instance).await?.is_none() {
+        return Err(Refusal::NotRunning);
+    }
+    let viewer = consoles.lines.view(&instance).await?;
+    if wanted == ConsoleUse::Console {
+        return Ok(Session::console(viewer));
+    }
+    let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| Refusal::NotHere)?;
+    let log = consoles.lines.log(&instance).await?;
+    Ok(Session::follow(viewer, &log, permit))
+}
+
+fn switching_protocols() -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+}
+
+fn refused(refusal: &Refusal, peer: SocketAddr) -> Response<Full<Bytes>> {
+    tracing::info!(%peer, reason = %refusal, "console refused");
+    let mut response = Response::new(Full::from(refusal.to_string()));
+    *response.status_mut() = refusal.status();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}

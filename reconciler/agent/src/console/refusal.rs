@@ -1,0 +1,64 @@
+//! Why a request for a console is refused, for the person at the client.
+
+use berth_host::SystemError;
+use http::StatusCode;
+
+/// The refusal of a request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("no such path: this server has the consoles of VMs only")]
+    NoSuchPath,
+    #[error("a GET request with the header Upgrade: berth-console is required")]
+    NoUpgrade,
+    #[error("a ticket is required (Authorization: Bearer TICKET)")]
+    NoTicket,
+    #[error("the ticket is not valid for this VM and this use: request one for it")]
+    NotValid,
+    #[error("the ticket was used before: a ticket opens one connection")]
+    Used,
+    #[error(
+        "the ticket is {age} seconds old, by this host's clock, and is accepted for {life} seconds: request another, and \
+         compare the clocks of the host and of the control plane"
+    )]
+    Expired { age: i64, life: u64 },
+    #[error("the ticket is older than this agent, which has just started: request another")]
+    BeforeStart,
+    #[error("too many tickets of this namespace were used in the last ten minutes: wait a minute")]
+    TooManyTickets,
+    #[error("the console has its maximum of {most} viewers: close one")]
+    TooManyViewers { most: usize },
+    #[error("the VM is not on this host any more, or not yet: try again in a moment")]
+    NotHere,
+    #[error("the VM does not run: start it, or read its log (berth logs)")]
+    NotRunning,
+    #[error(
+        "this host must not verify tickets: apply the manifests of its version (berth crds | kubectl apply --server-side -f -)"
+    )]
+    MustNotReview,
+    #[error("the control plane cannot verify the ticket now: {detail}")]
+    CannotReview { detail: String },
+    #[error("{detail}")]
+    System { detail: String },
+}
+
+impl From<SystemError> for Refusal {
+    fn from(error: SystemError) -> Self {
+        Self::System { detail: error.chain().to_string() }
+    }
+}
+
+impl Refusal {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::NoSuchPath | Self::NotHere => StatusCode::NOT_FOUND,
+            Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::NoTicket => StatusCode::UNAUTHORIZED,
+            Self::NotValid | Self::Used | Self::Expired { .. } | Self::BeforeStart => StatusCode::FORBIDDEN,
+            Self::TooManyTickets | Self::TooManyViewers { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotRunning => StatusCode::CONFLICT,
+            Self::MustNotReview | Self::CannotReview { .. } | Self::System { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        }
+    }
+}

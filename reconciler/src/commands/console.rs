@@ -1,0 +1,95 @@
+//! `berth console` and `berth logs`: the serial console of a VM, and its log.
+
+mod connection;
+mod pinned;
+mod terminal;
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Context;
+use berth_api::console::ConsoleUse;
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::cli::{ConsoleOptions, LogsOptions};
+
+use terminal::RawTerminal;
+
+/// Ctrl-]: detaches.
+const DETACH: u8 = 0x1d;
+const CHUNK: usize = 16 << 10;
+
+/// Attaches to the serial console.
+///
+/// *Errors:* no console, for a reason that the message has.
+pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
+    let stream = connection::open(&options.target, ConsoleUse::Console).await?;
+    let is_terminal = std::io::stdin().is_terminal();
+    let raw = if is_terminal { Some(RawTerminal::enter()?) } else { None };
+    if raw.is_some() {
+        eprint!("attached to {}; Ctrl-] detaches\r\n", options.target.vm);
+    }
+    let (mut output, mut input) = tokio::io::split(stream);
+    let mut typed = typed();
+    let enter = async {
+        while let Some(bytes) = typed.recv().await {
+            let end = if is_terminal { bytes.iter().position(|byte| *byte == DETACH) } else { None };
+            input.write_all(&bytes[..end.unwrap_or(bytes.len())]).await.context("sending to the console")?;
+            input.flush().await.context("sending to the console")?;
+            if end.is_some() {
+                break;
+            }
+        }
+        anyhow::Ok(())
+    };
+    let ended = tokio::select! {
+        entered = enter => entered,
+        shown = show(&mut output) => shown,
+    };
+    drop(raw);
+    if is_terminal {
+        eprintln!();
+    }
+    ended
+}
+
+/// Prints the log of the serial console.
+///
+/// *Errors:* no log, for a reason that the message has.
+pub(super) async fn logs(options: LogsOptions) -> anyhow::Result<()> {
+    let wanted = if options.follow { ConsoleUse::Follow } else { ConsoleUse::Log };
+    show(&mut connection::open(&options.target, wanted).await?).await
+}
+
+/// Copies the output of the guest to the standard output, to its end.
+async fn show(output: &mut (impl tokio::io::AsyncRead + Unpin)) -> anyhow::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let count = output.read(&mut chunk).await.context("the connection to the host broke")?;
+        if count == 0 {
+            return Ok(());
+        }
+        let mut out = std::io::stdout().lock();
+        match out.write_all(&chunk[..count]).and_then(|()| out.flush()) {
+            // The reader of a pipe has read enough, as `head` does.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.context("printing")?,
+        }
+    }
+}
+
+/// Returns what is typed. A thread of its own reads: a read of the standard input cannot be cancelled.
+fn typed() -> mpsc::Receiver<Bytes> {
+    let (sender, typed) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        use std::io::Read as _;
+        let mut chunk = [0; 1 << 10];
+        while let Ok(count @ 1..) = std::io::stdin().read(&mut chunk) {
+            if sender.blocking_send(Bytes::copy_from_slice(&chunk[..count])).is_err() {
+                return;
+            }
+        }
+    });
+    typed
+}

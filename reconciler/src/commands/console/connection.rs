@@ -1,0 +1,160 @@
+//! A client's way to a console: the VM's status, a ticket from the control plane, the VM's host.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use berth_api::{
+    VM,
+    console::{ACCOUNT, ConsoleUse, PROTOCOL},
+    vm::ConsoleAddress,
+};
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{client::conn::http1, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount,
+};
+use kube::{Api, Client, ResourceExt, api::PostParams};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+
+use crate::{
+    cli::ConsoleTarget,
+    commands::{connect, resources},
+    one_connection::client_of,
+    requests::has_code,
+};
+
+use super::pinned;
+
+/// The time for the host to accept the connection, and again for its answer.
+const ANSWER: Duration = Duration::from_secs(15);
+/// The shortest lifetime in seconds that Kubernetes gives a token. Hosts accept a ticket for one minute only.
+const TICKET_SECONDS: i64 = 600;
+/// The maximum length of a host's refusal in bytes.
+const MAX_REFUSAL: usize = 4 << 10;
+
+/// Opens a connection to the VM's host for this use.
+///
+/// *Errors:* each step's, with its remedy.
+pub(super) async fn open(target: &ConsoleTarget, wanted: ConsoleUse) -> anyhow::Result<TokioIo<Upgraded>> {
+    let (namespace, name) = (resources::checked(&target.namespace)?, resources::checked(&target.vm)?);
+    let client = client_of(connect::admin(&target.connection, &target.state.state_dir).await?)?;
+    let vms: Api<VM> = Api::namespaced(client.clone(), namespace);
+    let vm = vms.get_opt(name).await.with_context(|| format!("reading VM {namespace}/{name}"))?;
+    let Some(vm) = vm else { bail!("there is no VM {name} in namespace {namespace} (see -n)") };
+    let console = address(&vm)?;
+    let uid = vm.uid().unwrap_or_default();
+    let ticket = ticket(&client, namespace, wanted.audience(namespace, name, &uid)).await?;
+    let path = wanted.path(namespace, name);
+    let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map_or("?", |b| b.host.as_str());
+    let connected = connect_to(&console, &path, &ticket).await;
+    connected
+        .with_context(|| format!("the console of VM {namespace}/{name} on host {host}, {}", console.address))
+}
+
+/// Returns where the VM's console is.
+fn address(vm: &VM) -> anyhow::Result<ConsoleAddress> {
+    let status = vm.status.clone().unwrap_or_default();
+    let name = vm.name_any();
+    let Some(binding) = status.binding else {
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        let why = ready.map(|ready| format!(": {} ({})", ready.message, ready.reason)).unwrap_or_default();
+        bail!("VM {name} has no host yet, and no console{why}");
+    };
+    let Some(console) = status.console else {
+        bail!(
+            "host {} serves no console of VM {name}: its agent has not reported the VM yet, is older than this command, or \
+             runs with --no-console",
+            binding.host
+        );
+    };
+    Ok(console)
+}
+
+async fn ticket(client: &Client, namespace: &str, audience: String) -> anyhow::Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let spec = TokenRequestSpec {
+        audiences: Some(vec![audience]),
+        expiration_seconds: Some(TICKET_SECONDS),
+        ..TokenRequestSpec::default()
+    };
+    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+    let made = accounts.create_token_request(ACCOUNT, &PostParams::default(), &request).await;
+    let remedy = match &made {
+        Err(error) if has_code(error, 404) => format!(
+            "; the controllers create this account with the first VM of a namespace: try again in a moment, or \
+             kubectl create serviceaccount {ACCOUNT} -n {namespace}"
+        ),
+        Err(error) if has_code(error, 403) => format!(
+            "; it takes the verb create on serviceaccounts/token of {ACCOUNT} (role berth-editor has it)"
+        ),
+        _ => String::new(),
+    };
+    let made = made.with_context(|| format!("requesting a ticket of {namespace}/{ACCOUNT}{remedy}"))?;
+    Ok(made.status.and_then(|status| status.token).unwrap_or_default())
+}
+
+async fn connect_to(console: &ConsoleAddress, path: &str, ticket: &str) -> anyhow::Result<TokioIo<Upgraded>> {
+    let connected = timeout(ANSWER, TcpStream::connect(&console.address)).await;
+    let stream =
+        connected.context("it does not answer within 15 seconds").and_then(|s| s.context("connecting"));
+    let stream = stream.context("the host is down, or a firewall is in between")?;
+    // Each typed character is a packet.
+    stream.set_nodelay(true).context("connecting")?;
+    let tls = TlsConnector::from(Arc::new(pinned::client_config(&console.certificate_sha256)?));
+    let name = ServerName::try_from("berth-console").context("a valid name")?;
+    let stream = timeout(ANSWER, tls.connect(name, stream)).await.context("no TLS within 15 seconds")?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream.context("TLS")?)).await.context("sending the request")?;
+    tokio::spawn(connection.with_upgrades());
+    let request = Request::get(path)
+        .header(header::HOST, &console.address)
+        .header(header::CONNECTION, "upgrade")
+        .header(header::UPGRADE, PROTOCOL)
+        .header(header::AUTHORIZATION, format!("Bearer {ticket}"))
+        .body(Empty::<Bytes>::new())
+        .context("making the request")?;
+    let answer =
+        timeout(ANSWER, sender.send_request(request)).await.context("no answer within 15 seconds")?;
+    let answer = answer.context("the host closed the connection: it has too many, or it stops")?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let code = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
+        let text = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        bail!("refused ({}): {}", code.as_u16(), String::from_utf8_lossy(&text).trim());
+    }
+    Ok(TokioIo::new(hyper::upgrade::on(answer).await.context("taking over the connection")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn vm(status: Value) -> VM {
+        serde_json::from_value(
+            json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": "web"},
+            "spec": {"class": "c", "disks": [{"name": "d", "boot": true}]}, "status": status}),
+        )
+        .expect("a VM")
+    }
+
+    #[test]
+    fn a_vm_without_a_console_is_refused_with_the_reason() {
+        let ready = json!({"type": "Ready", "status": "False", "reason": "NoCapacity", "message": "no host has room",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let waiting = address(&vm(json!({"conditions": [ready]}))).expect_err("it waits").to_string();
+        assert_eq!(waiting, "VM web has no host yet, and no console: no host has room (NoCapacity)");
+        let bound = json!({"host": "h1", "epoch": 1});
+        let error = address(&vm(json!({"binding": bound}))).expect_err("not served").to_string();
+        assert!(error.starts_with("host h1 serves no console of VM web"), "{error}");
+        let console = json!({"address": "192.0.2.1:7444", "certificateSha256": "0".repeat(64)});
+        let found = address(&vm(json!({"binding": bound, "console": console}))).expect("served");
+        assert_eq!(found.address, "192.0.2.1:7444");
+    }
+}
