@@ -40,7 +40,7 @@ use crate::context::Context;
 use crate::index::instance_of;
 use crate::key::ObjectName;
 use places::Places;
-use refusal::Refusal;
+use refusal::ConsoleRefusal;
 use serial_line::SerialLines;
 use session::Session;
 use ticket::Tickets;
@@ -58,7 +58,7 @@ const MAX_HEADERS: usize = 16 << 10;
 /// The number of logs that are read and sent at a time: each is in memory.
 const LOGS: usize = 4;
 
-/// What all connections share.
+/// The state shared by all connections.
 struct Consoles {
     tickets: Tickets,
     lines: SerialLines,
@@ -155,33 +155,34 @@ async fn open(
     consoles: &Consoles,
     request: &Request<Incoming>,
     peer: SocketAddr,
-) -> Result<Session, Refusal> {
-    let (namespace, name, wanted) = ConsoleUse::of_path(request.uri().path()).ok_or(Refusal::NoSuchPath)?;
+) -> Result<Session, ConsoleRefusal> {
+    let (namespace, name, wanted) =
+        ConsoleUse::of_path(request.uri().path()).ok_or(ConsoleRefusal::NoSuchPath)?;
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|value| value == PROTOCOL);
     if request.method() != http::Method::GET || !is_upgrade {
-        return Err(Refusal::NoUpgrade);
+        return Err(ConsoleRefusal::NoUpgrade);
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(Refusal::NoTicket)?;
+    let ticket = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or(ConsoleRefusal::NoTicket)?;
     let vm = ctx.index.read().vms.get(&ObjectName::new(namespace, name));
     // The VM's uid is part of the ticket, so that only a ticket's holder learns which VMs are here.
     let uid = vm.as_ref().and_then(|vm| vm.metadata.uid.clone()).unwrap_or_default();
     let audience = wanted.audience(namespace, name, &uid);
     consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, namespace, &audience).await?;
-    let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(Refusal::NotHere)?;
+    let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(ConsoleRefusal::NotHere)?;
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
     if wanted == ConsoleUse::Log {
-        let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| Refusal::NotHere)?;
+        let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
         return Ok(Session::log(consoles.lines.log(&instance).await?, permit));
     }
     if ctx.system.process(&instance).await?.is_none() {
-        return Err(Refusal::NotRunning);
+        return Err(ConsoleRefusal::NotRunning);
     }
     let viewer = consoles.lines.view(&instance).await?;
     if wanted == ConsoleUse::Console {
         return Ok(Session::console(viewer));
     }
-    let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| Refusal::NotHere)?;
+    let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
     let log = consoles.lines.log(&instance).await?;
     Ok(Session::follow(viewer, &log, permit))
 }
@@ -194,7 +195,7 @@ fn switching_protocols() -> Response<Full<Bytes>> {
     response
 }
 
-fn refused(refusal: &Refusal, peer: SocketAddr) -> Response<Full<Bytes>> {
+fn refused(refusal: &ConsoleRefusal, peer: SocketAddr) -> Response<Full<Bytes>> {
     tracing::info!(%peer, reason = %refusal, "console refused");
     let mut response = Response::new(Full::from(refusal.to_string()));
     *response.status_mut() = refusal.status();

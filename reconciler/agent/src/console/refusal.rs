@@ -5,7 +5,7 @@ use http::StatusCode;
 
 /// The refusal of a request.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum ConsoleRefusal {
     #[error("no such path: this server has the consoles of VMs only")]
     NoSuchPath,
     #[error("a GET request with the header Upgrade: berth-console is required")]
@@ -41,13 +41,13 @@ pub(super) enum Refusal {
     System { detail: String },
 }
 
-impl From<SystemError> for Refusal {
+impl From<SystemError> for ConsoleRefusal {
     fn from(error: SystemError) -> Self {
         Self::System { detail: error.chain().to_string() }
     }
 }
 
-impl Refusal {
+impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchPath | Self::NotHere => StatusCode::NOT_FOUND,

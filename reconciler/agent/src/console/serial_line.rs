@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 
-use super::refusal::Refusal;
+use super::refusal::ConsoleRefusal;
 
 /// The bytes of earlier output that a new viewer receives.
 const SCROLL_BACK: usize = 64 << 10;
@@ -74,12 +74,12 @@ impl SerialLines {
     }
 
     /// Returns the log of an instance's serial console.
-    pub(super) async fn log(&self, instance: &str) -> Result<Vec<u8>, Refusal> {
+    pub(super) async fn log(&self, instance: &str) -> Result<Vec<u8>, ConsoleRefusal> {
         Ok(self.system.serial_log(instance, LOG).await?)
     }
 
     /// Adds a viewer to the line of a running instance.
-    pub(super) async fn view(&self, instance: &str) -> Result<Viewer, Refusal> {
+    pub(super) async fn view(&self, instance: &str) -> Result<Viewer, ConsoleRefusal> {
         let mut lines = self.lines.lock().await;
         lines.retain(|_, line| line.strong_count() > 0);
         if let Some(line) = lines.get(instance).and_then(Weak::upgrade)
@@ -89,10 +89,10 @@ impl SerialLines {
         }
         let line = self.connect(instance).await?;
         lines.insert(instance.to_owned(), Arc::downgrade(&line));
-        viewer(&line)?.ok_or(Refusal::NotRunning)
+        viewer(&line)?.ok_or(ConsoleRefusal::NotRunning)
     }
 
-    async fn connect(&self, instance: &str) -> Result<Arc<SerialLine>, Refusal> {
+    async fn connect(&self, instance: &str) -> Result<Arc<SerialLine>, ConsoleRefusal> {
         let (mut output, mut input) = self.system.serial(instance).await?.into_parts();
         let recent = Recent { bytes: VecDeque::new(), viewers: Some(broadcast::channel(LAG).0) };
         let recent = Arc::new(Mutex::new(recent));
@@ -128,11 +128,11 @@ impl SerialLines {
 }
 
 /// Returns a viewer of the line; `None` if the machine has closed it.
-fn viewer(line: &Arc<SerialLine>) -> Result<Option<Viewer>, Refusal> {
+fn viewer(line: &Arc<SerialLine>) -> Result<Option<Viewer>, ConsoleRefusal> {
     let recent = line.recent.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(viewers) = &recent.viewers else { return Ok(None) };
     if viewers.receiver_count() >= VIEWERS {
-        return Err(Refusal::TooManyViewers { most: VIEWERS });
+        return Err(ConsoleRefusal::TooManyViewers { most: VIEWERS });
     }
     Ok(Some(Viewer {
         scroll_back: recent.bytes.iter().copied().collect(),

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::refusal::Refusal;
+use super::refusal::ConsoleRefusal;
 
 /// The number of tickets that the control plane verifies at a time.
 const REVIEWS: usize = 8;
@@ -53,27 +53,27 @@ impl Tickets {
         ticket: &str,
         namespace: &str,
         audience: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ConsoleRefusal> {
         // Nothing is verified yet: this only saves the control plane from tickets that are refused anyway.
-        self.check_age(issued(ticket).ok_or(Refusal::NotValid)?, now)?;
+        self.check_age(issued(ticket).ok_or(ConsoleRefusal::NotValid)?, now)?;
         let id = Sha256::digest(ticket.as_bytes()).into();
         let is_used = |used: &Used| used.contains(namespace, &id);
         if is_used(&self.used.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Err(Refusal::Used);
+            return Err(ConsoleRefusal::Used);
         }
         self.review(client, ticket, namespace, audience).await?;
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace, id, Instant::now())
     }
 
-    fn check_age(&self, issued: i64, now: Timestamp) -> Result<(), Refusal> {
+    fn check_age(&self, issued: i64, now: Timestamp) -> Result<(), ConsoleRefusal> {
         let age = now.as_second().saturating_sub(issued);
         let life = TICKET_LIFE.as_secs();
         // The clocks of the control plane and of this host may differ in either direction.
         if age.unsigned_abs() > life {
-            return Err(Refusal::Expired { age, life });
+            return Err(ConsoleRefusal::Expired { age, life });
         }
         if issued <= self.since.as_second() {
-            return Err(Refusal::BeforeStart);
+            return Err(ConsoleRefusal::BeforeStart);
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Tickets {
         ticket: &str,
         namespace: &str,
         audience: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ConsoleRefusal> {
         let audiences = Some(vec![audience.to_owned()]);
         let spec = TokenReviewSpec { token: ticket.to_owned(), audiences };
         let review = TokenReview { spec, ..TokenReview::default() };
@@ -94,15 +94,15 @@ impl Tickets {
         drop(permit);
         let status = match reviewed {
             Ok(review) => review.status.unwrap_or_default(),
-            Err(kube::Error::Api(status)) if status.code == 403 => return Err(Refusal::MustNotReview),
-            Err(error) => return Err(Refusal::CannotReview { detail: error.to_string() }),
+            Err(kube::Error::Api(status)) if status.code == 403 => return Err(ConsoleRefusal::MustNotReview),
+            Err(error) => return Err(ConsoleRefusal::CannotReview { detail: error.to_string() }),
         };
         // An authenticator that knows no audiences accepts a token for any.
         let is_for_audience = status.audiences.iter().flatten().any(|each| each == audience);
         let account = format!("system:serviceaccount:{namespace}:{ACCOUNT}");
         let holder = status.user.and_then(|user| user.username);
         if status.authenticated != Some(true) || !is_for_audience || holder != Some(account) {
-            return Err(Refusal::NotValid);
+            return Err(ConsoleRefusal::NotValid);
         }
         Ok(())
     }
@@ -124,17 +124,17 @@ impl Used {
         self.0.get(namespace).is_some_and(|used| used.contains_key(id))
     }
 
-    fn insert(&mut self, namespace: &str, id: [u8; 32], now: Instant) -> Result<(), Refusal> {
+    fn insert(&mut self, namespace: &str, id: [u8; 32], now: Instant) -> Result<(), ConsoleRefusal> {
         self.0.retain(|_, used| {
             used.retain(|_, at| now.duration_since(*at) < REMEMBERED);
             !used.is_empty()
         });
         let used = self.0.entry(namespace.to_owned()).or_default();
         if used.contains_key(&id) {
-            return Err(Refusal::Used);
+            return Err(ConsoleRefusal::Used);
         }
         if used.len() >= USED_OF_NAMESPACE {
-            return Err(Refusal::TooManyTickets);
+            return Err(ConsoleRefusal::TooManyTickets);
         }
         used.insert(id, now);
         Ok(())
@@ -157,11 +157,11 @@ mod tests {
         }
         for (issued, now) in [(1_100, 1_161), (1_161, 1_100), (i64::MIN, 1_100), (i64::MAX, 1_100)] {
             assert!(
-                matches!(tickets.check_age(issued, at(now)), Err(Refusal::Expired { .. })),
+                matches!(tickets.check_age(issued, at(now)), Err(ConsoleRefusal::Expired { .. })),
                 "{issued} {now}"
             );
         }
-        assert!(matches!(tickets.check_age(1_000, at(1_001)), Err(Refusal::BeforeStart)));
+        assert!(matches!(tickets.check_age(1_000, at(1_001)), Err(ConsoleRefusal::BeforeStart)));
     }
 
     #[test]
@@ -171,8 +171,8 @@ mod tests {
         for n in 0..USED_OF_NAMESPACE {
             assert!(used.insert("a", id(n), now).is_ok());
         }
-        assert!(matches!(used.insert("a", id(0), now), Err(Refusal::Used)));
-        assert!(matches!(used.insert("a", id(USED_OF_NAMESPACE), now), Err(Refusal::TooManyTickets)));
+        assert!(matches!(used.insert("a", id(0), now), Err(ConsoleRefusal::Used)));
+        assert!(matches!(used.insert("a", id(USED_OF_NAMESPACE), now), Err(ConsoleRefusal::TooManyTickets)));
         assert!(used.insert("b", id(0), now).is_ok());
         assert!(used.insert("a", id(USED_OF_NAMESPACE), now + REMEMBERED).is_ok(), "they are forgotten");
     }
