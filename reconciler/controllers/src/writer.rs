@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, console::ACCOUNT, host_addresses::HOST_ADDRESSES,
-    manifests::access,
+    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, console::ACCOUNT,
+    host_addresses::HOST_ADDRESSES, manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
