@@ -24,7 +24,9 @@ resource "berth_image" "debian" {
 module "app" {
   source    = "./single-vm"
   name      = "app"
-  class     = berth_vm_class.small.name
+  cpus      = 2
+  memory    = var.memory
+  firmware  = var.firmware
   image     = berth_image.debian.name
   disk_size = var.disk_size
   public    = true

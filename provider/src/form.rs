@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use berth_api::{Quantity, ResourceName, redacted_url, vm_class::LEAST_MEMORY};
+use berth_api::{Quantity, ResourceName, hardware::LEAST_MEMORY, redacted_url};
 
 use crate::selector::{LABEL_KEY, is_label_key};
 

@@ -5,6 +5,7 @@ mod observed;
 mod placement;
 pub(crate) mod restart;
 mod room;
+pub(crate) mod size;
 
 use async_trait::async_trait;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -96,11 +97,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `memory`, `firmware`, \
-                 `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `cpu_topology`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "disks", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "memory", "firmware", "cpu_topology", "disks", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -127,7 +128,7 @@ impl ResourceKind for Vm {
             type_name: "berth_vm",
             kind: "VM",
             plural: "vms",
-            description: "A virtual machine: its class, disks, network interfaces, bootstrap data, power and placement.\n\nNo small change destroys a VM. The table below and the plan show the effect of each change: it is live, or takes effect at the next power cycle (with a warning; `allow_reboot` restarts the VM in the same apply), or is refused with the name of the attribute that allows it. Another boot disk takes effect at the next power cycle; until then the VM runs with the disk it booted from, and that disk stays in use.\n\nA refused change is a warning in the plan and an error in the apply, before the VM is changed. An error in the plan would block `terraform destroy`, because Terraform first makes such a plan for it. The same holds for names of objects that do not exist: the apply fails within seconds once no other apply of the run can create them. Refer to an object by the `name` of its resource, so that Terraform creates it first.",
+            description: "A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.\n\nNo small change destroys a VM. The table below and the plan show the effect of each change: it is live, or takes effect at the next power cycle (with a warning; `allow_reboot` restarts the VM in the same apply), or is refused with the name of the attribute that allows it. Another boot disk takes effect at the next power cycle; until then the VM runs with the disk it booted from, and that disk stays in use.\n\nA refused change is a warning in the plan and an error in the apply, before the VM is changed. An error in the plan would block `terraform destroy`, because Terraform first makes such a plan for it. The same holds for names of objects that do not exist: the apply fails within seconds once no other apply of the run can create them. Refer to an object by the `name` of its resource, so that Terraform creates it first.",
             example: include_str!("../../examples/resources/berth_vm/resource.tf"),
             shown: "status.interfaces",
             timeouts: [600, 600, 600],
@@ -144,7 +145,11 @@ impl ResourceKind for Vm {
             Field::spec("boot", Shape::Bool).default(false).effect(Effect::PowerCycle),
         ];
         let mut fields = vec![
-            Field::spec("class", Shape::Text(Form::Name)).required().effect(Effect::PowerCycle).refers(CLASS),
+            Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
+            Field::spec("cpus", Shape::Integer).effect(Effect::PowerCycle),
+            Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
+            size::cpu_topology(),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             network_interfaces(),
             placement_field(),
@@ -181,7 +186,8 @@ impl ResourceKind for Vm {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        let mut found = check_disks(config);
+        let mut found = size::check(config);
+        found.extend(check_disks(config));
         found.extend(check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));

@@ -2,12 +2,14 @@
 
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
+use tfplugin6::{Diagnostic, Value};
 
 use crate::{
     field::{Effect, Field, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
     readiness::{Outcome, Readiness},
+    vm::size,
 };
 
 /// A size and hardware profile.
@@ -36,12 +38,17 @@ impl ResourceKind for VmClass {
     fn fields(&self) -> Vec<Field> {
         vec![
             Field::spec("cpus", Shape::Integer).required().effect(Effect::PowerCycle),
-            Field::spec("memory", Shape::Text(Form::Memory)).required().effect(Effect::PowerCycle),
+            Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
+            size::cpu_topology(),
         ]
     }
 
-    fn outcome(&self, object: &Json, _planned: &tfplugin6::Value) -> Outcome {
+    fn check(&self, config: &Value) -> Vec<Diagnostic> {
+        size::check_topology(config).into_iter().collect()
+    }
+
+    fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {
         seen(object)
     }
 }

@@ -330,6 +330,29 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
             project.plan_is_empty()
         },
     );
+    report.case("CPUs, memory and topology of the VM itself come before its class's, and need no class", || {
+        project.edit(
+            "main.tf",
+            "class              = berth_vm_class.large.name",
+            "cpus               = 4\n  memory             = \"128Mi\"\n  firmware           = \"BIOS\"\n  cpu_topology       = { sockets = 2, cores = 2 }",
+        )?;
+        contains_all(&unwrapped(&project.plan()?.text), &["The VM will be restarted"])?;
+        project.apply()?;
+        let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+        let memory: u64 = field(&text, "memory_kib")?.parse()?;
+        ensure!(field(&text, "cpus")? == "4" && memory < 128 << 10, "{text}");
+        let topology = kubectl.ok(&["get", "vm", "rules", "-o", "jsonpath={.status.hardware.cpuTopology}"])?;
+        ensure!(topology == r#"{"cores":2,"sockets":2,"threads":1}"#, "{topology}");
+        kubectl.condition("vm/rules", "ClassSynced=True", None, SOON)?;
+        contains_all(&kubectl.ok(&["get", "vm", "rules"])?, &["CPUS", "MEMORY", "128Mi"])?;
+        project.plan_is_empty()?;
+        project.edit("main.tf", "  cpu_topology       = { sockets = 2, cores = 2 }\n", "")?;
+        project.edit("main.tf", "cpus               = 4", "class              = berth_vm_class.large.name")?;
+        project.apply()?;
+        let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+        ensure!(field(&text, "cpus")? == "2", "{text}");
+        project.plan_is_empty()
+    });
     report.case("another boot disk is booted from in the same apply, and the one before goes", || {
         let boot = boot_of(platform, &address)?;
         project.edit("main.tf", r#""rules-first""#, r#""rules-second""#)?;

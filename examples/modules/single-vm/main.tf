@@ -14,6 +14,9 @@ resource "berth_public_ip" "this" {
 resource "berth_vm" "this" {
   name               = var.name
   class              = var.class
+  cpus               = var.cpus
+  memory             = var.memory
+  firmware           = var.firmware
   labels             = var.labels
   disks              = [{ name = berth_disk.root.name, boot = true }]
   network_interfaces = [{ network = var.network, public_ip = one(berth_public_ip.this[*].name) }]

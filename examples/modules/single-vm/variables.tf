@@ -4,8 +4,27 @@ variable "name" {
 }
 
 variable "class" {
-  description = "Name of the VMClass."
+  description = "Name of the VMClass. Null: none, and cpus is required."
   type        = string
+  default     = null
+}
+
+variable "cpus" {
+  description = "Virtual CPUs. Null: those of the class."
+  type        = number
+  default     = null
+}
+
+variable "memory" {
+  description = "Guest memory. Null: that of the class, or without one 2Gi for each CPU."
+  type        = string
+  default     = null
+}
+
+variable "firmware" {
+  description = "UEFI or BIOS. Null: that of the class, or without one UEFI."
+  type        = string
+  default     = null
 }
 
 variable "image" {

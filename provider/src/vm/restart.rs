@@ -126,7 +126,17 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
     let mut hash = Sha256::new();
     hash.update(change.private.restart_token.as_deref().unwrap_or_default());
     hash.update(change.private.uid.as_bytes());
-    for name in ["class", "disks", "network_interfaces", "placement", "bootstrap"] {
+    for name in [
+        "class",
+        "cpus",
+        "memory",
+        "firmware",
+        "cpu_topology",
+        "disks",
+        "network_interfaces",
+        "placement",
+        "bootstrap",
+    ] {
         hash.update(format!("{:?}", change.planned.get(name)));
     }
     change.private.restart_token = Some(own(hash));

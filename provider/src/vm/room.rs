@@ -1,10 +1,11 @@
-//! Whether a VM can ever be placed: computed in the plan from the Hosts, the class and the group, by the rules of the scheduler
+//! Whether a VM can ever be placed: computed in the plan from the Hosts, its size and the group, by the rules of the scheduler
 //! for hosts that are up and empty. The scheduler decides; here is only what no waiting would change.
 
 use berth_api::{HostStatus, Quantity, placement_group::HOSTNAME_LABEL};
 use serde_json::Value as Json;
 use tfplugin6::{AttributePath, CancellationToken, Diagnostic, Value};
 
+use super::size;
 use crate::{
     api::{Address, Api, RetryLimit},
     change::PlannedChange,
@@ -44,7 +45,10 @@ pub(super) async fn look(api: &Api, change: &mut PlannedChange<'_>) {
         return;
     }
     let class = find(api, change, CLASS, change.planned.get("class")).await;
-    change.diagnostics.extend(class.and_then(|class| too_large(&class, &eligible)));
+    let class = class.and_then(|class| serde_json::from_value(class["spec"].clone()).ok());
+    let warning =
+        size::of(&change.planned, class.as_ref()).and_then(|size| too_large(change, size, &eligible));
+    change.diagnostics.extend(warning);
     let group = find(api, change, GROUP, placement.get("group")).await;
     let warning = group.and_then(|group| too_many(change, &group, &eligible));
     change.diagnostics.extend(warning);
@@ -92,9 +96,11 @@ fn no_such_host(hosts: usize, placement: &Value) -> Option<Diagnostic> {
     Some(Diagnostic::warning("No host has these labels", detail).at(path))
 }
 
-fn too_large(class: &Json, hosts: &[&Candidate<'_>]) -> Option<Diagnostic> {
-    let cpus = class.pointer("/spec/cpus").and_then(Json::as_i64)?;
-    let memory = Quantity(class.pointer("/spec/memory")?.as_str()?.to_owned()).bytes().ok()?;
+fn too_large(
+    change: &PlannedChange<'_>,
+    (cpus, memory): (i64, u64),
+    hosts: &[&Candidate<'_>],
+) -> Option<Diagnostic> {
     // A host that has not reported may be of any size.
     let offers: Vec<(&str, (i64, u64))> =
         hosts.iter().map(|host| Some((host.name, host.offers?))).collect::<Option<_>>()?;
@@ -103,10 +109,15 @@ fn too_large(class: &Json, hosts: &[&Candidate<'_>]) -> Option<Diagnostic> {
     }
     let (name, (offered, bytes)) =
         offers.into_iter().max_by_key(|(name, (cpus, memory))| (*memory, *cpus, *name))?;
-    let path = AttributePath::root("class");
+    let is_own = |name: &&str| !change.planned.get(name).is_null();
+    let own = ["memory", "cpus", "cpu_topology"].into_iter().find(is_own);
+    let (path, smaller) = match own {
+        Some(own) => (AttributePath::root(own), "its size"),
+        None => (AttributePath::root("class"), "the class"),
+    };
     let detail = format!(
         "{path}: the VM needs {cpus} CPUs and {} of memory, and no host that it may run on is that large: the largest, {name}, \
-         offers {offered} CPUs and {} to one VM. It stays stopped until a larger host joins or the class is smaller.",
+         offers {offered} CPUs and {} to one VM. It stays stopped until a larger host joins or {smaller} is smaller.",
         Quantity::from_bytes(memory),
         Quantity::from_bytes(bytes >> 20 << 20),
     );

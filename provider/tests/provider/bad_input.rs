@@ -49,7 +49,31 @@ fn vms() -> Vec<Bad> {
     let two_macs = json!([{"name": "a", "mac_address": "52:54:00:00:00:0a"}, {"name": "b", "mac_address": "52:54:00:00:00:0A"}]);
     let two_addresses = json!([{"name": "a", "network": "default", "address": "10.77.0.9"}, {"name": "b", "network": "default", "address": "10.77.0.9"}]);
     let write_only = json!({"user_data_wo": "#!/bin/sh", "user_data_wo_version": -1});
+    let own = |name: &str, value: Json| with(vm(), &format!("/{name}"), value);
+    let classless =
+        |name: &str, value: Json| with(with(vm(), "/class", Json::Null), &format!("/{name}"), value);
     vec![
+        everywhere(classless("memory", json!("1Gi")), "cpus", "a VM without a class needs a number of CPUs"),
+        everywhere(own("cpus", json!(0)), "cpus", "0 is not between 1 and 128"),
+        everywhere(own("cpus", json!(129)), "cpus", "129 is not between 1 and 128"),
+        everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
+        everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),
+        everywhere(own("firmware", json!("Coreboot")), "firmware", "is not one of"),
+        everywhere(
+            own("cpu_topology", json!({"cores": 0})),
+            "cpu_topology.cores",
+            "0 is not between 1 and 128",
+        ),
+        everywhere(
+            with(own("cpus", json!(4)), "/cpu_topology", json!({"sockets": 2, "cores": 3})),
+            "cpu_topology",
+            "2 sockets * 3 cores * 1 threads are 6 CPUs, and cpus is 4",
+        ),
+        everywhere(
+            classless("cpu_topology", json!({"sockets": 16, "cores": 16})),
+            "cpu_topology",
+            "are 256 CPUs; at most 128 are allowed",
+        ),
         everywhere(with(vm(), "/name", json!("Web")), "name", "\"Web\" is not a DNS label"),
         everywhere(with(vm(), "/class", json!("a b")), "class", "\"a b\" is not a DNS label"),
         here(with(vm(), "/namespace", json!("A")), "namespace", "\"A\" is not a DNS label"),
@@ -200,6 +224,11 @@ fn classes() -> Vec<Bad> {
         everywhere(with(class(), "/cpus", json!(0)), "cpus", "0 is not between 1 and 128"),
         everywhere(with(class(), "/cpus", json!(1.5)), "cpus", "1.5 is not a whole number"),
         everywhere(with(class(), "/firmware", json!("Coreboot")), "firmware", "is not one of"),
+        everywhere(
+            with(class(), "/cpu_topology", json!({"threads": 2})),
+            "cpu_topology",
+            "1 sockets * 1 cores * 2 threads are 2 CPUs, and cpus is 1",
+        ),
         everywhere(with(class(), "/name", json!("Small")), "name", "not a DNS label"),
     ]
 }

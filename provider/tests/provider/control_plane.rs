@@ -671,8 +671,9 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
         let of_class = |pointer: &str, default: Json| {
             class.and_then(|class| class.pointer(pointer)).cloned().unwrap_or(default)
         };
-        let declared = json!({"class": object["spec"]["class"], "cpus": of_class("/spec/cpus", json!(1)),
-            "memory": of_class("/spec/memory", json!("512Mi")), "firmware": "UEFI",
+        let own = |key: &str| Some(object["spec"][key].clone()).filter(|value| !value.is_null());
+        let declared = json!({"class": own("class"), "cpus": own("cpus").unwrap_or(of_class("/spec/cpus", json!(1))),
+            "memory": own("memory").unwrap_or(of_class("/spec/memory", json!("512Mi"))), "firmware": "UEFI",
             "machineType": "pc-q35-7.2", "cpuModel": "max", "accelerator": "tcg", "uuid": "u"});
         let token = &object["spec"]["restartToken"];
         let is_restarted = !token.is_null() && *token != object["status"]["restartToken"];

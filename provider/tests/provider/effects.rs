@@ -104,6 +104,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
+        "cpus": 4, "memory": "1Gi", "firmware": "UEFI", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9"}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
@@ -118,6 +119,14 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/name", json!("web2"), Announced::Replace),
         ("/namespace", json!("other"), Announced::Replace),
         ("/class", json!("large"), Announced::PowerCycle),
+        ("/class", Json::Null, Announced::PowerCycle),
+        ("/cpus", Json::Null, Announced::PowerCycle),
+        ("/memory", json!("2Gi"), Announced::PowerCycle),
+        ("/firmware", json!("BIOS"), Announced::PowerCycle),
+        ("/cpu_topology", Json::Null, Announced::PowerCycle),
+        ("/cpu_topology/sockets", json!(4), Announced::PowerCycle),
+        ("/cpu_topology/cores", json!(4), Announced::PowerCycle),
+        ("/cpu_topology/threads", json!(2), Announced::PowerCycle),
         ("/disks", json!([{"name": "root", "boot": true}]), Announced::Live),
         ("/disks", json!([{"name": "root"}, {"name": "data", "boot": true}]), Announced::PowerCycle),
         ("/disks", json!([{"name": "other", "boot": true}, {"name": "data"}]), Announced::PowerCycle),
@@ -163,7 +172,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete"});
-    let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI"});
+    let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
+        "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400});
@@ -185,7 +195,9 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_vm_class", class.clone(), "/cpus", json!(2), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),
-        ("berth_vm_class", class, "/firmware", json!("BIOS"), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/memory", Json::Null, Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/firmware", json!("BIOS"), Announced::PowerCycle),
+        ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),
         ("berth_hotswap_disk_attachment", hda.clone(), "/vm", json!("w"), Announced::Replace),
@@ -312,7 +324,11 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
     for (path, row) in [
         (
             "resources/vm.md",
-            "| `class` | string | required | next power cycle, or reboot if `allow_reboot` | next start |",
+            "| `class` | string | optional | next power cycle, or reboot if `allow_reboot` | next start |",
+        ),
+        (
+            "resources/vm.md",
+            "| `cpus` | number | optional | next power cycle, or reboot if `allow_reboot` | next start |",
         ),
         ("resources/vm.md", "| `restart_token` | string | optional | reboot | none |"),
         ("resources/vm.md", "| `group` | string | optional | replace | replace |"),

@@ -449,6 +449,51 @@ async fn equal_values_in_other_words_are_no_diff() {
 }
 
 #[tokio::test]
+async fn a_vm_has_a_size_of_its_own_without_a_class_and_beside_one() {
+    let plane = ControlPlane::in_memory().await;
+    plane.stock(&["root"]).await;
+    let provider = provider(&plane.client, "default");
+    let mut machine = Stage::new(&provider, "berth_vm");
+    let config = |size: Json| {
+        with(json!({"name": "web", "power": "Stopped", "disks": [{"name": "root", "boot": true}]}), size)
+    };
+    let spec = async |plane: &ControlPlane| {
+        let spec = plane.object("VM", "web").await["spec"].clone();
+        ["class", "cpus", "memory", "firmware", "cpuTopology"].map(|key| spec[key].clone())
+    };
+    let topology = json!({"sockets": 1, "cores": 2, "threads": 2});
+    let null = Json::Null;
+    for (size, expected) in [
+        (
+            json!({"cpus": 2, "memory": "1Gi"}),
+            [null.clone(), json!(2), json!("1Gi"), null.clone(), null.clone()],
+        ),
+        (
+            json!({"cpu_topology": {"cores": 2, "threads": 2}, "firmware": "BIOS"}),
+            [null.clone(), null.clone(), null.clone(), json!("BIOS"), topology],
+        ),
+        (
+            json!({"class": "small", "memory": "2Gi"}),
+            [json!("small"), null.clone(), json!("2Gi"), null.clone(), null.clone()],
+        ),
+        (json!({"class": "small"}), [json!("small"), null.clone(), null.clone(), null.clone(), null.clone()]),
+    ] {
+        let config = config(size.clone());
+        let applied = machine.apply(&config).await;
+        assert!(
+            !applied.diagnostics.iter().any(tfplugin6::Diagnostic::is_error),
+            "{size}: {}",
+            applied.text()
+        );
+        assert_eq!(spec(&plane).await, expected, "{size}");
+        machine.read().await;
+        assert!(machine.plan_is_empty(&config).await, "{size}");
+    }
+    assert!(machine.plan_is_empty(&config(json!({"class": "small"}))).await);
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn what_was_declared_once_is_declared_on_when_the_configuration_forgets_it() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

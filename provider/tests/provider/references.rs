@@ -7,6 +7,7 @@ use terraform_provider_berth::BerthProvider;
 
 use crate::{
     control_plane::ControlPlane,
+    lifecycle::with,
     stage::{Stage, provider, text_of},
 };
 
@@ -273,6 +274,20 @@ async fn a_vm_that_no_host_can_ever_take_is_pointed_out_in_the_plan() {
     {
         assert!(text.contains(words), "{text}");
     }
+    for (size, words) in [
+        (json!({"class": "small", "cpus": 16}), "cpus: the VM needs 16 CPUs and"),
+        (json!({"class": "vast", "memory": "5000Gi"}), "memory: the VM needs 4 CPUs and 5000Gi"),
+        (json!({"class": null, "cpus": 12}), "cpus: the VM needs 12 CPUs and 24Gi"),
+        (
+            json!({"class": null, "cpu_topology": {"sockets": 3, "cores": 3}}),
+            "cpu_topology: the VM needs 9 CPUs and 18Gi",
+        ),
+    ] {
+        let text = plan(&provider, "berth_vm", &with(of_class("s", "small"), size)).await;
+        assert!(text.contains(words) && text.contains("or its size is smaller"), "{text}");
+    }
+    let fits = with(of_class("s", "vast"), json!({"memory": "1Gi"}));
+    assert_eq!(plan(&provider, "berth_vm", &fits).await, "");
     let mut selects = of_class("c", "small");
     selects["placement"] = json!({"host_selector": {"zone": "b"}});
     let text = plan(&provider, "berth_vm", &selects).await;

@@ -9,8 +9,10 @@ mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::vm_class::size_taken;
-use berth_api::{Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, StoragePool, VM, VMClass};
+use berth_api::size::size_taken;
+use berth_api::{
+    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, Size, SizeError, StoragePool, VM, VMClass,
+};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 
@@ -108,10 +110,15 @@ pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
     disk.status.as_ref()?.volume_id.as_deref()
 }
 
+/// Returns the size with which a VM is started next.
+pub(crate) fn declared_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Result<Size, SizeError> {
+    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
+    vm.spec.size(class.as_deref().map(|class| &class.spec))
+}
+
 /// Returns the CPUs and bytes of guest memory a VM takes of this host, see [`size_taken`].
 pub(crate) fn vm_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Option<(i64, u64)> {
-    let class = tables.classes.find(&name.namespace, vm.spec.class.as_str());
-    let declared = class.and_then(|c| Some((c.spec.cpus, c.spec.memory.bytes().ok()?)));
+    let declared = declared_size(tables, name, vm).ok().map(|size| (size.cpus, size.memory));
     let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
     let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
     let binding = vm.status.as_ref().and_then(|s| s.binding.as_ref());

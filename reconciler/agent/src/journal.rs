@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use berth_api::{IPPoolMode, VM, former_uid, vm::InterfaceStatus};
+use berth_api::{CpuTopology, IPPoolMode, VM, former_uid, vm::InterfaceStatus};
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
 use jiff::{SignedDuration, Timestamp};
@@ -107,10 +107,14 @@ pub(crate) struct PinnedHardware {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Run {
+    /// The class that the VM named; empty without one.
     pub(crate) class: String,
     pub(crate) cpus: i64,
     pub(crate) memory_bytes: u64,
     pub(crate) firmware: String,
+    /// None in the journal of an older agent: one socket.
+    #[serde(default)]
+    pub(crate) topology: Option<CpuTopology>,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -294,6 +298,7 @@ mod tests {
             cpus: 1,
             memory_bytes: 1,
             firmware: "UEFI".into(),
+            topology: None,
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,

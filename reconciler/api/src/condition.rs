@@ -33,7 +33,7 @@ pub enum ConditionType {
     Running,
     /// The guest is up: its agent answers, or without an agent it has a DHCP lease.
     GuestReady,
-    /// A running VM has the size its class declares.
+    /// A running VM has the size that it and its class declare.
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,

@@ -11,7 +11,8 @@
 //!                          network  public_ip  ip_pool  placement_group  host
 //!                                     │
 //!                                     ▼
-//!   shared types:          condition ─▶ reason    quantity   name   binding   object_user
+//!   shared types:          condition ─▶ reason    quantity   name   binding   object_user   hardware
+//!   of several kinds:      size (of a VM and its class)
 //!
 //!   on their own:          site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          unmanaged (objects read without their managed fields)
@@ -28,6 +29,7 @@ pub mod binding;
 pub mod condition;
 pub mod console;
 pub mod disk;
+pub mod hardware;
 pub mod host;
 pub mod host_addresses;
 pub mod hotswap_disk_attachment;
@@ -42,6 +44,7 @@ pub mod public_ip;
 pub mod quantity;
 pub mod reason;
 pub mod site;
+pub mod size;
 pub mod storage_pool;
 mod unmanaged;
 pub mod user_data;
@@ -51,6 +54,7 @@ pub mod vm_class;
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use disk::{DeletionPolicy, Disk, DiskSpec, DiskState, DiskStatus};
+pub use hardware::{CpuTopology, Firmware};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,
@@ -64,10 +68,11 @@ pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, Place
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
+pub use size::{Size, SizeError};
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use unmanaged::Unmanaged;
 pub use vm::{Power, RestartPolicy, StopMode, VM, VMSpec, VMState, VMStatus};
-pub use vm_class::{Firmware, VMClass, VMClassSpec, VMClassStatus};
+pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
 
 /// The API group of every kind.
 pub const GROUP: &str = "berth.dev";

@@ -5,9 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, ResourceName};
+use crate::{Binding, Conditions, CpuTopology, Firmware, Quantity, ResourceName};
 
-/// A virtual machine: its class, disks, network interfaces, bootstrap data, power and placement.
+/// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -26,6 +26,8 @@ use crate::{Binding, Conditions, ResourceName};
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
+    printcolumn(name = "CPUs", type_ = "integer", json_path = ".status.hardware.cpus"),
+    printcolumn(name = "Memory", type_ = "string", json_path = ".status.hardware.memory"),
     printcolumn(name = "Host", type_ = "string", json_path = ".status.binding.host"),
     printcolumn(name = "IP", type_ = "string", json_path = ".status.privateAddress"),
     printcolumn(name = "Public-IP", type_ = "string", json_path = ".status.publicAddress"),
@@ -38,6 +40,9 @@ use crate::{Binding, Conditions, ResourceName};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
+    validation = Rule::new("has(self.class) || has(self.cpus) || has(self.cpuTopology)").message("set class or cpus: a VM without a class needs a number of CPUs").field_path(".cpus"),
+    validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
+    validation = Rule::new("!has(self.cpus) || !has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces"),
@@ -46,8 +51,28 @@ use crate::{Binding, Conditions, ResourceName};
 )]
 pub struct VMSpec {
     /// Name of the VMClass: the size and hardware profile. Looked up in the VM's namespace, then in `berth-shared`.
-    /// A change takes effect at the next power cycle; until then the condition `ClassSynced` is False.
-    pub class: ResourceName,
+    /// Default: none, and `cpus` is required. Values of the VM come before those of its class. A change takes effect at
+    /// the next power cycle; until then the condition `ClassSynced` is False.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ResourceName>,
+    /// Virtual CPUs, 1 to 128. Default: those of the class, which must be named then. A change takes effect at the next
+    /// power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 128))]
+    pub cpus: Option<i64>,
+    /// Guest memory, for example `512Mi`. At least 16Mi. Default: that of the class; if neither declares it, 2Gi for
+    /// each CPU. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
+    /// `UEFI` or `BIOS`. Default: that of the class, or `UEFI` without a class. A change takes effect at the next power
+    /// cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<Firmware>,
+    /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`, which may be left
+    /// out. Default: one socket with `cpus` cores, or that of the class if `cpus` is the class's. A change takes effect at the
+    /// next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_topology: Option<CpuTopology>,
     /// The VM's disks, keyed by `name`; exactly one has `boot: true`. Adding or removing one that is not the boot
     /// disk takes effect on the running VM; another boot disk at the next power cycle.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -295,8 +320,8 @@ pub struct VMStatus {
     /// The hardware the VM has now, decided at its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `disks[NAME]` of another
-    /// boot disk, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small to start it again.
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `cpuTopology`, `disks[NAME]`
+    /// of another boot disk, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128)))]
     pub pending_power_cycle: Vec<String>,
@@ -406,8 +431,9 @@ pub struct InterfaceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Hardware {
-    /// The VMClass these came from.
-    pub class: String,
+    /// The VMClass that was named at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// Virtual CPUs.
     pub cpus: i64,
     /// Guest memory.
@@ -418,6 +444,9 @@ pub struct Hardware {
     pub machine_type: String,
     /// QEMU's CPU model, pinned at the first start.
     pub cpu_model: String,
+    /// The arrangement of the CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_topology: Option<CpuTopology>,
     /// `kvm` or `tcg`.
     pub accelerator: String,
     /// The SMBIOS UUID.

@@ -1,10 +1,9 @@
 //! VMClass: a size and hardware profile.
 
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, ObjectUser, Quantity};
+use crate::{Conditions, CpuTopology, Firmware, ObjectUser, Quantity};
 
 /// A size and hardware profile that many VMs share.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -29,44 +28,24 @@ use crate::{Conditions, ObjectUser, Quantity};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory")
+    validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
+    validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
 )]
 pub struct VMClassSpec {
     /// Virtual CPUs, 1 to 128. A change reaches a VM at its next power cycle.
     #[schemars(range(min = 1, max = 128))]
     pub cpus: i64,
-    /// Guest memory, for example `512Mi`. At least 16Mi. A change reaches a VM at its next power cycle.
-    pub memory: Quantity,
+    /// Guest memory, for example `512Mi`. At least 16Mi. Default: 2Gi for each CPU of the VM. A change reaches a VM at its
+    /// next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
+    /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`. Default: one
+    /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_topology: Option<CpuTopology>,
     /// `UEFI` (default) or `BIOS`. A change reaches a VM at its next power cycle.
     #[serde(default)]
     pub firmware: Firmware,
-}
-
-/// The least guest memory of a class, in bytes: the firmware needs some of it, and no kernel boots with the rest of less.
-pub const LEAST_MEMORY: u64 = 16 << 20;
-
-/// The firmware a VM boots with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Firmware {
-    #[default]
-    UEFI,
-    BIOS,
-}
-
-/// CPUs and bytes of guest memory a VM takes of its host: those it `has` or those its class has `declared`, whichever
-/// is more, because it may be started with what its class declares at any time. Of a class that was made larger than
-/// all that its host has `offered` nothing counts: it cannot start with that.
-pub fn size_taken(
-    declared: Option<(i64, u64)>,
-    has: Option<(i64, u64)>,
-    offered: Option<(i64, u64)>,
-) -> Option<(i64, u64)> {
-    let fits = |(cpus, memory): (i64, u64)| offered.is_none_or(|o| cpus <= o.0 && memory <= o.1);
-    match (declared, has) {
-        (Some(declared), has) if !fits(declared) => Some(has.unwrap_or_default()),
-        (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
-        (declared, has) => declared.or(has),
-    }
 }
 
 /// The observed state of a VMClass.
@@ -84,21 +63,4 @@ pub struct VMClassStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size_taken;
-
-    #[test]
-    fn a_vm_takes_what_it_has_or_will_have_whichever_is_more_and_nothing_that_it_never_can_have() {
-        let offered = Some((8, 100));
-        assert_eq!(size_taken(Some((1, 10)), Some((2, 5)), offered), Some((2, 10)));
-        assert_eq!(size_taken(Some((1, 10)), None, offered), Some((1, 10)));
-        assert_eq!(size_taken(None, Some((2, 5)), offered), Some((2, 5)), "its class is gone");
-        assert_eq!(size_taken(None, None, offered), None);
-        assert_eq!(size_taken(Some((1, 1000)), Some((2, 5)), offered), Some((2, 5)), "it never starts so");
-        assert_eq!(size_taken(Some((9, 1)), None, offered), Some((0, 0)));
-        assert_eq!(size_taken(Some((9, 1000)), None, None), Some((9, 1000)), "it has no host yet");
-    }
 }

@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use berth_api::{
     ConditionType, Host, VM, VMClass, condition,
     host::{AddressConflict, MOST_CPUS, MOST_MEMORY, MOST_OVERHEAD},
-    vm_class::size_taken,
+    size::size_taken,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
@@ -394,8 +394,10 @@ impl Cache {
 
     /// Returns the CPUs and bytes of guest memory a VM takes on its host, see [`size_taken`].
     pub(crate) fn vm_size(&self, vm: &VM) -> Option<(i64, u64)> {
-        let class = self.tables.vm_classes.lookup(&vm.namespace()?, vm.spec.class.as_str());
-        let declared = class.and_then(|c| Some((c.spec.cpus, c.spec.memory.bytes().ok()?)));
+        let namespace = vm.namespace()?;
+        let class = vm.spec.class.as_ref();
+        let class = class.and_then(|class| self.tables.vm_classes.lookup(&namespace, class.as_str()));
+        let declared = vm.spec.size(class.map(|class| &class.spec)).ok().map(|size| (size.cpus, size.memory));
         let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
         let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
         // Reported by the host, so it is validated.

@@ -53,6 +53,7 @@ pub struct MachineSpec {
     /// SMBIOS UUID, in the usual text form.
     pub uuid: String,
     pub cpus: u16,
+    pub topology: Topology,
     pub memory_bytes: u64,
     pub accelerator: Accelerator,
     pub firmware: Firmware,
@@ -62,6 +63,29 @@ pub struct MachineSpec {
     pub cpu_model: String,
     pub disks: Vec<DiskSpec>,
     pub nics: Vec<NicSpec>,
+}
+
+/// The arrangement of the CPUs that the guest sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    pub sockets: u16,
+    /// Of each socket.
+    pub cores: u16,
+    /// Of each core.
+    pub threads: u16,
+}
+
+impl Topology {
+    /// One socket with cores of one thread.
+    #[must_use]
+    pub const fn of_cores(cores: u16) -> Self {
+        Self { sockets: 1, cores, threads: 1 }
+    }
+
+    fn cpus(self) -> u32 {
+        let of_socket = u32::from(self.cores).saturating_mul(self.threads.into());
+        u32::from(self.sockets).saturating_mul(of_socket)
+    }
 }
 
 /// The files of a machine on its host, and the user that opens them.

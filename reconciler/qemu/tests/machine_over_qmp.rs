@@ -11,7 +11,7 @@ use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits};
 use berth_qemu::machine::{
     Accelerator, Backing, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachineFiles, MachinePaths,
-    MachineSpec,
+    MachineSpec, Topology,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::{LaunchError, LocalHypervisor};
@@ -52,6 +52,7 @@ impl Bench {
                 name: "web, the first".to_owned(),
                 uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
                 cpus: 1,
+                topology: Topology::of_cores(1),
                 memory_bytes: 64 * MIB,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,

@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::{Hypervisor, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
     Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, LaunchSpec, MachineFiles, MachinePaths,
-    MachineSpec, UefiFiles,
+    MachineSpec, Topology, UefiFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
@@ -44,6 +44,7 @@ impl Bench {
                 name: name.to_owned(),
                 uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
                 cpus: 2,
+                topology: Topology::of_cores(2),
                 memory_bytes: 64 << 20,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,

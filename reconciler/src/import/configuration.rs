@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use berth_api::{DEFAULT_NAME, Quantity, vm_class::LEAST_MEMORY};
+use berth_api::{DEFAULT_NAME, Quantity, hardware::LEAST_MEMORY};
 use berth_hcl::{self as hcl, Expression};
 
 use super::{

@@ -11,7 +11,8 @@ impl Indexed for VMClass {
     }
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
-        let mut keys = tables.vms_where(|_, vm| vm.spec.class.as_str() == name.name);
+        let mut keys =
+            tables.vms_where(|_, vm| vm.spec.class.as_ref().is_some_and(|class| class.as_str() == name.name));
         keys.push(Key::host());
         keys
     }

@@ -181,6 +181,28 @@ async fn a_class_that_changes_takes_effect_at_the_next_power_cycle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_with_values_of_its_own_leaves_its_class_at_the_next_power_cycle() {
+    let fixture = booted().await;
+    let size = json!({"class": null, "cpus": 4, "memory": "256Mi", "firmware": "BIOS", "cpuTopology": {"sockets": 2, "cores": 2}});
+    fixture.change::<VM>("web", size).await;
+    let is_pending = |vm: &VM| {
+        let pending = vm.status.as_ref().map(|s| s.pending_power_cycle.clone()).unwrap_or_default();
+        pending == ["class", "cpus", "memory", "firmware"]
+    };
+    fixture.until::<VM>("web", is_pending).await;
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    let has = |vm: &VM| {
+        let hardware = vm.status.as_ref().and_then(|s| s.hardware.clone()).unwrap_or_default();
+        let topology = berth_api::CpuTopology { sockets: 2, cores: 2, threads: 1 };
+        (hardware.class, hardware.cpus, hardware.memory.as_str(), hardware.firmware.as_str())
+            == (None, 4, "256Mi", "BIOS")
+            && hardware.cpu_topology == Some(topology)
+    };
+    let vm = fixture.until::<VM>("web", has).await;
+    assert!(vm.status.is_some_and(|status| status.pending_power_cycle.is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_without_an_agent_counts_as_seen_once_it_took_its_address() {
     let fixture = Fixture::start().await;
     fixture.furnish().await;

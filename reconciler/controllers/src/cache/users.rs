@@ -53,7 +53,7 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
         uses.extend(given.map(|(namespace, name)| Key::namespaced(ObjectKind::Network, namespace, name)));
     }
     if vm.metadata.deletion_timestamp.is_none() {
-        uses.insert(named(ObjectKind::VMClass, vm.spec.class.as_str()));
+        uses.extend(vm.spec.class.as_ref().map(|class| named(ObjectKind::VMClass, class.as_str())));
         let group = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
         uses.extend(group.map(|group| named(ObjectKind::PlacementGroup, group.as_str())));
     }

@@ -107,6 +107,11 @@ fn site(hosts: &[i64]) -> (Pipeline, Server, VecDeque<Job>) {
     (pipeline, server, jobs)
 }
 
+fn cpus_of(vm: &VM) -> i64 {
+    let class = vm.spec.class.as_ref().expect("it names a class");
+    class.as_str()[1..].parse().expect("the name has the number")
+}
+
 fn host_of(vm: &VM) -> Option<String> {
     Some(vm.status.as_ref()?.binding.as_ref()?.host.clone())
 }
@@ -218,8 +223,7 @@ impl Server {
         let mut cpus = BTreeMap::new();
         for vm in vms.values() {
             if let Some(host) = host_of(vm) {
-                *cpus.entry(host).or_default() +=
-                    vm.spec.class.as_str()[1..].parse::<i64>().expect("a class");
+                *cpus.entry(host).or_default() += cpus_of(vm);
             }
         }
         let addresses = vms.values().filter_map(|vm| vm.status.as_ref()?.private_address.clone());
@@ -347,7 +351,7 @@ proptest! {
                 assert_eq!(pipeline.cache.index.capacity.usage(&host).cpus, cpus.get(&host).copied().unwrap_or_default());
             }
             let free: i64 = hosts.iter().zip(0..).map(|(all, n)| all - cpus.get(&format!("h{n}")).copied().unwrap_or_default()).max().unwrap_or_default();
-            let waits = server.vms.values().find(|vm| !vm.name_any().starts_with(USER) && host_of(vm).is_none() && vm.spec.class.as_str()[1..].parse::<i64>().expect("a class") <= free);
+            let waits = server.vms.values().find(|vm| !vm.name_any().starts_with(USER) && host_of(vm).is_none() && cpus_of(vm) <= free);
             // The range has thirteen addresses for VMs.
             assert!(waits.is_none() || server.vms.values().filter(|vm| host_of(vm).is_some()).count() >= 13, "{waits:?} waits for {free} free CPUs");
         });

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Accelerator, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachinePaths, MachineSpec, NicSpec,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, UefiFiles,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
 };
 use super::{blockdev, scsi_disk};
 
@@ -93,7 +93,11 @@ fn machine(spec: &MachineSpec, has_graphics: bool, args: &mut Arguments) {
         },
     );
     args.pair("-cpu", spec.cpu_model.clone());
-    args.pair("-smp", format!("cpus={0},sockets=1,cores={0},threads=1", spec.cpus));
+    let Topology { sockets, cores, threads } = spec.topology;
+    args.pair(
+        "-smp",
+        format!("cpus={0},sockets={sockets},cores={cores},threads={threads},maxcpus={0}", spec.cpus),
+    );
     args.pair("-m", format!("size={}k", spec.memory_bytes / 1024));
     args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));
     args.pair("-rtc", "base=utc,driftfix=slew");

@@ -17,6 +17,7 @@ fn spec() -> LaunchSpec {
             name: "web".to_owned(),
             uuid: "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c".to_owned(),
             cpus: 2,
+            topology: Topology::of_cores(2),
             memory_bytes: 512 << 20,
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
             firmware: Firmware::Bios,
@@ -97,7 +98,7 @@ fn a_small_machine_is_this_command_line() {
     -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off
     -accel tcg,thread=multi,tb-size=32
     -cpu qemu64
-    -smp cpus=2,sockets=1,cores=2,threads=1
+    -smp cpus=2,sockets=1,cores=2,threads=1,maxcpus=2
     -m size=524288k
     -object {"qom-type":"memory-backend-ram","id":"ram","size":536870912}
     -rtc base=utc,driftfix=slew
@@ -239,6 +240,7 @@ fn what_cannot_work_is_refused_with_its_field() {
     assert!(refused(&|s| s.machine.instance = "a b".to_owned()).starts_with("instance"));
     assert!(refused(&|s| s.machine.uuid = "x".to_owned()).starts_with("uuid"));
     assert!(refused(&|s| s.machine.cpus = 0).starts_with("cpus"));
+    assert!(refused(&|s| s.machine.topology.sockets = 2).starts_with("topology"));
     assert!(refused(&|s| s.machine.memory_bytes = 1).starts_with("memory"));
     assert!(refused(&|s| s.machine.machine_type = "q35".to_owned()).contains("needs a version"));
     assert!(refused(&|s| s.files.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));

@@ -56,6 +56,12 @@ impl MachineSpec {
         check("name", &self.name, printable(&self.name, 200), "1 to 200 printable ASCII characters")?;
         check("uuid", &self.uuid, is_uuid(&self.uuid), "not a UUID")?;
         check("cpus", &self.cpus.to_string(), (1..=288).contains(&self.cpus), "1 to 288")?;
+        check(
+            "topology",
+            &format!("{:?}", self.topology),
+            self.topology.cpus() == u32::from(self.cpus),
+            "sockets × cores × threads is not the number of CPUs",
+        )?;
         let memory = self.memory_bytes;
         check(
             "memory",

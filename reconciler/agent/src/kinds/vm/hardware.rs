@@ -1,28 +1,28 @@
-//! The hardware that a class declares, compared with that of a running machine. Pure.
+//! The hardware that a VM declares, compared with that of a running machine. Pure.
 
-use berth_api::{Firmware, Quantity, VM, VMClass};
+use berth_api::{CpuTopology, Quantity, Size, VM};
 
 use crate::journal::Run;
 
-/// Returns the names of what the class declares now and the machine does not have.
-pub(super) fn differences(run: &Run, vm: &VM, class: &VMClass) -> Vec<&'static str> {
+/// Returns the names of what is declared now and the machine does not have.
+pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> {
     let parts = [
-        ("class", run.class == vm.spec.class.as_str()),
-        ("cpus", run.cpus == class.spec.cpus),
-        ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(class_memory(class))),
-        ("firmware", run.firmware == firmware_name(class.spec.firmware)),
+        ("class", run.class == class_name(vm)),
+        ("cpus", run.cpus == size.cpus),
+        ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(size.memory)),
+        ("firmware", run.firmware == size.firmware.as_str()),
+        // Another number of CPUs is another topology.
+        ("cpuTopology", run.cpus != size.cpus || topology(run) == size.topology),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }
 
-/// Returns the guest memory of a class in bytes, in whole MiB.
-pub(super) fn class_memory(class: &VMClass) -> u64 {
-    class.spec.memory.bytes().map_or(0, |bytes| bytes.next_multiple_of(1 << 20))
+/// Returns the name of the class that the VM declares; empty without one.
+pub(super) fn class_name(vm: &VM) -> String {
+    vm.spec.class.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-pub(super) fn firmware_name(firmware: Firmware) -> &'static str {
-    match firmware {
-        Firmware::UEFI => "UEFI",
-        Firmware::BIOS => "BIOS",
-    }
+/// Returns the arrangement of the CPUs of a running machine.
+pub(super) fn topology(run: &Run) -> CpuTopology {
+    run.topology.unwrap_or(CpuTopology::of_cores(run.cpus))
 }

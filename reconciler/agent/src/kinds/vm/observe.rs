@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 use berth_api::condition::{find, is_true};
 use berth_api::vm::ConsoleAddress;
 use berth_api::{
-    ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, VM, VMClass, VMStatus,
+    ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, Size, SizeError, VM,
+    VMStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -20,7 +20,7 @@ use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
-use crate::index::{Tables, instance_of, mtu_of, volume_of};
+use crate::index::{Tables, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
@@ -53,7 +53,8 @@ pub(crate) struct Observed {
     pub(crate) lease_watch: Option<Vec<PendingLease>>,
     pub(crate) guest: GuestFacts,
     pub(crate) lease_taken: bool,
-    pub(crate) class: Option<Arc<VMClass>>,
+    /// The size with which it is started next.
+    pub(crate) size: Result<Size, SizeError>,
     /// In the order of the spec.
     pub(crate) disks: Vec<DeclaredDisk>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
@@ -71,7 +72,7 @@ pub(crate) struct Observed {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) host: Option<HostFacts>,
     /// CPUs and bytes of guest memory this host could give the VM if it were alone here; only observed for a start, and
-    /// while the VM runs with a size other than its class's.
+    /// while the VM runs with a size other than the declared one.
     pub(crate) offered: Option<(i64, u64)>,
     /// Bytes of guest memory this host can still give, minus what its running VMs have; only observed for a start.
     pub(crate) free_memory: Option<u64>,
@@ -230,7 +231,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         lease_watch: None,
         guest: GuestFacts::default(),
         lease_taken: false,
-        class: tables.classes.find(&name.namespace, vm.spec.class.as_str()),
+        size: declared_size(&tables, name, vm),
         disks: Vec::new(),
         attachments: attachments(&tables, name),
         mounts: BTreeMap::new(),
@@ -345,8 +346,8 @@ async fn observe_running(
             Err(error) => observed.unreachable = Some(Error::from(error).chain()),
         },
     }
-    let synced = match (&observed.journal.run, &observed.class) {
-        (Some(run), Some(class)) => differences(run, vm, class).is_empty(),
+    let synced = match (&observed.journal.run, &observed.size) {
+        (Some(run), Ok(size)) => differences(run, vm, size).is_empty(),
         _ => true,
     };
     if !synced {

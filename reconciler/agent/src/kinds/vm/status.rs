@@ -7,7 +7,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::Observed;
-use super::hardware::differences;
+use super::hardware::{differences, topology};
 use super::observe::DeclaredDisk;
 use super::plan::{too_large, unsynced_interfaces};
 use crate::admission::Admission;
@@ -155,21 +155,23 @@ fn write_guest_ready(status: &mut VMStatus, observed: &Observed, generation: i64
 
 fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, generation: i64, now: Timestamp) {
     let conditions = &mut status.conditions;
-    let (Some(_), Some(run), Some(class)) = (&observed.process, &observed.journal.run, &observed.class)
-    else {
-        // A VM that does not run takes its size from the class when it starts.
+    let (Some(_), Some(run), Ok(size)) = (&observed.process, &observed.journal.run, &observed.size) else {
+        // A VM that does not run takes its size when it starts.
         remove(conditions, ConditionType::ClassSynced);
         return;
     };
-    let synced = differences(run, vm, class).is_empty();
+    let synced = differences(run, vm, size).is_empty();
     let (reason, text) = if synced {
         (Reason::Synced, String::new())
     } else {
         let memory = Quantity::from_bytes(run.memory_bytes);
-        let has = format!("the VM runs with class {}, {} CPUs and {memory}", run.class, run.cpus);
-        match too_large(class, observed) {
+        let class = if run.class.is_empty() { String::new() } else { format!("class {}, ", run.class) };
+        let has = format!("the VM runs with {class}{} CPUs and {memory}", run.cpus);
+        match too_large(vm, size, observed) {
             None => {
-                (Reason::PowerCycleNeeded, format!("{has}: stop and start it for the class to take effect"))
+                let names = differences(run, vm, size).join(", ");
+                let text = format!("{has}: stop and start it for the change of {names} to take effect");
+                (Reason::PowerCycleNeeded, text)
             }
             Some(why) => {
                 (Reason::NoHostLargeEnough, format!("{has}; once stopped it cannot start here: {why}"))
@@ -213,15 +215,14 @@ fn write_interfaces_synced(
 
 /// Returns the names of what takes effect when the VM is next started.
 fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
-    let (Some(_), Some(run), Some(class)) = (&observed.process, &observed.journal.run, &observed.class)
-    else {
+    let (Some(_), Some(run), Ok(size)) = (&observed.process, &observed.journal.run, &observed.size) else {
         return Vec::new();
     };
     // Once off, the VM would not start again: a power cycle brings nothing.
-    if too_large(class, observed).is_some() {
+    if too_large(vm, size, observed).is_some() {
         return Vec::new();
     }
-    let mut pending: Vec<String> = differences(run, vm, class).into_iter().map(str::to_owned).collect();
+    let mut pending: Vec<String> = differences(run, vm, size).into_iter().map(str::to_owned).collect();
     pending.extend(
         observed.disks.iter().filter(|d| is_booted_later(d, observed)).map(|d| format!("disks[{}]", d.name)),
     );
@@ -284,10 +285,11 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
     let (run, pins) = (observed.journal.run.as_ref()?, observed.journal.pins.as_ref()?);
     let Run { class, cpus, memory_bytes, firmware, .. } = run;
     Some(Hardware {
-        class: class.clone(),
+        class: Some(class.clone()).filter(|class| !class.is_empty()),
         cpus: *cpus,
         memory: Quantity::from_bytes(*memory_bytes).0,
         firmware: firmware.clone(),
+        cpu_topology: Some(topology(run)),
         machine_type: pins.machine_type.clone(),
         cpu_model: pins.cpu_model.clone(),
         accelerator: pins.accelerator.clone(),

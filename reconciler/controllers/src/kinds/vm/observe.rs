@@ -30,7 +30,7 @@ pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
 /// The inputs of a VM's decision.
 #[derive(Debug)]
 pub(super) struct Observed {
-    /// CPUs and bytes of guest memory; `None`: its class does not exist.
+    /// CPUs and bytes of guest memory; `None`: its class does not exist, or it has neither a class nor CPUs.
     pub(super) size: Option<(i64, u64)>,
     pub(super) disks: Vec<DiskSeen>,
     /// The group it names, if that exists.

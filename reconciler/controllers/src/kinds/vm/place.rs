@@ -1,6 +1,8 @@
 //! Placement of a VM without a host: its request, its needs, and the writes that bind it.
 
-use berth_api::{DEFAULT_NAME, HOST_FINALIZER, ObjectUse, Readiness, Reason, UseKind, VM, VMState};
+use berth_api::{
+    DEFAULT_NAME, HOST_FINALIZER, ObjectUse, Readiness, Reason, SizeError, UseKind, VM, VMState,
+};
 use kube::ResourceExt;
 
 use crate::{
@@ -52,7 +54,9 @@ fn capacity_dependencies(vm: &VM, observed: &Observed, request: Request) -> Vec<
         dependencies.push(Dependency::Object(key));
     }
     let namespace = vm.namespace().unwrap_or_default();
-    dependencies.extend(in_namespace_or_shared(ObjectKind::VMClass, &namespace, vm.spec.class.as_str()));
+    if let Some(class) = &vm.spec.class {
+        dependencies.extend(in_namespace_or_shared(ObjectKind::VMClass, &namespace, class.as_str()));
+    }
     let since = vm.creation_timestamp().map(|time| time.0);
     dependencies.push(Dependency::Capacity(Box::new(QueuePosition { line: request, since })));
     dependencies
@@ -90,8 +94,11 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         let readiness = Readiness::Stalled(Reason::InvalidSpec, format!("user data: {error}"));
         return Err((VMState::Pending, readiness, Vec::new()));
     }
-    let class = vm.spec.class.as_str();
     let Some((cpus, memory)) = observed.size else {
+        let Some(class) = vm.spec.class.as_ref().map(|class| class.as_str()) else {
+            let readiness = Readiness::Stalled(Reason::InvalidSpec, SizeError::NoCpus.to_string());
+            return Err((VMState::Pending, readiness, Vec::new()));
+        };
         let text = format!("VMClass {class} does not exist in namespace {namespace} or berth-shared");
         return Err(wait(Reason::WaitingForClass, text, shared(ObjectKind::VMClass, class)));
     };

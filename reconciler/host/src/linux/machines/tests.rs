@@ -1,7 +1,7 @@
 //! Real machines, on hosts with QEMU.
 
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicSpec, Tap};
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicSpec, Tap, Topology};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -53,6 +53,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         name: "web".to_owned(),
         uuid: "12345678-1234-4234-8234-123456789abc".to_owned(),
         cpus: 1,
+        topology: Topology::of_cores(1),
         memory_bytes: 64 << 20,
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware,

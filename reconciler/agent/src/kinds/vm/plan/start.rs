@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use berth_api::{Firmware, Quantity, Readiness, Reason, RestartPolicy, VM, VMClass};
+use berth_api::{Firmware, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, DiskSpec, MachineSpec, NicSpec, Tap};
+use berth_qemu::machine::{Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
-use super::super::hardware::{class_memory, firmware_name};
+use super::super::hardware::class_name;
 use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
 use super::super::seed::{Bootstrap, digest, seed};
@@ -73,18 +73,20 @@ fn backed_off(observed: &Observed, how: &str, wait: Duration) -> Plan<Step> {
 /// Returns everything a start needs, or the plan to wait for the first missing dependency.
 /// The parts of the observation that a start needs.
 struct Prepared<'a> {
-    class: &'a VMClass,
+    size: Size,
     host: &'a HostFacts,
     qemu: &'a QemuFacts,
 }
 
 fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
     let waits = |reason, text: String| Plan::without_steps(Readiness::Reconciling(reason, text));
-    let Some(class) = &observed.class else {
-        return Err(waits(
-            Reason::WaitingForClass,
-            format!("VMClass {} does not exist (yet)", vm.spec.class),
-        ));
+    let size = match &observed.size {
+        Ok(size) => *size,
+        Err(error @ SizeError::NoClass(_)) => return Err(waits(Reason::WaitingForClass, error.to_string())),
+        Err(error) => {
+            let stalled = Readiness::Stalled(Reason::InvalidSpec, error.to_string());
+            return Err(Plan::without_steps(stalled));
+        }
     };
     if let Some(network) = observed.missing_networks.first() {
         return Err(waits(Reason::WaitingForNetwork, format!("Network {network} does not exist (yet)")));
@@ -124,31 +126,31 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
-    let qemu = qemu(class, host)?;
-    if let Some(text) = too_large(class, observed) {
+    let qemu = qemu(size.firmware, host)?;
+    if let Some(text) = too_large(vm, &size, observed) {
         let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
         return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
     }
     // Checked again here, where the running VMs are known: the scheduler may have been mistaken.
-    let needed = class_memory(class);
+    let needed = size.memory;
     if let Some(free) = observed.free_memory.filter(|free| *free < needed) {
         let (needed, free) = (Quantity::from_bytes(needed), Quantity::from_bytes(free >> 20 << 20));
         let text = format!("the VM needs {needed} of memory and this host has {free} left");
         return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
     }
-    Ok(Prepared { class, host, qemu })
+    Ok(Prepared { size, host, qemu })
 }
 
 fn has_interface(vm: &VM, name: &str) -> bool {
     vm.status.iter().flat_map(|s| &s.interfaces).any(|i| i.name == name)
 }
 
-fn qemu<'a>(class: &VMClass, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
+fn qemu(firmware: Firmware, host: &HostFacts) -> Result<&QemuFacts, Plan<Step>> {
     let stalled =
         |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
     let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
-    if class.spec.firmware == Firmware::UEFI && !qemu.uefi {
-        let text = "UEFI firmware is not installed on this host (Debian: apt install ovmf), and the class asks for it";
+    if firmware == Firmware::UEFI && !qemu.uefi {
+        let text = "UEFI firmware is not installed on this host (Debian: apt install ovmf), and the VM or its class asks for it";
         return Err(stalled(Reason::NotSupported, text.to_owned()));
     }
     Ok(qemu)
@@ -171,11 +173,8 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 
 /// Launches the machine; `is_restart` if its guest ended by itself.
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
-    let Prepared { class, host, qemu } = *prepared;
-    let memory = match class.spec.memory.bytes() {
-        Ok(bytes) => bytes.next_multiple_of(1 << 20),
-        Err(error) => return Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, error.to_string())),
-    };
+    let Prepared { size, host, qemu } = *prepared;
+    let memory = size.memory;
     let pins = pinned_hardware(observed, host, qemu);
     let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
     let mut journal = observed.journal.clone().with_slots(names);
@@ -188,10 +187,11 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     journal.restarts += i64::from(is_restart);
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
     journal.run = Some(Run {
-        class: vm.spec.class.to_string(),
-        cpus: class.spec.cpus,
+        class: class_name(vm),
+        cpus: size.cpus,
         memory_bytes: memory,
-        firmware: firmware_name(class.spec.firmware).to_owned(),
+        firmware: size.firmware.as_str().to_owned(),
+        topology: Some(size.topology),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),
@@ -204,10 +204,15 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         instance: observed.instance.clone(),
         name: format!("{}/{}", journal.namespace, journal.name),
         uuid: pins.uuid,
-        cpus: u16::try_from(class.spec.cpus).unwrap_or(1),
+        cpus: count(size.cpus),
+        topology: Topology {
+            sockets: count(size.topology.sockets),
+            cores: count(size.topology.cores),
+            threads: count(size.topology.threads),
+        },
         memory_bytes: memory,
         accelerator: host.accelerator,
-        firmware: match class.spec.firmware {
+        firmware: match size.firmware {
             Firmware::BIOS => berth_qemu::machine::Firmware::Bios,
             Firmware::UEFI => berth_qemu::machine::Firmware::Uefi,
         },
@@ -314,14 +319,14 @@ fn interfaces<'a>(
 
 /// Returns the run to record for a running machine if its journal contains no start: the values the objects have now.
 pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
-    let class = observed.class.as_deref();
+    let size = observed.size.as_ref().ok();
     let boot = observed.disks.iter().find(|d| d.boot).and_then(|d| d.volume_id.clone());
-    let memory = class.and_then(|c| c.spec.memory.bytes().ok()).unwrap_or(0);
     Run {
-        class: vm.spec.class.to_string(),
-        cpus: class.map_or(0, |c| c.spec.cpus),
-        memory_bytes: memory,
-        firmware: class.map_or("", |c| firmware_name(c.spec.firmware)).to_owned(),
+        class: class_name(vm),
+        cpus: size.map_or(0, |size| size.cpus),
+        memory_bytes: size.map_or(0, |size| size.memory),
+        firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
+        topology: size.map(|size| size.topology),
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,
         token: vm.spec.restart_token.clone(),
@@ -350,21 +355,31 @@ pub(in crate::kinds::vm) fn unsynced_interfaces(run: &Run, vm: &VM, journal: &Jo
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns why a VM of this class can never start on this host, even an empty one, if so: a class may be changed to any
-/// size.
-pub(in crate::kinds::vm) fn too_large(class: &VMClass, observed: &Observed) -> Option<String> {
+/// Returns why a VM of this size can never start on this host, even an empty one, if so: a VM and its class may be changed
+/// to any size.
+pub(in crate::kinds::vm) fn too_large(vm: &VM, size: &Size, observed: &Observed) -> Option<String> {
     let (cpus, memory) = observed.offered?;
-    if class.spec.cpus <= cpus && class_memory(class) <= memory {
+    if size.cpus <= cpus && size.memory <= memory {
         return None;
     }
+    let is_own = vm.spec.cpus.is_some() || vm.spec.cpu_topology.is_some() || vm.spec.memory.is_some();
+    let (declared_by, remedy) = match &vm.spec.class {
+        Some(class) if !is_own => (format!("VMClass {class}"), "make the class smaller, or name another"),
+        Some(class) => {
+            (format!("the VM with VMClass {class}"), "lower its cpus or memory, or name another class")
+        }
+        None => ("the VM".to_owned(), "lower its cpus or memory"),
+    };
     Some(format!(
-        "VMClass {} asks for {} CPUs and {} of memory, and this host can give a VM {cpus} CPUs and {} at most: make the \
-         class smaller, or name another",
-        class.name_any(),
-        class.spec.cpus,
-        class.spec.memory,
+        "{declared_by} asks for {} CPUs and {} of memory, and this host can give a VM {cpus} CPUs and {} at most: {remedy}",
+        size.cpus,
+        Quantity::from_bytes(size.memory),
         Quantity::from_bytes(memory >> 20 << 20)
     ))
+}
+
+fn count(number: i64) -> u16 {
+    u16::try_from(number).unwrap_or(1)
 }
 
 /// Returns the time elapsed, in a comparable form.

@@ -1,7 +1,6 @@
-use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{VM, VMState};
+use berth_api::{Size, SizeError, VM, VMState};
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -98,9 +97,14 @@ fn host() -> HostFacts {
     }
 }
 
+/// The size of a VM without values of its own.
+fn size(class: Value) -> Result<Size, SizeError> {
+    let class = serde_json::from_value(class).expect("a class");
+    vm(json!({})).spec.size(Some(&class))
+}
+
 /// An observation with every dependency in place and no QEMU.
 fn ready_to_start() -> Observed {
-    let class = json!({"metadata": {"name": "small"}, "spec": {"cpus": 1, "memory": "512Mi"}});
     Observed {
         now: at(NOW),
         instance: "i-0123456789ab".into(),
@@ -116,7 +120,7 @@ fn ready_to_start() -> Observed {
         lease_watch: None,
         guest: GuestFacts::default(),
         lease_taken: false,
-        class: Some(Arc::new(serde_json::from_value(class).expect("a class"))),
+        size: size(json!({"cpus": 1, "memory": "512Mi"})),
         disks: vec![disk("root", true), disk("data", false)],
         attachments: Default::default(),
         mounts: Default::default(),
@@ -147,6 +151,7 @@ fn run() -> Run {
         cpus: 1,
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
+        topology: None,
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,

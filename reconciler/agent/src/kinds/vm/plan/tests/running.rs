@@ -111,11 +111,8 @@ fn another_boot_disk_waits_for_the_next_power_cycle() {
 
 #[test]
 fn what_waits_for_the_next_power_cycle_is_listed_while_the_host_could_start_the_vm_again() {
-    let class = |memory: &str, firmware: &str| {
-        let spec = json!({"cpus": 2, "memory": memory, "firmware": firmware});
-        let class = json!({"metadata": {"name": "small"}, "spec": spec});
-        Some(Arc::new(serde_json::from_value(class).expect("a class")))
-    };
+    let sized =
+        |memory: &str, firmware: &str| size(json!({"cpus": 2, "memory": memory, "firmware": firmware}));
     let pending = |observed: &Observed, vm: &VM| {
         status(vm, observed, &plan(vm, observed).readiness, at(NOW)).pending_power_cycle
     };
@@ -123,7 +120,7 @@ fn what_waits_for_the_next_power_cycle_is_listed_while_the_host_could_start_the_
     let mut observed = present(RunState::Running);
     assert!(pending(&observed, &as_declared).is_empty());
     observed.disks[0] = disk("newroot", true);
-    observed.class = class("1Gi", "BIOS");
+    observed.size = sized("1Gi", "BIOS");
     if let Some(run) = &mut observed.journal.run {
         run.interfaces = Some(vec!["nic7/52:54:00:00:00:07".to_owned()]);
     }
@@ -131,7 +128,7 @@ fn what_waits_for_the_next_power_cycle_is_listed_while_the_host_could_start_the_
     let expected = ["class", "cpus", "memory", "firmware", "disks[newroot]", "networkInterfaces[nic7]"];
     assert_eq!(listed, expected);
     assert!(pending(&Observed { process: None, ..observed }, &as_declared).is_empty(), "it does not run");
-    let too_large = Observed { class: class("1Ti", "UEFI"), ..present(RunState::Running) };
+    let too_large = Observed { size: sized("1Ti", "UEFI"), ..present(RunState::Running) };
     assert!(pending(&too_large, &as_declared).is_empty(), "once off, it stays off");
 }
 
@@ -139,14 +136,40 @@ fn what_waits_for_the_next_power_cycle_is_listed_while_the_host_could_start_the_
 fn a_class_that_is_changed_and_changed_back_waits_for_no_power_cycle() {
     let mut object = vm(json!({}));
     for (cpus, expected) in [(2, ("False", "PowerCycleNeeded")), (1, ("True", "Synced"))] {
-        let class = json!({"metadata": {"name": "small"}, "spec": {"cpus": cpus, "memory": "512Mi"}});
-        let class = Some(Arc::new(serde_json::from_value(class).expect("a class")));
-        let observed = Observed { class, ..present(RunState::Running) };
+        let size = size(json!({"cpus": cpus, "memory": "512Mi"}));
+        let observed = Observed { size, ..present(RunState::Running) };
         let reported = status(&object, &observed, &plan(&object, &observed).readiness, at(NOW));
         let synced = berth_api::condition::find(&reported.conditions, "ClassSynced").expect("it runs");
         assert_eq!((synced.status.as_str(), synced.reason.as_str()), expected, "{cpus} CPUs");
         object.status = Some(reported);
     }
+}
+
+#[test]
+fn each_part_of_the_size_waits_for_the_power_cycle_under_its_own_name() {
+    let object = vm(json!({}));
+    let pending = |declared: Value, object: &VM| {
+        let observed = Observed { size: size(declared), ..present(RunState::Running) };
+        let reported = status(object, &observed, &plan(object, &observed).readiness, at(NOW));
+        let synced = berth_api::condition::find(&reported.conditions, "ClassSynced").expect("it runs");
+        assert_eq!(synced.status == "True", reported.pending_power_cycle.is_empty(), "{}", synced.message);
+        (reported.pending_power_cycle, synced.message.clone())
+    };
+    let has = || json!({"cpus": 1, "memory": "512Mi"});
+    assert!(pending(has(), &object).0.is_empty(), "the journal of an older agent has no topology");
+    let with = |key: &str, value: Value| {
+        let mut declared = has();
+        declared[key] = value;
+        pending(declared, &object).0
+    };
+    assert_eq!(with("cpus", json!(2)), ["cpus"]);
+    assert_eq!(with("memory", json!("1Gi")), ["memory"]);
+    assert_eq!(with("firmware", json!("BIOS")), ["firmware"]);
+    assert_eq!(with("cpuTopology", json!({"cores": 1, "sockets": 2})), ["cpuTopology"]);
+    let classless = vm(json!({"class": null}));
+    let (names, message) = pending(has(), &classless);
+    assert_eq!(names, ["class"]);
+    insta::assert_snapshot!(message, @"the VM runs with class small, 1 CPUs and 512Mi: stop and start it for the change of class to take effect");
 }
 
 #[test]

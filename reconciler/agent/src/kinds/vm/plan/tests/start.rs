@@ -1,5 +1,8 @@
 //! Starting a VM: what it waits for and how it is launched.
 
+use berth_api::CpuTopology;
+use berth_qemu::machine::Topology;
+
 use super::*;
 
 #[test]
@@ -31,7 +34,10 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
         change(&mut observed);
         plan(&vm(json!({})), &observed)
     };
-    assert_eq!(stands(&plan_with(|o| o.class = None)), (false, Reason::WaitingForClass));
+    assert_eq!(
+        stands(&plan_with(|o| o.size = Err(SizeError::NoClass("small".into())))),
+        (false, Reason::WaitingForClass)
+    );
     assert_eq!(
         stands(&plan_with(|o| o.missing_networks.push("a/b".into()))),
         (false, Reason::WaitingForNetwork)
@@ -101,13 +107,37 @@ fn nothing_is_made_for_a_vm_before_the_control_plane_knows_that_it_was_let_in() 
 }
 
 #[test]
+fn the_machine_has_the_declared_topology_and_its_run_records_the_size() {
+    let declared =
+        json!({"cpus": 8, "memory": "1Gi", "cpuTopology": {"sockets": 2, "cores": 2, "threads": 2}});
+    let plan = plan(&vm(json!({"class": null})), &Observed { size: size(declared), ..ready_to_start() });
+    let launched = plan.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => Some(&request.machine),
+        _ => None,
+    });
+    let machine = launched.expect("it is launched");
+    assert_eq!((machine.cpus, machine.topology), (8, Topology { sockets: 2, cores: 2, threads: 2 }));
+    let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    let run = journal.run.as_ref().expect("recorded");
+    let topology = CpuTopology { sockets: 2, cores: 2, threads: 2 };
+    assert_eq!((run.class.as_str(), run.cpus, run.topology), ("", 8, Some(topology)));
+}
+
+#[test]
 fn a_class_that_became_larger_than_the_host_is_told_of_before_the_stop_and_at_the_start() {
-    let class = json!({"metadata": {"name": "small"}, "spec": {"cpus": 1, "memory": "1Ti"}});
-    let class = Some(Arc::new(serde_json::from_value(class).expect("a class")));
-    let stopped = plan(&vm(json!({})), &Observed { class: class.clone(), ..ready_to_start() });
+    let size = || size(json!({"cpus": 1, "memory": "1Ti"}));
+    let stopped = plan(&vm(json!({})), &Observed { size: size(), ..ready_to_start() });
     assert_eq!(stands(&stopped), (true, Reason::NoHostLargeEnough));
     insta::assert_snapshot!(stopped.readiness.message(), @"VMClass small asks for 1 CPUs and 1Ti of memory, and this host can give a VM 16 CPUs and 7Gi at most: make the class smaller, or name another");
-    let running = Observed { class, ..present(RunState::Running) };
+    for (own, expected) in [
+        (json!({"class": null, "cpus": 1}), "the VM asks for 1 CPUs"),
+        (json!({"memory": "1Ti"}), "the VM with VMClass small asks for 1 CPUs"),
+    ] {
+        let stopped = plan(&vm(own), &Observed { size: size(), ..ready_to_start() });
+        assert!(stopped.readiness.message().starts_with(expected), "{}", stopped.readiness.message());
+        assert!(stopped.readiness.message().contains("lower its cpus or memory"));
+    }
+    let running = Observed { size: size(), ..present(RunState::Running) };
     assert!(matches!(plan(&vm(json!({})), &running).readiness, Readiness::Ready(..)), "what runs goes on");
     let reported = status(&vm(json!({})), &running, &plan(&vm(json!({})), &running).readiness, at(NOW));
     let synced = berth_api::condition::find(&reported.conditions, "ClassSynced").expect("said");

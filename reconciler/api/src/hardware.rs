@@ -1,0 +1,64 @@
+//! Types of the hardware that VMs and VMClasses declare.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The least guest memory, in bytes: the firmware needs some of it, and no kernel boots with the rest of less.
+pub const LEAST_MEMORY: u64 = 16 << 20;
+
+/// The firmware a VM boots with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Firmware {
+    #[default]
+    UEFI,
+    BIOS,
+}
+
+impl Firmware {
+    /// The value of the attribute.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UEFI => "UEFI",
+            Self::BIOS => "BIOS",
+        }
+    }
+}
+
+/// The arrangement of the virtual CPUs that the guest sees. Their number is `sockets` × `cores` × `threads`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.sockets * self.cores * self.threads <= 128").message("sockets * cores * threads must be at most 128, the largest number of CPUs"))]
+pub struct CpuTopology {
+    /// Sockets, 1 to 128. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 128))]
+    pub sockets: i64,
+    /// Cores of each socket, 1 to 128. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 128))]
+    pub cores: i64,
+    /// Threads of each core, 1 to 128. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 128))]
+    pub threads: i64,
+}
+
+fn one() -> i64 {
+    1
+}
+
+impl CpuTopology {
+    /// One socket with this number of cores, which have one thread each: the topology where none is declared.
+    #[must_use]
+    pub const fn of_cores(cores: i64) -> Self {
+        Self { sockets: 1, cores, threads: 1 }
+    }
+
+    /// The number of CPUs.
+    #[must_use]
+    pub const fn cpus(self) -> i64 {
+        self.sockets.saturating_mul(self.cores).saturating_mul(self.threads)
+    }
+}

@@ -1,0 +1,147 @@
+//! The size and hardware that a VM declares: its own values, and its class's where it has none.
+
+use crate::{CpuTopology, Firmware, ParseQuantityError, Quantity, VMClassSpec, VMSpec};
+
+/// Guest memory for each CPU where none is declared, in bytes.
+pub const MEMORY_PER_CPU: u64 = 2 << 30;
+
+/// The size and hardware with which a VM is started next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Virtual CPUs.
+    pub cpus: i64,
+    /// Guest memory in bytes, in whole MiB.
+    pub memory: u64,
+    /// The firmware.
+    pub firmware: Firmware,
+    /// The arrangement of the CPUs.
+    pub topology: CpuTopology,
+}
+
+/// Why the size of a VM is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// The class does not exist: also a VM that declares everything itself waits for the class that it names.
+    #[error("VMClass {0} does not exist (yet)")]
+    NoClass(String),
+    /// Neither the VM nor a class has a number of CPUs.
+    #[error("the VM has neither a class nor cpus: set one of them")]
+    NoCpus,
+    /// The memory is no quantity.
+    #[error("memory: {0}")]
+    Memory(#[from] ParseQuantityError),
+}
+
+impl VMSpec {
+    /// The size with which the VM is started next. `class` is the class that the VM names, if that exists.
+    ///
+    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology. Memory that
+    /// neither declares is [`MEMORY_PER_CPU`] for each CPU.
+    ///
+    /// # Errors
+    /// When the class that the VM names does not exist; otherwise only for a VM that did not pass admission.
+    pub fn size(&self, class: Option<&VMClassSpec>) -> Result<Size, SizeError> {
+        let class = match (&self.class, class) {
+            (Some(name), None) => return Err(SizeError::NoClass(name.to_string())),
+            (Some(_), Some(class)) => Some(class),
+            (None, _) => None,
+        };
+        let own = self.cpus.or(self.cpu_topology.map(CpuTopology::cpus));
+        let cpus = own.or(class.map(|class| class.cpus)).ok_or(SizeError::NoCpus)?;
+        let of_class = class.filter(|_| own.is_none()).and_then(|class| class.cpu_topology);
+        let memory = self.memory.as_ref().or(class.and_then(|class| class.memory.as_ref()));
+        let bytes = match memory.map(Quantity::bytes) {
+            Some(bytes) => bytes?.next_multiple_of(1 << 20),
+            None => MEMORY_PER_CPU * cpus.unsigned_abs(),
+        };
+        Ok(Size {
+            cpus,
+            memory: bytes,
+            firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
+            topology: self.cpu_topology.or(of_class).unwrap_or(CpuTopology::of_cores(cpus)),
+        })
+    }
+}
+
+/// CPUs and bytes of guest memory a VM takes of its host: those it `has` or those it has `declared`, whichever
+/// is more, because it may be started with what is declared at any time. Of a size that was made larger than
+/// all that its host has `offered` nothing counts: it cannot start with that.
+pub fn size_taken(
+    declared: Option<(i64, u64)>,
+    has: Option<(i64, u64)>,
+    offered: Option<(i64, u64)>,
+) -> Option<(i64, u64)> {
+    let fits = |(cpus, memory): (i64, u64)| offered.is_none_or(|o| cpus <= o.0 && memory <= o.1);
+    match (declared, has) {
+        (Some(declared), has) if !fits(declared) => Some(has.unwrap_or_default()),
+        (Some(declared), Some(has)) => Some((declared.0.max(has.0), declared.1.max(has.1))),
+        (declared, has) => declared.or(has),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_vm_takes_what_it_has_or_will_have_whichever_is_more_and_nothing_that_it_never_can_have() {
+        let offered = Some((8, 100));
+        assert_eq!(size_taken(Some((1, 10)), Some((2, 5)), offered), Some((2, 10)));
+        assert_eq!(size_taken(Some((1, 10)), None, offered), Some((1, 10)));
+        assert_eq!(size_taken(None, Some((2, 5)), offered), Some((2, 5)), "its class is gone");
+        assert_eq!(size_taken(None, None, offered), None);
+        assert_eq!(size_taken(Some((1, 1000)), Some((2, 5)), offered), Some((2, 5)), "it never starts so");
+        assert_eq!(size_taken(Some((9, 1)), None, offered), Some((0, 0)));
+        assert_eq!(size_taken(Some((9, 1000)), None, None), Some((9, 1000)), "it has no host yet");
+    }
+
+    /// CPUs, MiB of memory, firmware, and sockets, cores and threads.
+    fn size(own: Value, class: Option<Value>) -> Result<(i64, u64, &'static str, [i64; 3]), SizeError> {
+        let mut spec = json!({"disks": []});
+        spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+        let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+        let class: Option<VMClassSpec> = class.map(|class| serde_json::from_value(class).expect("a class"));
+        let size = spec.size(class.as_ref())?;
+        let CpuTopology { sockets, cores, threads } = size.topology;
+        Ok((size.cpus, size.memory >> 20, size.firmware.as_str(), [sockets, cores, threads]))
+    }
+
+    #[test]
+    fn a_vm_has_its_own_values_then_those_of_its_class_then_the_defaults() {
+        let class = || {
+            Some(
+                json!({"cpus": 4, "memory": "3Gi", "firmware": "BIOS", "cpuTopology": {"sockets": 2, "cores": 2}}),
+            )
+        };
+        let named = |own: Value| {
+            let mut spec = json!({"class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            size(spec, class())
+        };
+        assert_eq!(named(json!({})), Ok((4, 3072, "BIOS", [2, 2, 1])));
+        assert_eq!(named(json!({"memory": "1Gi"})), Ok((4, 1024, "BIOS", [2, 2, 1])));
+        assert_eq!(named(json!({"firmware": "UEFI"})), Ok((4, 3072, "UEFI", [2, 2, 1])));
+        assert_eq!(named(json!({"cpus": 6})), Ok((6, 3072, "BIOS", [1, 6, 1])), "not the class's topology");
+        assert_eq!(named(json!({"cpus": 4})), Ok((4, 3072, "BIOS", [1, 4, 1])));
+        assert_eq!(
+            named(json!({"cpuTopology": {"cores": 3, "threads": 2}})),
+            Ok((6, 3072, "BIOS", [1, 3, 2]))
+        );
+        assert_eq!(size(json!({"cpus": 3}), None), Ok((3, 6144, "UEFI", [1, 3, 1])));
+        assert_eq!(size(json!({"cpus": 1, "memory": "16777217"}), None), Ok((1, 17, "UEFI", [1, 1, 1])));
+        let plain = Some(json!({"cpus": 2}));
+        assert_eq!(size(json!({"class": "c"}), plain.clone()), Ok((2, 4096, "UEFI", [1, 2, 1])));
+        assert_eq!(size(json!({"class": "c", "cpus": 1}), plain), Ok((1, 2048, "UEFI", [1, 1, 1])));
+    }
+
+    #[test]
+    fn a_class_that_is_named_must_exist_and_one_of_another_name_does_not_count() {
+        let whole = json!({"class": "c", "cpus": 1, "memory": "1Gi", "firmware": "BIOS"});
+        assert_eq!(size(whole, None), Err(SizeError::NoClass("c".to_owned())));
+        assert_eq!(size(json!({}), None), Err(SizeError::NoCpus));
+        assert_eq!(size(json!({}), Some(json!({"cpus": 1}))), Err(SizeError::NoCpus));
+        assert!(matches!(size(json!({"cpus": 1, "memory": "much"}), None), Err(SizeError::Memory(_))));
+    }
+}
