@@ -102,7 +102,7 @@ fn second_up(report: &mut Report, fleet: &Fleet) {
             if state.is_empty() { first.state().to_owned() } else { first.state().with_file_name(state) };
         let program = first.program();
         Ok(Berth::new(program, first.machine(), &state, "198.51.100.0/28", &first.log().with_file_name(log))
-            .listening_on("127.0.0.1:7444"))
+            .listening_on("127.0.0.1:7543"))
     };
     report.case("a second berth up with the same state directory is refused, and the first goes on", || {
         let mut second = again("", "second.log")?;

@@ -69,7 +69,15 @@ impl GuestTask {
                 () = self.poll_now.notified() => wait = FIRST_POLL,
                 () = tokio::time::sleep(wait) => {}
             }
-            let facts = self.look(&mut agent).await;
+            let facts = tokio::select! {
+                facts = self.look(&mut agent) => facts,
+                // The agent has just started: the poll under way began before, and would wait for its whole timeout.
+                () = self.poll_now.notified() => {
+                    agent = None;
+                    wait = Duration::ZERO;
+                    continue;
+                }
+            };
             wait = if facts.agent { POLL_EVERY } else { (wait * 2).min(POLL_EVERY) };
             let news = self.facts.send_if_modified(|old| {
                 let differs = *old != facts;

@@ -5,7 +5,7 @@ use std::fmt;
 use berth_apimachinery::schema::{MAX_DEPTH, whole_numbers};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use serde_saphyr::DuplicateKeyPolicy;
+use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
 /// The maximum number of duplicates reported per text; more would only bury the first.
 const MAX_TWICE: usize = 100;
@@ -35,10 +35,11 @@ pub(super) fn json(text: &[u8]) -> serde_json::Result<Document> {
 /// # Errors
 /// The text is not YAML, or too large once its aliases are replaced.
 pub(super) fn yaml(text: &[u8]) -> Result<Document, String> {
-    let options = serde_saphyr::options! {
+    let options = Options {
         duplicate_keys: DuplicateKeyPolicy::LastWins,
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        budget: Some(Budget { max_depth: MAX_DEPTH, ..Budget::default() }),
         with_snippet: false,
+        ..Options::default()
     };
     let mut path = Path { text: String::new(), twice: Vec::new() };
     let read = serde_saphyr::with_deserializer_from_slice_with_options(text, options, |source| {
