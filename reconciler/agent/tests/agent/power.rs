@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Power, VM, VMState};
+use berth_qemu::fake::Behaviour;
 use serde_json::json;
 
 use crate::fixture::{Fixture, INSTANCE, is_ready, reason_of, vm_reason};
@@ -54,6 +55,23 @@ async fn a_guest_that_does_not_listen_is_asked_three_times_and_then_ended() {
     assert!(took >= Duration::from_secs(30) && took < Duration::from_secs(100), "{took:?}");
     assert!(fixture.system.hypervisor().instances().is_empty());
     fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_while_a_poll_waits_is_seen_at_once() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    // The first poll, a second after the launch, would wait for three.
+    let behaviour = Behaviour { boot_time: Duration::from_millis(1500), ..Behaviour::default() };
+    fixture.system.hypervisor().set_default_behaviour(behaviour);
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    let start = tokio::time::Instant::now();
+    let answers =
+        |vm: &VM| vm.status.as_ref().and_then(|s| s.guest.as_ref()).is_some_and(|guest| guest.agent);
+    fixture.until::<VM>("web", answers).await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(2500), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
