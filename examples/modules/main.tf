@@ -24,7 +24,7 @@ resource "berth_image" "debian" {
 module "app" {
   source    = "./single-vm"
   name      = "app"
-  cpus      = 2
+  cpus      = 1
   memory    = var.memory
   firmware  = var.firmware
   image     = berth_image.debian.name

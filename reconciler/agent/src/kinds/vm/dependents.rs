@@ -46,7 +46,8 @@ fn networks(vm: &VM) -> impl PartialEq {
 
 /// Returns what the Host's report reads: the capacity that the VM takes.
 fn usage(vm: &VM) -> impl PartialEq {
-    (&vm.spec.class, vm.status.as_ref().and_then(|s| s.hardware.as_ref()))
+    let declared = (&vm.spec.class, vm.spec.cpus, &vm.spec.memory, vm.spec.cpu_topology);
+    (declared, vm.status.as_ref().and_then(|s| s.hardware.as_ref()))
 }
 
 /// Returns what its disks read: whether it may have them, and which it has.
@@ -110,6 +111,9 @@ mod tests {
         let started = with("process", json!({"pid": 1, "startedAt": "2026-01-01T00:00:00Z"}));
         assert!(!concerned(&before, &started)[1], "the networks were made for it before");
         assert!(concerned(&started, &before)[1], "its tap is gone");
+        let mut larger = before.clone();
+        larger.spec.cpus = Some(4);
+        assert!(concerned(&before, &larger)[2], "what it takes at its next start");
         let moved = with("binding", json!({"host": "h", "epoch": 2}));
         assert_eq!(concerned(&before, &moved), [true; 4]);
     }
