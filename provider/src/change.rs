@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
-    field::{Effect, Field, Power},
+    field::{Effect, Field, declared_power},
     planning::{self, Change},
     private::Private,
     run::Run,
@@ -76,7 +76,7 @@ impl<'a> PlannedChange<'a> {
             return;
         }
         self.changes = planning::changes(self.fields, self.prior, &self.planned);
-        let power = Power::of(self.prior);
+        let power = declared_power(self.prior);
         for change in &mut self.changes {
             change.effect = change.effect.with_power(power);
         }

@@ -6,13 +6,14 @@ mod schema;
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
+use berth_api::Power;
 use tfplugin6::{Attribute, DataSource as _, Function as _, Provider as _};
 
 use crate::{
     BerthProvider,
     action::{VmPower, VmRestart},
     data_source::ObjectDataSource,
-    field::{Effect, Field, Power, Presence, Shape},
+    field::{Effect, Field, Presence, Shape},
     functions,
     list_resource::KindList,
     resource::KindResource,
@@ -207,10 +208,10 @@ impl Effects {
         match self {
             Self::One => "*Effect* is the effect of a change on an existing resource",
             Self::OfVms => {
-                "The columns *Running* and *Stopped* are the effect of a change of an existing resource on VMs of that `power`"
+                "The columns *Running*, *Stopped* and *Paused* are the effect of a change of an existing resource on VMs of that `power`"
             }
             Self::OfVm => {
-                "The columns *Running* and *Stopped* are the effect of a change on an existing VM of that `power`"
+                "The columns *Running*, *Stopped* and *Paused* are the effect of a change on an existing VM of that `power`"
             }
         }
     }
@@ -220,7 +221,7 @@ impl Effects {
     }
 
     fn head(self) -> String {
-        let name = |power: &Power| if self == Self::One { "effect" } else { power.word() };
+        let name = |power: &Power| if self == Self::One { "effect" } else { power.as_str() };
         let names: Vec<&str> = self.powers().iter().map(name).collect();
         format!(
             "| argument | type | | {} | description |\n|---|---|---|{}---|\n",
@@ -232,7 +233,9 @@ impl Effects {
     fn cells(self, field: &Field) -> String {
         let cells = self.powers().iter().map(|power| match (&field.shape, field.effect.with_power(*power)) {
             (Shape::Object(_), _) => "see below",
-            (_, Effect::PowerCycle) if self == Self::OfVm => "next power cycle, or reboot if `allow_reboot`",
+            (_, Effect::PowerCycle) if self == Self::OfVm && *power == Power::Running => {
+                "next power cycle, or reboot if `allow_reboot`"
+            }
             (_, effect) => effect.label(),
         });
         cells.collect::<Vec<_>>().join(" | ")

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use berth_api::Power;
 use serde_json::Value as Json;
 use tfplugin6::{Attribute, Type, Value, schema::Nesting};
 
@@ -113,37 +114,15 @@ pub enum Effect {
     Local,
     /// Takes effect when the stopped VM is started.
     Start,
-    /// Has no effect on a stopped VM.
-    Nothing,
+    /// Refused: there is no guest that runs.
+    NotRunning,
 }
 
-/// The declared power of a VM that a change reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Power {
-    /// It runs.
-    Running,
-    /// It is off.
-    Stopped,
-}
-
-impl Power {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Running, Self::Stopped];
-
-    /// The declared power in a state. Objects of other kinds than VM reach VMs that run.
-    #[must_use]
-    pub fn of(state: &Value) -> Self {
-        if state.get("power").as_str() == Some("Stopped") { Self::Stopped } else { Self::Running }
-    }
-
-    /// The value of the attribute `power`.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Running => "Running",
-            Self::Stopped => "Stopped",
-        }
-    }
+/// The power that a state declares. Objects of other kinds than VM reach VMs that run.
+#[must_use]
+pub fn declared_power(state: &Value) -> Power {
+    let word = state.get("power").as_str();
+    Power::ALL.into_iter().find(|power| Some(power.as_str()) == word).unwrap_or_default()
 }
 
 impl Effect {
@@ -152,7 +131,7 @@ impl Effect {
     pub const fn with_power(self, power: Power) -> Self {
         match (self, power) {
             (Self::PowerCycle, Power::Stopped) => Self::Start,
-            (Self::Reboot, Power::Stopped) => Self::Nothing,
+            (Self::Reboot, Power::Stopped | Power::Paused) => Self::NotRunning,
             (effect, _) => effect,
         }
     }
@@ -172,7 +151,7 @@ impl Effect {
             Self::Policy => "according to `user_data_policy`",
             Self::Local => "provider only",
             Self::Start => "next start",
-            Self::Nothing => "none",
+            Self::NotRunning => "refused",
         }
     }
 }

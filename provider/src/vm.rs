@@ -8,15 +8,16 @@ mod room;
 pub(crate) mod size;
 
 use async_trait::async_trait;
+use berth_api::Power;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     api::{Api, ApiError},
     change::PlannedChange,
-    field::{Effect, Field, Power, Presence, Shape},
+    field::{Effect, Field, Presence, Shape, declared_power},
     form::Form,
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
@@ -115,7 +116,7 @@ fn observed_fields() -> Vec<Field> {
         Field::observed(
             "state",
             "/status/state",
-            "The state of the VM, such as `Running` or `Stopped`.",
+            "The state of the VM, such as `Running`, `Paused` or `Stopped`.",
         )
         .follows(&["power"]),
     ]
@@ -158,8 +159,8 @@ impl ResourceKind for Vm {
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             stop(),
             Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(
-                "Any text, at most 230 characters. A change restarts a running VM once (gracefully, according to \
-                 `stop`) and has no effect on a stopped VM; removing it restarts nothing, unless the provider has restarted the VM before. \
+                "Any text, at most 230 characters. A change restarts the VM once (gracefully, according to \
+                 `stop`) and is refused while `power` is not `Running`; removing it restarts nothing, unless the provider has restarted the VM before. \
                  Together with `allow_reboot` and `user_data_policy`, an \
                  apply restarts the VM only once.",
             ),
@@ -275,7 +276,8 @@ impl ResourceKind for Vm {
         if outcome != Outcome::Done {
             return outcome;
         }
-        if object.pointer("/spec/power") == Some(&json!("Stopped")) {
+        let power = object.pointer("/spec/power").and_then(Json::as_str);
+        if power.is_some_and(|power| power != Power::Running.as_str()) {
             return addresses(object);
         }
         let wanted: &[&str] = if wait_for == "guest" { &["Running", "GuestReady"] } else { &["Running"] };
@@ -420,7 +422,7 @@ fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
     };
     let (Some(was), Some(is)) = (boot(change.prior), boot(&change.planned)) else { return };
     let disks = AttributePath::root("disks");
-    let effect = Effect::PowerCycle.with_power(Power::of(change.prior));
+    let effect = Effect::PowerCycle.with_power(declared_power(change.prior));
     for change in change.changes.iter_mut().filter(|change| was != is && change.path == disks) {
         change.effect = effect;
     }
@@ -428,6 +430,8 @@ fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

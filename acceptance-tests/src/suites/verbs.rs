@@ -314,7 +314,7 @@ fn actions(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resu
             ensure!(state == "Stopped", "{state}");
             project.plan_is_empty()?;
             let refused = unwrapped(&invoke(&project, "berth_vm_restart.web")?.failure()?);
-            contains_all(&refused, &["declared Stopped"])?;
+            contains_all(&refused, &["while power is Stopped"])?;
             invoke(&project, "berth_vm_power.on")?.success()?;
             boot(platform, &address)?;
             project.plan_is_empty()

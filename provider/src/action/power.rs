@@ -1,8 +1,9 @@
-//! `berth_vm_power`: starts or stops a VM of which no configuration declares the power.
+//! `berth_vm_power`: starts, stops or pauses a VM of which no configuration declares the power.
 
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
+use berth_api::Power;
 use serde_json::{Value as Json, json};
 use tfplugin6::{
     Action, Attribute, Diagnostic, Schema,
@@ -71,14 +72,14 @@ impl Action for VmPower {
 
     fn schema(&self) -> Schema {
         let own = vec![
-            Attribute::string("power").required().description("`Running` starts the VM, `Stopped` stops it as its `stop` says."),
+            Attribute::string("power").required().description("`Running` starts or resumes the VM, `Stopped` stops it as its `stop` says, `Paused` stops its CPUs."),
             Attribute::bool("force_conflicts").optional().description(
                 "Whether to change a power that a configuration declares. Default false: that is an error, because the next plan \
                  there would undo the action.",
             ),
         ];
         Schema::new(arguments(own)).description(
-            "Starts or stops a VM, and waits until it runs or has stopped. Terraform 1.14 and later.\n\nA resource `berth_vm` \
+            "Starts, stops or pauses a VM, and waits until it is so. Terraform 1.14 and later.\n\nA resource `berth_vm` \
              declares `power`, `Running` by default, and its next plan would undo the action. So the action is for VMs that no \
              configuration declares, and for resources that leave the power to others: with `lifecycle { ignore_changes = [power] }` \
              in the resource and `force_conflicts = true` in the action, the next plan is empty.",
@@ -88,8 +89,10 @@ impl Action for VmPower {
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let mut found = problems(&request.config);
         let power = request.config.get("power").as_str();
-        if let Some(word) = power.filter(|word| !matches!(*word, "Running" | "Stopped")) {
-            let detail = format!("{word:?} is not one of \"Running\", \"Stopped\".");
+        let is_power = |word: &&str| Power::ALL.iter().any(|power| power.as_str() == *word);
+        if let Some(word) = power.filter(|word| !is_power(word)) {
+            let words = Power::ALL.map(|power| format!("{:?}", power.as_str())).join(", ");
+            let detail = format!("{word:?} is not one of {words}.");
             found.push(Diagnostic::error("Invalid power", detail).at("power"));
         }
         found
@@ -137,6 +140,10 @@ impl Action for VmPower {
         let judge = |object: &Json| {
             if wanted == "Running" {
                 return action.running(object);
+            }
+            if wanted == "Paused" {
+                let is_paused = state(object) == wanted && Readiness::of(object).current;
+                return if is_paused { Verdict::Done(None) } else { Verdict::Wait(state(object).to_owned()) };
             }
             let is_off =
                 object.pointer("/status/process").is_none_or(Json::is_null) && state(object) != "Stopping";

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
+use berth_api::power::{PowerChange, refusal};
 use serde_json::{Value as Json, json};
 use tfplugin6::{
     Action, Diagnostic, Schema,
@@ -45,7 +46,7 @@ impl Action for VmRestart {
         Schema::new(arguments(Vec::new())).description(
             "Restarts a VM once, as its `stop` says, and waits until it runs again. Terraform 1.14 and later.\n\nThe next plan of \
              its resource is empty: `restart_token` stays as it is declared. A VM that its `restart_policy` has left off is \
-             started. A VM that is declared `Stopped` is not, which is an error.\n\nIn an `action_trigger`, use `after_create` or \
+             started. A VM that is declared `Stopped` or `Paused` is not, which is an error.\n\nIn an `action_trigger`, use `after_create` or \
              `after_update`: an update that follows the action could restart the VM again.",
         )
     }
@@ -61,8 +62,12 @@ impl Action for VmRestart {
             Err(diagnostic) => return vec![diagnostic],
         };
         let patched = action.patch(|object| {
-            if object.pointer("/spec/power").and_then(Json::as_str) == Some("Stopped") {
-                let detail = "The VM is declared Stopped: there is nothing to restart.";
+            let declared = object.pointer("/spec/power").cloned();
+            let declared = declared.and_then(|power| serde_json::from_value(power).ok()).unwrap_or_default();
+            let observed = object.pointer("/status/state").cloned();
+            let observed = observed.and_then(|state| serde_json::from_value(state).ok());
+            if let Some(why) = refusal(PowerChange::Restart, declared, observed) {
+                let detail = format!("{why}.");
                 return Err(Diagnostic::error(format!("{} is not restarted", action.title), detail));
             }
             Ok(Some(json!({"op": "add", "path": "/spec/restartToken", "value": another(object)})))

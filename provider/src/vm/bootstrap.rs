@@ -141,8 +141,8 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
                 let detail = "user_data_policy is \"reboot\": the VM is restarted once, as declared in stop, and has the new \
                               data then.";
                 change.diagnostics.push(Diagnostic::warning(restart::RESTART, detail).at(first));
+                restart::request(change);
             }
-            restart::request(change);
         }
         _ => {
             // An unknown value may become the current one: the plan within the apply decides.

@@ -4,13 +4,14 @@
 //! restartToken:   USER   |   terraform-0123456789ab   |   USER+terraform-0123456789ab
 //! ```
 
+use berth_api::power::{Power, PowerChange, refusal};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
     change::PlannedChange,
-    field::{Effect, Power},
+    field::{Effect, declared_power},
     planning::Change,
     private::Private,
 };
@@ -42,7 +43,7 @@ pub(super) fn check(token: &Value) -> Option<Diagnostic> {
 /// With `allow_reboot`, a change that would wait for the next power cycle restarts the VM, and so does one that waits already.
 pub(super) fn refine(change: &mut PlannedChange<'_>) {
     let runs = |state: &Value| state.get("power").as_str() == Some("Running");
-    warn_of_no_effect(change);
+    refuse_transitions(change);
     announce(change, runs(change.prior) && runs(&change.planned));
     let waiting: Vec<AttributePath> =
         change.with_effect(Effect::PowerCycle).map(|change| change.path.clone()).collect();
@@ -110,14 +111,33 @@ fn announce(change: &mut PlannedChange<'_>, runs: bool) {
     }
 }
 
-fn warn_of_no_effect(change: &mut PlannedChange<'_>) {
-    let has_none = change.with_effect(Effect::Nothing).next().is_some();
-    if !change.is_update() || !has_none || Power::of(&change.planned) != Power::Stopped {
+/// Refuses the changes of power and restarts that the table of the API refuses.
+fn refuse_transitions(change: &mut PlannedChange<'_>) {
+    let token = AttributePath::root("restart_token");
+    let changed = change.changes.iter().map(|change| change.path.clone());
+    let known = changed.filter(|path| change.planned.at(path).is_wholly_known());
+    let known: Vec<AttributePath> = known.collect();
+    if !change.is_update() || change.planned.get("power").is_unknown() {
         return;
     }
-    let path = AttributePath::root("restart_token");
-    let detail = "The VM is declared Stopped: there is nothing to restart, now or when it is next started.";
-    change.diagnostics.push(Diagnostic::warning("restart_token has no effect", detail).at(path));
+    let declared = declared_power(&change.planned);
+    if declared != Power::Running && change.planned.at(&token).is_null() {
+        // The provider's own token goes with the user's: alone it would be another token.
+        change.private.restart_token = None;
+    }
+    let observed = change.prior.get("state").as_str();
+    let observed = observed.and_then(|state| serde_json::from_value(state.into()).ok());
+    for path in known {
+        let requested = match path.to_string().as_str() {
+            "power" => PowerChange::To(declared),
+            "restart_token" if !change.planned.at(&path).is_null() => PowerChange::Restart,
+            _ => continue,
+        };
+        if let Some(why) = refusal(requested, declared, observed) {
+            let detail = format!("{}.", why.replace("restartToken", "restart_token"));
+            change.refuse("The power of the VM does not allow this change", detail, path);
+        }
+    }
 }
 
 /// Plans a restart, which brings everything that waits for it.

@@ -124,7 +124,7 @@ async fn the_power_of_a_vm_that_no_configuration_declares_changes() {
     let provider = provider(&plane.client, "default");
     prepared(&plane, "free").await;
     create(&plane, "VM", "free", json!({"class": "small", "disks": [{"name": "free", "boot": true}]})).await;
-    for power in ["Stopped", "Stopped", "Running"] {
+    for power in ["Stopped", "Stopped", "Paused", "Running"] {
         let config = json!({"name": "free", "power": power});
         let planned = action(&provider, POWER).plan(request(&config, &CancellationToken::new())).await;
         assert!(planned.diagnostics.is_empty(), "{}", text_of(&planned.diagnostics));
@@ -177,12 +177,14 @@ async fn what_cannot_be_done_is_an_error_with_its_remedy() {
     let text = failed(&provider, RESTART, &json!({"name": "absent"})).await;
     assert!(text.contains("no VM absent") && text.ends_with("[name]"), "{text}");
 
-    let mut stopped = vm("off");
-    stopped["power"] = "Stopped".into();
-    made(&plane, &provider, &stopped).await;
-    let text = failed(&provider, RESTART, &json!({"name": "off"})).await;
-    assert!(text.contains("declared Stopped"), "{text}");
-    assert_eq!(token(&plane, "off").await, None);
+    for (name, power) in [("off", "Stopped"), ("still", "Paused")] {
+        let mut config = vm(name);
+        config["power"] = power.into();
+        made(&plane, &provider, &config).await;
+        let text = failed(&provider, RESTART, &json!({"name": name})).await;
+        assert!(text.contains(&format!("while power is {power}: ")), "{text}");
+        assert_eq!(token(&plane, name).await, None);
+    }
 
     made(&plane, &provider, &vm("slow")).await;
     let text = failed(&provider, RESTART, &json!({"name": "slow", "timeout": "1s"})).await;

@@ -192,7 +192,7 @@ fn vms() -> Vec<Bad> {
         everywhere(
             with(vm(), "/power", json!("on")),
             "power",
-            "\"on\" is not one of \"Running\", \"Stopped\"",
+            "\"on\" is not one of \"Running\", \"Stopped\", \"Paused\"",
         ),
         everywhere(with(vm(), "/restart_policy", json!("No")), "restart_policy", "is not one of"),
         everywhere(

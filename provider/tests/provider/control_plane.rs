@@ -388,6 +388,12 @@ impl ControlPlane {
         self.objects(kind).patch(name, &params, &Patch::Merge(patch)).await.expect("the edit is valid");
     }
 
+    /// The refusal of an edit.
+    pub(crate) async fn edit_refused(&self, kind: &str, name: &str, patch: Json) -> String {
+        let edited = self.objects(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        edited.expect_err("the edit is refused").to_string()
+    }
+
     /// Declares an object as a GitOps program does.
     pub(crate) async fn declare_as(&self, manager: &str, kind: &str, name: &str, spec: Json) {
         let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
@@ -620,7 +626,7 @@ fn status(object: &Json, all: &[Json], busy: bool) -> Json {
 }
 
 fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
-    status["state"] = if runs { "Running".into() } else { "Stopped".into() };
+    status["state"] = if runs { "Running".into() } else { object["spec"]["power"].clone() };
     if text(object, "/metadata/name").starts_with("late") && age(object) < 2 {
         return;
     }

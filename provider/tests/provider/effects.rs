@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::Power;
 use serde_json::{Value as Json, json};
 use terraform_provider_berth::{
     BerthProvider,
-    field::{Effect, Field, Power, Shape},
+    field::{Effect, Field, Shape},
     planning,
 };
 use tfplugin6::{AttributePath, Step, Value, resource::PlanResponse};
@@ -22,17 +23,16 @@ enum Announced {
     Placement,
     Replace,
     Refused,
-    /// Has no effect on a stopped VM.
-    Nothing,
 }
 
 impl Announced {
-    /// The same change of a VM that is declared Stopped, by hand: nothing waits for a power cycle, and nothing restarts.
-    fn when_stopped(self, at: &str) -> Self {
-        match self {
-            _ if at == "/restart_token" => Self::Nothing,
-            Self::PowerCycle => Self::Live,
-            other => other,
+    /// The same change of a VM with another declared power, by hand: nothing waits for the power cycle of a stopped VM, and only a
+    /// running one is restarted.
+    fn while_declared(self, power: Power) -> Self {
+        match (self, power) {
+            (Self::Reboot, Power::Stopped | Power::Paused) => Self::Refused,
+            (Self::PowerCycle, Power::Stopped) => Self::Live,
+            (other, _) => other,
         }
     }
 
@@ -43,9 +43,8 @@ impl Announced {
             Effect::PowerCycle => Self::PowerCycle,
             Effect::Reboot => Self::Reboot,
             Effect::Replace => Self::Replace,
-            Effect::Policy | Effect::Fixed => Self::Refused,
+            Effect::Policy | Effect::Fixed | Effect::NotRunning => Self::Refused,
             Effect::Placement => Self::Placement,
-            Effect::Nothing => Self::Nothing,
         }
     }
 }
@@ -230,9 +229,9 @@ async fn the_plan_announces_the_effect_of_each_change() {
         for power in powers {
             let (mut config, mut to) = (config.clone(), to.clone());
             let mut expected = expected;
-            if *power == Power::Stopped {
-                config["power"] = "Stopped".into();
-                expected = expected.when_stopped(at);
+            if *power != Power::Running {
+                config["power"] = power.as_str().into();
+                expected = expected.while_declared(*power);
                 if at == "/power" {
                     to = "Running".into();
                 }
@@ -271,7 +270,7 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
     leaves(kind.fields(), "", &mut expected);
     for power in Power::ALL {
         let mut config = vm();
-        config["power"] = power.word().into();
+        config["power"] = power.as_str().into();
         let prior = created(&stage, "berth_vm", &config).await;
         let mut seen = BTreeSet::new();
         let further = [
@@ -287,7 +286,7 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
             let (parent, name) = at.rsplit_once('/').expect("a pointer");
             let parent = changed.pointer_mut(parent).unwrap_or_else(|| panic!("{at}"));
             let to = if at == "/power" {
-                Power::ALL[usize::from(power == Power::Running)].word().into()
+                Power::ALL[usize::from(power == Power::Running)].as_str().into()
             } else {
                 to
             };
@@ -302,8 +301,7 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
                 continue;
             };
             let name = attribute(&change.path);
-            let removes_token =
-                name == "restart_token" && plan.planned.at(&change.path).is_null() && power == Power::Running;
+            let removes_token = name == "restart_token" && plan.planned.at(&change.path).is_null();
             if !decided_by_more.contains(&name.as_str()) && !removes_token {
                 let of_page = Announced::of(change.effect.with_power(power));
                 assert_eq!(
@@ -324,15 +322,18 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
     for (path, row) in [
         (
             "resources/vm.md",
-            "| `class` | string | optional | next power cycle, or reboot if `allow_reboot` | next start |",
+            "| `class` | string | optional | next power cycle, or reboot if `allow_reboot` | next start | next power cycle |",
         ),
         (
             "resources/vm.md",
-            "| `cpus` | number | optional | next power cycle, or reboot if `allow_reboot` | next start |",
+            "| `cpus` | number | optional | next power cycle, or reboot if `allow_reboot` | next start | next power cycle |",
         ),
-        ("resources/vm.md", "| `restart_token` | string | optional | reboot | none |"),
-        ("resources/vm.md", "| `group` | string | optional | replace | replace |"),
-        ("resources/vm_class.md", "| `cpus` | number | required | next power cycle | next start |"),
+        ("resources/vm.md", "| `restart_token` | string | optional | reboot | refused | refused |"),
+        ("resources/vm.md", "| `group` | string | optional | replace | replace | replace |"),
+        (
+            "resources/vm_class.md",
+            "| `cpus` | number | required | next power cycle | next start | next power cycle |",
+        ),
         ("resources/disk.md", "| `size` | string | optional | live |"),
     ] {
         assert!(page(path).contains(row), "{path} has no row {row}");

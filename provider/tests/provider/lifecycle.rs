@@ -540,7 +540,8 @@ async fn drift_is_shown_and_put_right() {
     let provider = provider(&plane.client, "default");
     let mut vm = Stage::new(&provider, "berth_vm");
     vm.apply(&web()).await;
-    let edit = json!({"spec": {"power": "Stopped", "restartToken": "now",
+    plane.edit("VM", "web", json!({"spec": {"restartToken": "now"}})).await;
+    let edit = json!({"spec": {"power": "Stopped",
         "disks": [{"name": "web-root", "boot": true}, {"name": "extra", "boot": false}]}});
     plane.edit("VM", "web", edit).await;
     vm.read().await;

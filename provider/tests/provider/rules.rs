@@ -297,18 +297,40 @@ async fn a_restart_token_of_the_users_goes_together_with_what_else_restarts() {
 }
 
 #[tokio::test]
-async fn a_restart_token_on_a_stopped_vm_is_said_to_have_no_effect() {
+async fn a_restart_token_is_refused_in_the_plan_and_by_the_control_plane_unless_the_vm_is_to_run() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
     let mut machine = Stage::new(&provider, "berth_vm");
-    let stopped = with(vm("web"), json!({"power": "Stopped"}));
-    machine.apply(&stopped).await;
-    let plan = machine.plan(&with(stopped, json!({"restart_token": "1"}))).await;
+    for power in ["Stopped", "Paused"] {
+        let config = with(vm("web"), json!({"power": power}));
+        let applied = machine.apply(&config).await;
+        assert!(applied.is_clean(), "{}", applied.text());
+        let with_token = with(config.clone(), json!({"restart_token": power}));
+        let why = format!("while power is {power}: ");
+        let plan = machine.plan(&with_token).await;
+        let text = text_of(&plan.diagnostics);
+        assert!(text.contains(&why) && text.contains("restart_token cannot change"), "{text}");
+        assert!(!plan.diagnostics.iter().any(tfplugin6::Diagnostic::is_error), "{text}");
+        let applied = machine.apply(&with_token).await;
+        assert!(applied.text().contains(&why), "{}", applied.text());
+        let refused = plane.edit_refused("VM", "web", json!({"spec": {"restartToken": power}})).await;
+        assert!(refused.contains(&why) && refused.contains("spec.restartToken"), "{refused}");
+        assert!(plane.object("VM", "web").await["spec"].get("restartToken").is_none());
+    }
+    // With the power that starts it, a token is taken up by the start.
+    let applied = machine.apply(&with(vm("web"), json!({"restart_token": "1"}))).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    // Its removal requests nothing, so it is allowed; also beside a token of the provider's own.
+    let resized = with(vm("web"), json!({"restart_token": "1", "allow_reboot": true, "class": "large"}));
+    machine.apply(&resized).await;
     assert!(
-        text_of(&plan.diagnostics).contains("restart_token has no effect"),
-        "{}",
-        text_of(&plan.diagnostics)
+        plane.object("VM", "web").await["spec"]["restartToken"].as_str().is_some_and(|t| t.contains('+'))
     );
+    let stopped = with(resized, json!({"power": "Stopped"}));
+    machine.apply(&stopped).await;
+    let applied = machine.apply(&with(stopped, json!({"restart_token": null}))).await;
+    assert!(applied.is_clean(), "{}", applied.text());
+    assert!(plane.object("VM", "web").await["spec"].get("restartToken").is_none());
     plane.close().await;
 }
 

@@ -113,6 +113,10 @@ impl Machine {
         self.ask(Command::Start).await
     }
 
+    pub(crate) async fn pause(&self) -> Result<(), MachineError> {
+        self.ask(Command::Pause).await
+    }
+
     pub(crate) async fn press_power_button(&self) -> Result<(), MachineError> {
         self.ask(Command::PressPowerButton).await
     }

@@ -12,7 +12,7 @@
 //!                                     │
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   name   binding   object_user   hardware
-//!   of several kinds:      size (of a VM and its class)
+//!   of several kinds:      size (of a VM and its class)   power (of a VM, and its refused changes)
 //!
 //!   on their own:          site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          unmanaged (objects read without their managed fields)
@@ -40,6 +40,7 @@ pub mod name;
 pub mod network;
 pub mod object_user;
 pub mod placement_group;
+pub mod power;
 pub mod public_ip;
 pub mod quantity;
 pub mod reason;
@@ -65,13 +66,14 @@ pub use name::ResourceName;
 pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
+pub use power::Power;
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
 pub use size::{Size, SizeError};
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use unmanaged::Unmanaged;
-pub use vm::{Power, RestartPolicy, StopMode, VM, VMSpec, VMState, VMStatus};
+pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMState, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
 
 /// The API group of every kind.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     DEFAULT_NAME, Disk, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, SYSTEM_NAMESPACE, StoragePool, VERSION_LABEL, VM, VMClass,
+    SHARED_NAMESPACE, SYSTEM_NAMESPACE, StoragePool, VERSION_LABEL, VM, VMClass, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -36,8 +36,12 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     for crd in &mut crds {
         let labels = crd.metadata.labels.get_or_insert_default();
         labels.insert(VERSION_LABEL.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        let is_vm = crd.spec.names.kind == "VM";
         for version in &mut crd.spec.versions {
-            let schema = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut());
+            let mut schema = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut());
+            if let Some(schema) = schema.as_mut().filter(|_| is_vm) {
+                schema.x_kubernetes_validations.get_or_insert_default().extend(power::rules());
+            }
             let status = schema.and_then(|s| s.properties.as_mut()).and_then(|p| p.get_mut("status"));
             if let Some(status) = status {
                 status.nullable = None;

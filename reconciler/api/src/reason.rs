@@ -28,6 +28,8 @@ reasons! {
     Running,
     /// The VM is stopped as declared.
     Stopped,
+    /// The guest's CPUs are stopped.
+    Paused,
     /// The disk has no file yet: its first VM decides the host.
     WaitingForFirstUse,
     /// The image's checksum, format and virtual size were verified.

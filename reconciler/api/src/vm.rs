@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, CpuTopology, Firmware, Quantity, ResourceName};
+use crate::{Binding, Conditions, CpuTopology, Firmware, Power, Quantity, ResourceName};
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -90,7 +90,8 @@ pub struct VMSpec {
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// Whether the VM should run. Default `Running`. Applied live.
+    /// `Running`, `Stopped`, or `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
+    /// is created with its CPUs stopped. Default `Running`. Applied live.
     #[serde(default)]
     pub power: Power,
     /// The action when the guest ends by itself. Default `OnFailure`. Applied live.
@@ -99,7 +100,8 @@ pub struct VMSpec {
     /// How the VM is stopped.
     #[serde(default)]
     pub stop: Stop,
-    /// Any text; when it changes, a running VM is restarted once (gracefully, as `stop` declares). Removing it restarts nothing.
+    /// Any text; when it changes, the VM is restarted once (gracefully, as `stop` declares). A change is refused while `power` is
+    /// not `Running`. Removing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub restart_token: Option<String>,
@@ -226,14 +228,6 @@ pub struct Bootstrap {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
-}
-
-/// Whether a VM should run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Power {
-    #[default]
-    Running,
-    Stopped,
 }
 
 /// The action when the guest ends by itself. `OnFailure` starts it again after a crash but not after an orderly
@@ -395,7 +389,8 @@ pub enum VMState {
     Creating,
     Starting,
     Running,
-    /// QEMU runs and the guest is paused: the condition `Running` has the reason, for example a full disk of the host.
+    /// QEMU runs and the guest's CPUs are stopped: as declared, or for the reason in the condition `Running`, for example an I/O
+    /// error of a full disk of the host.
     Paused,
     Stopping,
     Stopped,

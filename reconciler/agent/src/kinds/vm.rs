@@ -5,6 +5,7 @@
 //!  (bound) ─────────── Note ▸ EnsureNetworks ▸ MakeTap ▸ Launch ▸ Note ───▶ prelaunch ─────Start────▶ running
 //!     ▲                                                                                                │ │
 //!     │       restart policy, power cycle, another restartToken                  guest ended by itself │ │ stop asked for
+//!     │                                                                            paused ◀─Pause/Start─┤ │
 //!     └───────────────────────────── stopped ◀── EndProcess ◀── Note (how it ended) ◀──────────────────┘ │
 //!                                       ▲                                                                │
 //!                                       └──────── EndProcess ◀── guest off, or grace over ◀── PressPowerButton
@@ -62,6 +63,8 @@ pub(crate) enum Step {
     Launch(Box<LaunchRequest>),
     /// Lets the guest run.
     Start,
+    /// Stops the guest's CPUs.
+    Pause,
     Plug {
         disk: Box<DiskSpec>,
     },

@@ -24,6 +24,7 @@ const EXIT_WAIT: Duration = Duration::from_secs(10);
 pub(super) enum Command {
     ReadState(oneshot::Sender<Result<MachineState, MachineError>>),
     Start(Reply),
+    Pause(Reply),
     PressPowerButton(Reply),
     Quit(Reply),
     Plug(Box<DiskSpec>, Reply),
@@ -116,6 +117,10 @@ impl Driver {
                 let done = self.start().await;
                 let _ = reply.send(done);
             }
+            Command::Pause(reply) => {
+                let done = self.pause().await;
+                let _ = reply.send(done);
+            }
             Command::PressPowerButton(reply) => {
                 let done = self.allowed(Action::PressPowerButton).await;
                 let done = match done {
@@ -186,6 +191,14 @@ impl Driver {
         }
         self.report_started(state == RunState::Prelaunch).await;
         self.notifier.guest.notify_one();
+        Ok(())
+    }
+
+    async fn pause(&mut self) -> Result<(), MachineError> {
+        self.allowed(Action::Pause).await?;
+        power::stop(&self.qmp).await?;
+        // The next resume ends this pause, whatever was resumed before it.
+        self.published.send_modify(|state| state.resumed_at = None);
         Ok(())
     }
 

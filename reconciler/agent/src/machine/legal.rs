@@ -9,6 +9,8 @@ pub(crate) enum Action {
     ReadState,
     /// Lets the guest run.
     Start,
+    /// Stops the guest's CPUs.
+    Pause,
     PressPowerButton,
     /// Ends QEMU.
     Quit,
@@ -18,8 +20,8 @@ pub(crate) enum Action {
 
 impl Action {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 5] =
-        [Self::ReadState, Self::Start, Self::PressPowerButton, Self::Quit, Self::ChangeDisks];
+    pub(super) const ALL: [Self; 6] =
+        [Self::ReadState, Self::Start, Self::Pause, Self::PressPowerButton, Self::Quit, Self::ChangeDisks];
 }
 
 /// The machine's state does not allow the request.
@@ -42,6 +44,8 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
     let allowed = match action {
         Action::ReadState | Action::Quit => true,
         Action::Start => !ended,
+        // Any other state is kept: its name is the reason why the guest does not run.
+        Action::Pause => matches!(state, RunState::Running | RunState::Paused),
         // A guest that does not run cannot receive the button; acting on it after a later resume is not what the caller
         // wants.
         Action::PressPowerButton => *state == RunState::Running,
@@ -74,6 +78,7 @@ mod tests {
         match action {
             Action::ReadState | Action::ChangeDisks | Action::PressPowerButton => Some(state),
             Action::Start => Some(RunState::Running),
+            Action::Pause => Some(RunState::Paused),
             Action::Quit => None,
         }
     }
@@ -82,7 +87,7 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            requests in prop::collection::vec((0usize..5, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..6, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use berth_api::{Power, VM, VMState};
 use berth_qemu::fake::Behaviour;
+use berth_qemu::power::RunState;
 use serde_json::json;
 
-use crate::fixture::{Fixture, INSTANCE, is_ready, reason_of, vm_reason};
+use crate::fixture::{Fixture, INSTANCE, ROOT, is_ready, reason_of, vm_reason};
 
 fn state(wanted: VMState) -> impl Fn(&VM) -> bool {
     move |vm| vm.status.as_ref().is_some_and(|s| s.state == Some(wanted))
@@ -72,6 +73,87 @@ async fn an_agent_that_starts_while_a_poll_waits_is_seen_at_once() {
     fixture.until::<VM>("web", answers).await;
     let took = start.elapsed();
     assert!(took < Duration::from_millis(2500), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_is_paused_and_resumed_in_the_same_process_also_by_another_agent() {
+    let fixture = booted().await;
+    let before = pid(&fixture);
+    let run_state = || fixture.system.hypervisor().view(INSTANCE).expect("it runs").run_state;
+    fixture.change::<VM>("web", json!({"power": "Paused"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Paused") && state(VMState::Paused)(vm)).await;
+    assert_eq!(run_state(), RunState::Paused);
+    fixture.crash_agent().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    fixture.start_agent();
+    fixture.assert_quiet().await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Paused") && state(VMState::Paused)(vm)).await;
+    assert_eq!(run_state(), RunState::Paused);
+    // Resumed at once each time: what was resumed a moment ago was paused as declared.
+    for power in ["Running", "Paused", "Running"] {
+        let start = tokio::time::Instant::now();
+        fixture.change::<VM>("web", json!({"power": power})).await;
+        fixture.until::<VM>("web", |vm| is_ready(vm, power)).await;
+        assert!(start.elapsed() < Duration::from_secs(2), "{power}: {:?}", start.elapsed());
+    }
+    assert_eq!((pid(&fixture), fixture.system.hypervisor().launches()), (before, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_starts_as_paused_executes_its_first_instruction_when_it_is_to_run() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.make_vm(json!({"power": "Paused"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Paused") && state(VMState::Paused)(vm)).await;
+    fixture.assert_quiet().await;
+    let view = fixture.system.hypervisor().view(INSTANCE).expect("there is a QEMU");
+    assert_eq!((view.run_state, view.booted), (RunState::Prelaunch, false));
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    fixture.running_vm().await;
+    seen(&fixture).await;
+    assert_eq!(fixture.system.hypervisor().launches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_guest_is_resumed_to_shut_down() {
+    let fixture = booted().await;
+    fixture.change::<VM>("web", json!({"power": "Paused"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Paused")).await;
+    let start = tokio::time::Instant::now();
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "it was asked: {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_a_full_disk_paused_is_paused_by_an_io_error_whatever_else_fails() {
+    let fixture = booted().await;
+    let hypervisor = fixture.system.hypervisor();
+    hypervisor.set_behaviour(INSTANCE, |b| {
+        b.refuses.insert("cont".into(), "No space left on device".into());
+    });
+    hypervisor.disk_full(INSTANCE, ROOT);
+    let paused = |vm: &VM| {
+        let conditions = vm.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        let message = berth_api::condition::find(&conditions, "Running").map(|c| c.message.clone());
+        state(VMState::Paused)(vm)
+            && reason_of(&conditions, "Running") == "NoSpace"
+            && message.is_some_and(|message| message.contains("I/O error"))
+    };
+    fixture.until::<VM>("web", paused).await;
+    fixture.crash_agent().await;
+    hypervisor.set_behaviour(INSTANCE, |b| b.hangs = true);
+    fixture.start_agent();
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let vm = fixture.api::<VM>().get("web").await.expect("it exists");
+        assert!(state(VMState::Paused)(&vm), "{:?}", vm.status.and_then(|status| status.state));
+    }
+    hypervisor.set_behaviour(INSTANCE, |b| {
+        b.hangs = false;
+        b.refuses.clear();
+    });
+    fixture.running_vm().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -47,6 +47,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
         Step::Launch(request) => launch(ctx, vm, request).await?,
         Step::Start => open(ctx, vm, instance).await?.start().await?,
+        Step::Pause => machine()?.pause().await?,
         Step::Plug { disk } => {
             take(ctx, vm, instance, &disk.id)?;
             let machine = machine()?;

@@ -175,9 +175,9 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
     Ok(observed)
 }
 
-/// Whether the VM is to run.
+/// Whether the VM is to have a QEMU.
 fn should_run(vm: &VM) -> bool {
-    vm.spec.power == Power::Running && vm.metadata.deletion_timestamp.is_none()
+    vm.spec.power != Power::Stopped && vm.metadata.deletion_timestamp.is_none()
 }
 
 /// Returns why a VM's placement, as declared now, would not choose its host.

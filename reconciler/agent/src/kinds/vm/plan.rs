@@ -14,6 +14,7 @@ use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
 use crate::machine::has_ended;
 
+pub(super) use running::IO_ERROR;
 pub(super) use start::{too_large, unsynced_interfaces};
 
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
@@ -93,7 +94,9 @@ fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<StopReas
     if vm.spec.power == Power::Stopped || draining {
         return Some(StopReason::PowerOff);
     }
-    run.is_some_and(|run| asks_for_restart(vm, run)).then_some(StopReason::Restart)
+    // A paused guest is restarted once it is to run.
+    let restarts = vm.spec.power == Power::Running && run.is_some_and(|run| asks_for_restart(vm, run));
+    restarts.then_some(StopReason::Restart)
 }
 
 /// Whether the VM has another restart token than at its last start. Without a token nothing is restarted.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::Observed;
 use super::hardware::{differences, topology};
 use super::observe::DeclaredDisk;
-use super::plan::{too_large, unsynced_interfaces};
+use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::journal::Run;
@@ -31,10 +31,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.hardware = hardware(observed).or(status.hardware.take());
     status.disks = disks(observed);
     status.guest = guest(observed);
-    status.process = observed.process.as_ref().map(|process| ProcessStatus {
-        pid: i64::from(process.identity.pid),
-        started_at: process.started_at.round(jiff::Unit::Second).unwrap_or(process.started_at),
-    });
+    status.process = process(observed);
     status.console.clone_from(&observed.console);
     status.restarts = observed.journal.restarts;
     if let Some(run) = &observed.journal.run
@@ -118,8 +115,12 @@ fn write_running(
     now: Timestamp,
 ) {
     let running = runs(observed);
-    let (reason, text) =
-        if running { (Reason::Running, "") } else { (not_running(readiness), readiness.message()) };
+    // Whatever was last tried: QEMU's own reason comes first.
+    let (reason, text) = match observed.machine.as_ref().map(|machine| &machine.run_state) {
+        Some(RunState::Running) => (Reason::Running, ""),
+        Some(RunState::IoError) => (Reason::NoSpace, IO_ERROR),
+        _ => (not_running(readiness), readiness.message()),
+    };
     condition::set(
         &mut status.conditions,
         ConditionUpdate::from_bool(ConditionType::Running, running, reason, text),
@@ -264,7 +265,10 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         return match observed.machine.as_ref().map(|machine| &machine.run_state) {
             Some(RunState::Running) => VMState::Running,
             Some(RunState::IoError | RunState::Paused) => VMState::Paused,
-            _ => VMState::Starting,
+            Some(RunState::Prelaunch) if vm.spec.power == Power::Paused => VMState::Paused,
+            Some(_) => VMState::Starting,
+            // The monitor does not answer (yet).
+            None => last_read(vm, observed).unwrap_or(VMState::Starting),
         };
     }
     match readiness {
@@ -279,6 +283,20 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Reconciling(Reason::Starting, _) => VMState::Starting,
         _ => VMState::Creating,
     }
+}
+
+/// Returns the state that was last read from the monitor of the process that runs now.
+fn last_read(vm: &VM, observed: &Observed) -> Option<VMState> {
+    let stored = vm.status.as_ref()?;
+    let is_same = stored.process.as_ref() == process(observed).as_ref();
+    stored.state.filter(|state| is_same && matches!(state, VMState::Running | VMState::Paused))
+}
+
+fn process(observed: &Observed) -> Option<ProcessStatus> {
+    observed.process.as_ref().map(|process| ProcessStatus {
+        pid: i64::from(process.identity.pid),
+        started_at: process.started_at.round(jiff::Unit::Second).unwrap_or(process.started_at),
+    })
 }
 
 fn hardware(observed: &Observed) -> Option<Hardware> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Readiness, Reason, VM};
+use berth_api::{Power, Readiness, Reason, VM};
 use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
@@ -22,6 +22,10 @@ const SEEK_EVERY: Duration = Duration::from_secs(30);
 /// How often a guest that does not release a disk is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
+/// The state of a guest that QEMU stopped because the host could not write its disk.
+pub(in super::super) const IO_ERROR: &str =
+    "the guest is paused by an I/O error: the host cannot write its disk, as on a full file system";
+
 pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
     let Some(machine) = &observed.machine else {
         let text = format!(
@@ -30,20 +34,23 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         );
         return Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN);
     };
+    let is_paused = vm.spec.power == Power::Paused;
     match &machine.run_state {
+        RunState::Running if is_paused => {
+            let readiness = Readiness::Reconciling(Reason::Paused, "the guest is being paused".into());
+            Plan::steps(vec![Step::Pause], readiness)
+        }
+        RunState::Prelaunch | RunState::Paused if is_paused => disks(vm, observed, machine),
         RunState::Running => disks(vm, observed, machine),
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
         }
-        RunState::Paused => {
-            resume(observed, machine, Reason::Starting, "the machine was paused and is made to go on")
+        RunState::Paused => resume(observed, machine, Reason::Paused, "the guest is paused, and is resumed"),
+        // It is paused, and its write is repeated when it is resumed.
+        RunState::IoError if is_paused => {
+            Plan::without_steps(Readiness::Reconciling(Reason::NoSpace, IO_ERROR.into()))
         }
-        RunState::IoError => resume(
-            observed,
-            machine,
-            Reason::NoSpace,
-            "the machine is paused: the host cannot write its disk",
-        ),
+        RunState::IoError => resume(observed, machine, Reason::NoSpace, IO_ERROR),
         other => {
             let text = format!("QEMU is in state {other:?}");
             Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN)
@@ -112,7 +119,8 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         return Plan::steps(steps, Readiness::Reconciling(Reason::Attaching, text)).requeue_after(ASK_AGAIN);
     }
     let readiness = waiting.or_else(|| addresses(observed));
-    let readiness = readiness.unwrap_or_else(|| Readiness::Ready(Reason::Running, String::new()));
+    let declared = if vm.spec.power == Power::Paused { Reason::Paused } else { Reason::Running };
+    let readiness = readiness.unwrap_or_else(|| Readiness::Ready(declared, String::new()));
     let plan = seek_guest(vm, observed, Plan::without_steps(readiness));
     if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
 }
@@ -130,5 +138,10 @@ fn addresses(observed: &Observed) -> Option<Readiness> {
 /// [`crate::lease_watcher`] a lease taken soon after the start.
 fn seek_guest(vm: &VM, observed: &Observed, plan: Plan<Step>) -> Plan<Step> {
     let seen = observed.guest.agent || observed.lease_taken;
-    if seen || vm.spec.network_interfaces.is_empty() { plan } else { plan.requeue_after(SEEK_EVERY) }
+    let is_paused = vm.spec.power == Power::Paused;
+    if seen || is_paused || vm.spec.network_interfaces.is_empty() {
+        plan
+    } else {
+        plan.requeue_after(SEEK_EVERY)
+    }
 }

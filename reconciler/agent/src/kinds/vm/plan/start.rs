@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Firmware, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
+use berth_api::{Firmware, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
@@ -231,7 +231,11 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         steps.push(Step::EnsureNetworks);
     }
     steps.extend(taps.into_iter().map(Step::MakeTap));
-    steps.extend([Step::Launch(Box::new(request)), Step::Start]);
+    steps.push(Step::Launch(Box::new(request)));
+    if vm.spec.power == Power::Paused {
+        return Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being created paused".into()));
+    }
+    steps.push(Step::Start);
     let leases = pending_leases(vm, &observed.bridges, observed.now);
     if !leases.is_empty() {
         steps.push(Step::WatchLeases(leases));

@@ -52,6 +52,8 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     match observed.machine.as_ref().map(|machine| &machine.run_state) {
         // The guest has not executed anything yet, so it cannot react.
         Some(RunState::Prelaunch) => Plan::steps(vec![Step::EndProcess], readiness),
+        // The request to shut down reaches a guest that runs.
+        Some(RunState::Paused) => Plan::steps(vec![Step::Start], readiness).requeue_after(left),
         Some(RunState::Running) => ask(vm, observed, stop, readiness, left),
         Some(_) => Plan::without_steps(readiness).requeue_after(left),
         None => Plan::without_steps(readiness).requeue_after(left.min(TRY_AGAIN)),

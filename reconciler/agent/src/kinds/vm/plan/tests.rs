@@ -204,6 +204,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::MakeTap(_) => "MakeTap",
         Step::Launch(_) => "Launch",
         Step::Start => "Start",
+        Step::Pause => "Pause",
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
         Step::PressPowerButton => "PressPowerButton",

@@ -36,7 +36,7 @@ fn a_machine_of_a_vm_that_had_another_uid_is_noted_as_this_ones_and_any_other_is
 #[test]
 fn a_guest_that_a_full_disk_of_its_host_paused_is_called_paused_with_the_reason() {
     let vm = vm(json!({}));
-    for (state, reason) in [(RunState::IoError, "NoSpace"), (RunState::Paused, "Starting")] {
+    for (state, reason) in [(RunState::IoError, "NoSpace"), (RunState::Paused, "Paused")] {
         let observed = present(state.clone());
         let reported = status(&vm, &observed, &plan(&vm, &observed).readiness, at(NOW));
         assert_eq!(reported.state, Some(VMState::Paused), "{state:?}");
@@ -44,6 +44,49 @@ fn a_guest_that_a_full_disk_of_its_host_paused_is_called_paused_with_the_reason(
         assert_eq!((running.status.as_str(), running.reason.as_str()), ("False", reason));
         assert!(running.message.contains("paused"), "{}", running.message);
     }
+}
+
+#[test]
+fn what_is_declared_paused_is_paused_from_any_state_in_which_its_guest_could_run() {
+    let paused = vm(json!({"power": "Paused"}));
+    assert_eq!(names(&plan(&paused, &present(RunState::Running))), ["Pause"]);
+    for state in [RunState::Prelaunch, RunState::Paused] {
+        let observed = present(state);
+        let plan = plan(&paused, &observed);
+        assert_eq!((stands(&plan), plan.requeue_after), ((false, Reason::Paused), None));
+        let reported = status(&paused, &observed, &plan.readiness, at(NOW));
+        assert_eq!(reported.state, Some(VMState::Paused));
+        assert!(berth_api::condition::is_true(&reported.conditions, berth_api::ConditionType::Ready));
+    }
+    // The write that failed is repeated by a resume, which nothing asks for.
+    assert_eq!(stands(&plan(&paused, &present(RunState::IoError))), (false, Reason::NoSpace));
+    let launch = names(&plan(&paused, &ready_to_start()));
+    assert!(launch.contains(&"Launch") && !launch.contains(&"Start"), "{launch:?}");
+    assert!(!launch.contains(&"WatchLeases"), "{launch:?}");
+}
+
+#[test]
+fn a_paused_guest_is_restarted_only_once_it_is_to_run() {
+    let mut paused = vm(json!({"power": "Paused", "restartToken": "2"}));
+    assert_eq!(stands(&plan(&paused, &present(RunState::Paused))), (false, Reason::Paused));
+    paused.spec.power = Power::Running;
+    let restarting = plan(&paused, &present(RunState::Paused));
+    assert!(matches!(&restarting.steps[..], [Step::WriteJournal(journal)] if journal.stop.is_some()));
+}
+
+#[test]
+fn a_state_is_kept_while_the_monitor_of_the_same_process_does_not_answer() {
+    let mut vm = vm(json!({}));
+    let mut observed = present(RunState::IoError);
+    let readiness = Readiness::Reconciling(Reason::Retrying, String::new());
+    let stored = status(&vm, &observed, &readiness, at(NOW));
+    vm.status = Some(stored.clone());
+    observed.machine = None;
+    assert_eq!(status(&vm, &observed, &readiness, at(NOW)).state, Some(VMState::Paused));
+    if let Some(process) = &mut observed.process {
+        process.identity.pid += 1;
+    }
+    assert_eq!(status(&vm, &observed, &readiness, at(NOW)).state, Some(VMState::Starting), "another process");
 }
 
 #[test]
