@@ -362,6 +362,31 @@ impl Lifecycle<'_> {
                 project.plan_is_empty()
             },
         );
+        self.case(
+            "power = Paused stops the guest's CPUs, and it is resumed where it was",
+            |platform, project| {
+                let address = project.output("public_address")?;
+                let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+                let (boot, pid) = (field(&text, "boot_id")?.to_owned(), platform.qemu()?);
+                project.edit("main.tf", r#"power    = "Running""#, r#"power    = "Paused""#)?;
+                project.apply()?;
+                let kubectl = platform.kubectl();
+                kubectl.condition("vm/web", "Ready=True", Some("Paused"), SOON)?;
+                kubectl.condition("vm/web", "Running=False", Some("Paused"), SOON)?;
+                let state = kubectl.object("vm", "web")?["status"]["state"].clone();
+                ensure!(state == "Paused", "{state}");
+                project.plan_is_empty()?;
+                let token = r#"{"spec":{"restartToken":"paused"}}"#;
+                let refused = kubectl.refused(&["patch", "vm", "web", "--type=merge", "-p", token])?;
+                contains_all(&refused, &["spec.restartToken", "while power is Paused"])?;
+                project.edit("main.tf", r#"power    = "Paused""#, r#"power    = "Running""#)?;
+                project.apply()?;
+                let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+                ensure!(field(&text, "boot_id")? == boot, "another boot: {text}");
+                ensure!(platform.qemu()? == pid, "another process");
+                project.plan_is_empty()
+            },
+        );
     }
 
     fn replacement(&mut self) {

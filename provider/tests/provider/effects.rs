@@ -61,8 +61,6 @@ fn announced(plan: &PlanResponse) -> Announced {
         Announced::Replace
     } else if text.contains("power cycle") {
         Announced::PowerCycle
-    } else if text.contains("has no effect") {
-        Announced::Nothing
     } else {
         Announced::Live
     }

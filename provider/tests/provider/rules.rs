@@ -310,7 +310,7 @@ async fn a_restart_token_is_refused_in_the_plan_and_by_the_control_plane_unless_
         let plan = machine.plan(&with_token).await;
         let text = text_of(&plan.diagnostics);
         assert!(text.contains(&why) && text.contains("restart_token cannot change"), "{text}");
-        assert!(!plan.diagnostics.iter().any(tfplugin6::Diagnostic::is_error), "{text}");
+        assert!(!plan.diagnostics.iter().any(Diagnostic::is_error), "{text}");
         let applied = machine.apply(&with_token).await;
         assert!(applied.text().contains(&why), "{}", applied.text());
         let refused = plane.edit_refused("VM", "web", json!({"spec": {"restartToken": power}})).await;

@@ -66,14 +66,14 @@ pub use name::ResourceName;
 pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
-pub use power::Power;
+pub use power::{Power, VMState};
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
 pub use size::{Size, SizeError};
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use unmanaged::Unmanaged;
-pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMState, VMStatus};
+pub use vm::{RestartPolicy, StopMode, VM, VMSpec, VMStatus};
 pub use vm_class::{VMClass, VMClassSpec, VMClassStatus};
 
 /// The API group of every kind.

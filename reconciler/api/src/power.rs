@@ -1,4 +1,4 @@
-//! Power of a VM: the declared power, and the table of the changes that are refused.
+//! Power of a VM: the declared power, the observed state, and the table of the changes that are refused.
 //!
 //! [`REFUSED`] is the only place that decides it: the definition of VM takes its rules from there, Terraform's plan asks
 //! [`refusal`], and the page `docs/power.md` shows the same table.
@@ -6,8 +6,6 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::ValidationRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::VMState;
 
 /// Whether a VM should run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +29,25 @@ impl Power {
             Self::Paused => "Paused",
         }
     }
+}
+
+/// The state of a VM, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VMState {
+    Pending,
+    Unschedulable,
+    Creating,
+    Starting,
+    Running,
+    /// QEMU runs and the guest's CPUs are stopped: as declared, or for the reason in the condition `Running`, for example an I/O
+    /// error of a full disk of the host.
+    Paused,
+    Stopping,
+    Stopped,
+    CrashLoop,
+    Failed,
+    Terminating,
+    Unknown,
 }
 
 /// A change of a VM's spec that concerns its power.

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, CpuTopology, Firmware, Power, Quantity, ResourceName};
+use crate::{Binding, Conditions, CpuTopology, Firmware, Power, Quantity, ResourceName, VMState};
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -379,25 +379,6 @@ impl VMStatus {
         let binding = self.binding.as_ref().filter(|_| !self.is_admitted())?;
         self.refusal.as_ref().filter(|r| r.host == binding.host && r.epoch == binding.epoch)
     }
-}
-
-/// The state of a VM, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum VMState {
-    Pending,
-    Unschedulable,
-    Creating,
-    Starting,
-    Running,
-    /// QEMU runs and the guest's CPUs are stopped: as declared, or for the reason in the condition `Running`, for example an I/O
-    /// error of a full disk of the host.
-    Paused,
-    Stopping,
-    Stopped,
-    CrashLoop,
-    Failed,
-    Terminating,
-    Unknown,
 }
 
 /// An interface as it was decided at bind.
