@@ -158,9 +158,10 @@ impl ResourceKind for Vm {
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
             stop(),
+            Field::spec("restart_mode", Shape::Text(Form::Any)),
             Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(
-                "Any text, at most 230 characters. A change restarts the VM once (gracefully, according to \
-                 `stop`) and is refused while `power` is not `Running`; removing it restarts nothing, unless the provider has restarted the VM before. \
+                "Any text, at most 230 characters. A change restarts the VM once (according to \
+                 `restart_mode`) and is refused while `power` is not `Running`; removing it restarts nothing, unless the provider has restarted the VM before. \
                  Together with `allow_reboot` and `user_data_policy`, an \
                  apply restarts the VM only once.",
             ),

@@ -107,7 +107,7 @@ fn vm() -> Json {
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x"},
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
-        "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
+        "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
 }
 
@@ -154,6 +154,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/power", json!("Stopped"), Announced::Live),
         ("/restart_policy", json!("Never"), Announced::Live),
         ("/stop/grace_period_seconds", json!(5), Announced::Live),
+        ("/restart_mode", json!("Hard"), Announced::Live),
         ("/restart_token", json!("2"), Announced::Reboot),
         ("/restart_token", Json::Null, Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),

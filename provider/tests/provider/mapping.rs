@@ -41,7 +41,7 @@ fn a_vm_becomes_the_custom_resource() {
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www"},
-        "stop": {"grace_period_seconds": 5},
+        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft",
     });
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
@@ -86,6 +86,7 @@ fn a_vm_becomes_the_custom_resource() {
         "mode": "Graceful",
         "gracePeriodSeconds": 5
       },
+      "restartMode": "Soft",
       "deletionProtection": false
     }
     "#);

@@ -142,6 +142,8 @@ reasons! {
     GuestBusy,
     /// No guest agent reports whether the running guest has the disk mounted: run one, stop the VM, or set force.
     MountsUnknown,
+    /// The guest was asked to shut down and still runs; the mode `Soft` leaves it running.
+    ShutdownIgnored,
     /// The host does not support what is declared.
     NotSupported,
     /// The declared data cannot be used (for example bootstrap data that is too large).

@@ -100,7 +100,11 @@ pub struct VMSpec {
     /// How the VM is stopped.
     #[serde(default)]
     pub stop: Stop,
-    /// Any text; when it changes, the VM is restarted once (gracefully, as `stop` declares). A change is refused while `power` is
+    /// How a restart by `restartToken` stops the VM: `Graceful`, `Soft` or `Hard`, with the meaning and the grace period of
+    /// `stop`. Default: the mode of `stop`. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_mode: Option<StopMode>,
+    /// Any text; when it changes, the VM is restarted once (as `restartMode` declares). A change is refused while `power` is
     /// not `Running`. Removing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
@@ -244,8 +248,9 @@ pub enum RestartPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stop {
-    /// `Graceful` asks the guest to shut down and powers it off after the grace period; `Hard` powers it off
-    /// immediately. Default `Graceful`.
+    /// `Graceful` asks the guest to shut down and powers it off after the grace period; `Soft` asks it and does not power it
+    /// off, except for a deletion or a drained host, which are `Graceful` then; `Hard` powers it off immediately. Default
+    /// `Graceful`.
     #[serde(default)]
     pub mode: StopMode,
     /// The time for a graceful shutdown, in seconds. Default 60.
@@ -269,6 +274,7 @@ fn default_grace() -> i64 {
 pub enum StopMode {
     #[default]
     Graceful,
+    Soft,
     Hard,
 }
 

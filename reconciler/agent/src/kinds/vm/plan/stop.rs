@@ -25,16 +25,28 @@ pub(super) fn stopping(why: StopReason) -> Readiness {
     }
 }
 
-fn grace(vm: &VM) -> SignedDuration {
-    match vm.spec.stop.mode {
+/// Returns the mode of a stop. A guest holds back neither a deletion nor the administrator of its host.
+fn mode(vm: &VM, observed: &Observed, why: StopReason) -> StopMode {
+    let declared = match why {
+        StopReason::Restart => vm.spec.restart_mode.unwrap_or(vm.spec.stop.mode),
+        StopReason::PowerOff | StopReason::Delete => vm.spec.stop.mode,
+    };
+    let falls_back = why == StopReason::Delete || observed.draining;
+    if declared == StopMode::Soft && falls_back { StopMode::Graceful } else { declared }
+}
+
+fn grace(vm: &VM, mode: StopMode) -> SignedDuration {
+    match mode {
         StopMode::Hard => SignedDuration::ZERO,
-        StopMode::Graceful => SignedDuration::from_secs(vm.spec.stop.grace_period_seconds.clamp(0, 3600)),
+        StopMode::Graceful | StopMode::Soft => {
+            SignedDuration::from_secs(vm.spec.stop.grace_period_seconds.clamp(0, 3600))
+        }
     }
 }
 
 /// Returns how much of its grace period the guest has left.
 pub(super) fn time_left(vm: &VM, observed: &Observed, stop: &Stop) -> Duration {
-    until(stop.since, grace(vm), observed.now)
+    until(stop.since, grace(vm, mode(vm, observed, stop.why)), observed.now)
 }
 
 fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
@@ -42,11 +54,12 @@ fn until(since: Timestamp, span: SignedDuration, now: Timestamp) -> Duration {
     Duration::try_from(left).unwrap_or(Duration::ZERO)
 }
 
-/// Asks the guest a few times to shut down, then ends QEMU.
+/// Asks the guest a few times to shut down, then ends QEMU if the mode allows it.
 pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     let readiness = stopping(stop.why);
     let left = time_left(vm, observed, stop);
-    if left.is_zero() {
+    let mode = mode(vm, observed, stop.why);
+    if left.is_zero() && mode != StopMode::Soft {
         return Plan::steps(vec![Step::EndProcess], readiness);
     }
     match observed.machine.as_ref().map(|machine| &machine.run_state) {
@@ -54,18 +67,27 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
         Some(RunState::Prelaunch) => Plan::steps(vec![Step::EndProcess], readiness),
         // The request to shut down reaches a guest that runs.
         Some(RunState::Paused) => Plan::steps(vec![Step::Start], readiness).requeue_after(left),
-        Some(RunState::Running) => ask(vm, observed, stop, readiness, left),
+        Some(RunState::Running) if stop.asked < ASKED_AT_MOST => ask(vm, observed, stop, readiness, left),
+        Some(_) if left.is_zero() => Plan::without_steps(ignored(stop)),
         Some(_) => Plan::without_steps(readiness).requeue_after(left),
+        None if left.is_zero() => Plan::without_steps(readiness).requeue_after(TRY_AGAIN),
         None => Plan::without_steps(readiness).requeue_after(left.min(TRY_AGAIN)),
     }
 }
 
+/// The readiness of a VM that a soft stop did not stop.
+fn ignored(stop: &Stop) -> Readiness {
+    let field = if stop.why == StopReason::Restart { "restartMode" } else { "stop.mode" };
+    let text = format!(
+        "the guest was asked to shut down and still runs at the end of its grace period; with {field} Soft it is not powered off: \
+         shut it down inside, or set {field} to Graceful or Hard"
+    );
+    Readiness::Stalled(Reason::ShutdownIgnored, text)
+}
+
 fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Duration) -> Plan<Step> {
-    let due_in =
-        until(stop.since, grace(vm) / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
-    if stop.asked >= ASKED_AT_MOST {
-        return Plan::without_steps(readiness).requeue_after(left);
-    }
+    let whole = grace(vm, mode(vm, observed, stop.why));
+    let due_in = until(stop.since, whole / i32::from(ASKED_AT_MOST) * i32::from(stop.asked), observed.now);
     if !due_in.is_zero() {
         return Plan::without_steps(readiness).requeue_after(due_in.min(left));
     }
@@ -77,7 +99,7 @@ fn ask(vm: &VM, observed: &Observed, stop: &Stop, readiness: Readiness, left: Du
     } else {
         Step::PressPowerButton
     };
-    Plan::steps(vec![updated, how], readiness).requeue_after(left)
+    Plan::steps(vec![updated, how], readiness).requeue_after(left.max(TRY_AGAIN))
 }
 
 /// Plans for a VM that is off as declared.

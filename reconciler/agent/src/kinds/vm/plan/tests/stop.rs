@@ -39,6 +39,64 @@ fn a_stop_is_noted_asked_for_three_times_and_then_forced() {
     panic!("it was never ended: {story:?}");
 }
 
+/// Applies the plans of each second, up to the step that ends QEMU, and returns the steps other than those of the journal.
+fn story(vm: &VM, observed: &mut Observed, seconds: i64) -> Vec<&'static str> {
+    let mut story = Vec::new();
+    for second in 0..seconds {
+        observed.now = at(NOW + second);
+        for _ in 0..4 {
+            let plan = plan(vm, observed);
+            for step in &plan.steps {
+                if let Step::WriteJournal(journal) = step {
+                    observed.journal = (**journal).clone();
+                }
+            }
+            story.extend(names(&plan).into_iter().filter(|name| *name != "WriteJournal"));
+            if story.last() == Some(&"EndProcess") {
+                return story;
+            }
+        }
+    }
+    story
+}
+
+#[test]
+fn a_soft_stop_asks_and_does_not_force_unless_the_vm_is_deleted_or_its_host_drained() {
+    let asked = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton"];
+    let forced = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton", "EndProcess"];
+    let soft = json!({"power": "Stopped", "stop": {"mode": "Soft", "gracePeriodSeconds": 90}});
+    let mut observed = present(RunState::Running);
+    assert_eq!(story(&vm(soft.clone()), &mut observed, 3600), asked);
+    let left = plan(&vm(soft.clone()), &observed);
+    assert_eq!((stands(&left), left.requeue_after), ((true, Reason::ShutdownIgnored), None));
+    assert!(left.readiness.message().contains("stop.mode"), "{}", left.readiness.message());
+    let reported = status(&vm(soft.clone()), &observed, &left.readiness, at(NOW));
+    assert_eq!(reported.state, Some(VMState::Stopping));
+    // Another mode takes effect at once.
+    let hard = vm(json!({"power": "Stopped", "stop": {"mode": "Hard"}}));
+    assert_eq!(names(&plan(&hard, &observed)), ["EndProcess"]);
+
+    assert_eq!(story(&deleted(vm(soft.clone())), &mut present(RunState::Running), 3600), forced);
+    let mut draining = Observed { draining: true, ..present(RunState::Running) };
+    assert_eq!(story(&vm(soft), &mut draining, 3600), forced);
+}
+
+#[test]
+fn a_restart_has_a_mode_of_its_own() {
+    let restart = |spec: Value| {
+        let mut spec = spec;
+        spec["restartToken"] = "2".into();
+        story(&vm(spec), &mut present(RunState::Running), 100)
+    };
+    let asked = ["PressPowerButton", "AskGuestToShutDown", "PressPowerButton"];
+    assert_eq!(restart(json!({"restartMode": "Hard"})), ["EndProcess"]);
+    assert_eq!(restart(json!({"stop": {"mode": "Hard"}})), ["EndProcess"], "the mode of stop is the default");
+    assert_eq!(restart(json!({"restartMode": "Soft", "stop": {"mode": "Hard"}})), asked);
+    let stopped = json!({"power": "Stopped", "restartMode": "Hard"});
+    let steps = story(&vm(stopped), &mut present(RunState::Running), 100);
+    assert_eq!(steps.first(), Some(&"PressPowerButton"), "it is no restart");
+}
+
 #[test]
 fn a_guest_that_went_off_when_asked_is_stopped_and_not_crashed() {
     let stop = Stop { why: StopReason::PowerOff, since: at(NOW - 5), asked: 1, cancelled: false };
