@@ -159,7 +159,10 @@ async fn a_guest_that_a_full_disk_paused_is_paused_by_an_io_error_whatever_else_
 #[tokio::test(start_paused = true)]
 async fn a_soft_stop_of_a_guest_that_does_not_listen_says_so_and_another_mode_ends_it() {
     let fixture = booted().await;
-    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.ignores_powerdown = true);
+    fixture.system.hypervisor().set_behaviour(INSTANCE, |b| {
+        b.ignores_powerdown = true;
+        b.guest_agent = false;
+    });
     let stop = json!({"power": "Stopped", "stop": {"mode": "Soft", "gracePeriodSeconds": 30}});
     fixture.change::<VM>("web", stop).await;
     fixture.until::<VM>("web", |vm| vm_reason(vm) == "ShutdownIgnored").await;
