@@ -342,6 +342,21 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         ensure!(platform.qemu().is_err(), "QEMU still runs");
         Ok(())
     });
+    report.case("gates hold back a start and a deletion, and go on once they are removed", || {
+        let (on, delete) = ("poweron.check.berth.dev/backup", "delete.check.berth.dev/backup");
+        kubectl.ok(&["annotate", "vm", "empty", &format!("{on}=restoring"), &format!("{delete}=copying")])?;
+        kubectl.ok(&["patch", "vm", "empty", "--type=merge", "-p", r#"{"spec":{"power":"Running"}}"#])?;
+        kubectl.condition("vm/empty", "Ready=False", Some("PowerOnHeld"), VM_START)?;
+        ensure!(platform.qemu().is_err(), "QEMU runs");
+        kubectl.ok(&["annotate", "vm", "empty", &format!("{on}-")])?;
+        kubectl.condition("vm/empty", "Running=True", None, VM_START)?;
+        let refused = kubectl.refused(&["delete", "vm", "empty"])?;
+        contains_all(&refused, &["VM empty is held by the annotation", delete, "copying"])?;
+        kubectl.ok(&["annotate", "vm", "empty", &format!("{delete}-")])?;
+        kubectl.ok(&["patch", "vm", "empty", "--type=merge", "-p", r#"{"spec":{"power":"Stopped"}}"#])?;
+        kubectl.until("vm/empty", "to be stopped", VM_START, |vm| vm["status"]["state"] == "Stopped")?;
+        Ok(())
+    });
     report.case(
         "deleting a VM and its disk leaves the disk in the trash, and undelete brings it back",
         || {

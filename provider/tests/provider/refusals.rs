@@ -336,6 +336,30 @@ async fn what_is_protected_is_refused_at_plan_and_the_attribute_is_named() {
 }
 
 #[tokio::test]
+async fn a_gate_on_deletion_is_named_with_its_reason_and_left_in_place() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut stage = Stage::new(&provider, "berth_vm");
+    let vm = json!({"name": "gated", "cpus": 1, "memory": "64Mi", "disks": [{"name": "root", "boot": true}], "wait_for": "none"});
+    stage.apply(&vm).await;
+    let gate = |reason: Json| json!({"metadata": {"annotations": {"delete.check.berth.dev/backup": reason}}});
+    plane.edit("VM", "gated", gate(json!("a backup is being made"))).await;
+    let changed = stage.apply(&with(vm.clone(), json!({"labels": {"a": "b"}}))).await;
+    assert!(changed.is_clean(), "{}", changed.text());
+    let refused = stage.destroy().await.text();
+    assert!(
+        refused.contains(
+            "VM gated is held by the annotation delete.check.berth.dev/backup (a backup is being made)"
+        ),
+        "{refused}"
+    );
+    plane.edit("VM", "gated", gate(Json::Null)).await;
+    let destroyed = stage.destroy().await;
+    assert!(destroyed.is_clean(), "{}", destroyed.text());
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn a_disk_the_guest_still_uses_is_not_forgotten() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

@@ -4,7 +4,7 @@
 //! ```text
 //!                                 manifests ─▶ YAML for any control plane
 //!                    (definitions, policies, roles: access, deletion_protection,
-//!                                 host_policies, former_uid)
+//!                                 host_policies, former_uid, gates)
 //!                                     │
 //!                                     ▼
 //!   kinds, one file each:  vm  vm_class  disk  hotswap_disk_attachment  image  storage_pool
@@ -14,7 +14,7 @@
 //!   shared types:          condition ─▶ reason    quantity   name   binding   object_user   hardware
 //!   of several kinds:      size (of a VM and its class)   power (of a VM, and its refused changes)
 //!
-//!   on their own:          site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
+//!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          unmanaged (objects read without their managed fields)
 //! ```
 //!
@@ -29,6 +29,7 @@ pub mod binding;
 pub mod condition;
 pub mod console;
 pub mod disk;
+pub mod gates;
 pub mod hardware;
 pub mod host;
 pub mod host_addresses;

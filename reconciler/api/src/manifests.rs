@@ -4,6 +4,7 @@
 pub mod access;
 mod deletion_protection;
 mod former_uid;
+mod gates;
 mod host_policies;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -78,10 +79,12 @@ pub fn defaults(public_cidr: &str) -> Vec<Value> {
     ]
 }
 
-/// They refuse the deletion of protected objects, limit a host to its own objects, and allow only an administrator to set
-/// the former uid of an object.
+/// They refuse the deletion of protected objects, limit a host to its own objects, allow only an administrator to set
+/// the former uid of an object, and enforce gates.
 pub fn admission_policies() -> Vec<Value> {
-    deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all()).collect()
+    let policies =
+        deletion_protection::all().into_iter().chain(host_policies::all()).chain(former_uid::all());
+    policies.chain(gates::all()).collect()
 }
 
 /// Names of policies, and of their bindings, that earlier versions installed and this one does not.

@@ -90,6 +90,8 @@ reasons! {
     Deleting,
     /// Deleted, and held until nothing uses it; the message names the users.
     InUse,
+    /// An annotation holds back the start of the VM; the message names it.
+    PowerOnHeld,
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded,
     /// The VM's host is not one that its placement allows: a placed VM does not move.

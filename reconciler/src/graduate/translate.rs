@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::MOVED_FROM_ANNOTATION;
+use berth_api::{MOVED_FROM_ANNOTATION, gates::DELETE_GATE};
 use serde_json::{Map, Value, json};
 
 use super::kinds::Object;
@@ -144,13 +144,18 @@ pub(super) fn ownership(object: &Object, uids: &Uids) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// The patch that removes finalizers and protection from an object, so that it can be deleted and no controller
+/// The patch that removes finalizers, protection and gates from an object, so that it can be deleted and no controller
 /// acts on it.
 pub(super) fn released(object: &Object) -> Value {
-    match object.value["spec"]["deletionProtection"].as_bool() {
-        Some(true) => json!({"metadata": {"finalizers": null}, "spec": {"deletionProtection": false}}),
-        _ => json!({"metadata": {"finalizers": null}}),
+    let mut patch = json!({"metadata": {"finalizers": null}});
+    if object.value["spec"]["deletionProtection"] == true {
+        patch["spec"] = json!({"deletionProtection": false});
     }
+    let annotations = object.value["metadata"]["annotations"].as_object().into_iter().flatten();
+    for (gate, _) in annotations.filter(|(key, _)| key.starts_with(DELETE_GATE)) {
+        patch["metadata"]["annotations"][gate.as_str()] = Value::Null;
+    }
+    patch
 }
 
 #[cfg(test)]

@@ -173,6 +173,42 @@ async fn a_soft_stop_of_a_guest_that_does_not_listen_says_so_and_another_mode_en
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_gate_holds_back_each_start_and_no_guest_that_runs() {
+    let fixture = booted().await;
+    let before = pid(&fixture);
+    let annotate = async |reason: Option<&str>| {
+        let patch = json!({"metadata": {"annotations": {"poweron.check.berth.dev/backup": reason}}});
+        let patch = kube::api::Patch::Merge(patch);
+        let params = kube::api::PatchParams::default();
+        fixture.api::<VM>().patch("web", &params, &patch).await.expect("an administrator may");
+    };
+    annotate(Some("being restored")).await;
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    fixture.assert_quiet().await;
+    assert_eq!(pid(&fixture), before, "it runs on, and is restarted later");
+    fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    for power in ["Running", "Paused"] {
+        fixture.change::<VM>("web", json!({"power": power})).await;
+        let vm = fixture.until::<VM>("web", |vm| vm_reason(vm) == "PowerOnHeld").await;
+        assert!(state(VMState::Stopped)(&vm));
+        let conditions = vm.status.expect("reported").conditions;
+        let ready = berth_api::condition::find(&conditions, "Ready").expect("reported").message.clone();
+        assert!(
+            ready.contains("poweron.check.berth.dev/backup") && ready.contains("being restored"),
+            "{ready}"
+        );
+        fixture.assert_quiet().await;
+        assert!(fixture.system.hypervisor().instances().is_empty());
+    }
+    fixture.change::<VM>("web", json!({"power": "Running"})).await;
+    annotate(None).await;
+    let vm = fixture.running_vm().await;
+    assert_eq!(vm.status.expect("reported").restart_token.as_deref(), Some("1"));
+    assert_eq!(fixture.system.hypervisor().launches(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hard_stop_does_not_ask() {
     let fixture = booted().await;
     fixture.system.hypervisor().set_behaviour(INSTANCE, |b| b.ignores_powerdown = true);

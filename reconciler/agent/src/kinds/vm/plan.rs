@@ -6,6 +6,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+use berth_api::gates::power_on_gate;
 use berth_api::{Power, Readiness, Reason, VM};
 
 use super::{Observed, Step};
@@ -96,6 +97,8 @@ fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<StopReas
     }
     // A paused guest is restarted once it is to run.
     let restarts = vm.spec.power == Power::Running && run.is_some_and(|run| asks_for_restart(vm, run));
+    // A guest that could not start again runs on.
+    let restarts = restarts && power_on_gate(vm).is_none();
     restarts.then_some(StopReason::Restart)
 }
 
@@ -250,6 +253,11 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     if observed.draining {
         return stop::held(observed);
+    }
+    if let Some((gate, reason)) = power_on_gate(vm) {
+        let text =
+            format!("the annotation {gate} holds back the start ({reason}): it starts once that is removed");
+        return stop::off(observed, Readiness::Reconciling(Reason::PowerOnHeld, text));
     }
     start::plan(vm, observed)
 }

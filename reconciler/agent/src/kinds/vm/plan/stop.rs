@@ -113,7 +113,8 @@ pub(super) fn held(observed: &Observed) -> Plan<Step> {
     off(observed, Readiness::Reconciling(Reason::HostDraining, text.into()))
 }
 
-fn off(observed: &Observed, readiness: Readiness) -> Plan<Step> {
+/// Plans for a VM that is off, and stays off for the reason in `readiness`.
+pub(super) fn off(observed: &Observed, readiness: Readiness) -> Plan<Step> {
     let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
     // A power cycle: how the machine ended before no longer matters.
     if observed.journal.run.is_some() {
