@@ -344,7 +344,9 @@ async fn a_gate_on_deletion_is_named_with_its_reason_and_left_in_place() {
     stage.apply(&vm).await;
     let gate = |reason: Json| json!({"metadata": {"annotations": {"delete.check.berth.dev/backup": reason}}});
     plane.edit("VM", "gated", gate(json!("a backup is being made"))).await;
-    let changed = stage.apply(&with(vm.clone(), json!({"labels": {"a": "b"}}))).await;
+    let mut labelled = vm.clone();
+    labelled["labels"] = json!({"a": "b"});
+    let changed = stage.apply(&labelled).await;
     assert!(changed.is_clean(), "{}", changed.text());
     let refused = stage.destroy().await.text();
     assert!(

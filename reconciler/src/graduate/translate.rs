@@ -267,4 +267,18 @@ mod tests {
             Object::new(SECRET, json!({"metadata": {"name": "s", "uid": "u"}, "data": {"a": "Yg=="}}));
         assert_eq!(created(&secret)["data"], json!({"a": "Yg=="}));
     }
+
+    #[test]
+    fn what_holds_back_a_deletion_is_removed_first_and_nothing_else() {
+        let metadata = json!({"name": "web", "annotations": {"note": "x", "delete.check.berth.dev/a": "y"}});
+        let vm =
+            Object { kind: VM, value: json!({"metadata": metadata, "spec": {"deletionProtection": true}}) };
+        let patch = json!({
+            "metadata": {"finalizers": null, "annotations": {"delete.check.berth.dev/a": null}},
+            "spec": {"deletionProtection": false},
+        });
+        assert_eq!(released(&vm), patch);
+        let plain = Object { kind: VM, value: json!({"metadata": {"name": "web"}, "spec": {}}) };
+        assert_eq!(released(&plain), json!({"metadata": {"finalizers": null}}));
+    }
 }
