@@ -21,12 +21,16 @@ use serde_json::json;
 
 /// A running VM with a root disk from an image and a public address.
 async fn web_is_declared(rig: &Rig) {
+    web_is_declared_with(rig, "Running").await;
+}
+
+async fn web_is_declared_with(rig: &Rig, power: &str) {
     rig.apply("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
     rig.apply("Image", "debian", json!({"source": {"url": rig::IMAGE_URL, "sha256": rig::IMAGE_SHA256}}))
         .await;
     rig.apply("Disk", "web-root", json!({"image": "debian", "size": "4Gi"})).await;
     rig.apply("PublicIP", "web", json!({})).await;
-    rig.apply("VM", "web", web("Running")).await;
+    rig.apply("VM", "web", web(power)).await;
 }
 
 fn web(power: &str) -> serde_json::Value {
@@ -115,6 +119,28 @@ fn a_vm_is_stopped_and_started_again() {
         assert!(rig.system.hypervisor().instances().is_empty(), "a stopped VM has no QEMU");
         rig.apply("VM", "web", web("Running")).await;
         web_runs(rig).await;
+        rig.must_settle().await;
+    });
+}
+
+#[test]
+fn a_vm_is_created_paused_and_resumed_and_paused_again_in_one_process() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let pauses = async || {
+            rig.until_vm("web", "is paused and ready", |vm| {
+                rig::is_ready(vm) && rig::state(vm) == Some(VMState::Paused)
+            })
+            .await;
+        };
+        web_is_declared_with(rig, "Paused").await;
+        rig.strike_from_here();
+        pauses().await;
+        let pid = rig.pid("web").await;
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        rig.apply("VM", "web", web("Paused")).await;
+        pauses().await;
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
         rig.must_settle().await;
     });
 }
