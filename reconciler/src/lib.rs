@@ -9,7 +9,7 @@
 //!            │   ╲
 //!            │    graduate, import      moves a site to another control plane; HCL for libvirt's domains
 //!            ▼
-//!  requests, credential, one_connection, log                     clients, credentials, output
+//!  requests, credential, one_connection ─▶ too_many_requests, log   clients, credentials, output
 //! ```
 //!
 //! It must not decide placement, run a guest or interpret a request of the API: those are the other crates'.
@@ -27,3 +27,4 @@ pub mod one_connection;
 pub mod recovery;
 mod requests;
 pub mod site;
+mod too_many_requests;

@@ -1,7 +1,8 @@
 //! A Kubernetes client that needs one connection: HTTP/2 if the server supports it, as every API server does.
 //!
 //! A host's agent keeps nine watches open. kube's own client uses HTTP/1.1, where each of them is a TLS connection:
-//! five hundred hosts would be five thousand. A single connection also detects a dead network: it sends pings.
+//! five hundred hosts would be five thousand. A single connection also detects a dead network: it sends pings. As
+//! kube's own client does, it repeats requests that the control plane refuses as too many.
 
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::{Client, Config, client::ConfigExt};
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
+
+use crate::too_many_requests::TooManyRequests;
 
 /// The interval between pings on an idle connection.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -47,6 +50,7 @@ pub fn client_of(config: Config) -> anyhow::Result<Client> {
     let namespace = config.default_namespace.clone();
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
+        .layer(RetryLayer::new(TooManyRequests::new()))
         .option_layer(config.auth_layer().context(WHAT)?)
         .layer(config.extra_headers_layer().context(WHAT)?)
         .map_err(BoxError::from)

@@ -1,22 +1,23 @@
 //! `berth host --simulate N`: the agents of N hosts that do not exist, to load-test a control plane.
 //!
-//! The agents are the real ones, with one connection each as real hosts have; they act on a host in memory, with
-//! machines that speak QMP and run nothing. A simulated host must not be mistaken for a real one: it has a label
-//! and a note in its status, and is refused on a control plane with real hosts, because users' VMs would be bound
-//! to it.
+//! The agents are the real ones, with a connection and an account each as real hosts have: the control plane divides
+//! its time among accounts. They act on a host in memory, with machines that speak QMP and run nothing. A simulated
+//! host must not be mistaken for a real one: it has a label and a note in its status, and is refused on a control
+//! plane with real hosts, because users' VMs would be bound to it.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
 use berth_agent::AgentConfig;
-use berth_api::Host;
+use berth_api::{Host, manifests::access};
 use berth_host::{KvmFacts, fake::FakeSystem};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use futures::{StreamExt, TryStreamExt};
+use kube::{Api, Client, Config, ResourceExt, api::ListParams, config::AuthInfo};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{cli::HostOptions, one_connection::client_of};
+use crate::{cli::HostOptions, credential, install, one_connection::client_of};
 
 use super::{connect, descriptors};
 
@@ -28,6 +29,10 @@ const STARTED_WITHIN: Duration = Duration::from_secs(10);
 const APART: Duration = Duration::from_millis(20);
 /// The virtual size in bytes of every image they download.
 const IMAGE_SIZE: u64 = 2 << 30;
+/// The lifetime of a simulated host's token, which is not renewed: longer than any simulation.
+const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The number of accounts that are made concurrently.
+const AT_ONCE: usize = 16;
 
 pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationToken) -> anyhow::Result<()> {
     descriptors::raise_limit();
@@ -35,10 +40,12 @@ pub(super) async fn run(options: &HostOptions, count: u16, cancel: CancellationT
     let client = client_of(config.clone())?;
     refuse_real_hosts(&client).await?;
     warn!(count, "SIMULATION: these hosts do not exist, and VMs bound to them never run");
+    // All accounts are made before the first agent starts: each new one makes the control plane index all grants again.
+    let configs = join_all(&client, &config, count).await?;
     let mut agents = JoinSet::new();
     let apart = APART.min(STARTED_WITHIN / u32::from(count));
-    for number in 1..=count {
-        let client = client_of(config.clone())?;
+    for (number, config) in (1..=count).zip(configs) {
+        let client = client_of(config)?;
         let agent = agent(options, number);
         let system = Arc::new(system(&agent, number));
         let stop = cancel.clone();
@@ -72,8 +79,33 @@ async fn refuse_real_hosts(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Gives each simulated host an account; returns the configurations of their clients.
+///
+/// *Errors:* the control plane refuses an account: only an administrator may make one.
+async fn join_all(client: &Client, config: &Config, count: u16) -> anyhow::Result<Vec<Config>> {
+    let each = (1..=count).map(|number| async move {
+        let host = host_name(number);
+        install::apply(client, &access::host(&host)).await?;
+        let token = credential::request(client, &host, LIFE).await?;
+        anyhow::Ok(with_token(config, token))
+    });
+    let joined = futures::stream::iter(each).buffered(AT_ONCE).try_collect();
+    joined.await.context("giving each simulated host an account")
+}
+
+/// Returns the configuration with this token in place of the administrator's credential.
+fn with_token(config: &Config, token: String) -> Config {
+    let mut config = config.clone();
+    config.auth_info = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
+    config
+}
+
+fn host_name(number: u16) -> String {
+    format!("sim-{number:04}")
+}
+
 fn agent(options: &HostOptions, number: u16) -> AgentConfig {
-    let mut agent = AgentConfig::new(format!("sim-{number:04}"));
+    let mut agent = AgentConfig::new(host_name(number));
     agent.labels = options.agent.labels();
     agent.labels.insert(SIMULATED.to_owned(), "true".to_owned());
     agent.cpu_overcommit = options.agent.cpu_overcommit;
@@ -112,6 +144,17 @@ mod tests {
         assert_eq!(agent.host_name, "sim-0007");
         assert_eq!(agent.labels[SIMULATED], "true");
         assert_eq!(agent.labels["zone"], "a");
+    }
+
+    #[test]
+    fn a_simulated_host_has_no_credential_of_the_administrator() {
+        let mut config = Config::new("https://192.0.2.1:6443".parse().expect("an address"));
+        config.auth_info.client_certificate_data = Some("admin".to_owned());
+        config.auth_info.username = Some("admin".to_owned());
+        let joined = with_token(&config, "t".to_owned());
+        assert_eq!(joined.cluster_url, config.cluster_url);
+        let auth = joined.auth_info;
+        assert!(auth.token.is_some() && auth.username.is_none() && auth.client_certificate_data.is_none());
     }
 
     #[test]
