@@ -1,4 +1,4 @@
-//! The host's heartbeat: a Lease, renewed every ten seconds. A stale Lease means that the host's state is unknown.
+//! The host's heartbeat: a Lease, renewed every 15 seconds. A stale Lease means that the host's state is unknown.
 //!
 //! The Lease also ensures that a host is a single machine: its holder names the agent down to the start of its process,
 //! and every renewal carries the resourceVersion that it renews. An agent does nothing before it holds its host's
@@ -23,8 +23,10 @@ use crate::index::Index;
 use crate::key::ObjectName;
 use crate::site::SiteTerm;
 
-const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// Age at which a renewal is overdue: two have been missed.
+/// Two renewals fit into the duration of a Lease, and time to repeat one that fails. An idle control plane does little else
+/// than store renewals.
+const RENEW_EVERY: Duration = Duration::from_secs(15);
+/// Age at which a renewal is overdue: one has been missed.
 const OVERDUE: Duration = Duration::from_secs(25);
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 /// How often the agent checks that the control plane is in charge while no other client writes the Lease. A move of the
