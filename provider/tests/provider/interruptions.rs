@@ -63,6 +63,16 @@ pub(crate) async fn named_objects(plane: &ControlPlane) {
     }
 }
 
+/// The Host itself is made by its agent.
+pub(crate) fn host_story() -> Story {
+    Story {
+        type_name: "berth_host",
+        kind: "Host",
+        config: json!({"labels": {"disk": "ssd"}, "cordoned": true}),
+        changed: json!({"labels": {"disk": "nvme"}, "cordoned": false}),
+    }
+}
+
 pub(crate) async fn secrets(plane: &ControlPlane, vm: &str) -> usize {
     let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(plane.client.clone(), "default");
     let secrets = api.list(&ListParams::default()).await.expect("a list").items;
@@ -191,12 +201,7 @@ async fn an_operation_that_is_interrupted_at_any_request_is_completed_by_the_nex
         .into_iter()
         .map(|(type_name, kind, config, changed)| Story { type_name, kind, config, changed })
         .collect();
-    stories.push(Story {
-        type_name: "berth_host",
-        kind: "Host",
-        config: json!({"labels": {"disk": "ssd"}, "cordoned": true}),
-        changed: json!({"labels": {"disk": "nvme"}, "cordoned": false}),
-    });
+    stories.push(host_story());
     let runs: Vec<_> = stories
         .iter()
         .flat_map(|story| {

@@ -10,7 +10,7 @@ use tfplugin6::diagnostic;
 
 use crate::{
     control_plane::{ControlPlane, Meeting},
-    interruptions::{MOST_REQUESTS, Operation, Story, exists, named_objects, secrets, within},
+    interruptions::{MOST_REQUESTS, Operation, Story, exists, host_story, named_objects, secrets, within},
     lifecycle::{stories, with},
     stage::{Stage, stage_alone, text_of},
 };
@@ -40,7 +40,7 @@ impl Resource {
 
     fn id(&self, name: &str) -> String {
         match self.story.kind {
-            "IPPool" | "StoragePool" => name.to_owned(),
+            "Host" | "IPPool" | "StoragePool" => name.to_owned(),
             _ => format!("default/{name}"),
         }
     }
@@ -49,6 +49,7 @@ impl Resource {
         let updated = stage_alone(&plane.client, story.type_name);
         let (created, imported, operations) = (None, String::new(), Vec::new());
         let mut resource = Self { story, created, updated, is_changed: false, imported, operations };
+        resource.prepare(plane, "stays").await;
         let config = resource.configuration("stays", false);
         let made = resource.updated.apply(&config).await;
         if diagnostic::has_errors(&made.diagnostics) {
@@ -58,20 +59,26 @@ impl Resource {
         Ok(resource)
     }
 
+    /// Makes the object that a create adopts.
+    async fn prepare(&self, plane: &ControlPlane, name: &str) {
+        if self.story.kind == "Host" {
+            plane.host(name, json!({})).await;
+        }
+    }
+
     /// The operations whose requests are interrupted on this side of their effect.
     fn begin(&mut self, after: bool) {
-        let has_own_steps = matches!(self.story.kind, "VM" | "Disk" | "HotswapDiskAttachment");
+        let has_own_steps = matches!(self.story.kind, "VM" | "Disk" | "HotswapDiskAttachment" | "Host");
         let is_generated = self.story.config.get("name_prefix").is_some();
         self.operations = match (is_generated, has_own_steps, after) {
             // Only the create differs from that of another Disk.
             (true, ..) => vec![Operation::Create],
-            // An import only reads: a request without its effect and one without its answer are the same.
-            (_, true, true) => vec![Operation::Create, Operation::Update, Operation::Delete],
-            (_, true, false) => Operation::ALL.to_vec(),
-            // The other kinds have no steps of their own: of one all operations, of the rest the two that write most.
-            (_, false, true) if self.story.kind == "IPPool" => Operation::ALL.to_vec(),
-            (_, false, true) => vec![Operation::Create, Operation::Delete],
+            // The other kinds have no steps of their own: a write whose answer is lost is the harder half. Of one all operations.
             (_, false, false) => Vec::new(),
+            (_, false, true) if self.story.kind == "IPPool" => Operation::ALL.to_vec(),
+            // An import only reads: a request without its effect and one without its answer are the same.
+            (_, _, true) => vec![Operation::Create, Operation::Update, Operation::Delete],
+            (_, true, false) => Operation::ALL.to_vec(),
         };
     }
 
@@ -113,12 +120,17 @@ impl Resource {
     ) -> Result<(), String> {
         let name = format!("o-{number}");
         if self.operations.contains(&Operation::Delete) && self.created.is_none() {
+            let name = format!("d-{number}");
+            self.prepare(plane, &name).await;
             let mut stage = stage_alone(&plane.client, self.story.type_name);
-            let made = stage.apply(&self.configuration(&format!("d-{number}"), false)).await;
+            let made = stage.apply(&self.configuration(&name, false)).await;
             if diagnostic::has_errors(&made.diagnostics) {
                 return Err(made.text());
             }
             self.created = Some(stage);
+        }
+        if self.operations.contains(&Operation::Create) {
+            self.prepare(plane, &name).await;
         }
         let operations = self.operations.iter().map(|operation| self.operate(*operation, &name, meeting));
         let ended = join_all(operations).await;
@@ -165,8 +177,10 @@ impl Resource {
         if operation == Operation::Delete {
             let old =
                 self.created.as_ref().and_then(|old| old.state.get("name").as_str()).unwrap_or_default();
-            let is_left = !old.is_empty() && exists(plane, kind, old).await;
-            return if is_left { Err(format!("{kind} {old} is left")) } else { Ok(()) };
+            // A Host is not deleted: what was declared for it is withdrawn.
+            let is_kept = kind == "Host";
+            let is_right = old.is_empty() || exists(plane, kind, old).await == is_kept;
+            return if is_right { Ok(()) } else { Err(format!("{kind} {old} after its deletion")) };
         }
         if operation == Operation::Import {
             return Ok(());
@@ -210,6 +224,7 @@ async fn an_operation_completes_although_the_control_plane_restarts_at_any_reque
     let disk = json!({"name_prefix": "g-", "size": "1Gi"});
     let (type_name, kind) = ("berth_disk", "Disk");
     stories.push(Story { type_name, kind, config: disk, changed: Json::Null });
+    stories.push(host_story());
     for story in stories.iter_mut().filter(|story| story.kind == "Disk") {
         // It changes back in the next course, and no disk shrinks.
         story.changed = with(story.config.clone(), json!({"deletion_policy": "Retain"}));
