@@ -18,6 +18,8 @@ pub enum Form {
     Name,
     /// The name of an attachment, which may contain dots.
     DottedName,
+    /// A DNS domain to which a host name is added.
+    Domain,
     /// The beginning of a generated name of the form [`Form::Name`].
     NamePrefix,
     /// The beginning of a generated name of the form [`Form::DottedName`].
@@ -46,6 +48,10 @@ pub enum Form {
     SshKey,
     /// A cloud-init document.
     UserData,
+    /// A network configuration of cloud-init.
+    NetworkConfig,
+    /// Meta-data of cloud-init.
+    MetaData,
 }
 
 impl Form {
@@ -56,6 +62,7 @@ impl Form {
             Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
             Self::Mac => self.canonical(a) == self.canonical(b),
             Self::SshKey => ssh_key(a) == ssh_key(b),
+            Self::NetworkConfig | Self::MetaData => self.canonical(a) == self.canonical(b),
             Self::UserData => {
                 self.canonical(a) == self.canonical(b) || berth_api::user_data::is_same_cloud_config(a, b)
             }
@@ -69,7 +76,9 @@ impl Form {
         match self {
             Self::Mac => mac(text).unwrap_or_else(|| text.to_ascii_lowercase()),
             Self::SshKey => text.split_whitespace().collect::<Vec<_>>().join(" "),
-            Self::UserData => text.replace("\r\n", "\n").trim_end().to_owned(),
+            Self::UserData | Self::NetworkConfig | Self::MetaData => {
+                text.replace("\r\n", "\n").trim_end().to_owned()
+            }
             _ => text.to_owned(),
         }
     }
@@ -79,11 +88,9 @@ impl Form {
     pub fn problem(self, text: &str) -> Option<String> {
         match self {
             Self::Any => None,
-            Self::UserData => {
-                let error = berth_api::user_data::check_declared(text).err()?.to_string();
-                let (first, rest) = error.split_at(1);
-                Some(format!("{}{rest}.", first.to_uppercase()))
-            }
+            Self::UserData => Some(sentence(&berth_api::user_data::check_declared(text).err()?.to_string())),
+            Self::NetworkConfig => Some(sentence(&berth_api::user_data::check_network_config(text).err()?)),
+            Self::MetaData => Some(sentence(&berth_api::user_data::check_meta_data(text).err()?)),
             Self::Name if ResourceName::is_dns_label(text) => None,
             Self::Name => Some(format!(
                 "{text:?} is not a DNS label: use lower-case letters, digits and \"-\", at most 63 characters, \
@@ -92,6 +99,10 @@ impl Form {
             Self::DottedName if text.len() <= 253 && text.split('.').all(ResourceName::is_dns_label) => None,
             Self::DottedName => Some(format!(
                 "{text:?} is not a name: use lower-case letters, digits, \"-\" and \".\", at most 253 characters."
+            )),
+            Self::Domain if text.len() <= 189 && text.split('.').all(ResourceName::is_dns_label) => None,
+            Self::Domain => Some(format!(
+                "{text:?} is not a domain: use DNS labels joined by \".\", for example \"example.org\", at most 189 characters."
             )),
             Self::NamePrefix if is_prefix(Self::Name, text) => None,
             Self::NamePrefix => Some(format!(
@@ -154,6 +165,11 @@ impl Form {
             }
         }
     }
+}
+
+fn sentence(error: &str) -> String {
+    let (first, rest) = error.split_at(1);
+    format!("{}{rest}.", first.to_uppercase())
 }
 
 /// Whether a text and a suffix are a name.
@@ -234,6 +250,7 @@ mod tests {
         assert!(!Form::Mac.same("52:54:00:ab:cd:01", "52:54:00:ab:cd:02"));
         assert!(Form::SshKey.same("ssh-ed25519  AAAA me\n", "ssh-ed25519 AAAA you@there"));
         assert!(!Form::SshKey.same("ssh-ed25519 AAAA me", "ssh-ed25519 BBBB me"));
+        assert!(Form::MetaData.same("a: 1\r\n", "a: 1") && !Form::MetaData.same("a: 1", "a: 2"));
         assert!(Form::UserData.same("#cloud-config\r\na: 1\r\n", "#cloud-config\na: 1\n\n"));
         let other_words = "#cloud-config\n# A comment.\nb: [\"x\", z]\na: 1\n";
         assert!(Form::UserData.same("#cloud-config\na: 1\nb:\n  - x\n  - 'z'\n", other_words));
@@ -257,6 +274,8 @@ mod tests {
             (Form::Quantity, "lots"),
             (Form::Name, "Web"),
             (Form::Name, "a.b"),
+            (Form::Domain, "example.org."),
+            (Form::Domain, "example_org"),
             (Form::Mac, "53:54:00:00:00:01"),
             (Form::Mac, "52:54:00:00:01"),
             (Form::Mac, "00-00-00-00-00-00"),
@@ -285,6 +304,8 @@ mod tests {
             (Form::UserData, "#cloud-config\na: b: c\n"),
             (Form::UserData, "#cloud-config\na: 1\na: 2\n"),
             (Form::UserData, "hello"),
+            (Form::NetworkConfig, "ethernets: {}"),
+            (Form::MetaData, "hello"),
         ];
         for (form, text) in bad {
             assert!(form.problem(text).is_some(), "{form:?} {text}");
@@ -293,6 +314,7 @@ mod tests {
             (Form::Quantity, "1.5Gi"),
             (Form::Name, "web-1"),
             (Form::DottedName, "web.data"),
+            (Form::Domain, "example.org"),
             (Form::Mac, "52:54:00:AB:00:01"),
             (Form::Mac, "52-54-00-AB-00-01"),
             (Form::Memory, "16Mi"),
@@ -306,6 +328,10 @@ mod tests {
             (Form::SshKey, "ssh-ed25519 AAAA me\n"),
             (Form::UserData, "#!/bin/sh\na: b: c\n"),
         ];
+        let label = "a".repeat(63);
+        let domain = |labels: usize| vec![label.clone(); labels].join(".");
+        assert_eq!(Form::Domain.problem(&domain(2)), None);
+        assert!(Form::Domain.problem(&domain(3)).is_some(), "with the host name it is too long");
         for (form, text) in good {
             assert_eq!(form.problem(text), None, "{form:?} {text}");
         }

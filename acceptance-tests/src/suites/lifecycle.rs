@@ -43,11 +43,17 @@ resource "berth_hotswap_disk_attachment" "data" {
 }
 "#;
 
-/// A project with the quickstart, its image served by the platform.
+const MORE_BOOTSTRAP: &str = "    domain = \"example.org\"\n    meta_data = yamlencode({ role = \"web\" })\n";
+
+/// A project with the quickstart and more bootstrap data, its image served by the platform.
 pub fn quickstart(platform: &Platform, guest: &GuestImage, user_data: &str) -> Result<Project> {
     let project = platform.project()?;
     project.copy_from(&workspace::root().join("examples/quickstart"))?;
     project.write("cloud-init.yaml", user_data)?;
+    let main = project.read("main.tf")?;
+    let place = "  bootstrap = {\n";
+    ensure!(main.contains(place), "the quickstart has no bootstrap data");
+    project.write("main.tf", &main.replace(place, &format!("{place}{MORE_BOOTSTRAP}")))?;
     let key = project.folder().join("id");
     let mut generate = Command::new("ssh-keygen");
     generate.args(["-q", "-t", "ed25519", "-N", "", "-C", "acceptance", "-f"]).arg(&key);
@@ -148,11 +154,16 @@ impl Lifecycle<'_> {
         );
         let keys = self.page("/authorized_keys");
         let text = self.page("/user-data.out");
-        self.case("the bootstrap volume brought host name, ssh key and user data", |_, project| {
-            let key = project.read("id.pub")?;
-            contains_all(&keys?, &[key.split_whitespace().nth(1).unwrap_or(&key)])?;
-            contains_all(&text?, &["user data ran on web"])
-        });
+        let meta_data = self.page("/meta-data");
+        self.case(
+            "the bootstrap volume brought host name, meta-data, ssh key and user data",
+            |_, project| {
+                contains_all(&meta_data?, &["\"local-hostname\": \"web.example.org\"", "\"role\": \"web\""])?;
+                let key = project.read("id.pub")?;
+                contains_all(&keys?, &[key.split_whitespace().nth(1).unwrap_or(&key)])?;
+                contains_all(&text?, &["user data ran on web"])
+            },
+        );
         let public = self.public.clone();
         self.case("the hot-plugged disk is in the guest, with its serial and size", |platform, project| {
             let serial = serial_of(platform, "web-data")?;

@@ -1,5 +1,6 @@
 //! Bootstrap data: possible secrets go into a Secret beside the VM, and never into the VM, an error or a log.
 
+use berth_api::user_data::{has_top_key, is_ignition};
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 use tfplugin6::{AttributePath, Diagnostic, Value};
@@ -21,8 +22,19 @@ const WRITE_ONLY_VERSION: &str = "terraform.berth.dev/user-data-wo-version";
 /// The Secret's key.
 const KEY: &str = "userData";
 /// The parts that a guest sees, all of them at its first boot.
-const PARTS: [&str; 5] =
-    ["user_data", "user_data_wo_version", "ssh_authorized_keys", "hostname", "secret_name"];
+const PARTS: [&str; 8] = [
+    "user_data",
+    "user_data_wo_version",
+    "ssh_authorized_keys",
+    "hostname",
+    "domain",
+    "network_config",
+    "meta_data",
+    "secret_name",
+];
+
+/// The parts that Ignition does not read.
+const CLOUD_INIT_ONLY: [&str; 4] = ["ssh_authorized_keys", "domain", "network_config", "meta_data"];
 
 /// The attribute `bootstrap`.
 pub(super) fn field() -> Field {
@@ -48,11 +60,15 @@ pub(super) fn field() -> Field {
             .at_least(0)
             .effect(Effect::Policy),
         Field::spec("hostname", Shape::Text(Form::Name)).effect(Effect::Policy),
+        Field::spec("domain", Shape::Text(Form::Domain)).effect(Effect::Policy),
+        Field::spec("network_config", Shape::Text(Form::NetworkConfig)).effect(Effect::Policy),
+        Field::spec("meta_data", Shape::Text(Form::MetaData)).effect(Effect::Policy),
         Field::spec("secret_name", Shape::Text(Form::DottedName))
             .refers(SECRET)
             .text(
                 "Name of a Secret of your own in the VM's namespace, instead of `user_data`. Its key `userData` is the \
-                 cloud-init user data; `networkConfig` and `metaData`, when present, replace the data that berth generates.",
+                 cloud-init user data. `networkConfig`, when present, replaces the configuration that berth generates; the keys \
+                 of `metaData` (YAML) are added to those that berth generates.",
             )
             .effect(Effect::Policy),
         Field::local(
@@ -95,6 +111,8 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
         let detail = "It is the version of user_data_wo, which is not set: set user_data_wo, or leave out the version.";
         found.push(Diagnostic::error("Missing user_data_wo", detail).at(path("user_data_wo_version")));
     }
+    found.extend(check_meta_data(bootstrap));
+    found.extend(check_ignition(bootstrap));
     for name in ["user_data", "user_data_wo"] {
         if bootstrap.get(name).as_str().is_some_and(|text| text.len() > 65_536) {
             let detail = "User data can be 65,536 bytes at most. Fetch what is larger from within the guest.";
@@ -102,6 +120,51 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
         }
     }
     found
+}
+
+/// The parts that `meta_data` declares a second time.
+fn check_meta_data(bootstrap: &Value) -> Vec<Diagnostic> {
+    let Some(text) = bootstrap.get("meta_data").as_str() else { return Vec::new() };
+    let twice = [
+        ("public-keys", "ssh_authorized_keys"),
+        ("local-hostname", "hostname"),
+        ("local-hostname", "domain"),
+    ];
+    let twice =
+        twice.into_iter().filter(|(key, name)| has_content(bootstrap.get(name)) && has_top_key(text, &[key]));
+    twice
+        .map(|(key, name)| {
+            let detail = format!(
+                "The key {key} of meta_data would take the place of {name}, so that {name} would have no effect: leave out \
+                 one of them."
+            );
+            let at = AttributePath::root("bootstrap").attribute("meta_data");
+            Diagnostic::error(format!("meta_data and {name} declare the same"), detail).at(at)
+        })
+        .collect()
+}
+
+/// The parts that no guest reads beside an Ignition configuration.
+fn check_ignition(bootstrap: &Value) -> Vec<Diagnostic> {
+    let text = |name: &str| bootstrap.get(name).as_str();
+    if !["user_data", "user_data_wo"].into_iter().filter_map(text).any(is_ignition) {
+        return Vec::new();
+    }
+    let ignored = CLOUD_INIT_ONLY.into_iter().filter(|name| has_content(bootstrap.get(name)));
+    ignored
+        .map(|name| {
+            let detail = format!(
+                "The user data is an Ignition configuration. {name} is for cloud-init, and Ignition would ignore it: leave it \
+                 out, and declare the same in the Ignition configuration."
+            );
+            let at = AttributePath::root("bootstrap").attribute(name);
+            Diagnostic::error(format!("{name} beside an Ignition configuration"), detail).at(at)
+        })
+        .collect()
+}
+
+fn has_content(value: &Value) -> bool {
+    value.as_str().is_some() || !value.elements().is_empty()
 }
 
 /// Applies `user_data_policy` to a change.

@@ -39,6 +39,8 @@ fn with(mut config: Json, pointer: &str, value: Json) -> Json {
     config
 }
 
+const IGNITION: &str = "{\"ignition\": {\"version\": \"3.4.0\"}}";
+
 fn vms() -> Vec<Bad> {
     let vm = || json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}], "placement": {}, "bootstrap": {}});
     let nics = |nics: Json| with(vm(), "/network_interfaces", nics);
@@ -158,6 +160,37 @@ fn vms() -> Vec<Bad> {
             "not an SSH public key",
         ),
         everywhere(boots("hostname", json!("a_b")), "bootstrap.hostname", "not a DNS label"),
+        everywhere(boots("domain", json!("example_org")), "bootstrap.domain", "is not a domain"),
+        here(
+            boots("network_config", json!("ethernets: {}\n")),
+            "bootstrap.network_config",
+            "The network configuration has no version",
+        ),
+        here(boots("meta_data", json!("- a\n")), "bootstrap.meta_data", "The meta-data is a list at line 1"),
+        here(
+            with(
+                vm(),
+                "/bootstrap",
+                json!({"ssh_authorized_keys": ["ssh-rsa A"], "meta_data": "public-keys: [a]\n"}),
+            ),
+            "bootstrap.meta_data",
+            "The key public-keys of meta_data would take the place of ssh_authorized_keys",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"domain": "example.org", "meta_data": "local-hostname: a\n"})),
+            "bootstrap.meta_data",
+            "meta_data and domain declare the same",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"ssh_authorized_keys": ["ssh-rsa A"], "user_data": IGNITION})),
+            "bootstrap.ssh_authorized_keys",
+            "Ignition would ignore it",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"network_config": "version: 2\n", "user_data": IGNITION})),
+            "bootstrap.network_config",
+            "network_config beside an Ignition configuration",
+        ),
         here(boots("secret_name", json!("a b")), "bootstrap.secret_name", "is not a name"),
         here(boots("user_data", json!("hello")), "bootstrap.user_data", "begin it with \"#cloud-config\""),
         here(

@@ -40,7 +40,8 @@ fn a_vm_becomes_the_custom_resource() {
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
-        "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www"},
+        "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
+            "network_config": "version: 2\n", "meta_data": "role: db\n"},
         "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft",
     });
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
@@ -78,7 +79,10 @@ fn a_vm_becomes_the_custom_resource() {
         "sshAuthorizedKeys": [
           "ssh-rsa A b"
         ],
-        "hostname": "www"
+        "hostname": "www",
+        "domain": "example.org",
+        "networkConfig": "version: 2",
+        "metaData": "role: db"
       },
       "power": "Running",
       "restartPolicy": "OnFailure",

@@ -125,6 +125,13 @@ pub(crate) fn hostname(vm: &VM) -> String {
     own.map_or_else(|| vm.name_any(), ToString::to_string)
 }
 
+/// Returns the name given to the guest: fully qualified if the VM has a domain.
+pub(crate) fn guest_name(vm: &VM) -> String {
+    let domain = vm.spec.bootstrap.as_ref().and_then(|b| b.domain.as_deref());
+    let hostname = hostname(vm);
+    domain.map_or_else(|| hostname.clone(), |domain| format!("{hostname}.{domain}"))
+}
+
 /// Returns the public address to forward to this interface, once the control plane has given it to this VM, and how it
 /// is announced.
 pub(crate) fn public_address(

@@ -164,6 +164,52 @@ pub fn check_declared(text: &str) -> Result<(), UserDataError> {
     }
 }
 
+/// Checks a network configuration for cloud-init: a YAML mapping with a version.
+///
+/// # Errors
+/// The problem, in words that quote nothing of the text.
+pub fn check_network_config(text: &str) -> Result<(), String> {
+    let name = "network configuration";
+    check_mapping(text, name)?;
+    if has_top_key(text, &["version", "network"]) {
+        return Ok(());
+    }
+    Err(format!("the {name} has no version: begin it with \"version: 2\""))
+}
+
+/// Checks meta-data for cloud-init: a YAML mapping of a bounded depth and without aliases, which the host reads.
+///
+/// # Errors
+/// The problem, in words that quote nothing of the text.
+pub fn check_meta_data(text: &str) -> Result<(), String> {
+    check_mapping(text, "meta-data")?;
+    let mut depth = 0_usize;
+    for event in events(text) {
+        let Ok((event, span)) = event else { return Ok(()) };
+        match event {
+            Event::MappingStart(..) | Event::SequenceStart(..) => depth += 1,
+            Event::MappingEnd | Event::SequenceEnd => depth = depth.saturating_sub(1),
+            Event::Alias(_) => {
+                let line = span.start.line();
+                return Err(format!(
+                    "the meta-data has an alias at line {line}: write the value again in its place"
+                ));
+            }
+            _ => {}
+        }
+        if depth > DEEPEST {
+            let line = span.start.line();
+            return Err(format!("the meta-data is nested deeper than {DEEPEST} levels at line {line}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_mapping(text: &str, name: &str) -> Result<(), String> {
+    let checked = yaml(text, Format::CloudConfig).and_then(|()| repeated_key(text));
+    checked.map_err(|error| error.to_string().replace("the cloud-config", &format!("the {name}")))
+}
+
 /// The events of a YAML text, without comments: the parser keeps only so many of them.
 pub fn events(text: &str) -> Parser<'_, StrInput<'_>> {
     Parser::new_from_str_with_options(text, granit_parser::options! { emit_comments: false })
@@ -223,7 +269,7 @@ pub fn is_same_cloud_config(a: &str, b: &str) -> bool {
     a == b || matches!((node(a), node(b)), (Some(a), Some(b)) if a == b)
 }
 
-/// The deepest document that is compared: a node is dropped by recursion.
+/// The deepest document that is compared or read: a node is dropped by recursion.
 const DEEPEST: usize = 64;
 
 fn node(text: &str) -> Option<Node> {
@@ -296,7 +342,8 @@ fn is_meant_as_header(lower: &str) -> bool {
     first.starts_with('#') && letters == "cloudconfig"
 }
 
-fn has_top_key(text: &str, wanted: &[&str]) -> bool {
+/// Whether a mapping has one of these keys at its top.
+pub fn has_top_key(text: &str, wanted: &[&str]) -> bool {
     let mut depth = 0_usize;
     let mut key_comes = false;
     for event in events(text) {
@@ -380,6 +427,27 @@ mod tests {
 
     fn error(text: &str) -> String {
         check(text).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn network_configurations_and_meta_data_are_mappings() {
+        let network = |text: &str| check_network_config(text).expect_err("it is refused");
+        insta::assert_snapshot!(network("- canary\n"), @"the network configuration is a list at line 1, and must be a mapping of keys to values");
+        insta::assert_snapshot!(network("ethernets: {}\n"), @r#"the network configuration has no version: begin it with "version: 2""#);
+        assert!(
+            network("version: 2\na: b: c\n").starts_with("the network configuration is not YAML: line 2")
+        );
+        for good in ["version: 2\nethernets: {}\n", "{\"version\": 1}", "network: {version: 2}\n"] {
+            assert_eq!(check_network_config(good), Ok(()), "{good}");
+        }
+        assert_eq!(check_meta_data("role: db\n"), Ok(()));
+        let error = check_meta_data("a: 1\na: 2\n").expect_err("a key is there twice");
+        assert!(error.starts_with("the meta-data has a key at line 2"), "{error}");
+        let meta = |text: &str| check_meta_data(text).expect_err("it is refused");
+        insta::assert_snapshot!(meta("a: &x [canary]\nb: *x\n"), @"the meta-data has an alias at line 2: write the value again in its place");
+        let nested = |levels: usize| format!("a: {}{}\n", "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(check_meta_data(&nested(DEEPEST - 1)), Ok(()));
+        assert_eq!(meta(&nested(DEEPEST)), "the meta-data is nested deeper than 64 levels at line 1");
     }
 
     #[test]

@@ -211,8 +211,9 @@ fn bounded_labels(schema: &mut schemars::Schema) {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.secretName) && has(self.userData))").message("set secretName or userData, not both"))]
 pub struct Bootstrap {
-    /// Name of a Secret in the VM's namespace. Its key `userData` is the cloud-init user data; `networkConfig` and
-    /// `metaData`, when present, replace the data that berth generates. Read at each start of the VM.
+    /// Name of a Secret in the VM's namespace. Its key `userData` is the cloud-init user data. `networkConfig`,
+    /// when present, replaces the configuration that berth generates; the keys of `metaData` (YAML) are added to those that
+    /// berth generates. Read at each start of the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub secret_name: Option<String>,
@@ -228,6 +229,25 @@ pub struct Bootstrap {
     /// The guest's host name. Default: the VM's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<ResourceName>,
+    /// The guest's domain, for example `example.org`: with the host name it is the fully qualified name. At most 189
+    /// characters. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 189),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$")
+    )]
+    pub domain: Option<String>,
+    /// cloud-init's network configuration (YAML, version 1 or 2), in plain sight. Default: the one in the Secret, else one that
+    /// berth generates, with DHCP on each interface. At most 16,384 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub network_config: Option<String>,
+    /// Keys for cloud-init's meta-data (a YAML mapping without aliases), in plain sight: added to those of the Secret and to those that berth
+    /// generates (`instance-id`, `local-hostname`, `public-keys`), in place of keys of the same name. With an `instance-id` of
+    /// its own, cloud-init does not run again after other changes. At most 16,384 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub meta_data: Option<String>,
     /// A checksum of the Secret's content, set by the writer of the Secret, so that a change is visible here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]

@@ -24,7 +24,8 @@ if [ -n "$volume" ] && { mount -t vfat -o ro "$volume" /run/cidata || mount -t i
 	done
 	umount /run/cidata
 	name=$(sed -n 's/^ *"\{0,1\}local-hostname"\{0,1\}: *"\{0,1\}\([^", ]*\).*/\1/p' /www/meta-data | head -n 1)
-	[ -n "$name" ] && hostname "$name"
+	# Of a fully qualified name the first label, as cloud-init does.
+	[ -n "$name" ] && hostname "${name%%.*}"
 	grep -hEo '(ssh-(rsa|ed25519)|ecdsa-[a-z0-9-]+) [A-Za-z0-9+/=]+[^"]*' /www/meta-data /www/user-data >/www/authorized_keys 2>/dev/null
 fi
 

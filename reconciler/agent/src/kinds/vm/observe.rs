@@ -482,7 +482,7 @@ async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error
 
 async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
     let Some(name) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else {
-        return Ok(Bootstrap::inline(vm));
+        return Ok(Bootstrap::inline(vm).beside_spec(vm));
     };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let found = match secrets.get_opt(&name).await {
@@ -490,5 +490,5 @@ async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
         Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Bootstrap::Missing(name)),
         other => other.map_err(Error::api("read the bootstrap Secret"))?,
     };
-    Ok(found.map_or(Bootstrap::Missing(name), |secret| Bootstrap::secret(&secret)))
+    Ok(found.map_or(Bootstrap::Missing(name), |secret| Bootstrap::secret(&secret).beside_spec(vm)))
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::networking::hostname;
+use crate::networking::guest_name;
 use berth_host::Seed;
 
 /// Limit in bytes. cloud-init itself accepts more, but a volume of text this large is a mistake.
@@ -24,7 +24,7 @@ pub(crate) enum Bootstrap {
     Missing(String),
     Secret {
         user_data: Option<String>,
-        meta_data: Option<String>,
+        meta_data: Map<String, Value>,
         network_config: Option<String>,
     },
     /// Not text, or not user data that a guest could use.
@@ -59,18 +59,34 @@ impl Bootstrap {
                 }
             }
         };
-        let found = Self::Secret {
-            user_data: text("userData"),
-            meta_data: text("metaData"),
-            network_config: text("networkConfig"),
+        let (user_data, meta_data, network_config) =
+            (text("userData"), text("metaData"), text("networkConfig"));
+        if let Some(unusable) = unusable {
+            return Self::Unusable(unusable);
+        }
+        let checked = network_config.as_deref().map_or(Ok(()), berth_api::user_data::check_network_config);
+        let meta_data = match checked.and_then(|()| mapping(meta_data.as_deref().unwrap_or_default())) {
+            Ok(meta_data) => meta_data,
+            Err(error) => return Self::Unusable(format!("the bootstrap Secret: {error}")),
         };
-        let found = unusable.map_or(found, Self::Unusable);
+        let found = Self::Secret { user_data, meta_data, network_config };
         match &found {
             Self::Secret { user_data: Some(user_data), .. } => {
                 let checked = berth_api::user_data::check(user_data);
                 checked.map_or_else(|error| Self::Unusable(format!("user data: {error}")), |()| found)
             }
             _ => found,
+        }
+    }
+
+    /// Returns the data, unless a text of the VM's spec beside it is unusable.
+    pub(crate) fn beside_spec(self, vm: &VM) -> Self {
+        let Some(spec) = &vm.spec.bootstrap else { return self };
+        let network_config = spec.network_config.as_deref();
+        let checked = network_config.map_or(Ok(()), berth_api::user_data::check_network_config);
+        match checked.and_then(|()| mapping(spec.meta_data.as_deref().unwrap_or_default())) {
+            Ok(_) => self,
+            Err(error) => Self::Unusable(format!("bootstrap: {error}")),
         }
     }
 
@@ -82,21 +98,28 @@ impl Bootstrap {
     }
 }
 
+/// Reads meta-data. An empty text has no keys.
+fn mapping(text: &str) -> Result<Map<String, Value>, String> {
+    berth_api::user_data::check_meta_data(text)?;
+    // The parser's words may quote the text.
+    let parsed = serde_saphyr::from_str::<Option<Map<String, Value>>>(text);
+    parsed.map(Option::unwrap_or_default).map_err(|_| "the meta-data cannot be read as a mapping".to_owned())
+}
+
 /// Returns the seed of a VM. YAML is written as JSON, which is a subset of YAML. Ignition does not read such a volume:
 /// its configuration is passed separately.
 pub(super) fn seed(vm: &VM, cloud_instance: &str, bootstrap: &Bootstrap) -> Seed {
-    let (meta, network) = match bootstrap {
-        Bootstrap::Secret { meta_data, network_config, .. } => (meta_data.clone(), network_config.clone()),
-        _ => (None, None),
-    };
+    let mut meta_data = own_meta_data(vm, cloud_instance);
+    meta_data.extend(declared_meta_data(vm, bootstrap));
     let (ignition, user) = match user_data(vm, bootstrap) {
         Some(text) if berth_api::user_data::is_ignition(text) => (Some(text.to_owned()), None),
         text => (None, text.map(str::to_owned)),
     };
     Seed {
         user_data: user.unwrap_or_else(|| "#cloud-config\n".to_owned()),
-        meta_data: meta.unwrap_or_else(|| own_meta_data(vm, cloud_instance)),
-        network_config: network.unwrap_or_else(|| own_network_config(vm)),
+        meta_data: pretty(&Value::Object(meta_data)),
+        network_config: declared_network_config(vm, bootstrap)
+            .map_or_else(|| own_network_config(vm), str::to_owned),
         ignition,
     }
 }
@@ -108,16 +131,47 @@ fn user_data<'a>(vm: &'a VM, bootstrap: &'a Bootstrap) -> Option<&'a str> {
     }
 }
 
+/// The meta-data of the Secret and of the VM's spec, which comes first.
+fn declared_meta_data(vm: &VM, bootstrap: &Bootstrap) -> Map<String, Value> {
+    let mut declared = match bootstrap {
+        Bootstrap::Secret { meta_data, .. } => meta_data.clone(),
+        _ => Map::new(),
+    };
+    let text = vm.spec.bootstrap.as_ref().and_then(|b| b.meta_data.as_deref());
+    declared.extend(mapping(text.unwrap_or_default()).unwrap_or_default());
+    declared
+}
+
+fn declared_network_config<'a>(vm: &'a VM, bootstrap: &'a Bootstrap) -> Option<&'a str> {
+    let of_secret = match bootstrap {
+        Bootstrap::Secret { network_config, .. } => network_config.as_deref(),
+        _ => None,
+    };
+    vm.spec.bootstrap.as_ref().and_then(|b| b.network_config.as_deref()).or(of_secret)
+}
+
 /// Returns a digest of the bootstrap data, over the parts a person changes to have a guest configure itself again.
 pub(super) fn digest(vm: &VM, bootstrap: &Bootstrap) -> String {
     let keys = vm.spec.bootstrap.as_ref().map(|b| b.ssh_authorized_keys.as_slice()).unwrap_or_default();
-    let whole = json!([user_data(vm, bootstrap), keys, hostname(vm)]);
+    let mut whole = vec![json!(user_data(vm, bootstrap)), json!(keys), json!(guest_name(vm))];
+    let (meta_data, network_config) =
+        (declared_meta_data(vm, bootstrap), declared_network_config(vm, bootstrap));
+    // Without them the digest is the one that earlier versions have recorded.
+    if !meta_data.is_empty() || network_config.is_some() {
+        whole.push(json!([meta_data, network_config]));
+    }
+    let whole = Value::Array(whole);
     Sha256::digest(whole.to_string()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn own_meta_data(vm: &VM, cloud_instance: &str) -> String {
+fn own_meta_data(vm: &VM, cloud_instance: &str) -> Map<String, Value> {
     let keys = vm.spec.bootstrap.as_ref().map(|b| b.ssh_authorized_keys.clone()).unwrap_or_default();
-    pretty(&json!({"instance-id": cloud_instance, "local-hostname": hostname(vm), "public-keys": keys}))
+    let own = [
+        ("instance-id", json!(cloud_instance)),
+        ("local-hostname", json!(guest_name(vm))),
+        ("public-keys", json!(keys)),
+    ];
+    own.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn own_network_config(vm: &VM) -> String {
@@ -191,6 +245,54 @@ mod tests {
         assert!(!format!("{bootstrap:?} {seed:?}").contains("canary"));
     }
 
+    fn secret(entries: &[(&str, &str)]) -> Bootstrap {
+        let data =
+            entries.iter().map(|(key, text)| ((*key).to_owned(), ByteString((*text).into()))).collect();
+        Bootstrap::secret(&Secret { data: Some(data), ..Secret::default() })
+    }
+
+    #[test]
+    fn declared_meta_data_is_added_to_what_berth_generates() {
+        let mut vm = vm();
+        let spec = vm.spec.bootstrap.as_mut().expect("it has one");
+        spec.domain = Some("example.org".to_owned());
+        spec.meta_data = Some("role: db\n".to_owned());
+        spec.network_config = Some("version: 2\nethernets: {}\n".to_owned());
+        let of_secret =
+            secret(&[("metaData", "role: web\nrack: {row: 7}\n"), ("networkConfig", "version: 1\n")]);
+        let seed = seed(&vm, "i-1", &of_secret);
+        let meta: Value = serde_json::from_str(&seed.meta_data).expect("JSON");
+        assert_eq!(
+            meta,
+            json!({"instance-id": "i-1", "local-hostname": "web.example.org",
+                "public-keys": ["ssh-ed25519 AAAA me"], "role": "db", "rack": {"row": 7}})
+        );
+        assert_eq!(seed.network_config, "version: 2\nethernets: {}\n");
+        vm.spec.bootstrap.as_mut().expect("it has one").meta_data = Some("instance-id: mine\n".to_owned());
+        let meta: Value =
+            serde_json::from_str(&super::seed(&vm, "i-1", &Bootstrap::Inline).meta_data).expect("JSON");
+        assert_eq!(meta["instance-id"], "mine");
+    }
+
+    #[test]
+    fn meta_data_or_a_network_configuration_that_no_guest_can_read_is_unusable() {
+        for (key, text) in
+            [("metaData", "canary"), ("metaData", "a: b: c\n"), ("networkConfig", "ethernets: {}\n")]
+        {
+            assert!(
+                matches!(secret(&[(key, text)]), Bootstrap::Unusable(why) if !why.contains("canary")),
+                "{text}"
+            );
+            let mut vm = vm();
+            let spec = vm.spec.bootstrap.as_mut().expect("it has one");
+            let field = if key == "metaData" { &mut spec.meta_data } else { &mut spec.network_config };
+            *field = Some(text.to_owned());
+            let found = Bootstrap::inline(&vm).beside_spec(&vm);
+            assert!(matches!(found, Bootstrap::Unusable(why) if !why.contains("canary")), "{text}");
+        }
+        assert!(Bootstrap::inline(&vm()).beside_spec(&vm()) == Bootstrap::Inline);
+    }
+
     #[test]
     fn an_ignition_configuration_goes_where_ignition_reads_it() {
         let text = "{\"ignition\": {\"version\": \"3.4.0\"}}";
@@ -208,15 +310,23 @@ mod tests {
     #[test]
     fn a_digest_differs_with_what_a_person_changes() {
         let first = vm();
-        let mut others = [vm(), vm(), vm()];
+        let mut others = [vm(), vm(), vm(), vm(), vm(), vm()];
         let bootstrap = |vm: &mut VM| vm.spec.bootstrap.clone().expect("it has one");
-        let [a, b, c] = &mut others;
+        let [a, b, c, d, e, f] = &mut others;
         a.spec.bootstrap =
             Some(berth_api::vm::Bootstrap { user_data: Some("#!/bin/sh".into()), ..bootstrap(a) });
         b.spec.bootstrap = Some(berth_api::vm::Bootstrap { ssh_authorized_keys: Vec::new(), ..bootstrap(b) });
         c.spec.bootstrap = Some(berth_api::vm::Bootstrap { hostname: Some("other".into()), ..bootstrap(c) });
+        let text = |text: &str| Some(text.to_owned());
+        d.spec.bootstrap = Some(berth_api::vm::Bootstrap { domain: text("example.org"), ..bootstrap(d) });
+        e.spec.bootstrap = Some(berth_api::vm::Bootstrap { meta_data: text("a: 1"), ..bootstrap(e) });
+        f.spec.bootstrap =
+            Some(berth_api::vm::Bootstrap { network_config: text("version: 2"), ..bootstrap(f) });
         let of = |vm: &VM| digest(vm, &Bootstrap::Inline);
         assert_eq!(of(&first), of(&vm()));
+        let earlier = "[null,[\"ssh-ed25519 AAAA me\"],\"web\"]";
+        let earlier: String = Sha256::digest(earlier).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(of(&first), earlier, "another digest makes cloud-init run again after an upgrade");
         assert!(others.iter().all(|other| of(other) != of(&first)));
     }
 
