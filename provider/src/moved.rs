@@ -66,4 +66,6 @@ impl Size {
 }
 
 /// The note on the content of disks.
+/// The models of network cards of berth beside the default.
+const MODELS: [&str; 3] = ["e1000", "e1000e", "rtl8139"];
 const DATA: &str = "No data is copied: make a berth_image of each disk's file, and the berth_disk from that.";

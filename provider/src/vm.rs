@@ -41,6 +41,7 @@ fn network_interfaces() -> Field {
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
+        Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
     Field::spec("network_interfaces", Shape::Keyed(fields)).default(one).effect(Effect::PowerCycle)

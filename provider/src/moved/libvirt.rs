@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use tfplugin6::Value;
 
 use super::{
-    DATA, Size, Source,
+    DATA, MODELS, Size, Source,
     json::{bytes, disk_name, is_set, list, name, number, others, text},
 };
 
@@ -29,10 +29,11 @@ fn disks(files: Vec<Option<&str>>) -> Option<Value> {
     (!disks.is_empty()).then_some(Value::List(disks))
 }
 
-fn interface(i: usize, mac: Option<&str>, network: Option<&str>) -> Value {
+fn interface(i: usize, mac: Option<&str>, network: Option<&str>, model: Option<&str>) -> Value {
     let mut fields = vec![("name", Value::from(format!("nic{i}")))];
     fields.extend(network.and_then(name).map(|network| ("network", Value::from(network))));
     fields.extend(mac.map(|mac| ("mac_address", Value::from(mac))));
+    fields.extend(model.map(|model| ("model", Value::from(model))));
     Value::object(fields)
 }
 
@@ -61,7 +62,7 @@ fn domain_until_0_8(state: &Json) -> Source {
             &["mac", "wait_for_lease"]
         };
         left_out.extend(others(one, &format!("network_interface[{i}]."), known));
-        interfaces.push(interface(i, text(one, "/mac"), network));
+        interfaces.push(interface(i, text(one, "/mac"), network, None));
     }
     let size = Size {
         cpus: number(state, "/vcpu"),
@@ -97,7 +98,12 @@ fn domain_since_0_9(state: &Json) -> Source {
         if network.is_none() && one.get("source").is_some_and(is_set) {
             left_out.push(format!("devices.interfaces[{i}].source"));
         }
-        interfaces.push(interface(i, text(one, "/mac/address"), network));
+        let model = text(one, "/model/type").filter(|model| *model != "virtio");
+        if model.is_some_and(|model| !MODELS.contains(&model)) {
+            left_out.push(format!("devices.interfaces[{i}].model"));
+        }
+        let model = model.filter(|model| MODELS.contains(model));
+        interfaces.push(interface(i, text(one, "/mac/address"), network, model));
     }
     let unit = text(state, "/memory_unit").unwrap_or("KiB");
     let size = Size {
@@ -177,8 +183,8 @@ mod tests {
                 (
                     "network_interfaces",
                     Value::List(vec![
-                        interface(0, Some("52:54:00:00:00:01"), Some("backend")),
-                        interface(1, Some("52:54:00:00:00:02"), None),
+                        interface(0, Some("52:54:00:00:00:01"), Some("backend"), None),
+                        interface(1, Some("52:54:00:00:00:02"), None, None),
                     ])
                 ),
             ]
@@ -214,14 +220,15 @@ mod tests {
                     {"device": "cdrom", "source": {"file": {"file": "/srv/cidata.iso"}}},
                 ],
                 "interfaces": [
-                    {"mac": {"address": "52:54:00:00:00:03"}, "source": {"network": {"network": "default"}}},
-                    {"mac": null, "source": {"bridge": {"bridge": "br0"}, "network": null}},
+                    {"mac": {"address": "52:54:00:00:00:03"}, "source": {"network": {"network": "default"}},
+                        "model": {"type": "e1000e"}},
+                    {"mac": null, "source": {"bridge": {"bridge": "br0"}, "network": null}, "model": {"type": "pcnet"}},
                 ],
                 "graphics": [{"vnc": {"auto_port": true}}], "consoles": null,
             },
         }));
         assert_eq!(source.name, None, "it is no name of an object");
-        let expected = interface(0, Some("52:54:00:00:00:03"), Some("default"));
+        let expected = interface(0, Some("52:54:00:00:00:03"), Some("default"), Some("e1000e"));
         let interfaces = source.attributes.iter().find(|(name, _)| *name == "network_interfaces");
         assert_eq!(interfaces.map(|(_, list)| list.index(0)), Some(&expected));
         assert!(
@@ -236,7 +243,8 @@ mod tests {
                 "os.type_machine",
                 "devices.graphics",
                 "devices.disks[1]",
-                "devices.interfaces[1].source"
+                "devices.interfaces[1].source",
+                "devices.interfaces[1].model"
             ]
         );
     }

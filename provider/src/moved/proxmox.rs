@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 use tfplugin6::Value;
 
 use super::{
-    DATA, Size, Source,
+    DATA, MODELS, Size, Source,
     json::{bytes, list, name, number, others, text},
 };
 
@@ -41,6 +41,11 @@ pub(super) fn vm(state: &Json) -> Source {
         let known = ["mac_address", "enabled", "model"];
         left_out.extend(others(device, &format!("network_device[{i}]."), &known));
         let mut fields = vec![("name", Value::from(format!("nic{i}")))];
+        match text(device, "/model").unwrap_or("virtio") {
+            "virtio" => {}
+            model if MODELS.contains(&model) => fields.push(("model", Value::from(model))),
+            _ => left_out.push(format!("network_device[{i}].model")),
+        }
         fields.extend(text(device, "/mac_address").map(|mac| ("mac_address", Value::from(mac))));
         let address = text(state, &format!("/initialization/0/ip_config/{i}/ipv4/0/address"));
         let address = address.and_then(|address| address.split('/').next());
@@ -89,7 +94,8 @@ mod tests {
             "memory": [{"dedicated": 3072, "floating": 0}],
             "disk": [{"datastore_id": "local-lvm", "interface": "scsi0", "size": 20}], "hostpci": [],
             "network_device": [{"bridge": "vmbr0", "mac_address": "BC:24:11:00:00:01", "enabled": true, "model": "virtio",
-                "vlan_id": 0}, {"mac_address": "BC:24:11:00:00:02"}],
+                "vlan_id": 0}, {"mac_address": "BC:24:11:00:00:02", "model": "e1000"},
+                {"model": "vmxnet3"}],
             "initialization": [{"ip_config": [{"ipv4": [{"address": "10.0.0.5/24"}]}, {"ipv4": [{"address": "dhcp"}]}],
                 "user_account": [{"keys": ["ssh-ed25519 AAAA me\n"], "password": "canary-secret"}]}],
         }));
@@ -100,16 +106,14 @@ mod tests {
             )
         };
         let first = [("mac_address", "BC:24:11:00:00:01"), ("address", "10.0.0.5")];
+        let second = [("model", "e1000"), ("mac_address", "BC:24:11:00:00:02")];
         let keys = Value::List(vec![Value::from("ssh-ed25519 AAAA me")]);
         assert_eq!(
             source.attributes,
             [
                 ("power", Value::from("Stopped")),
                 ("deletion_protection", Value::Bool(true)),
-                (
-                    "network_interfaces",
-                    Value::List(vec![nic(0, &first), nic(1, &[("mac_address", "BC:24:11:00:00:02")])])
-                ),
+                ("network_interfaces", Value::List(vec![nic(0, &first), nic(1, &second), nic(2, &[])])),
                 ("bootstrap", Value::object([("ssh_authorized_keys", keys)])),
             ]
         );
@@ -120,7 +124,16 @@ mod tests {
         );
         assert_eq!(
             source.left_out,
-            ["node_name", "vm_id", "tags", "disk", "initialization", "cpu.type", "network_device[0].bridge"]
+            [
+                "node_name",
+                "vm_id",
+                "tags",
+                "disk",
+                "initialization",
+                "cpu.type",
+                "network_device[0].bridge",
+                "network_device[2].model"
+            ]
         );
         assert!(!format!("{source:?}").contains("canary"), "no secret is in a message");
         assert_eq!(vm(&json!("x")).name, None);

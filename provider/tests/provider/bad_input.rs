@@ -104,6 +104,11 @@ fn vms() -> Vec<Bad> {
             "\"NIC\" is not a DNS label",
         ),
         everywhere(
+            nics(json!([{"name": "nic0", "model": "pcnet"}])),
+            "network_interfaces[0].model",
+            "e1000e",
+        ),
+        everywhere(
             nics(json!([{"name": "nic0", "network": "a.b"}])),
             "network_interfaces[0].network",
             "not a DNS label",

@@ -38,7 +38,7 @@ fn spec_of(type_name: &str, config: &Json) -> Json {
 fn a_vm_becomes_the_custom_resource() {
     let config = json!({
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}],
-        "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF"}],
+        "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
@@ -61,12 +61,14 @@ fn a_vm_becomes_the_custom_resource() {
         {
           "name": "nic0",
           "network": "default",
-          "publicIP": "web"
+          "publicIP": "web",
+          "model": "virtio"
         },
         {
           "name": "lan",
           "network": "lan",
-          "macAddress": "52:54:00:ab:cd:ef"
+          "macAddress": "52:54:00:ab:cd:ef",
+          "model": "rtl8139"
         }
       ],
       "placement": {
@@ -96,7 +98,7 @@ fn a_vm_becomes_the_custom_resource() {
     "#);
     let smallest = json!({"name": "web", "class": "small", "disks": [{"name": "root", "boot": true}]});
     let interfaces = spec_of("berth_vm", &smallest)["networkInterfaces"].clone();
-    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default"}]));
+    assert_eq!(interfaces, json!([{"name": "nic0", "network": "default", "model": "virtio"}]));
 }
 
 #[test]

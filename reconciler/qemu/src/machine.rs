@@ -219,6 +219,33 @@ pub struct NicSpec {
     pub mtu: Option<u16>,
     /// 0–13, unique in the machine, fixed for the NIC's life: it determines the interface name in the guest.
     pub slot: u8,
+    #[serde(default)]
+    pub model: NicModel,
+}
+
+/// The network card that the guest sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NicModel {
+    #[default]
+    Virtio,
+    /// Intel 82540EM, gigabit, on PCI.
+    E1000,
+    /// Intel 82574L, gigabit, on PCI Express.
+    E1000e,
+    /// Realtek RTL8139, 100 Mbit/s.
+    Rtl8139,
+}
+
+impl NicModel {
+    /// The name of QEMU's device.
+    fn driver(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio-net-pci",
+            Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
+            Self::Rtl8139 => "rtl8139",
+        }
+    }
 }
 
 /// A tap interface.

@@ -268,6 +268,7 @@ impl<'a> Writer<'a, '_> {
             )),
             (None, None) => {}
         }
+        arguments.extend(interface.model.as_deref().map(|model| text("model", model)));
         let Some(mac) = &interface.mac else { return arguments };
         if !is_unicast_mac(mac) {
             notes.push(format!("{mac:?} is no MAC address of an interface; in berth it has another"));

@@ -64,7 +64,12 @@ pub struct Interface {
     pub mac: Option<String>,
     /// The network of libvirt that it is on.
     pub network: Option<String>,
+    /// The model of its card, if berth has it and it is not virtio.
+    pub model: Option<String>,
 }
+
+/// The models of network cards that berth has beside virtio.
+const MODELS: [&str; 3] = ["e1000", "e1000e", "rtl8139"];
 
 /// Devices that every VM of berth has too, or that a server does without.
 const SILENT: [&str; 15] = [
@@ -279,18 +284,20 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
             ));
         }
     }
-    if let Some(model) = attribute(interface, &["model"], "type").filter(|model| !model.starts_with("virtio"))
-    {
+    let model = attribute(interface, &["model"], "type").filter(|model| !model.starts_with("virtio"));
+    if let Some(model) = model.filter(|model| !MODELS.contains(model)) {
         note(format!(
-            "its model is {model}; in berth it is virtio, for which the guest needs a driver before the move"
+            "its model is {model}, which berth does not have; in berth it is virtio, for which the guest needs a driver before the \
+             move"
         ));
     }
+    let model = model.filter(|model| MODELS.contains(model)).map(str::to_owned);
     for element in ["vlan", "bandwidth", "filterref", "virtualport"] {
         if first(interface, &[element]).is_some() {
             note(format!("it has a {element}, which berth does not have"));
         }
     }
-    domain.interfaces.push(Interface { mac, network });
+    domain.interfaces.push(Interface { mac, network, model });
 }
 
 /// Notes on devices that berth does not have.

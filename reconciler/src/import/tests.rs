@@ -114,7 +114,6 @@ fn a_windows_guest_needs_drivers_and_loses_passthrough() {
         &import.notes.join("\n"),
         &[
             "sda: its bus is sata",
-            "its model is e1000e",
             "hostdev (pci), passthrough of a device of the host, which berth does not have",
             "its clock is localtime",
             "its CPU model is Skylake-Server",
@@ -127,7 +126,10 @@ fn a_windows_guest_needs_drivers_and_loses_passthrough() {
             "direct eno1",
         ],
     );
-    assert_parts(&import.text, &["qemu-img convert -f vmdk -O qcow2 /srv/vms/win2022.vmdk", "cpus     = 8"]);
+    assert_parts(
+        &import.text,
+        &["model = \"e1000e\"", "qemu-img convert -f vmdk -O qcow2 /srv/vms/win2022.vmdk", "cpus     = 8"],
+    );
 }
 
 #[test]

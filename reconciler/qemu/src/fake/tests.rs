@@ -8,7 +8,7 @@ use super::*;
 use crate::block::{self, Unplugged};
 use crate::guest_agent::{GuestAgentError, ShutdownMode, has_listener, mounts_of};
 use crate::hypervisor::{Hypervisor, Limits};
-use crate::machine::{Cache, DiskSpec, Format, LaunchSpec, MachinePaths, NicSpec, Tap, example};
+use crate::machine::{Cache, DiskSpec, Format, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, example};
 use crate::power::{self, RunState};
 use crate::process::LaunchError;
 use crate::qmp::{Event, EventKind, Events, Notice, Qmp, QmpError};
@@ -48,6 +48,7 @@ fn spec(instance: &str) -> LaunchSpec {
         mac: "52:54:00:12:34:56".to_owned(),
         mtu: None,
         slot: 0,
+        model: NicModel::default(),
     };
 
     let mut spec = example(Path::new("/run"));

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachinePaths, MachineSpec, NicSpec,
+    Accelerator, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachinePaths, MachineSpec, NicModel, NicSpec,
     SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
 };
 use super::{blockdev, scsi_disk};
@@ -151,7 +151,7 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
     };
     args.pair("-netdev", format!("tap,id=net-{},{source},vhost=off", nic.id));
     let mut device = json!({
-        "driver": "virtio-net-pci",
+        "driver": nic.model.driver(),
         "id": nic.id,
         "netdev": format!("net-{}", nic.id),
         "mac": nic.mac,
@@ -160,7 +160,8 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
         "bus": "pcie.0",
         "addr": slot(SLOT_FIRST_NIC + nic.slot),
     });
-    if let Some(mtu) = nic.mtu {
+    // The other models have no way to tell the guest: there it learns the MTU by DHCP only.
+    if let Some(mtu) = nic.mtu.filter(|_| nic.model == NicModel::Virtio) {
         device["host_mtu"] = json!(mtu);
     }
     args.device(device);

@@ -58,6 +58,7 @@ fn nic() -> NicSpec {
         mac: "52:54:00:12:34:56".to_owned(),
         mtu: Some(1450),
         slot: 0,
+        model: NicModel::default(),
     }
 }
 
@@ -163,6 +164,19 @@ fn kvm_and_vnc_change_these() {
     -device {"driver":"VGA","id":"vga0","bus":"pcie.0","addr":"0x1"}
     -vnc unix:/run/vnc.sock
     "##);
+}
+
+#[test]
+fn another_network_card_has_the_same_slot_and_no_mtu_of_its_own() {
+    for (model, driver) in
+        [(NicModel::E1000, "e1000"), (NicModel::E1000e, "e1000e"), (NicModel::Rtl8139, "rtl8139")]
+    {
+        let changed = with(|s| s.machine.nics = vec![NicSpec { model, ..nic() }]);
+        let device = format!(
+            r#"-device {{"driver":"{driver}","id":"nic0","netdev":"net-nic0","mac":"52:54:00:12:34:56","romfile":"","bus":"pcie.0","addr":"0x10"}}"#
+        );
+        assert_eq!(added(&with(|s| s.machine.nics = vec![nic()]), &changed).trim(), device);
+    }
 }
 
 #[test]

@@ -94,6 +94,7 @@ async fn a_missing_tap_is_named() {
         mac: "52:54:00:12:34:56".to_owned(),
         mtu: None,
         slot: 0,
+        model: crate::machine::NicModel::default(),
     });
     let error = hypervisor().launch(&spec, Limits::default()).await.expect_err("not there");
     assert!(matches!(&error, LaunchError::Tap { name, .. } if name == "no-such-tap0"), "{error}");

@@ -1,7 +1,7 @@
 //! Real machines, on hosts with QEMU.
 
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicSpec, Tap, Topology};
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicModel, NicSpec, Tap, Topology};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -226,6 +226,7 @@ fn a_machine_is_wired_to_its_network() {
             mac: "52:54:00:00:00:05".to_owned(),
             mtu: Some(1500),
             slot: 0,
+            model: NicModel::default(),
         };
         let mut config = machine(&system, &instance, Firmware::Bios).await;
         config.machine.nics = vec![nic];

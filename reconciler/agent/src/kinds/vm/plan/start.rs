@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use berth_api::vm::{InterfaceStatus, NetworkInterface, NicModel};
 use berth_api::{Firmware, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
+use berth_qemu::machine::{self, Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -180,7 +181,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     let mut journal = observed.journal.clone().with_slots(names);
     journal.epoch = epoch_of(vm);
     journal.uid = vm.uid().unwrap_or_default();
-    journal.interfaces = interfaces(vm, &journal).map(|(interface, _)| interface.clone()).collect();
+    journal.interfaces = interfaces(vm, &journal).map(|(_, interface, _)| interface.clone()).collect();
     journal.pins = Some(pins.clone());
     let mut journal = journal.with_bootstrap(digest(vm, &observed.bootstrap));
     let cloud_instance = journal.cloud_instance(&observed.instance);
@@ -213,8 +214,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         memory_bytes: memory,
         accelerator: host.accelerator,
         firmware: match size.firmware {
-            Firmware::BIOS => berth_qemu::machine::Firmware::Bios,
-            Firmware::UEFI => berth_qemu::machine::Firmware::Uefi,
+            Firmware::BIOS => machine::Firmware::Bios,
+            Firmware::UEFI => machine::Firmware::Uefi,
         },
         machine_type: pins.machine_type,
         cpu_model: pins.cpu_model,
@@ -287,7 +288,7 @@ fn disks(observed: &Observed) -> Vec<DiskSpec> {
 
 fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
     interfaces(vm, journal)
-        .filter_map(|(interface, slot)| {
+        .filter_map(|(_, interface, slot)| {
             Some(TapConfig {
                 name: tap_of(&observed.instance, slot),
                 bridge: observed.bridges.get(&interface.network)?.clone(),
@@ -299,25 +300,31 @@ fn taps(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<TapConfig> {
 
 fn nics(vm: &VM, observed: &Observed, journal: &Journal) -> Vec<NicSpec> {
     interfaces(vm, journal)
-        .map(|(interface, slot)| NicSpec {
+        .map(|(wanted, interface, slot)| NicSpec {
             id: format!("nic{slot}"),
             tap: Tap::Name(tap_of(&observed.instance, slot)),
             mac: interface.mac_address.to_ascii_lowercase(),
             mtu: observed.mtus.get(&interface.network).copied().filter(|mtu| *mtu != 1500),
             slot,
+            model: match wanted.model {
+                NicModel::Virtio => machine::NicModel::Virtio,
+                NicModel::E1000 => machine::NicModel::E1000,
+                NicModel::E1000e => machine::NicModel::E1000e,
+                NicModel::Rtl8139 => machine::NicModel::Rtl8139,
+            },
         })
         .collect()
 }
 
-/// Returns the interfaces listed in the spec, with what was decided for them at binding.
+/// Returns the interfaces listed in the spec, with what was decided for them at binding and their PCI slots.
 fn interfaces<'a>(
     vm: &'a VM,
     journal: &'a Journal,
-) -> impl Iterator<Item = (&'a berth_api::vm::InterfaceStatus, u8)> {
+) -> impl Iterator<Item = (&'a NetworkInterface, &'a InterfaceStatus, u8)> {
     let decided = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();
     vm.spec.network_interfaces.iter().filter_map(move |wanted| {
         let interface = decided.iter().find(|i| i.name == wanted.name.as_str())?;
-        Some((interface, *journal.slots.get(wanted.name.as_str())?))
+        Some((wanted, interface, *journal.slots.get(wanted.name.as_str())?))
     })
 }
 
@@ -340,9 +347,15 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
     }
 }
 
+/// Returns name and MAC address of each interface, and its model if it is not the default: journals of agents that knew
+/// only the default have none.
 fn interface_names(vm: &VM, journal: &Journal) -> Vec<String> {
-    let name = |(interface, _): (&berth_api::vm::InterfaceStatus, u8)| {
-        format!("{}/{}", interface.name, interface.mac_address)
+    let name = |(wanted, interface, _): (&NetworkInterface, &InterfaceStatus, u8)| {
+        let mut name = format!("{}/{}", interface.name, interface.mac_address);
+        if wanted.model != NicModel::default() {
+            name.extend(["/", wanted.model.as_str()]);
+        }
+        name
     };
     interfaces(vm, journal).map(name).collect()
 }

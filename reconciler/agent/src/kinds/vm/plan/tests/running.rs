@@ -237,6 +237,9 @@ fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
     interfaces.push(second);
     assert_eq!(unsynced_interfaces(&run, &more, &journal), ["nic1"]);
     assert_eq!(unsynced_interfaces(&run, &vm(json!({"networkInterfaces": []})), &journal), ["nic0"]);
+    let with_model = |model| vm(json!({"networkInterfaces": [{"name": "nic0", "model": model}]}));
+    assert!(unsynced_interfaces(&run, &with_model("virtio"), &journal).is_empty());
+    assert_eq!(unsynced_interfaces(&run, &with_model("e1000e"), &journal), ["nic0"]);
     let old = Run { interfaces: None, ..run };
     assert!(
         unsynced_interfaces(&old, &more, &journal).is_empty(),
