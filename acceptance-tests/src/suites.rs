@@ -20,6 +20,7 @@ pub mod load;
 pub mod modules;
 pub mod rules;
 pub mod scale;
+pub mod secure_boot;
 pub mod terraform;
 pub mod terraform_new;
 pub mod tofu;
@@ -264,6 +265,7 @@ pub struct Kit {
     source: Source,
     binaries: OnceCell<Binaries>,
     small: OnceCell<GuestImage>,
+    signed: OnceCell<GuestImage>,
     debian: OnceCell<GuestImage>,
 }
 
@@ -283,6 +285,7 @@ impl Kit {
             source,
             binaries: OnceCell::new(),
             small: OnceCell::new(),
+            signed: OnceCell::new(),
             debian: OnceCell::new(),
         })
     }
@@ -340,6 +343,14 @@ impl Kit {
         once(&self.small, || {
             prerequisites::ensure_installed()?;
             guests::small::image(&self.cache)
+        })
+    }
+
+    /// The small guest with signed boot loaders.
+    pub fn signed_guest(&self) -> Result<GuestImage> {
+        once(&self.signed, || {
+            prerequisites::ensure_installed()?;
+            guests::small::signed_image(&self.cache)
         })
     }
 

@@ -6,7 +6,7 @@ mod json;
 mod libvirt;
 mod proxmox;
 
-use berth_api::Quantity;
+use berth_api::{Firmware, Quantity};
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -51,7 +51,7 @@ pub fn read(source_type: &str, state: &Json) -> Option<Source> {
 struct Size {
     cpus: Option<u64>,
     memory: Option<u64>,
-    is_uefi: bool,
+    firmware: Firmware,
 }
 
 impl Size {
@@ -60,12 +60,12 @@ impl Size {
         let mut arguments = Vec::new();
         arguments.extend(self.cpus.map(|cpus| format!("cpus = {cpus}")));
         arguments.extend(self.memory.map(|bytes| format!("memory = \"{}\"", Quantity::from_bytes(bytes).0)));
-        arguments.push(format!("firmware = \"{}\"", if self.is_uefi { "UEFI" } else { "BIOS" }));
+        arguments.push(format!("firmware = \"{}\"", self.firmware.as_str()));
         format!("The VM's size is that of a berth_vm_class with {}.", arguments.join(", "))
     }
 }
 
-/// The note on the content of disks.
 /// The models of network cards of berth beside the default.
 const MODELS: [&str; 3] = ["e1000", "e1000e", "rtl8139"];
+/// The note on the content of disks.
 const DATA: &str = "No data is copied: make a berth_image of each disk's file, and the berth_disk from that.";

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::cpio::Archive;
+use super::disk_image::{Partition, PartitionKind};
 use super::kernel::{self, Kernel};
 use super::{GuestImage, disk_image};
 use crate::cache::Cache;
@@ -51,16 +52,38 @@ const MODULES: &[&str] = &[
 const DISK: u64 = 56 << 20;
 /// The version of the recipe's part in Rust.
 const RECIPE: &str = "1";
+/// The packages of the signed boot loaders.
+const SHIM: &str = "shim-signed";
+const GRUB: &str = "grub-efi-amd64-signed";
 
 /// Returns the image from the cache, or builds it.
 pub fn image(cache: &Cache) -> Result<GuestImage> {
-    let (package, version) = kernel::package()?;
+    let package = kernel::package()?;
+    let entry =
+        cache.entry("small-guest", &as_text(&ingredients(&package)?), |folder| build(&package.0, folder))?;
+    GuestImage::at(entry.join("disk.qcow2"))
+}
+
+/// Returns the image that boots with Secure Boot: by Debian's signed shim, GRUB and kernel.
+pub fn signed_image(cache: &Cache) -> Result<GuestImage> {
+    let package = kernel::package()?;
+    let mut ingredients = ingredients(&package)?;
+    ingredients.extend([prerequisites::candidate(SHIM)?, prerequisites::candidate(GRUB)?]);
+    let entry =
+        cache.entry("signed-guest", &as_text(&ingredients), |folder| build_signed(&package.0, folder))?;
+    GuestImage::at(entry.join("disk.qcow2"))
+}
+
+fn ingredients((package, version): &(String, String)) -> Result<Vec<String>> {
     let busybox = prerequisites::candidate("busybox-static")?;
-    let mut ingredients = vec![RECIPE, INIT, DHCP, POWER_OFF, COMMAND_LINE, &package, &version, &busybox];
+    let mut ingredients = vec![RECIPE, INIT, DHCP, POWER_OFF, COMMAND_LINE, package, version, &busybox];
     ingredients.extend(PAGES.iter().map(|(_, page)| *page));
     ingredients.extend(MODULES);
-    let entry = cache.entry("small-guest", &ingredients, |folder| build(&package, folder))?;
-    GuestImage::at(entry.join("disk.qcow2"))
+    Ok(ingredients.into_iter().map(str::to_owned).collect())
+}
+
+fn as_text(ingredients: &[String]) -> Vec<&str> {
+    ingredients.iter().map(String::as_str).collect()
 }
 
 fn build(package: &str, folder: &Path) -> Result<()> {
@@ -98,6 +121,39 @@ fn build(package: &str, folder: &Path) -> Result<()> {
     let mut install = Command::new("syslinux");
     install.args(["--install", "--offset", &start.to_string()]).arg(&disk);
     process::run(&mut install, Duration::from_secs(60))?.success()?;
+    disk_image::compress(&disk, &folder.join("disk.qcow2"))
+}
+
+fn build_signed(package: &str, folder: &Path) -> Result<()> {
+    let work = Scratch::new()?;
+    let kernel = Kernel::unpack(package, &work.path().join("kernel"))?;
+    let initramfs = work.path().join("initramfs");
+    fs::write(&initramfs, archive(&kernel)?)?;
+    let loaders = work.path().join("loaders");
+    prerequisites::unpack(SHIM, &loaders)?;
+    prerequisites::unpack(GRUB, &loaders)?;
+    let menu = work.path().join("grub.cfg");
+    fs::write(&menu, format!("linux /vmlinuz {COMMAND_LINE}\ninitrd /initramfs\nboot\n"))?;
+
+    let disk = work.path().join("disk.raw");
+    let start = disk_image::FIRST_PARTITION;
+    let esp = Partition { kind: PartitionKind::Efi, start, length: DISK - 2 * start };
+    File::create(&disk)?.set_len(DISK)?;
+    disk_image::write_gpt(&disk, &[esp])?;
+    disk_image::write_fat(
+        &disk,
+        start,
+        DISK - 2 * start,
+        "BERTH",
+        &[
+            ("EFI/BOOT/BOOTX64.EFI", &loaders.join("usr/lib/shim/shimx64.efi.signed")),
+            ("EFI/BOOT/grubx64.efi", &loaders.join("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed")),
+            // The folder is part of what Debian signed.
+            ("EFI/debian/grub.cfg", &menu),
+            ("vmlinuz", &kernel.image()),
+            ("initramfs", &initramfs),
+        ],
+    )?;
     disk_image::compress(&disk, &folder.join("disk.qcow2"))
 }
 

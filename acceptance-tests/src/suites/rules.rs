@@ -15,7 +15,7 @@ use crate::platform::Platform;
 use crate::report::{Report, note};
 use crate::terraform::{Project, unwrapped};
 
-const ANSWER: Duration = Duration::from_secs(120);
+pub(super) const ANSWER: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(45);
 
 const HEAD: &str = r#"
@@ -254,7 +254,7 @@ pub fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) {
     }
 }
 
-fn project(platform: &Platform, configuration: &str) -> Result<Project> {
+pub(super) fn project(platform: &Platform, configuration: &str) -> Result<Project> {
     let project = platform.project()?;
     project.write("main.tf", &format!("{HEAD}{configuration}"))?;
     Ok(project)

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, rules, verbs};
+use super::{Kit, inputs, lifecycle, rules, secure_boot, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -10,9 +10,11 @@ use crate::report::Report;
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("terraform"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
+    let signed = report.step("the small guest with signed boot loaders is built", || kit.signed_guest())?;
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     lifecycle::run_cases(report, &mut platform, &guest)?;
     rules::run(report, &platform, &guest);
+    secure_boot::run(report, &platform, &signed, &guest);
     verbs::run(report, &platform);
     inputs::run(report, &mut platform, &guest)
 }

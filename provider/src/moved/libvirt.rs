@@ -1,7 +1,7 @@
 //! `libvirt_domain` and `libvirt_volume` of dmacvicar/libvirt, in the form of the versions up to 0.8 and in that since 0.9, which
 //! follows libvirt's XML.
 
-use berth_api::Quantity;
+use berth_api::{Firmware, Quantity};
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -67,7 +67,7 @@ fn domain_until_0_8(state: &Json) -> Source {
     let size = Size {
         cpus: number(state, "/vcpu"),
         memory: number(state, "/memory").and_then(|amount| bytes(amount, "MiB")),
-        is_uefi: text(state, "/firmware").is_some(),
+        firmware: if text(state, "/firmware").is_some() { Firmware::UEFI } else { Firmware::BIOS },
     };
     finish(state, &size, disks(files), interfaces, left_out)
 }
@@ -77,7 +77,16 @@ fn domain_since_0_9(state: &Json) -> Source {
     let units = ["current_memory_unit", "maximum_memory_unit"];
     let mut left_out = others(state, "", &[&known[..], &units, &SILENT].concat());
     if let Some(os) = state.get("os") {
-        let known = ["type", "type_arch", "firmware", "loader", "loader_readonly", "loader_type", "nv_ram"];
+        let known = [
+            "type",
+            "type_arch",
+            "firmware",
+            "loader",
+            "loader_readonly",
+            "loader_secure",
+            "loader_type",
+            "nv_ram",
+        ];
         left_out.extend(others(os, "os.", &known));
     }
     if let Some(devices) = state.get("devices") {
@@ -109,7 +118,11 @@ fn domain_since_0_9(state: &Json) -> Source {
     let size = Size {
         cpus: number(state, "/vcpu"),
         memory: number(state, "/memory").and_then(|amount| bytes(amount, unit)),
-        is_uefi: text(state, "/os/firmware") == Some("efi") || text(state, "/os/loader").is_some(),
+        firmware: match text(state, "/os/firmware") {
+            _ if text(state, "/os/loader_secure") == Some("yes") => Firmware::UEFISecureBoot,
+            None if text(state, "/os/loader").is_none() => Firmware::BIOS,
+            _ => Firmware::UEFI,
+        },
     };
     finish(state, &size, disks(files), interfaces, left_out)
 }

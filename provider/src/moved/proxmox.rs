@@ -1,5 +1,6 @@
 //! `proxmox_virtual_environment_vm` of bpg/proxmox.
 
+use berth_api::Firmware;
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -70,10 +71,15 @@ pub(super) fn vm(state: &Json) -> Source {
         attributes.push(("bootstrap", Value::object([("ssh_authorized_keys", Value::List(keys))])));
     }
     let sockets = number(state, "/cpu/0/sockets").filter(|sockets| *sockets > 0).unwrap_or(1);
+    let has_keys = state.pointer("/efi_disk/0/pre_enrolled_keys") == Some(&Json::Bool(true));
     let size = Size {
         cpus: number(state, "/cpu/0/cores").and_then(|cores| cores.checked_mul(sockets)),
         memory: number(state, "/memory/0/dedicated").and_then(|amount| bytes(amount, "MiB")),
-        is_uefi: text(state, "/bios") == Some("ovmf"),
+        firmware: match text(state, "/bios") {
+            Some("ovmf") if has_keys => Firmware::UEFISecureBoot,
+            Some("ovmf") => Firmware::UEFI,
+            _ => Firmware::BIOS,
+        },
     };
     let notes = vec![size.note(), DATA.to_owned()];
     Source { name: text(state, "/name").and_then(name), attributes, notes, left_out }
@@ -89,7 +95,7 @@ mod tests {
     fn a_vm_keeps_its_power_protection_addresses_and_keys() {
         let source = vm(&json!({
             "id": "101", "name": "web", "node_name": "pve1", "vm_id": 101, "started": false, "protection": true,
-            "bios": "ovmf", "acpi": true, "agent": [{"enabled": true}], "tags": ["prod"], "timeout_create": 1800,
+            "bios": "ovmf", "efi_disk": [{"pre_enrolled_keys": true}], "acpi": true, "agent": [{"enabled": true}], "tags": ["prod"], "timeout_create": 1800,
             "cpu": [{"cores": 2, "sockets": 2, "type": "host", "hotplugged": 0, "flags": []}],
             "memory": [{"dedicated": 3072, "floating": 0}],
             "disk": [{"datastore_id": "local-lvm", "interface": "scsi0", "size": 20}], "hostpci": [],
@@ -118,7 +124,7 @@ mod tests {
             ]
         );
         assert!(
-            source.notes[0].ends_with("cpus = 4, memory = \"3Gi\", firmware = \"UEFI\"."),
+            source.notes[0].ends_with("cpus = 4, memory = \"3Gi\", firmware = \"UEFISecureBoot\"."),
             "{:?}",
             source.notes
         );

@@ -122,6 +122,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpus", Json::Null, Announced::PowerCycle),
         ("/memory", json!("2Gi"), Announced::PowerCycle),
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
+        ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
         ("/cpu_topology", Json::Null, Announced::PowerCycle),
         ("/cpu_topology/sockets", json!(4), Announced::PowerCycle),
         ("/cpu_topology/cores", json!(4), Announced::PowerCycle),

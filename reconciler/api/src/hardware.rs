@@ -12,6 +12,8 @@ pub const LEAST_MEMORY: u64 = 16 << 20;
 pub enum Firmware {
     #[default]
     UEFI,
+    /// UEFI with Secure Boot: only boot loaders signed by Microsoft are started.
+    UEFISecureBoot,
     BIOS,
 }
 
@@ -21,6 +23,7 @@ impl Firmware {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UEFI => "UEFI",
+            Self::UEFISecureBoot => "UEFISecureBoot",
             Self::BIOS => "BIOS",
         }
     }

@@ -64,8 +64,9 @@ pub struct VMSpec {
     /// each CPU. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
-    /// `UEFI` or `BIOS`. Default: that of the class, or `UEFI` without a class. A change takes effect at the next power
-    /// cycle.
+    /// `UEFI`, `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed with
+    /// Microsoft's keys, as those of the usual distributions and Windows are. Default: that of the class, or `UEFI`
+    /// without a class. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`, which may be left

@@ -43,7 +43,9 @@ pub struct VMClassSpec {
     /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
-    /// `UEFI` (default) or `BIOS`. A change reaches a VM at its next power cycle.
+    /// `UEFI` (default), `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed
+    /// with Microsoft's keys, as those of the usual distributions and Windows are. A change reaches a VM at its next power
+    /// cycle.
     #[serde(default)]
     pub firmware: Firmware,
 }

@@ -82,6 +82,8 @@ pub struct QemuFacts {
     pub cpu_model: String,
     /// Whether UEFI firmware is installed.
     pub uefi: bool,
+    /// Whether UEFI firmware with Secure Boot and its keys is installed.
+    pub secure_boot: bool,
 }
 
 /// The measured state of `/dev/kvm`.

@@ -15,16 +15,18 @@ const NAMES: [&str; 2] = ["qemu-system-x86_64", "qemu-kvm"];
 const FURTHER_DIRECTORIES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/libexec"];
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// (code, variables, secure boot), best first: Debian and Ubuntu, Fedora, Arch.
-const UEFI: [(&str, &str, bool); 8] = [
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false),
-    ("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", true),
-    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false),
-    ("/usr/share/OVMF/OVMF_CODE.ms.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd", true),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd", false),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd", "/usr/share/edk2/ovmf/OVMF_VARS.secboot.fd", true),
-    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false),
-    ("/usr/share/edk2/x64/OVMF_CODE.secboot.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", true),
+/// (code, variables, keys enrolled, SMM required), best first: Debian and Ubuntu, Fedora, Arch. A build with Secure Boot whose
+/// variables contain no keys starts everything.
+const UEFI: [(&str, &str, bool, bool); 9] = [
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false, false),
+    ("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", true, true),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false, false),
+    ("/usr/share/OVMF/OVMF_CODE.ms.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd", true, true),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd", false, false),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd", "/usr/share/edk2/ovmf/OVMF_VARS.secboot.fd", true, true),
+    ("/usr/share/edk2/ovmf/OVMF_CODE.secboot.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd", false, true),
+    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false, false),
+    ("/usr/share/edk2/x64/OVMF_CODE.secboot.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd", false, true),
 ];
 
 /// The installed QEMU. Queried once; query again after an upgrade.
@@ -45,7 +47,10 @@ pub struct UefiFirmware {
     pub code: PathBuf,
     /// A template: every machine writes to its own copy.
     pub vars_template: PathBuf,
+    /// Whether the template contains Microsoft's keys: only what they signed is started.
     pub secure_boot: bool,
+    /// Whether the code needs system management mode, which protects the variables from the guest.
+    pub smm: bool,
 }
 
 /// Finds the QEMU binary.
@@ -121,11 +126,12 @@ fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {
 
 fn find_uefi() -> Vec<UefiFirmware> {
     UEFI.iter()
-        .filter(|(code, vars, _)| Path::new(code).is_file() && Path::new(vars).is_file())
-        .map(|(code, vars, secure_boot)| UefiFirmware {
+        .filter(|(code, vars, ..)| Path::new(code).is_file() && Path::new(vars).is_file())
+        .map(|(code, vars, secure_boot, smm)| UefiFirmware {
             code: PathBuf::from(code),
             vars_template: PathBuf::from(vars),
             secure_boot: *secure_boot,
+            smm: *smm,
         })
         .collect()
 }

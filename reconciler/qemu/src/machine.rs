@@ -92,7 +92,7 @@ impl Topology {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFiles {
     pub paths: MachinePaths,
-    /// Present exactly for [`Firmware::Uefi`].
+    /// Present exactly for [`Firmware::Uefi`] and [`Firmware::UefiSecureBoot`].
     pub uefi: Option<UefiFiles>,
     /// A raw image with the bootstrap data (NoCloud), presented to the guest as a read-only disk.
     pub seed: Option<PathBuf>,
@@ -142,6 +142,8 @@ pub enum Accelerator {
 pub enum Firmware {
     Bios,
     Uefi,
+    /// UEFI that starts only what is signed with the keys in its variables.
+    UefiSecureBoot,
 }
 
 /// The files of UEFI firmware.
@@ -151,6 +153,9 @@ pub struct UefiFiles {
     pub code: PathBuf,
     /// The machine's own variables, which it writes.
     pub vars: PathBuf,
+    /// Whether the code needs system management mode. The variables are then writable in this mode only.
+    #[serde(default)]
+    pub smm: bool,
 }
 
 /// An image format. Declared by the creator of the file; never probed.

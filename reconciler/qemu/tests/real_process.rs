@@ -87,7 +87,8 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     if let Some(uefi) = bench.installation.uefi.iter().find(|f| !f.secure_boot) {
         std::fs::copy(&uefi.vars_template, bench.file("vars.fd")).expect("copied");
         spec.machine.firmware = Firmware::Uefi;
-        spec.files.uefi = Some(UefiFiles { code: uefi.code.clone(), vars: bench.file("vars.fd") });
+        spec.files.uefi =
+            Some(UefiFiles { code: uefi.code.clone(), vars: bench.file("vars.fd"), smm: uefi.smm });
     }
     for name in ["seed.img", "raw.img"] {
         std::fs::write(bench.file(name), vec![0; 1 << 20]).expect("written");

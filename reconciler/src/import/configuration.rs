@@ -101,7 +101,7 @@ struct Writer<'a, 'r> {
     class_names: Names,
     network_names: Names,
     /// CPUs, memory, firmware.
-    classes: BTreeMap<(u64, u64, bool), String>,
+    classes: BTreeMap<(u64, u64, &'static str), String>,
     /// The image of each source, and the VM that needed it first.
     images: BTreeMap<String, (String, String)>,
     /// The networks that are declared, by their names in libvirt.
@@ -235,12 +235,12 @@ impl<'a> Writer<'a, '_> {
                 Quantity::from_bytes(LEAST_MEMORY).0
             ));
         }
-        let size = (cpus, memory, domain.is_uefi);
+        let size = (cpus, memory, domain.firmware.as_str());
         if let Some(name) = self.classes.get(&size) {
             return name.clone();
         }
         let memory = Quantity::from_bytes(memory).0;
-        let firmware = if domain.is_uefi { "UEFI" } else { "BIOS" };
+        let firmware = domain.firmware.as_str();
         let name = self.class_names.free(&format!("cpu{cpus}-{memory}-{firmware}"));
         let body = [
             text("name", &name),

@@ -1,5 +1,6 @@
 //! libvirt's domains.
 
+use berth_api::Firmware;
 use roxmltree::Node;
 
 use super::{
@@ -16,8 +17,8 @@ pub struct Domain {
     pub cpus: u64,
     /// Its memory, in bytes.
     pub memory: u64,
-    /// Whether its firmware is UEFI.
-    pub is_uefi: bool,
+    /// Its firmware.
+    pub firmware: Firmware,
     /// Its disks, in their order, without CD-ROMs and floppies.
     pub disks: Vec<Disk>,
     /// Its network interfaces.
@@ -122,7 +123,7 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
         name,
         cpus,
         memory,
-        is_uefi: is_uefi(root),
+        firmware: firmware(root),
         disks: Vec::new(),
         interfaces: Vec::new(),
         is_running: root.attribute("id").map(|_| true),
@@ -139,14 +140,23 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
     Ok(domain)
 }
 
-fn is_uefi(root: Node<'_, '_>) -> bool {
+fn firmware(root: Node<'_, '_>) -> Firmware {
+    let is_secure = attribute(root, &["os", "loader"], "secure") == Some("yes")
+        || all(root, &["os", "firmware", "feature"]).iter().any(|feature| {
+            feature.attribute("name") == Some("secure-boot") && feature.attribute("enabled") == Some("yes")
+        });
     let loader = first(root, &["os", "loader"]);
-    attribute(root, &["os"], "firmware") == Some("efi")
+    let is_uefi = attribute(root, &["os"], "firmware") == Some("efi")
         || loader.is_some_and(|loader| {
             let path = loader.text().unwrap_or_default();
             loader.attribute("type") == Some("pflash")
                 || ["OVMF", "AAVMF", "edk2"].iter().any(|name| path.contains(name))
-        })
+        });
+    match (is_uefi, is_secure) {
+        (_, true) => Firmware::UEFISecureBoot,
+        (true, false) => Firmware::UEFI,
+        (false, false) => Firmware::BIOS,
+    }
 }
 
 /// Notes on the processor, the memory, the firmware and tuning.
@@ -170,12 +180,8 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
     if let Some(offset) = attribute(root, &["clock"], "offset").filter(|offset| *offset != "utc") {
         notes.push(format!("its clock is {offset}; in berth it is UTC (Windows: set RealTimeIsUniversal)"));
     }
-    let is_secure = attribute(root, &["os", "loader"], "secure") == Some("yes")
-        || all(root, &["os", "firmware", "feature"]).iter().any(|feature| {
-            feature.attribute("name") == Some("secure-boot") && feature.attribute("enabled") == Some("yes")
-        });
-    if is_secure {
-        notes.push("it has Secure Boot, which berth does not have".to_owned());
+    if firmware(root) == Firmware::UEFISecureBoot {
+        notes.push("its Secure Boot has Microsoft's keys in berth, and no others".to_owned());
     }
     if first(root, &["os", "nvram"]).is_some() {
         notes.push(

@@ -82,7 +82,7 @@ fn uefi_boot_order_and_a_networks_range_are_kept_and_secure_boot_is_named() {
     assert_parts(
         &import.text,
         &[
-            "firmware = \"UEFI\"",
+            "firmware = \"UEFISecureBoot\"",
             "# VM fedora-41: the domain \"Fedora_41\" of libvirt.\n",
             "  cidr = \"10.17.3.0/24\"\n",
             "virsh net-destroy backend",

@@ -39,6 +39,7 @@ fi
 	echo "hostname=$(hostname)"
 	echo "kernel=$(uname -r)"
 	[ -d /sys/firmware/efi ] && echo "firmware=uefi" || echo "firmware=bios"
+	dmesg | grep -q "Secure boot enabled" && echo "secure_boot=on" || echo "secure_boot=off"
 } >/www/index.html
 # More than any packet holds.
 head -c 300000 /dev/zero >/www/big

@@ -311,6 +311,7 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
         machine_type: "pc-q35-7.2".into(),
         cpu_model: "max".into(),
         uefi: true,
+        secure_boot: true,
     };
     fixture.system.change_facts(|facts| facts.qemu = Ok(qemu));
     fixture.running_vm().await;

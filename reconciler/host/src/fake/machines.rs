@@ -67,8 +67,9 @@ impl FakeSystem {
                 return Err(LaunchError::Tap { name: name.clone(), source }.into());
             }
         }
-        if machine.firmware == Firmware::Uefi {
-            files.uefi = Some(UefiFiles { code: "/fake/code.fd".into(), vars: directory.join("vars.fd") });
+        if machine.firmware != Firmware::Bios {
+            files.uefi =
+                Some(UefiFiles { code: "/fake/code.fd".into(), vars: directory.join("vars.fd"), smm: false });
         }
         Ok(LaunchSpec { machine, files })
     }

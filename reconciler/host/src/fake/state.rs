@@ -85,6 +85,7 @@ fn facts() -> HostFacts {
             machine_type: "pc-q35-7.2".to_owned(),
             cpu_model: "max".to_owned(),
             uefi: true,
+            secure_boot: true,
         }),
         kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },

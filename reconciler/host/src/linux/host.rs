@@ -108,6 +108,7 @@ fn qemu_facts(
         machine_type,
         cpu_model: cpu_model.to_owned(),
         uefi: !installation.uefi.is_empty(),
+        secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
     })
 }
 

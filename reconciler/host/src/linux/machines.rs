@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  instances/<id>/journal.json, process.json, user.json             the agent's only
-//!                 seed.img, ignition.json, vars.fd, serial.log, …   the agent's; QEMU reads or writes only the content
+//!                 seed.img, ignition.json, vars*.fd, serial.log, …  the agent's; QEMU reads or writes only the content
 //!                 images/<sha256>                                   the agent's: hard links to its disks' base images
 //!                 run/…                                             QEMU's: sockets
 //!                 qmp.sock, …                                       links into run/, for people
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::hypervisor::{FoundQemu, Hypervisor, ProcessIdentity};
-use berth_qemu::installation::Installation;
+use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, UefiFiles,
 };
@@ -120,12 +120,15 @@ impl LinuxMachines {
         let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
         let instance = machine.instance.clone();
         let paths = files.paths.clone();
-        let template = match machine.firmware {
-            Firmware::Bios => None,
-            Firmware::Uefi => Some(uefi(qemu)?),
+        // With Secure Boot the variables contain keys: each firmware has its own.
+        let (firmware, vars) = match machine.firmware {
+            Firmware::Bios => (None, "vars.fd"),
+            Firmware::Uefi => (Some(uefi(qemu)?), "vars.fd"),
+            Firmware::UefiSecureBoot => (Some(secure_boot(qemu)?), "vars-secure-boot.fd"),
         };
-        let (vars, seed_file) = (folder.join("vars.fd"), folder.join("seed.img"));
-        files.uefi = template.as_ref().map(|(code, _)| UefiFiles { code: code.clone(), vars: vars.clone() });
+        let (vars, seed_file) = (folder.join(vars), folder.join("seed.img"));
+        files.uefi = firmware.map(|f| UefiFiles { code: f.code.clone(), vars: vars.clone(), smm: f.smm });
+        let template = firmware.map(|f| f.vars_template.clone());
         files.seed = seed.is_some().then(|| seed_file.clone());
         let ignition = seed.as_ref().and_then(|seed| seed.ignition.clone());
         let ignition_file = folder.join("ignition.json");
@@ -138,7 +141,7 @@ impl LinuxMachines {
             files::ensure_folder_for(&folder, user.as_ref())?;
             remove_folder(&paths.directory)?;
             link_names(&folder, &paths)?;
-            if let Some((_, template)) = template {
+            if let Some(template) = template {
                 ensure_vars(&vars, &template, user.as_ref())?;
             }
             match seed {
@@ -418,13 +421,20 @@ fn foreign_process(qemu: &FoundQemu) -> ForeignObject {
     ForeignObject { kind: ForeignKind::Process, name: format!("{} {name}", qemu.identity.pid), detail }
 }
 
-/// Returns the firmware code and the template for its variables, preferably without Secure Boot: guests are arbitrary
-/// images.
-fn uefi(qemu: &Installation) -> Result<(PathBuf, PathBuf)> {
+/// Returns UEFI firmware, preferably without Secure Boot: guests are arbitrary images.
+fn uefi(qemu: &Installation) -> Result<&UefiFirmware> {
     let firmware = qemu.uefi.iter().find(|f| !f.secure_boot).or(qemu.uefi.first());
-    firmware.map(|f| (f.code.clone(), f.vars_template.clone())).ok_or(SystemError::ProgramMissing {
+    firmware.ok_or(SystemError::ProgramMissing {
         program: "UEFI firmware",
         advice: "VMs with firmware UEFI need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)",
+    })
+}
+
+/// Returns UEFI firmware with Secure Boot, whose variables contain the keys.
+fn secure_boot(qemu: &Installation) -> Result<&UefiFirmware> {
+    qemu.uefi.iter().find(|f| f.secure_boot).ok_or(SystemError::ProgramMissing {
+        program: "UEFI firmware with Secure Boot",
+        advice: "VMs with firmware UEFISecureBoot need it (Debian, Ubuntu: apt install ovmf; Fedora: dnf install edk2-ovmf)",
     })
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachinePaths, MachineSpec, NicModel, NicSpec,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
+    Accelerator, Cache, DiskSpec, Format, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, NicModel,
+    NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
 };
 use super::{blockdev, scsi_disk};
 
@@ -37,7 +37,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     let mut args = Arguments::default();
     let LaunchSpec { machine: spec, files } = spec;
     identity(spec, &mut args);
-    machine(spec, files.vnc_socket.is_some(), &mut args);
+    machine(spec, files, &mut args);
     if let Some(uefi) = &files.uefi {
         firmware(uefi, &mut args);
     }
@@ -70,19 +70,22 @@ fn identity(spec: &MachineSpec, args: &mut Arguments) {
     );
 }
 
-fn machine(spec: &MachineSpec, has_graphics: bool, args: &mut Arguments) {
+fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
     for flag in ["-nodefaults", "-no-user-config", "-S"] {
         args.0.push(flag.to_owned());
     }
     args.pair("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     args.pair("-action", "shutdown=pause,reboot=reset,panic=pause");
     let mut machine = format!("{},usb=off,memory-backend=ram", escape(&spec.machine_type));
-    if !has_graphics {
+    if files.vnc_socket.is_none() {
         // The firmware then writes to the serial line.
         machine.push_str(",graphics=off");
     }
-    if spec.firmware == Firmware::Uefi {
+    if let Some(uefi) = &files.uefi {
         machine.push_str(",pflash0=firmware-code,pflash1=firmware-vars");
+        if uefi.smm {
+            machine.push_str(",smm=on");
+        }
     }
     args.pair("-machine", machine);
     args.pair(
@@ -116,6 +119,11 @@ fn firmware(uefi: &UefiFiles, args: &mut Arguments) {
             json!({"driver": "raw", "node-name": node, "read-only": read_only,
                    "file": {"driver": "file", "filename": text(path), "read-only": read_only, "auto-read-only": false, "locking": "on"}}),
         );
+    }
+    if uefi.smm {
+        args.pair("-global", "driver=cfi.pflash01,property=secure,value=on");
+        // The firmware requires that the guest cannot suspend to memory: it would leave the variables unprotected.
+        args.pair("-global", "driver=ICH9-LPC,property=disable_s3,value=1");
     }
 }
 

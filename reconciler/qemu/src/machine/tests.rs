@@ -126,12 +126,30 @@ fn a_small_machine_is_this_command_line() {
 
 #[test]
 fn uefi_adds_two_flash_chips_of_which_one_is_written() {
-    let uefi = UefiFiles { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars: "/run/vars.fd".into() };
+    let uefi =
+        UefiFiles { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars: "/run/vars.fd".into(), smm: false };
     insta::assert_snapshot!(added(&spec(), &with(|s| { s.machine.firmware = Firmware::Uefi;
         s.files.uefi = Some(uefi);  })), @r##"
     -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,pflash0=firmware-code,pflash1=firmware-vars
     -blockdev {"driver":"raw","node-name":"firmware-code","read-only":true,"file":{"driver":"file","filename":"/usr/share/OVMF/OVMF_CODE_4M.fd","read-only":true,"auto-read-only":false,"locking":"on"}}
     -blockdev {"driver":"raw","node-name":"firmware-vars","read-only":false,"file":{"driver":"file","filename":"/run/vars.fd","read-only":false,"auto-read-only":false,"locking":"on"}}
+    "##);
+}
+
+#[test]
+fn secure_boot_protects_the_variables_by_system_management_mode() {
+    let with_uefi = |firmware, smm| {
+        let uefi = UefiFiles { code: "/c".into(), vars: "/v".into(), smm };
+        with(|s| {
+            s.machine.firmware = firmware;
+            s.files.uefi = Some(uefi);
+        })
+    };
+    let secure = with_uefi(Firmware::UefiSecureBoot, true);
+    insta::assert_snapshot!(added(&with_uefi(Firmware::Uefi, false), &secure), @r##"
+    -machine pc-q35-7.2,usb=off,memory-backend=ram,graphics=off,pflash0=firmware-code,pflash1=firmware-vars,smm=on
+    -global driver=cfi.pflash01,property=secure,value=on
+    -global driver=ICH9-LPC,property=disable_s3,value=1
     "##);
 }
 
@@ -208,7 +226,7 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
 
 #[test]
 fn image_locking_is_on_for_every_file() {
-    let uefi = UefiFiles { code: "/c".into(), vars: "/v".into() };
+    let uefi = UefiFiles { code: "/c".into(), vars: "/v".into(), smm: false };
     let all = shown(&with(|s| {
         s.machine.firmware = Firmware::Uefi;
         s.files.uefi = Some(uefi);

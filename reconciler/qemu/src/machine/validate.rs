@@ -22,7 +22,7 @@ impl LaunchSpec {
     /// Checks the machine, and that its files fit it.
     pub fn validate(&self) -> Result<(), SpecError> {
         self.machine.validate()?;
-        let is_uefi = self.machine.firmware == Firmware::Uefi;
+        let is_uefi = self.machine.firmware != Firmware::Bios;
         let fits = is_uefi == self.files.uefi.is_some();
         check(
             "firmware",

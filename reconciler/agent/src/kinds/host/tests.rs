@@ -43,6 +43,7 @@ fn observed() -> Observed {
         machine_type: "pc-q35-7.2".into(),
         cpu_model: "max".into(),
         uefi: true,
+        secure_boot: true,
     };
     Observed {
         generation: None,

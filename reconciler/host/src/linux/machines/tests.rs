@@ -184,6 +184,17 @@ async fn firmware_variables_are_the_machines_own_and_stay() {
     system.launch(&config).await.expect("started again");
     system.kill(&instance, GRACE).await.expect("ended");
     assert!(fs::read(&vars).expect("there") == bytes, "what the guest wrote is kept");
+    if !system.facts().await.expect("facts").qemu.is_ok_and(|q| q.secure_boot) {
+        eprintln!("not shown: no firmware with Secure Boot is installed");
+        return;
+    }
+    let config = machine(&system, &instance, Firmware::UefiSecureBoot).await;
+    system.launch(&config).await.expect("started");
+    system.kill(&instance, GRACE).await.expect("ended");
+    let secure = fs::read(vars.with_file_name("vars-secure-boot.fd")).expect("a copy of another template");
+    let microsoft: Vec<u8> = "Microsoft Corporation UEFI CA".bytes().collect();
+    assert!(secure.windows(microsoft.len()).any(|part| part == microsoft), "it has no keys");
+    assert!(fs::read(&vars).expect("there") == bytes, "those of the other firmware are kept");
 }
 
 #[tokio::test]

@@ -150,11 +150,15 @@ fn qemu(firmware: Firmware, host: &HostFacts) -> Result<&QemuFacts, Plan<Step>> 
     let stalled =
         |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
     let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
-    if firmware == Firmware::UEFI && !qemu.uefi {
-        let text = "UEFI firmware is not installed on this host (Debian: apt install ovmf), and the VM or its class asks for it";
-        return Err(stalled(Reason::NotSupported, text.to_owned()));
-    }
-    Ok(qemu)
+    let missing = match firmware {
+        Firmware::UEFI if !qemu.uefi => "UEFI firmware",
+        Firmware::UEFISecureBoot if !qemu.secure_boot => "UEFI firmware with Secure Boot",
+        _ => return Ok(qemu),
+    };
+    let text = format!(
+        "{missing} is not installed on this host (Debian: apt install ovmf), and the VM or its class asks for it"
+    );
+    Err(stalled(Reason::NotSupported, text))
 }
 
 fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
@@ -216,6 +220,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         firmware: match size.firmware {
             Firmware::BIOS => machine::Firmware::Bios,
             Firmware::UEFI => machine::Firmware::Uefi,
+            Firmware::UEFISecureBoot => machine::Firmware::UefiSecureBoot,
         },
         machine_type: pins.machine_type,
         cpu_model: pins.cpu_model,

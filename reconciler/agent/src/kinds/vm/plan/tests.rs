@@ -81,6 +81,7 @@ fn host() -> HostFacts {
         machine_type: "pc-q35-7.2".into(),
         cpu_model: "max".into(),
         uefi: true,
+        secure_boot: true,
     };
     HostFacts {
         cpus: 4,

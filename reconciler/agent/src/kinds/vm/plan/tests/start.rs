@@ -70,6 +70,12 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     assert_eq!(stands(&memory), (false, Reason::Unschedulable));
     let uefi = plan_with(|o| o.host.as_mut().expect("set").qemu.as_mut().expect("set").uefi = false);
     assert_eq!(stands(&uefi), (true, Reason::NotSupported));
+    fn without_keys(observed: &mut Observed, firmware: &str) {
+        observed.host.as_mut().expect("set").qemu.as_mut().expect("set").secure_boot = false;
+        observed.size = size(json!({"cpus": 1, "memory": "512Mi", "firmware": firmware}));
+    }
+    assert_eq!(stands(&plan_with(|o| without_keys(o, "UEFISecureBoot"))), (true, Reason::NotSupported));
+    assert!(plan_with(|o| without_keys(o, "UEFI")).steps.len() > 1, "the other firmware is installed");
 }
 
 #[test]
