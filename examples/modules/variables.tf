@@ -15,7 +15,7 @@ variable "memory" {
 }
 
 variable "firmware" {
-  description = "UEFI or BIOS."
+  description = "UEFI, UEFISecureBoot or BIOS."
   type        = string
   default     = "UEFI"
 }

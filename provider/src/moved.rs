@@ -65,7 +65,5 @@ impl Size {
     }
 }
 
-/// The models of network cards of berth beside the default.
-const MODELS: [&str; 3] = ["e1000", "e1000e", "rtl8139"];
 /// The note on the content of disks.
 const DATA: &str = "No data is copied: make a berth_image of each disk's file, and the berth_disk from that.";

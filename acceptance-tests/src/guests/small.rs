@@ -142,8 +142,8 @@ fn build_signed(package: &str, folder: &Path) -> Result<()> {
     disk_image::write_gpt(&disk, &[esp])?;
     disk_image::write_fat(
         &disk,
-        start,
-        DISK - 2 * start,
+        esp.start,
+        esp.length,
         "BERTH",
         &[
             ("EFI/BOOT/BOOTX64.EFI", &loaders.join("usr/lib/shim/shimx64.efi.signed")),

@@ -22,7 +22,7 @@ variable "memory" {
 }
 
 variable "firmware" {
-  description = "UEFI or BIOS. Null: that of the class, or without one UEFI."
+  description = "UEFI, UEFISecureBoot or BIOS. Null: that of the class, or without one UEFI."
   type        = string
   default     = null
 }

@@ -1,7 +1,8 @@
 //! Values of foreign states, whose types are not known for certain.
 
-use berth_api::ResourceName;
+use berth_api::{ResourceName, vm::NicModel};
 use serde_json::Value as Json;
+use tfplugin6::Value;
 
 /// Whether an attribute has a value other than the empty one of its type.
 pub(super) fn is_set(value: &Json) -> bool {
@@ -67,4 +68,13 @@ pub(super) fn bytes(amount: u64, unit: &str) -> Option<u64> {
         _ => return None,
     };
     amount.checked_mul(factor)
+}
+
+/// An attribute of a VM and its value.
+pub(super) type Field = (&'static str, Value);
+
+/// The attribute of a network card's model, unless it is the default. An error: berth does not have the model.
+pub(super) fn model(state: &Json, pointer: &str) -> Result<Option<Field>, ()> {
+    let model = text(state, pointer).map_or(Some(NicModel::default()), NicModel::named).ok_or(())?;
+    Ok((model != NicModel::default()).then(|| ("model", Value::from(model.as_str()))))
 }

@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 use tfplugin6::Value;
 
 use super::{
-    DATA, MODELS, Size, Source,
-    json::{bytes, disk_name, is_set, list, name, number, others, text},
+    DATA, Size, Source,
+    json::{Field, bytes, disk_name, is_set, list, model, name, number, others, text},
 };
 
 /// Attributes without meaning beside libvirt, and those that berth always has.
@@ -29,11 +29,11 @@ fn disks(files: Vec<Option<&str>>) -> Option<Value> {
     (!disks.is_empty()).then_some(Value::List(disks))
 }
 
-fn interface(i: usize, mac: Option<&str>, network: Option<&str>, model: Option<&str>) -> Value {
+fn interface(i: usize, mac: Option<&str>, network: Option<&str>, model: Option<Field>) -> Value {
     let mut fields = vec![("name", Value::from(format!("nic{i}")))];
     fields.extend(network.and_then(name).map(|network| ("network", Value::from(network))));
     fields.extend(mac.map(|mac| ("mac_address", Value::from(mac))));
-    fields.extend(model.map(|model| ("model", Value::from(model))));
+    fields.extend(model);
     Value::object(fields)
 }
 
@@ -107,11 +107,10 @@ fn domain_since_0_9(state: &Json) -> Source {
         if network.is_none() && one.get("source").is_some_and(is_set) {
             left_out.push(format!("devices.interfaces[{i}].source"));
         }
-        let model = text(one, "/model/type").filter(|model| *model != "virtio");
-        if model.is_some_and(|model| !MODELS.contains(&model)) {
+        let model = model(one, "/model/type").unwrap_or_else(|()| {
             left_out.push(format!("devices.interfaces[{i}].model"));
-        }
-        let model = model.filter(|model| MODELS.contains(model));
+            None
+        });
         interfaces.push(interface(i, text(one, "/mac/address"), network, model));
     }
     let unit = text(state, "/memory_unit").unwrap_or("KiB");
@@ -241,7 +240,8 @@ mod tests {
             },
         }));
         assert_eq!(source.name, None, "it is no name of an object");
-        let expected = interface(0, Some("52:54:00:00:00:03"), Some("default"), Some("e1000e"));
+        let expected =
+            interface(0, Some("52:54:00:00:00:03"), Some("default"), Some(("model", Value::from("e1000e"))));
         let interfaces = source.attributes.iter().find(|(name, _)| *name == "network_interfaces");
         assert_eq!(interfaces.map(|(_, list)| list.index(0)), Some(&expected));
         assert!(
@@ -280,6 +280,13 @@ mod tests {
             (Some("data"), &[("size", Value::from("3Gi"))][..])
         );
         assert_eq!(new.left_out, ["pool"]);
+    }
+
+    #[test]
+    fn a_secure_loader_is_firmware_with_secure_boot() {
+        let state =
+            json!({"name": "web", "os": {"loader": "/OVMF_CODE.fd", "loader_secure": "yes"}, "devices": {}});
+        assert!(domain(&state).notes[0].ends_with("firmware = \"UEFISecureBoot\"."));
     }
 
     #[test]

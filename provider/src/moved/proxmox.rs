@@ -5,8 +5,8 @@ use serde_json::Value as Json;
 use tfplugin6::Value;
 
 use super::{
-    DATA, MODELS, Size, Source,
-    json::{bytes, list, name, number, others, text},
+    DATA, Size, Source,
+    json::{bytes, list, model, name, number, others, text},
 };
 
 /// The attributes that are read, or that berth always has.
@@ -42,10 +42,9 @@ pub(super) fn vm(state: &Json) -> Source {
         let known = ["mac_address", "enabled", "model"];
         left_out.extend(others(device, &format!("network_device[{i}]."), &known));
         let mut fields = vec![("name", Value::from(format!("nic{i}")))];
-        match text(device, "/model").unwrap_or("virtio") {
-            "virtio" => {}
-            model if MODELS.contains(&model) => fields.push(("model", Value::from(model))),
-            _ => left_out.push(format!("network_device[{i}].model")),
+        match model(device, "/model") {
+            Ok(model) => fields.extend(model),
+            Err(()) => left_out.push(format!("network_device[{i}].model")),
         }
         fields.extend(text(device, "/mac_address").map(|mac| ("mac_address", Value::from(mac))));
         let address = text(state, &format!("/initialization/0/ip_config/{i}/ipv4/0/address"));

@@ -171,6 +171,14 @@ pub enum NicModel {
 }
 
 impl NicModel {
+    /// The model with this name, the one that QEMU and libvirt give it too. None if berth does not have it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Virtio, Self::E1000, Self::E1000e, Self::Rtl8139]
+            .into_iter()
+            .find(|model| model.as_str() == name)
+    }
+
     /// The value of the attribute.
     #[must_use]
     pub fn as_str(self) -> &'static str {

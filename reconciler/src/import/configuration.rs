@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use berth_api::{DEFAULT_NAME, Quantity, hardware::LEAST_MEMORY};
+use berth_api::{DEFAULT_NAME, Quantity, hardware::LEAST_MEMORY, vm::NicModel};
 use berth_hcl::{self as hcl, Expression};
 
 use super::{
@@ -268,7 +268,9 @@ impl<'a> Writer<'a, '_> {
             )),
             (None, None) => {}
         }
-        arguments.extend(interface.model.as_deref().map(|model| text("model", model)));
+        if interface.model != NicModel::default() {
+            arguments.push(text("model", interface.model.as_str()));
+        }
         let Some(mac) = &interface.mac else { return arguments };
         if !is_unicast_mac(mac) {
             notes.push(format!("{mac:?} is no MAC address of an interface; in berth it has another"));

@@ -1,6 +1,7 @@
 //! libvirt's domains.
 
 use berth_api::Firmware;
+use berth_api::vm::NicModel;
 use roxmltree::Node;
 
 use super::{
@@ -65,12 +66,9 @@ pub struct Interface {
     pub mac: Option<String>,
     /// The network of libvirt that it is on.
     pub network: Option<String>,
-    /// The model of its card, if berth has it and it is not virtio.
-    pub model: Option<String>,
+    /// The model of its card.
+    pub model: NicModel,
 }
-
-/// The models of network cards that berth has beside virtio.
-const MODELS: [&str; 3] = ["e1000", "e1000e", "rtl8139"];
 
 /// Devices that every VM of berth has too, or that a server does without.
 const SILENT: [&str; 15] = [
@@ -141,10 +139,14 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
 }
 
 fn firmware(root: Node<'_, '_>) -> Firmware {
-    let is_secure = attribute(root, &["os", "loader"], "secure") == Some("yes")
-        || all(root, &["os", "firmware", "feature"]).iter().any(|feature| {
-            feature.attribute("name") == Some("secure-boot") && feature.attribute("enabled") == Some("yes")
-        });
+    let features = all(root, &["os", "firmware", "feature"]);
+    let has = |name, enabled| {
+        features.iter().any(|f| f.attribute("name") == Some(name) && f.attribute("enabled") == Some(enabled))
+    };
+    // Without keys such firmware starts everything.
+    let is_secure = (attribute(root, &["os", "loader"], "secure") == Some("yes")
+        || has("secure-boot", "yes"))
+        && !has("enrolled-keys", "no");
     let loader = first(root, &["os", "loader"]);
     let is_uefi = attribute(root, &["os"], "firmware") == Some("efi")
         || loader.is_some_and(|loader| {
@@ -181,7 +183,7 @@ fn hardware(root: Node<'_, '_>, notes: &mut Vec<String>) {
         notes.push(format!("its clock is {offset}; in berth it is UTC (Windows: set RealTimeIsUniversal)"));
     }
     if firmware(root) == Firmware::UEFISecureBoot {
-        notes.push("its Secure Boot has Microsoft's keys in berth, and no others".to_owned());
+        notes.push("its Secure Boot has Microsoft's keys in berth: a guest that is not signed with them needs firmware UEFI".to_owned());
     }
     if first(root, &["os", "nvram"]).is_some() {
         notes.push(
@@ -290,20 +292,21 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
             ));
         }
     }
+    // virtio-transitional and virtio-non-transitional are virtio too.
     let model = attribute(interface, &["model"], "type").filter(|model| !model.starts_with("virtio"));
-    if let Some(model) = model.filter(|model| !MODELS.contains(model)) {
+    let known = model.map_or(Some(NicModel::Virtio), NicModel::named);
+    if let (Some(model), None) = (model, known) {
         note(format!(
             "its model is {model}, which berth does not have; in berth it is virtio, for which the guest needs a driver before the \
              move"
         ));
     }
-    let model = model.filter(|model| MODELS.contains(model)).map(str::to_owned);
     for element in ["vlan", "bandwidth", "filterref", "virtualport"] {
         if first(interface, &[element]).is_some() {
             note(format!("it has a {element}, which berth does not have"));
         }
     }
-    domain.interfaces.push(Interface { mac, network, model });
+    domain.interfaces.push(Interface { mac, network, model: known.unwrap_or_default() });
 }
 
 /// Notes on devices that berth does not have.

@@ -108,6 +108,13 @@ fn uefi_boot_order_and_a_networks_range_are_kept_and_secure_boot_is_named() {
 }
 
 #[test]
+fn firmware_for_secure_boot_without_keys_is_plain_uefi() {
+    let without = FEDORA.replace("enabled='yes' name='enrolled-keys'", "enabled='no' name='enrolled-keys'");
+    let import = import_of(&[&without]);
+    assert_parts(&import.text, &["firmware = \"UEFI\"\n"]);
+}
+
+#[test]
 fn a_windows_guest_needs_drivers_and_loses_passthrough() {
     let import = import_of(&[WINDOWS]);
     assert_parts(
