@@ -20,6 +20,7 @@ pub mod load;
 pub mod modules;
 pub mod rules;
 pub mod scale;
+pub mod screen;
 pub mod secure_boot;
 pub mod terraform;
 pub mod terraform_new;

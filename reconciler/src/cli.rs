@@ -48,6 +48,10 @@ pub enum Command {
     Console(ConsoleOptions),
     /// Prints the log of a VM's serial console, also of a stopped VM.
     Logs(LogsOptions),
+    /// Serves the screen of a VM on a port of this machine, for a VNC viewer. Ctrl-C ends it.
+    Vnc(VncOptions),
+    /// Saves what the screen of a VM shows as a PNG file.
+    Screenshot(ScreenshotOptions),
     /// Restores a deleted disk from the trash.
     Undelete(UndeleteOptions),
     /// Backs up this machine's control plane. `berth up` may be running.
@@ -116,11 +120,11 @@ pub struct AgentOptions {
         default_value = "2100000000-2116777215"
     )]
     pub qemu_uid_range: UidRange,
-    /// The address at which clients of `berth console` and `berth logs` reach this machine. Default: port 7444 of all
+    /// The address at which clients of `berth console`, `berth logs`, `berth vnc` and `berth screenshot` reach this machine. Default: port 7444 of all
     /// addresses, with `berth up` of the address of --listen.
     #[arg(long, env = "BERTH_CONSOLE_LISTEN", value_name = "ADDRESS:PORT", conflicts_with = "no_console")]
     pub console_listen: Option<SocketAddr>,
-    /// Serves no consoles and logs of this machine's VMs.
+    /// Serves no consoles, logs and screens of this machine's VMs.
     #[arg(long, env = "BERTH_NO_CONSOLE")]
     pub no_console: bool,
 }
@@ -571,8 +575,28 @@ pub struct LogsOptions {
     pub target: ConsoleTarget,
 }
 
-/// The VM whose console is meant.
+/// `berth vnc`
 #[derive(Args, Debug)]
+pub struct VncOptions {
+    /// The port of 127.0.0.1 for the viewer. Default: a free one.
+    #[arg(short, long, default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    #[command(flatten)]
+    pub target: ConsoleTarget,
+}
+
+/// `berth screenshot`
+#[derive(Args, Debug)]
+pub struct ScreenshotOptions {
+    /// The file to write; `-` for the standard output. Default: the VM's name with `.png`.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: ConsoleTarget,
+}
+
+/// The VM whose console is meant.
+#[derive(Args, Clone, Debug)]
 pub struct ConsoleTarget {
     /// The VM's name.
     pub vm: String,

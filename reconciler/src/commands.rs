@@ -25,6 +25,7 @@ mod this_machine;
 mod token;
 mod undelete;
 mod up;
+mod vnc;
 
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Diff(options) => runtime()?.block_on(Box::pin(diff::run(options))),
         Command::Console(options) => runtime()?.block_on(Box::pin(console::console(options))),
         Command::Logs(options) => runtime()?.block_on(Box::pin(console::logs(options))),
+        Command::Vnc(options) => runtime()?.block_on(Box::pin(vnc::vnc(options))),
+        Command::Screenshot(options) => runtime()?.block_on(Box::pin(vnc::screenshot(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
 }

@@ -20,7 +20,7 @@ use crate::wait;
 
 const SOON: Duration = Duration::from_secs(30);
 
-fn administrator(platform: &Platform) -> Administrator {
+pub fn administrator(platform: &Platform) -> Administrator {
     Administrator::new(platform.host().program(), platform.namespace(), platform.kubeconfig())
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, rules, secure_boot, verbs};
+use super::{Kit, inputs, lifecycle, rules, screen, secure_boot, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -15,6 +15,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     lifecycle::run_cases(report, &mut platform, &guest)?;
     rules::run(report, &platform, &guest);
     secure_boot::run(report, &platform, &signed, &guest);
+    screen::run(report, &platform, &guest);
     verbs::run(report, &platform);
     inputs::run(report, &mut platform, &guest)
 }

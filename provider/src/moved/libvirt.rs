@@ -43,7 +43,7 @@ fn power(state: &Json) -> Option<(&'static str, Value)> {
 }
 
 fn domain_until_0_8(state: &Json) -> Source {
-    let known = ["name", "vcpu", "memory", "firmware", "running", "disk", "network_interface"];
+    let known = ["name", "vcpu", "memory", "firmware", "running", "disk", "network_interface", "graphics"];
     let mut left_out = others(state, "", &[&known[..], &SILENT].concat());
     let mut files = Vec::new();
     for (i, disk) in list(state, "/disk").iter().enumerate() {
@@ -90,7 +90,7 @@ fn domain_since_0_9(state: &Json) -> Source {
         left_out.extend(others(os, "os.", &known));
     }
     if let Some(devices) = state.get("devices") {
-        left_out.extend(others(devices, "devices.", &["disks", "interfaces", "emulator"]));
+        left_out.extend(others(devices, "devices.", &["disks", "interfaces", "emulator", "graphics"]));
     }
     let mut files = Vec::new();
     for (i, disk) in list(state, "/devices/disks").iter().enumerate() {
@@ -134,6 +134,8 @@ fn finish(
     left_out: Vec<String>,
 ) -> Source {
     let mut attributes: Vec<(&'static str, Value)> = power(state).into_iter().collect();
+    let has_screen = ["/graphics", "/devices/graphics"].iter().any(|at| !list(state, at).is_empty());
+    attributes.extend(has_screen.then(|| ("graphics", Value::from("VGA"))));
     attributes.extend(disks.map(|disks| ("disks", disks)));
     if !interfaces.is_empty() {
         attributes.push(("network_interfaces", Value::List(interfaces)));
@@ -191,6 +193,7 @@ mod tests {
             source.attributes,
             [
                 ("power", Value::from("Running")),
+                ("graphics", Value::from("VGA")),
                 ("disks", Value::List(vec![disk("web-root", true), disk("web-data", false)])),
                 (
                     "network_interfaces",
@@ -212,7 +215,6 @@ mod tests {
                 "machine",
                 "cloudinit",
                 "cpu",
-                "graphics",
                 "disk[1]",
                 "network_interface[0].addresses",
                 "network_interface[1].bridge"
@@ -242,6 +244,7 @@ mod tests {
         assert_eq!(source.name, None, "it is no name of an object");
         let expected =
             interface(0, Some("52:54:00:00:00:03"), Some("default"), Some(("model", Value::from("e1000e"))));
+        assert!(source.attributes.contains(&("graphics", Value::from("VGA"))));
         let interfaces = source.attributes.iter().find(|(name, _)| *name == "network_interfaces");
         assert_eq!(interfaces.map(|(_, list)| list.index(0)), Some(&expected));
         assert!(
@@ -254,7 +257,6 @@ mod tests {
             [
                 "autostart",
                 "os.type_machine",
-                "devices.graphics",
                 "devices.disks[1]",
                 "devices.interfaces[1].source",
                 "devices.interfaces[1].model"

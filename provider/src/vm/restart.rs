@@ -152,6 +152,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "memory",
         "firmware",
         "cpu_topology",
+        "graphics",
         "disks",
         "network_interfaces",
         "placement",

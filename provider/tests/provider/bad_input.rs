@@ -61,6 +61,7 @@ fn vms() -> Vec<Bad> {
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),
         everywhere(own("firmware", json!("Coreboot")), "firmware", "is not one of"),
+        everywhere(own("graphics", json!("vga")), "graphics", "is not one of"),
         everywhere(
             own("cpu_topology", json!({"cores": 0})),
             "cpu_topology.cores",

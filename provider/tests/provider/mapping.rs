@@ -47,6 +47,7 @@ fn a_vm_becomes_the_custom_resource() {
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
       "class": "small",
+      "graphics": "None",
       "disks": [
         {
           "name": "root",

@@ -4,6 +4,7 @@
 //!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
 //!                                                                  │
 //!                          viewers ◀── broadcast ◀── serial line (one connection to QEMU for all viewers)
+//!                          viewer  ◀───────────────▶ VNC server  (one connection to QEMU for each viewer)
 //! ```
 //!
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
@@ -12,12 +13,13 @@
 
 mod places;
 mod refusal;
+mod screen;
 mod serial_line;
 mod session;
 mod ticket;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -41,8 +43,9 @@ use crate::index::instance_of;
 use crate::key::ObjectName;
 use places::Places;
 use refusal::ConsoleRefusal;
+use screen::Screen;
 use serial_line::SerialLines;
-use session::Session;
+use session::SerialSession;
 use ticket::Tickets;
 
 /// The limit of connections, with and without a ticket.
@@ -57,12 +60,37 @@ const REQUEST: Duration = Duration::from_secs(30);
 const MAX_HEADERS: usize = 16 << 10;
 /// The number of logs that are read and sent at a time: each is in memory.
 const LOGS: usize = 4;
+/// The number of connections to the screens of this host.
+const SCREENS: usize = 64;
+/// The number of connections to the screen of a VM: each takes memory of its QEMU.
+const SCREENS_OF_VM: usize = 8;
+/// The time for a client to read what was written.
+const STALLED: Duration = Duration::from_secs(30);
+/// The time without a byte in either direction after which a session ends.
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// The state shared by all connections.
 struct Consoles {
     tickets: Tickets,
     lines: SerialLines,
     logs: Arc<Semaphore>,
+    /// By instance.
+    screens: Places<String>,
+}
+
+/// A session to run.
+enum Session {
+    Serial(SerialSession),
+    Screen(Screen),
+}
+
+impl Session {
+    async fn run(self, stream: TokioIo<Upgraded>) {
+        match self {
+            Self::Serial(session) => session.run(stream).await,
+            Self::Screen(session) => session.run(stream).await,
+        }
+    }
 }
 
 /// Serves the consoles for as long as it is polled; never, if the agent serves none.
@@ -72,8 +100,9 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         tickets: Tickets::new(ctx.now()),
         lines: SerialLines::new(ctx.system.clone()),
         logs: Arc::new(Semaphore::new(LOGS)),
+        screens: Places::new(SCREENS, SCREENS_OF_VM),
     });
-    let places = Places::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
+    let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
     tracing::info!(address = %server.address, "serving consoles");
     let mut connections = JoinSet::new();
@@ -173,18 +202,25 @@ async fn open(
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
     if wanted == ConsoleUse::Log {
         let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
-        return Ok(Session::log(consoles.lines.log(&instance).await?, permit));
+        return Ok(Session::Serial(SerialSession::log(consoles.lines.log(&instance).await?, permit)));
     }
     if ctx.system.process(&instance).await?.is_none() {
         return Err(ConsoleRefusal::NotRunning);
     }
+    if wanted == ConsoleUse::Vnc {
+        let place = consoles.screens.take(instance.clone());
+        let place =
+            place.ok_or(ConsoleRefusal::TooManyScreens { most: SCREENS_OF_VM, most_of_host: SCREENS })?;
+        let stream = ctx.system.vnc(&instance).await?.ok_or(ConsoleRefusal::NoGraphics)?;
+        return Ok(Session::Screen(Screen::new(stream, place)));
+    }
     let viewer = consoles.lines.view(&instance).await?;
     if wanted == ConsoleUse::Console {
-        return Ok(Session::console(viewer));
+        return Ok(Session::Serial(SerialSession::console(viewer)));
     }
     let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
     let log = consoles.lines.log(&instance).await?;
-    Ok(Session::follow(viewer, &log, permit))
+    Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
 }
 
 fn switching_protocols() -> Response<Full<Bytes>> {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use berth_api::{CpuTopology, IPPoolMode, VM, former_uid, vm::InterfaceStatus};
+use berth_api::{CpuTopology, Graphics, IPPoolMode, VM, former_uid, vm::InterfaceStatus};
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
 use jiff::{SignedDuration, Timestamp};
@@ -115,6 +115,9 @@ pub(crate) struct Run {
     /// None in the journal of an older agent: one socket.
     #[serde(default)]
     pub(crate) topology: Option<CpuTopology>,
+    /// Machines of older agents have none.
+    #[serde(default)]
+    pub(crate) graphics: Graphics,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -299,6 +302,7 @@ mod tests {
             memory_bytes: 1,
             firmware: "UEFI".into(),
             topology: None,
+            graphics: Graphics::VGA,
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,

@@ -23,15 +23,20 @@ pub enum ConsoleUse {
     Log,
     /// To read that log and then the output that follows.
     Follow,
+    /// To see the screen and to use keyboard and pointer: the protocol of VNC (RFB, RFC 6143) from its greeting on.
+    Vnc,
 }
 
 impl ConsoleUse {
+    const ALL: [Self; 4] = [Self::Console, Self::Log, Self::Follow, Self::Vnc];
+
     /// Its name, in audiences and paths.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Console => "console",
             Self::Log => "log",
             Self::Follow => "follow",
+            Self::Vnc => "vnc",
         }
     }
 
@@ -49,8 +54,7 @@ impl ConsoleUse {
     pub fn of_path(path: &str) -> Option<(&str, &str, Self)> {
         let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once("/vms/")?;
         let (vm, wanted) = rest.split_once('/')?;
-        let found =
-            [Self::Console, Self::Log, Self::Follow].into_iter().find(|each| each.as_str() == wanted)?;
+        let found = Self::ALL.into_iter().find(|each| each.as_str() == wanted)?;
         let is_name = |name: &str| !name.is_empty() && name.len() <= 253 && !name.contains('/');
         (is_name(namespace) && is_name(vm)).then_some((namespace, vm, found))
     }
@@ -62,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_path_names_one_use_of_one_vm() {
-        for wanted in [ConsoleUse::Console, ConsoleUse::Log, ConsoleUse::Follow] {
+        for wanted in ConsoleUse::ALL {
             assert_eq!(ConsoleUse::of_path(&wanted.path("ns", "web")), Some(("ns", "web", wanted)));
         }
         for wrong in [
@@ -72,7 +76,7 @@ mod tests {
             "/v1/namespaces//vms/web/log",
             "/v1/namespaces/a/b/vms/web/log",
             "/v1/namespaces/ns/vms/web/log/",
-            "/v1/namespaces/ns/vms/web/vnc",
+            "/v1/namespaces/ns/vms/web/screen",
         ] {
             assert_eq!(ConsoleUse::of_path(wrong), None, "{wrong}");
         }

@@ -29,6 +29,15 @@ impl Firmware {
     }
 }
 
+/// The screen of a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Graphics {
+    #[default]
+    None,
+    /// A VGA card, which every guest has a driver for, and a pointer with absolute positions.
+    VGA,
+}
+
 /// The arrangement of the virtual CPUs that the guest sees. Their number is `sockets` × `cores` × `threads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

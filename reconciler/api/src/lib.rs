@@ -56,7 +56,7 @@ pub mod vm_class;
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use disk::{DeletionPolicy, Disk, DiskSpec, DiskState, DiskStatus};
-pub use hardware::{CpuTopology, Firmware};
+pub use hardware::{CpuTopology, Firmware, Graphics};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,

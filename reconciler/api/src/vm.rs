@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Binding, Conditions, CpuTopology, Firmware, Power, Quantity, ResourceName, VMState};
+use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantity, ResourceName, VMState};
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -74,6 +74,10 @@ pub struct VMSpec {
     /// next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The guest's screen, for `berth vnc` and `berth screenshot`: `VGA`, with a keyboard and a pointer, or `None`. Every VM has a
+    /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
+    #[serde(default)]
+    pub graphics: Graphics,
     /// The VM's disks, keyed by `name`; exactly one has `boot: true`. Adding or removing one that is not the boot
     /// disk takes effect on the running VM; another boot disk at the next power cycle.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -393,7 +397,8 @@ pub struct VMStatus {
     /// The QEMU process, while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatus>,
-    /// The address at which the VM's host serves its serial console to `berth console` and `berth logs`, while the host does.
+    /// The address at which the VM's host serves its consoles to `berth console`, `berth logs`, `berth vnc` and `berth screenshot`,
+    /// while the host does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub console: Option<ConsoleAddress>,
     /// The number of restarts after the guest ended by itself.
@@ -487,6 +492,9 @@ pub struct Hardware {
     /// The arrangement of the CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The guest's screen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graphics: Option<Graphics>,
     /// `kvm` or `tcg`.
     pub accelerator: String,
     /// The SMBIOS UUID.

@@ -33,12 +33,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
-use berth_qemu::serial::SerialConsole;
 use ipnet::IpNet;
 use nix::unistd::{Uid, User};
 use serde_json::Value;
@@ -395,8 +395,12 @@ impl Machines for LinuxSystem {
         self.machines.stderr_tail(instance).await
     }
 
-    async fn serial(&self, instance: &str) -> Result<SerialConsole> {
+    async fn serial(&self, instance: &str) -> Result<ConsoleStream> {
         self.machines.serial(instance).await
+    }
+
+    async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
+        self.machines.vnc(instance).await
     }
 
     async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {

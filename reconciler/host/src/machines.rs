@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Limits, ProcessIdentity};
 use berth_qemu::machine::{DiskSpec, MachineSpec};
 use berth_qemu::qmp::{Events, Qmp};
-use berth_qemu::serial::SerialConsole;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -61,8 +61,11 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Returns the last lines of QEMU's standard error; empty if there are none.
     async fn stderr_tail(&self, instance: &str) -> Result<String>;
 
-    /// Connects to the serial console of a running machine. One connection at a time, see [`SerialConsole`].
-    async fn serial(&self, instance: &str) -> Result<SerialConsole>;
+    /// Connects to the serial console of a running machine. One connection at a time, see [`ConsoleStream`].
+    async fn serial(&self, instance: &str) -> Result<ConsoleStream>;
+
+    /// Connects to the VNC server of a running machine. None: the machine has no graphics.
+    async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>>;
 
     /// Returns the end of the serial console's log, at most `max_bytes`, as the guest wrote it. The log outlives the
     /// machine's process; empty if there is none.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::machine::{LaunchSpec, MachinePaths, SpecError};
 use crate::qmp::{Events, Qmp, QmpError};
-use crate::serial::SerialConsole;
 
 /// The identity of a QEMU process, which distinguishes it from a later process with the same pid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -129,7 +129,12 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     async fn guest_agent(&self, paths: &MachinePaths) -> Result<GuestAgent, GuestAgentError>;
 
     /// Connects to the machine's serial console.
-    async fn serial(&self, paths: &MachinePaths) -> std::io::Result<SerialConsole>;
+    async fn serial(&self, paths: &MachinePaths) -> std::io::Result<ConsoleStream>;
+
+    /// Connects to the machine's VNC server.
+    ///
+    /// *Errors*: `NotFound` if the machine has no graphics.
+    async fn vnc(&self, paths: &MachinePaths) -> std::io::Result<ConsoleStream>;
 
     /// Makes a file accessible to the user that QEMU runs as. Required before a disk is plugged in;
     /// [`Hypervisor::launch`] does it for the files of its spec.

@@ -8,7 +8,7 @@
 //!  process  fake
 //!     ▼
 //!  qmp ◀── block, power    disks and power of a running machine
-//!  guest_agent, serial     the agent in the guest, and its serial console
+//!  guest_agent, console    the agent in the guest, its serial console and its screen
 //! ```
 //!
 //! Knows files, processes, sockets and QEMU's own terms (`node-name`, `device`, `blockdev`). Must not know Kubernetes,
@@ -19,6 +19,7 @@
 //! through [`qmp::Qmp`], which cannot distinguish the two.
 
 pub mod block;
+pub mod console;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod guest_agent;
@@ -30,5 +31,4 @@ pub mod probe;
 pub mod process;
 pub mod qcow2;
 pub mod qmp;
-pub mod serial;
 pub mod single_flight;

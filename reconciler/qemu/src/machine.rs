@@ -63,6 +63,18 @@ pub struct MachineSpec {
     pub cpu_model: String,
     pub disks: Vec<DiskSpec>,
     pub nics: Vec<NicSpec>,
+    #[serde(default)]
+    pub graphics: Graphics,
+}
+
+/// The graphics card that the guest sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Graphics {
+    /// No card, and no screen. The firmware writes to the serial line.
+    #[default]
+    None,
+    /// A VGA card with a VNC server at [`MachinePaths::vnc`], and a USB tablet: a pointer with absolute positions.
+    Vga,
 }
 
 /// The arrangement of the CPUs that the guest sees.
@@ -100,14 +112,12 @@ pub struct MachineFiles {
     pub fw_cfg: Vec<FwCfg>,
     /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
     pub confinement: Option<Confinement>,
-    /// The unix socket of a VNC server; without it the machine has no graphics at all.
-    pub vnc_socket: Option<PathBuf>,
 }
 
 impl MachineFiles {
     /// Sockets and logs in `paths`, and no other file.
     pub fn new(paths: MachinePaths) -> Self {
-        Self { paths, uefi: None, seed: None, fw_cfg: Vec::new(), confinement: None, vnc_socket: None }
+        Self { paths, uefi: None, seed: None, fw_cfg: Vec::new(), confinement: None }
     }
 }
 
@@ -278,6 +288,8 @@ pub struct MachinePaths {
     pub rescue: PathBuf,
     pub guest_agent: PathBuf,
     pub serial_socket: PathBuf,
+    /// The VNC server of a machine with [`Graphics::Vga`]. It requires no password: who can connect sees and types.
+    pub vnc: PathBuf,
     pub serial_log: PathBuf,
     /// QEMU's own output.
     pub stderr_log: PathBuf,
@@ -292,6 +304,7 @@ impl MachinePaths {
             rescue: directory.join("rescue.sock"),
             guest_agent: directory.join("qga.sock"),
             serial_socket: directory.join("serial.sock"),
+            vnc: directory.join("vnc.sock"),
             serial_log: directory.join("serial.log"),
             stderr_log: directory.join("qemu.log"),
             directory,
@@ -304,7 +317,7 @@ impl MachinePaths {
         Self { serial_log: folder.join("serial.log"), stderr_log: folder.join("qemu.log"), ..self }
     }
 
-    fn sockets(&self) -> [&Path; 4] {
-        [&self.qmp, &self.rescue, &self.guest_agent, &self.serial_socket]
+    fn sockets(&self) -> [&Path; 5] {
+        [&self.qmp, &self.rescue, &self.guest_agent, &self.serial_socket, &self.vnc]
     }
 }

@@ -10,8 +10,8 @@ use berth_qemu::block::{self, BlockError, Unplugged};
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits};
 use berth_qemu::machine::{
-    Accelerator, Backing, Cache, DiskSpec, Firmware, Format, LaunchSpec, MachineFiles, MachinePaths,
-    MachineSpec, Topology,
+    Accelerator, Backing, Cache, DiskSpec, Firmware, Format, Graphics, LaunchSpec, MachineFiles,
+    MachinePaths, MachineSpec, Topology,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::{LaunchError, LocalHypervisor};
@@ -60,6 +60,7 @@ impl Bench {
                 cpu_model: "qemu64".to_owned(),
                 disks: vec![disk(directory.path(), "boot", true)],
                 nics: vec![],
+                graphics: Graphics::None,
             },
             files: MachineFiles::new(MachinePaths::in_directory(directory.path().join("run"))),
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use berth_qemu::hypervisor::{Hypervisor, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
-    Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, LaunchSpec, MachineFiles, MachinePaths,
+    Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles, MachinePaths,
     MachineSpec, Topology, UefiFiles,
 };
 use berth_qemu::power::{self, RunState};
@@ -52,6 +52,7 @@ impl Bench {
                 cpu_model: "max".to_owned(),
                 disks: vec![],
                 nics: vec![],
+                graphics: Graphics::None,
             },
             files: MachineFiles::new(MachinePaths::in_directory(self.directory.path().join(name))),
         }
@@ -97,7 +98,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
     spec.files.seed = Some(bench.file("seed.img"));
     spec.files.fw_cfg =
         vec![FwCfg { name: "opt/com.coreos/config".to_owned(), file: bench.file("config.ign") }];
-    spec.files.vnc_socket = Some(spec.files.paths.directory.join("vnc.sock"));
+    spec.machine.graphics = Graphics::Vga;
     for n in 0..20 {
         let file = bench.file(&format!("disk{n}.qcow2"));
         qcow2::create(&file, 1 << 30).expect("created");

@@ -1,6 +1,6 @@
 //! `berth console` and `berth logs`: the serial console of a VM, and its log.
 
-mod connection;
+pub(super) mod connection;
 mod pinned;
 mod terminal;
 

@@ -216,6 +216,9 @@ impl<'a> Writer<'a, '_> {
             ("disks".to_owned(), Expression::List(disks)),
             ("network_interfaces".to_owned(), Expression::List(interfaces)),
         ];
+        if domain.has_screen {
+            body.push(text("graphics", "VGA"));
+        }
         if domain.is_running == Some(false) {
             body.push(text("power", "Stopped"));
         }

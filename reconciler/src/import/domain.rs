@@ -20,6 +20,8 @@ pub struct Domain {
     pub memory: u64,
     /// Its firmware.
     pub firmware: Firmware,
+    /// Whether it has a display.
+    pub has_screen: bool,
     /// Its disks, in their order, without CD-ROMs and floppies.
     pub disks: Vec<Disk>,
     /// Its network interfaces.
@@ -122,6 +124,7 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
         cpus,
         memory,
         firmware: firmware(root),
+        has_screen: first(root, &["devices", "graphics"]).is_some(),
         disks: Vec::new(),
         interfaces: Vec::new(),
         is_running: root.attribute("id").map(|_| true),
@@ -311,10 +314,9 @@ fn add_interface(domain: &mut Domain, interface: Node<'_, '_>) {
 
 /// Notes on devices that berth does not have.
 fn devices(root: Node<'_, '_>, notes: &mut Vec<String>) {
-    let graphics = all(root, &["devices", "graphics"]);
-    let kinds: Vec<&str> = graphics.iter().filter_map(|graphics| graphics.attribute("type")).collect();
-    if !kinds.is_empty() {
-        notes.push(format!("its display ({}) is left out: berth has no console", kinds.join(", ")));
+    let mut displays = all(root, &["devices", "graphics"]).into_iter();
+    if let Some(kind) = displays.find_map(|display| display.attribute("type").filter(|kind| *kind != "vnc")) {
+        notes.push(format!("its display is {kind}; in berth it is VNC (berth vnc)"));
     }
     let Some(devices) = first(root, &["devices"]) else { return };
     for device in devices.children().filter(Node::is_element) {

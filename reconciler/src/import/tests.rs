@@ -63,11 +63,12 @@ fn a_running_debian_keeps_its_size_and_mac_and_its_checksum_is_left_for_later() 
             "sha256 = var.debian12-vda_sha256",
             "disks              = [{ name = berth_disk.debian12-vda.name, boot = true }]",
             "network_interfaces = [{ mac_address = \"52:54:00:6b:3c:58\" }]",
-            "# - its display (spice) is left out: berth has no console\n",
+            "  graphics           = \"VGA\"\n",
+            "# - its display is spice; in berth it is VNC (berth vnc)\n",
         ],
     );
     let expected = [
-        "debian12: its display (spice) is left out: berth has no console",
+        "debian12: its display is spice; in berth it is VNC (berth vnc)",
         "debian12: it has a sound (ich9) which berth does not have",
         "debian12: it has a redirdev (spicevmc) which berth does not have",
         "debian12: it has a watchdog (itco) which berth does not have",

@@ -56,6 +56,12 @@ while read -r line; do
 	echo "berth-guest-read $line"
 done </dev/ttyS0 >/dev/ttyS0 2>&1 &
 
+# The screen: blue, and what is typed there is written to the serial console.
+printf '\033[44m\033[2J' >/dev/tty1
+while read -r line; do
+	echo "berth-guest-typed $line" >/dev/ttyS0
+done </dev/tty1 &
+
 echo "berth-guest-ready $(hostname)" >/dev/ttyS0
 while :; do
 	sleep 3600 &

@@ -64,7 +64,10 @@ fn from_files(platform: &Platform, berth: &Path) -> Result<()> {
     let project = platform.project()?;
     let images = Path::new("/srv/images");
     let imported = import(Command::new(berth), &project, images, &files)?;
-    contains_all(&imported.stderr, &["win2022: it has a hostdev (pci)", "Fedora_41: its Secure Boot has Microsoft's keys"])?;
+    contains_all(
+        &imported.stderr,
+        &["win2022: it has a hostdev (pci)", "Fedora_41: its Secure Boot has Microsoft's keys"],
+    )?;
     contains_all(&imported.success()?, &["4 VMs"])?;
     let vms = planned_vms(&project)?;
     ensure!(vms == 4, "{vms} VMs are planned");

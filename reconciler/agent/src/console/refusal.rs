@@ -27,6 +27,15 @@ pub(super) enum ConsoleRefusal {
     TooManyTickets,
     #[error("the console has its maximum of {most} viewers: close one")]
     TooManyViewers { most: usize },
+    #[error(
+        "the screen has its maximum of {most} viewers, or the host its maximum of {most_of_host}: close one"
+    )]
+    TooManyScreens { most: usize, most_of_host: usize },
+    #[error(
+        "the VM runs without a screen: set graphics to VGA, which takes effect at the next power cycle, or use its serial console \
+         (berth console)"
+    )]
+    NoGraphics,
     #[error("the VM is not on this host any more, or not yet: try again in a moment")]
     NotHere,
     #[error("the VM does not run: start it, or read its log (berth logs)")]
@@ -54,8 +63,10 @@ impl ConsoleRefusal {
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoTicket => StatusCode::UNAUTHORIZED,
             Self::NotValid | Self::Used | Self::Expired { .. } | Self::BeforeStart => StatusCode::FORBIDDEN,
-            Self::TooManyTickets | Self::TooManyViewers { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotRunning => StatusCode::CONFLICT,
+            Self::TooManyTickets | Self::TooManyViewers { .. } | Self::TooManyScreens { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
             Self::MustNotReview | Self::CannotReview { .. } | Self::System { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -1,7 +1,6 @@
-//! A client's session, once its ticket is accepted: bytes in both directions until either side ends it.
+//! A client's session with a serial console or its log, once its ticket is accepted.
 
 use std::io;
-use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::upgrade::Upgraded;
@@ -12,11 +11,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::serial_line::Viewer;
+use super::{IDLE, STALLED};
 
-/// The time for a client to read what was written.
-const STALLED: Duration = Duration::from_secs(30);
-/// The time without a byte in either direction after which a session ends.
-const IDLE: Duration = Duration::from_secs(3600);
 const CHUNK: usize = 4 << 10;
 /// The bytes of the log's end that are searched for the end of the scroll-back.
 const JOINT: usize = 256;
@@ -25,7 +21,7 @@ type Stream = TokioIo<Upgraded>;
 
 /// A session to run.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct SerialSession {
     /// The output from before the session.
     earlier: Vec<u8>,
     /// Held while `earlier` is in memory.
@@ -35,7 +31,7 @@ pub(super) struct Session {
     types: bool,
 }
 
-impl Session {
+impl SerialSession {
     /// The log, to its end.
     pub(super) fn log(log: Vec<u8>, permit: OwnedSemaphorePermit) -> Self {
         Self { earlier: log, permit: Some(permit), viewer: None, types: false }
@@ -106,7 +102,7 @@ impl Session {
     }
 }
 
-async fn write(client: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write(client: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     let written = async {
         client.write_all(bytes).await?;
         client.flush().await

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_agent::ConsoleServer;
 use berth_api::console::ConsoleUse;
-use berth_api::{VM, VMState};
+use berth_api::{Graphics, VM, VMState};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
@@ -37,8 +37,17 @@ impl Site {
         Self::with_clock_ahead(Duration::ZERO).await
     }
 
+    /// The VM has a screen.
+    async fn with_screen() -> Self {
+        Self::make(Duration::ZERO, json!({"graphics": "VGA"})).await
+    }
+
     /// The agent's clock is ahead of the control plane's.
     async fn with_clock_ahead(ahead: Duration) -> Self {
+        Self::make(ahead, json!({})).await
+    }
+
+    async fn make(ahead: Duration, spec: serde_json::Value) -> Self {
         let fixture = Fixture::without_agent().await;
         let made = rcgen::generate_simple_self_signed(["berth-console".to_owned()]).expect("a certificate");
         let certificate: CertificateDer<'static> = made.cert.der().clone();
@@ -71,7 +80,7 @@ impl Site {
         }
         fixture.start_agent_with(Some(Arc::new(server)), ahead);
         fixture.furnish().await;
-        fixture.make_vm(json!({})).await;
+        fixture.make_vm(spec).await;
         let vm = fixture.running_vm().await;
         // Tickets are accepted from the second after the agent's start.
         tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -278,4 +287,61 @@ async fn a_viewer_that_does_not_read_delays_no_other() {
         }
     }
     drop(silent);
+}
+
+#[tokio::test]
+async fn a_screen_has_a_connection_for_each_viewer_and_a_limit_of_them() {
+    let site = Site::with_screen().await;
+    let mut viewers = Vec::new();
+    for _ in 0..8 {
+        viewers.push(site.open(ConsoleUse::Vnc).await);
+    }
+    for (n, viewer) in viewers.iter_mut().enumerate() {
+        // The fake repeats what each connection sends.
+        let sent = format!("viewer {n}");
+        viewer.write_all(sent.as_bytes()).await.expect("sent");
+        assert_eq!(until(viewer, &sent).await, sent);
+    }
+    let path = ConsoleUse::Vnc.path("ns", "web");
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Vnc).await).await;
+    assert!(answer.starts_with("429 the screen has its maximum of 8 viewers"), "{answer}");
+    drop(viewers.pop());
+    let again = async {
+        while !site.request(&path, &site.ticket(ConsoleUse::Vnc).await).await.1.contains(" 101 ") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, again).await.expect("a place is free again");
+    let hardware = site.vm.status.as_ref().and_then(|status| status.hardware.clone()).expect("reported");
+    assert_eq!(hardware.graphics, Some(Graphics::VGA));
+
+    site.fixture.change::<VM>("web", json!({"power": "Stopped"})).await;
+    site.fixture.until::<VM>("web", |vm| is_ready(vm, "Stopped")).await;
+    let mut rest = Vec::new();
+    let ended = timeout(SOON, viewers[0].read_to_end(&mut rest)).await;
+    ended.expect("the end of the machine ends its viewers").expect("an orderly end");
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Vnc).await).await;
+    assert!(answer.starts_with("409 the VM does not run"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_vm_without_graphics_has_no_screen_until_its_next_power_cycle() {
+    let site = Site::start().await;
+    let path = ConsoleUse::Vnc.path("ns", "web");
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Vnc).await).await;
+    assert!(answer.starts_with("409 the VM runs without a screen: set graphics to VGA"), "{answer}");
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Console).await).await;
+    assert!(answer.starts_with("403 the ticket is not valid"), "a ticket for another use: {answer}");
+
+    site.fixture.change::<VM>("web", json!({"graphics": "VGA"})).await;
+    let pending = |vm: &VM| vm.status.as_ref().is_some_and(|s| s.pending_power_cycle == ["graphics"]);
+    site.fixture.until::<VM>("web", pending).await;
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Vnc).await).await;
+    assert!(answer.starts_with("409 the VM runs without a screen"), "{answer}");
+    site.fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    site.fixture
+        .until::<VM>("web", |vm| vm.status.as_ref().is_some_and(|s| s.pending_power_cycle.is_empty()))
+        .await;
+    site.fixture.running_vm().await;
+    site.open(ConsoleUse::Vnc).await;
 }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{Hypervisor as _, ProcessIdentity};
 use berth_qemu::machine::{DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Tap, UefiFiles};
 use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
-use berth_qemu::serial::SerialConsole;
 use serde_json::Value;
 
 use crate::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Result, SystemError};
@@ -154,10 +154,14 @@ impl Machines for FakeSystem {
         self.call("stderr_tail", async { Ok(String::new()) }).await
     }
 
-    async fn serial(&self, instance: &str) -> Result<SerialConsole> {
+    async fn serial(&self, instance: &str) -> Result<ConsoleStream> {
         let path = Self::paths(instance).serial_socket;
         let connected = self.hypervisor.serial(&Self::paths(instance)).await;
         connected.map_err(|source| SystemError::File { attempt: "open the serial console", path, source })
+    }
+
+    async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
+        Ok(self.hypervisor.vnc(&Self::paths(instance)).await.ok())
     }
 
     async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {

@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, UefiFiles,
 };
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
-use berth_qemu::serial::SerialConsole;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -309,7 +309,7 @@ impl LinuxMachines {
         .await
     }
 
-    pub(super) async fn serial(&self, instance: &str) -> Result<SerialConsole> {
+    pub(super) async fn serial(&self, instance: &str) -> Result<ConsoleStream> {
         check_name("instance", instance)?;
         let paths = self.paths(instance);
         self.hypervisor()
@@ -317,6 +317,15 @@ impl LinuxMachines {
             .serial(&paths)
             .await
             .map_err(failed("open the serial console", &paths.serial_socket))
+    }
+
+    pub(super) async fn vnc(&self, instance: &str) -> Result<Option<ConsoleStream>> {
+        check_name("instance", instance)?;
+        let paths = self.paths(instance);
+        match self.hypervisor().await?.vnc(&paths).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            connected => Ok(Some(connected.map_err(failed("open the VNC server", &paths.vnc))?)),
+        }
     }
 
     pub(super) async fn serial_log(&self, instance: &str, max_bytes: u64) -> Result<Vec<u8>> {

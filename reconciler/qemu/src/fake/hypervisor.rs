@@ -6,13 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::io::DuplexStream;
 
-use super::host::{BINARY, FakeHypervisor};
+use super::host::{BINARY, FakeHypervisor, Wire};
+use super::machine::Machine;
 use super::server;
+use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{FoundQemu, Hypervisor, LaunchError, Limits, ProcessError, ProcessIdentity};
-use crate::machine::{LaunchSpec, MachinePaths, command_line, instance_of, name_of};
+use crate::machine::{Graphics, LaunchSpec, MachinePaths, command_line, instance_of, name_of};
 use crate::qmp::{Events, Qmp, QmpError};
-use crate::serial::SerialConsole;
 
 /// The buffer in each direction; both ends read continuously. One process may contain tens of thousands of machines.
 const DUPLEX: usize = 4 << 10;
@@ -95,23 +96,33 @@ impl Hypervisor for FakeHypervisor {
     }
 
     /// The guest's terminal repeats what is typed.
-    async fn serial(&self, paths: &MachinePaths) -> std::io::Result<SerialConsole> {
-        let Some(mut wire) = self.wire(|m| m.spec.files.paths.serial_socket == paths.serial_socket) else {
-            return Err(std::io::ErrorKind::ConnectionRefused.into());
-        };
-        let (near, far) = tokio::io::duplex(DUPLEX);
-        tokio::spawn(async move {
-            let (mut typed, mut shown) = tokio::io::split(far);
-            tokio::select! {
-                _ = wire.exited.wait_for(|gone| *gone) => {}
-                _ = tokio::io::copy(&mut typed, &mut shown) => {}
-            }
-        });
-        Ok(SerialConsole::over(near))
+    async fn serial(&self, paths: &MachinePaths) -> std::io::Result<ConsoleStream> {
+        let wire = self.wire(|m| m.spec.files.paths.serial_socket == paths.serial_socket);
+        Ok(echo(wire.ok_or(std::io::ErrorKind::ConnectionRefused)?))
+    }
+
+    /// Repeats what is sent, without a protocol.
+    async fn vnc(&self, paths: &MachinePaths) -> std::io::Result<ConsoleStream> {
+        let has_graphics = |m: &Machine| m.spec.machine.graphics != Graphics::None;
+        let wire = self.wire(|m| m.spec.files.paths.vnc == paths.vnc && has_graphics(m));
+        Ok(echo(wire.ok_or(std::io::ErrorKind::NotFound)?))
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {
         self.lock().granted.insert(file.to_owned(), writable);
         Ok(())
     }
+}
+
+/// Repeats what is sent, until the machine ends.
+fn echo(mut wire: Wire) -> ConsoleStream {
+    let (near, far) = tokio::io::duplex(DUPLEX);
+    tokio::spawn(async move {
+        let (mut sent, mut repeated) = tokio::io::split(far);
+        tokio::select! {
+            _ = wire.exited.wait_for(|gone| *gone) => {}
+            _ = tokio::io::copy(&mut sent, &mut repeated) => {}
+        }
+    });
+    ConsoleStream::over(near)
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DiskSpec, Format, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, NicModel,
-    NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
+    Accelerator, Cache, DiskSpec, Format, Graphics, LaunchSpec, MachineFiles, MachinePaths, MachineSpec,
+    NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
 };
 use super::{blockdev, scsi_disk};
 
@@ -19,6 +19,7 @@ const SLOT_SCSI: u8 = 0x2;
 const SLOT_SERIAL: u8 = 0x3;
 const SLOT_RNG: u8 = 0x4;
 const SLOT_BALLOON: u8 = 0x5;
+const SLOT_USB: u8 = 0x7;
 const SLOT_FIRST_NIC: u8 = 0x10;
 
 /// SMBIOS manufacturer: identifies a process as berth's.
@@ -57,7 +58,7 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     for item in &files.fw_cfg {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
     }
-    graphics(files.vnc_socket.as_deref(), &mut args);
+    graphics(spec.graphics, &files.paths.vnc, &mut args);
     args.0
 }
 
@@ -77,7 +78,7 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
     args.pair("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     args.pair("-action", "shutdown=pause,reboot=reset,panic=pause");
     let mut machine = format!("{},usb=off,memory-backend=ram", escape(&spec.machine_type));
-    if files.vnc_socket.is_none() {
+    if spec.graphics == Graphics::None {
         // The firmware then writes to the serial line.
         machine.push_str(",graphics=off");
     }
@@ -175,12 +176,17 @@ fn network(nic: &NicSpec, args: &mut Arguments) {
     args.device(device);
 }
 
-fn graphics(vnc_socket: Option<&Path>, args: &mut Arguments) {
-    match vnc_socket {
-        None => args.pair("-display", "none"),
-        Some(socket) => {
+fn graphics(graphics: Graphics, vnc: &Path, args: &mut Arguments) {
+    match graphics {
+        Graphics::None => args.pair("-display", "none"),
+        Graphics::Vga => {
             args.device(json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)}));
-            args.pair("-vnc", format!("unix:{}", escape(&text(socket))));
+            args.device(
+                json!({"driver": "qemu-xhci", "id": "usb0", "bus": "pcie.0", "addr": slot(SLOT_USB)}),
+            );
+            args.device(json!({"driver": "usb-tablet", "id": "tablet0", "bus": "usb0.0"}));
+            // A viewer that asks for the screen alone does not disconnect the others.
+            args.pair("-vnc", format!("unix:{},share=ignore", escape(&text(vnc))));
         }
     }
 }

@@ -25,6 +25,7 @@ fn spec() -> LaunchSpec {
             cpu_model: "qemu64".to_owned(),
             disks: vec![root()],
             nics: vec![],
+            graphics: Graphics::None,
         },
         files: MachineFiles::new(MachinePaths::in_directory("/run/berth/i-7f2f6d5e")),
     }
@@ -171,16 +172,18 @@ fn a_nic_a_seed_and_a_firmware_file_add_these() {
 }
 
 #[test]
-fn kvm_and_vnc_change_these() {
+fn kvm_and_graphics_change_these() {
     let changed = with(|s| {
         s.machine.accelerator = Accelerator::Kvm;
-        s.files.vnc_socket = Some("/run/vnc.sock".into());
+        s.machine.graphics = Graphics::Vga;
     });
     insta::assert_snapshot!(added(&spec(), &changed), @r##"
     -machine pc-q35-7.2,usb=off,memory-backend=ram
     -accel kvm
     -device {"driver":"VGA","id":"vga0","bus":"pcie.0","addr":"0x1"}
-    -vnc unix:/run/vnc.sock
+    -device {"driver":"qemu-xhci","id":"usb0","bus":"pcie.0","addr":"0x7"}
+    -device {"driver":"usb-tablet","id":"tablet0","bus":"usb0.0"}
+    -vnc unix:/run/berth/i-7f2f6d5e/vnc.sock,share=ignore
     "##);
 }
 

@@ -30,7 +30,7 @@ impl LaunchSpec {
             fits,
             "its files are of another firmware",
         )?;
-        for socket in self.files.paths.sockets().into_iter().chain(self.files.vnc_socket.as_deref()) {
+        for socket in self.files.paths.sockets() {
             let text = socket.to_string_lossy();
             check(
                 "socket path",

@@ -23,12 +23,12 @@ use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, log,
     tap,
 };
+use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{FoundQemu, Hypervisor, Limits};
 use crate::installation::find_binary;
 use crate::machine::{Accelerator, LaunchSpec, MachinePaths, Tap, UefiFiles, command_line};
 use crate::qmp::{Events, Qmp, QmpError};
-use crate::serial::SerialConsole;
 use crate::single_flight::SingleFlight;
 
 /// From the start of the process until its monitor must reply. A hundred at once on two cores need 8 s.
@@ -435,8 +435,12 @@ impl Hypervisor for LocalHypervisor {
         GuestAgent::connect(&paths.guest_agent).await
     }
 
-    async fn serial(&self, paths: &MachinePaths) -> io::Result<SerialConsole> {
-        SerialConsole::connect(&paths.serial_socket).await
+    async fn serial(&self, paths: &MachinePaths) -> io::Result<ConsoleStream> {
+        ConsoleStream::connect(&paths.serial_socket).await
+    }
+
+    async fn vnc(&self, paths: &MachinePaths) -> io::Result<ConsoleStream> {
+        ConsoleStream::connect(&paths.vnc).await
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

@@ -40,7 +40,10 @@ const MAX_REFUSAL: usize = 4 << 10;
 /// Opens a connection to the VM's host for this use.
 ///
 /// *Errors:* each step's, with its remedy.
-pub(super) async fn open(target: &ConsoleTarget, wanted: ConsoleUse) -> anyhow::Result<TokioIo<Upgraded>> {
+pub(in crate::commands) async fn open(
+    target: &ConsoleTarget,
+    wanted: ConsoleUse,
+) -> anyhow::Result<TokioIo<Upgraded>> {
     let (namespace, name) = (resources::checked(&target.namespace)?, resources::checked(&target.vm)?);
     let client = client_of(connect::admin(&target.connection, &target.state.state_dir).await?)?;
     let vms: Api<VM> = Api::namespaced(client.clone(), namespace);

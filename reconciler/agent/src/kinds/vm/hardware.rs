@@ -13,6 +13,7 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> 
         ("firmware", run.firmware == size.firmware.as_str()),
         // Another number of CPUs is another topology.
         ("cpuTopology", run.cpus != size.cpus || topology(run) == size.topology),
+        ("graphics", run.graphics == vm.spec.graphics),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
 }

@@ -307,6 +307,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         memory: Quantity::from_bytes(*memory_bytes).0,
         firmware: firmware.clone(),
         cpu_topology: Some(topology(run)),
+        graphics: Some(run.graphics),
         machine_type: pins.machine_type.clone(),
         cpu_model: pins.cpu_model.clone(),
         accelerator: pins.accelerator.clone(),

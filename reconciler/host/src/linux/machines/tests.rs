@@ -1,7 +1,7 @@
 //! Real machines, on hosts with QEMU.
 
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, NicModel, NicSpec, Tap, Topology};
+use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, Graphics, NicModel, NicSpec, Tap, Topology};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -72,6 +72,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             cache: Cache::Writeback,
         }],
         nics: Vec::new(),
+        graphics: Graphics::None,
     };
     LaunchRequest {
         machine,

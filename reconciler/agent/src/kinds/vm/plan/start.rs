@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface, NicModel};
-use berth_api::{Firmware, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
+use berth_api::{Firmware, Graphics, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{self, Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
@@ -197,6 +197,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         memory_bytes: memory,
         firmware: size.firmware.as_str().to_owned(),
         topology: Some(size.topology),
+        graphics: vm.spec.graphics,
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),
@@ -226,6 +227,10 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         cpu_model: pins.cpu_model,
         disks: disks(observed),
         nics: nics(vm, observed, &journal),
+        graphics: match vm.spec.graphics {
+            Graphics::None => machine::Graphics::None,
+            Graphics::VGA => machine::Graphics::Vga,
+        },
     };
     let request = LaunchRequest {
         machine,
@@ -343,6 +348,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         memory_bytes: size.map_or(0, |size| size.memory),
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
         topology: size.map(|size| size.topology),
+        graphics: vm.spec.graphics,
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,
         token: vm.spec.restart_token.clone(),

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use berth_api::{Size, SizeError, VM, VMState};
+use berth_api::{Graphics, Size, SizeError, VM, VMState};
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -153,6 +153,7 @@ fn run() -> Run {
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
         topology: None,
+        graphics: Graphics::None,
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,

@@ -1,4 +1,4 @@
-//! A connection to the serial console of a running machine.
+//! A connection to the serial console or to the VNC server of a running machine.
 
 use std::fmt;
 use std::io;
@@ -11,20 +11,22 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// The two directions of a serial console. QEMU serves one connection at a time: a second one receives nothing until the
-/// first is closed. A guest that writes waits for a connection that is not read.
-pub struct SerialConsole {
+/// The two directions of a connection.
+///
+/// A serial console serves one connection at a time: a second one receives nothing until the first is closed, and a guest
+/// that writes waits for a connection that is not read. The VNC server serves several.
+pub struct ConsoleStream {
     output: ReadHalf<Box<dyn Stream>>,
     input: WriteHalf<Box<dyn Stream>>,
 }
 
-impl fmt::Debug for SerialConsole {
+impl fmt::Debug for ConsoleStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SerialConsole")
+        f.write_str("ConsoleStream")
     }
 }
 
-impl SerialConsole {
+impl ConsoleStream {
     /// Connects to the socket of a machine.
     pub async fn connect(socket: &Path) -> io::Result<Self> {
         Ok(Self::over(UnixStream::connect(socket).await?))
@@ -37,7 +39,7 @@ impl SerialConsole {
         Self { output, input }
     }
 
-    /// Returns the guest's output and its input.
+    /// Returns the output and the input.
     pub fn into_parts(
         self,
     ) -> (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static) {

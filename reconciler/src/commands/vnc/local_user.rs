@@ -1,0 +1,72 @@
+//! The user at the other end of a connection on the loopback interface.
+//!
+//! VNC has no password here, and every user of this machine can connect to a port of it. Only the user who runs
+//! `berth vnc`, and root, may.
+
+use std::net::{SocketAddr, SocketAddrV4};
+
+use anyhow::Context;
+use nix::unistd::geteuid;
+use tokio::net::TcpStream;
+
+/// The kernel's table of TCP connections over IPv4, with the user of each (proc_pid_net(5)).
+const CONNECTIONS: &str = "/proc/net/tcp";
+
+/// Returns whether the client is this process's user, or root.
+///
+/// *Errors:* the kernel's table cannot be read.
+pub(super) fn may_connect(client: &TcpStream) -> anyhow::Result<bool> {
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) =
+        (client.peer_addr().context("its address")?, client.local_addr().context("its address")?)
+    else {
+        return Ok(false);
+    };
+    let table = std::fs::read_to_string(CONNECTIONS).with_context(|| format!("reading {CONNECTIONS}"))?;
+    let user = user_of(&table, from, to);
+    Ok(user.is_some_and(|user| user == 0 || user == geteuid().as_raw()))
+}
+
+/// Returns the user of the socket that is connected from one address to the other.
+fn user_of(table: &str, from: SocketAddrV4, to: SocketAddrV4) -> Option<u32> {
+    let (from, to) = (in_table(from), in_table(to));
+    table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_it = fields.get(1) == Some(&from.as_str()) && fields.get(2) == Some(&to.as_str());
+        is_it.then(|| fields.get(7)?.parse().ok()).flatten()
+    })
+}
+
+/// The kernel prints an address as a number in the machine's order of bytes.
+fn in_table(address: SocketAddrV4) -> String {
+    format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:170C 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 26 1 0 100 0 0 10 0
+   1: 0100007F:170C 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 27 1 0 20 4 30 10 -1
+   2: 0100007F:D431 0100007F:170C 01 00000000:00000000 00:00000000 00000000  1000        0 28 1 0 20 4 30 10 -1
+";
+
+    #[test]
+    fn the_user_is_that_of_the_clients_end() {
+        let address = |port| SocketAddrV4::new([127, 0, 0, 1].into(), port);
+        assert_eq!(user_of(TABLE, address(54321), address(5900)), Some(1000));
+        assert_eq!(user_of(TABLE, address(54322), address(5900)), None);
+        assert_eq!(user_of("", address(1), address(2)), None);
+    }
+
+    #[tokio::test]
+    async fn ones_own_connection_is_found_in_the_kernels_table() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let _client =
+            TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
+        let (accepted, _) = listener.accept().await.expect("accepted");
+        assert!(may_connect(&accepted).expect("readable"));
+    }
+}
