@@ -236,6 +236,9 @@ impl Effects {
             (_, Effect::PowerCycle) if self == Self::OfVm && *power == Power::Running => {
                 "next power cycle, or reboot if `allow_reboot`"
             }
+            (_, Effect::Grow) if self == Self::OfVm => {
+                "live up to `max_cpus`, else next power cycle, or reboot if `allow_reboot`"
+            }
             (_, effect) => effect.label(),
         });
         cells.collect::<Vec<_>>().join(" | ")

@@ -100,6 +100,8 @@ pub enum Effect {
     Live,
     /// Takes effect at the next start of the VM.
     PowerCycle,
+    /// Live as far as a VM can grow while it runs, otherwise at its next start.
+    Grow,
     /// Restarts the VM.
     Reboot,
     /// Destroys the resource and creates another.
@@ -130,7 +132,8 @@ impl Effect {
     #[must_use]
     pub const fn with_power(self, power: Power) -> Self {
         match (self, power) {
-            (Self::PowerCycle, Power::Stopped) => Self::Start,
+            (Self::PowerCycle | Self::Grow, Power::Stopped) => Self::Start,
+            (Self::Grow, Power::Paused) => Self::PowerCycle,
             (Self::Reboot, Power::Stopped | Power::Paused) => Self::NotRunning,
             (effect, _) => effect,
         }
@@ -142,6 +145,7 @@ impl Effect {
         match self {
             Self::Live => "live",
             Self::PowerCycle => "next power cycle",
+            Self::Grow => "live up to `max_cpus`, else next power cycle",
             Self::Reboot => "reboot",
             Self::Replace => "replace",
             Self::Fixed => "cannot change: give the element another name",

@@ -98,12 +98,12 @@ fn observed_fields() -> Vec<Field> {
             ..Field::observed(
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
-                "The names of what takes effect when the running VM is next started: `class`, `cpus`, `memory`, `firmware`, \
-                 `cpu_topology`, `graphics`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
+                 `firmware`, `cpu_topology`, `graphics`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "memory", "firmware", "cpu_topology", "graphics", "disks", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "firmware", "cpu_topology", "graphics", "disks", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -148,7 +148,8 @@ impl ResourceKind for Vm {
         ];
         let mut fields = vec![
             Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
-            Field::spec("cpus", Shape::Integer).effect(Effect::PowerCycle),
+            Field::spec("cpus", Shape::Integer).effect(Effect::Grow),
+            Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             size::cpu_topology(),
@@ -199,6 +200,7 @@ impl ResourceKind for Vm {
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
+        size::refine(change);
         bootstrap::refine(change);
         refuse_other_identities(change);
         placement::refine(change);

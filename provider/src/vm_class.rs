@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use tfplugin6::{Diagnostic, Value};
 
 use crate::{
+    change::PlannedChange,
     field::{Effect, Field, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
@@ -22,7 +23,7 @@ impl ResourceKind for VmClass {
             type_name: "berth_vm_class",
             kind: "VMClass",
             plural: "vmclasses",
-            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: include_str!("../../examples/resources/berth_vm_class/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 120],
@@ -37,7 +38,8 @@ impl ResourceKind for VmClass {
 
     fn fields(&self) -> Vec<Field> {
         vec![
-            Field::spec("cpus", Shape::Integer).required().effect(Effect::PowerCycle),
+            Field::spec("cpus", Shape::Integer).required().effect(Effect::Grow),
+            Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
             size::cpu_topology(),
@@ -45,7 +47,11 @@ impl ResourceKind for VmClass {
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        size::check_topology(config).into_iter().collect()
+        size::check_cpus(config)
+    }
+
+    fn refine(&self, change: &mut PlannedChange<'_>) {
+        size::refine(change);
     }
 
     fn outcome(&self, object: &Json, _planned: &Value) -> Outcome {

@@ -18,6 +18,7 @@ use crate::{prerequisites, process};
 
 const INIT: &str = include_str!("small/init.sh");
 const DHCP: &str = include_str!("small/dhcp.sh");
+const CPU_ONLINE: &str = include_str!("small/cpu-online.sh");
 const POWER_OFF: &str = include_str!("small/power-off.sh");
 const PAGES: &[(&str, &str)] = &[
     ("disks", include_str!("small/disks.cgi")),
@@ -76,7 +77,8 @@ pub fn signed_image(cache: &Cache) -> Result<GuestImage> {
 
 fn ingredients((package, version): &(String, String)) -> Result<Vec<String>> {
     let busybox = prerequisites::candidate("busybox-static")?;
-    let mut ingredients = vec![RECIPE, INIT, DHCP, POWER_OFF, COMMAND_LINE, package, version, &busybox];
+    let mut ingredients =
+        vec![RECIPE, INIT, DHCP, CPU_ONLINE, POWER_OFF, COMMAND_LINE, package, version, &busybox];
     ingredients.extend(PAGES.iter().map(|(_, page)| *page));
     ingredients.extend(MODULES);
     Ok(ingredients.into_iter().map(str::to_owned).collect())
@@ -169,6 +171,7 @@ fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
         archive.symlink(&format!("bin/{applet}"), "busybox");
     }
     archive.file("init", 0o755, INIT.as_bytes());
+    archive.file("cpu-online.sh", 0o755, CPU_ONLINE.as_bytes());
     archive.file("etc/dhcp.sh", 0o755, DHCP.as_bytes());
     // busybox acpid runs this for the power button's key.
     archive.file("etc/acpi/PWRF/00000080", 0o755, POWER_OFF.as_bytes());

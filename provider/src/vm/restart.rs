@@ -149,6 +149,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
     for name in [
         "class",
         "cpus",
+        "max_cpus",
         "memory",
         "firmware",
         "cpu_topology",

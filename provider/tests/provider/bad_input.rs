@@ -58,6 +58,13 @@ fn vms() -> Vec<Bad> {
         everywhere(classless("memory", json!("1Gi")), "cpus", "a VM without a class needs a number of CPUs"),
         everywhere(own("cpus", json!(0)), "cpus", "0 is not between 1 and 128"),
         everywhere(own("cpus", json!(129)), "cpus", "129 is not between 1 and 128"),
+        everywhere(with(own("cpus", json!(4)), "/max_cpus", json!(2)), "max_cpus", "less than cpus"),
+        everywhere(
+            with(classless("cpu_topology", json!({"cores": 2})), "/max_cpus", json!(4)),
+            "max_cpus",
+            "exclude each other",
+        ),
+        everywhere(own("max_cpus", json!(129)), "max_cpus", "129 is not between 1 and 128"),
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),
         everywhere(own("firmware", json!("Coreboot")), "firmware", "is not one of"),

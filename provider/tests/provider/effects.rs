@@ -40,7 +40,7 @@ impl Announced {
     fn of(effect: Effect) -> Self {
         match effect {
             Effect::Live | Effect::Start | Effect::Local => Self::Live,
-            Effect::PowerCycle => Self::PowerCycle,
+            Effect::PowerCycle | Effect::Grow => Self::PowerCycle,
             Effect::Reboot => Self::Reboot,
             Effect::Replace => Self::Replace,
             Effect::Policy | Effect::Fixed | Effect::NotRunning => Self::Refused,
@@ -101,7 +101,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "memory": "1Gi", "firmware": "UEFI", "graphics": "None", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "firmware": "UEFI", "graphics": "None", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio"}],
@@ -120,6 +120,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/class", json!("large"), Announced::PowerCycle),
         ("/class", Json::Null, Announced::PowerCycle),
         ("/cpus", Json::Null, Announced::PowerCycle),
+        ("/max_cpus", json!(8), Announced::PowerCycle),
         ("/memory", json!("2Gi"), Announced::PowerCycle),
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
         ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
@@ -267,12 +268,51 @@ async fn the_plan_announces_the_effect_of_each_change() {
 }
 
 #[tokio::test]
+async fn more_cpus_within_the_maximum_are_live_and_restart_nothing() {
+    let provider = BerthProvider::default();
+    let stage = Stage::new(&provider, "berth_vm");
+    let mut config = vm();
+    for (name, value) in [
+        ("cpus", json!(2)),
+        ("max_cpus", json!(4)),
+        ("cpu_topology", Json::Null),
+        ("allow_reboot", json!(true)),
+    ] {
+        config[name] = value;
+    }
+    let announced_with = async |changes: &[(&str, Json)], pending: &[&str]| {
+        let mut prior = created(&stage, "berth_vm", &config).await;
+        prior.set(
+            "pending_power_cycle",
+            Value::from(pending.iter().map(|name| Value::from(*name)).collect::<Vec<_>>()),
+        );
+        let mut changed = config.clone();
+        for (name, value) in changes {
+            changed[*name] = value.clone();
+        }
+        announced(&stage.plan_from(prior, &changed).await)
+    };
+    let to = |cpus: i64| ("cpus", json!(cpus));
+    assert_eq!(announced_with(&[to(3)], &[]).await, Announced::Live);
+    assert_eq!(announced_with(&[to(4)], &[]).await, Announced::Live);
+    for (changes, pending) in [
+        (vec![to(1)], &[][..]),
+        (vec![to(4), ("max_cpus", json!(8))], &[]),
+        (vec![to(4), ("max_cpus", Json::Null)], &[]),
+        (vec![to(4)], &["max_cpus"]),
+        (vec![("cpus", Json::Null)], &[]),
+    ] {
+        assert_eq!(announced_with(&changes, pending).await, Announced::Reboot, "{changes:?} {pending:?}");
+    }
+}
+
+#[tokio::test]
 async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_power() {
     let provider = BerthProvider::default();
     let stage = Stage::new(&provider, "berth_vm");
     let kind = provider.kinds().iter().find(|kind| kind.info().type_name == "berth_vm").expect("a kind");
-    // The host of the VM decides, and which of the disks boots.
-    let decided_by_more = ["placement.host", "placement.host_selector", "disks"];
+    // The host of the VM decides, which of the disks boots, and the largest number of CPUs.
+    let decided_by_more = ["placement.host", "placement.host_selector", "disks", "cpus"];
     let mut expected = Vec::new();
     leaves(kind.fields(), "", &mut expected);
     for power in Power::ALL {

@@ -115,6 +115,9 @@ pub(crate) struct Run {
     /// None in the journal of an older agent: one socket.
     #[serde(default)]
     pub(crate) topology: Option<CpuTopology>,
+    /// The CPUs up to which it can grow; machines of older agents cannot.
+    #[serde(default)]
+    pub(crate) max_cpus: Option<i64>,
     /// Machines of older agents have none.
     #[serde(default)]
     pub(crate) graphics: Graphics,
@@ -302,6 +305,7 @@ mod tests {
             memory_bytes: 1,
             firmware: "UEFI".into(),
             topology: None,
+            max_cpus: Some(4),
             graphics: Graphics::VGA,
             boot_volume: "v-1".into(),
             interfaces: None,

@@ -45,6 +45,8 @@ pub(crate) struct MachineState {
     pub(crate) run_state: RunState,
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
+    /// The number of CPUs; None if this QEMU does not tell.
+    pub(crate) cpus: Option<i64>,
     /// The shutdown event QEMU sent when the guest ended, if the driver was connected.
     pub(crate) ending: Option<Ending>,
     /// When it was last resumed after a pause.
@@ -131,6 +133,19 @@ impl Machine {
 
     pub(crate) async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.ask(|reply| Command::Unplug(id.to_owned(), reply)).await
+    }
+
+    pub(crate) async fn plug_cpus(&self, count: usize) -> Result<(), MachineError> {
+        self.ask(|reply| Command::PlugCpus(count, reply)).await
+    }
+
+    /// Has the guest agent set CPUs online that were plugged in. Without an agent the guest decides. Does not wait for it.
+    pub(crate) async fn set_cpus_online(&self) {
+        if !self.guest_listens().await {
+            return;
+        }
+        // A guest task that has ended belongs to a machine that has ended.
+        let _ = self.requests.send(GuestRequest::SetCpusOnline).await;
     }
 
     pub(crate) async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
@@ -359,6 +374,7 @@ impl Machines {
             system: self.system.clone(),
             instance: instance.to_owned(),
             devices: Devices::default(),
+            cpus: None,
             expects_resume: false,
             has_started: false,
         };

@@ -14,7 +14,9 @@ pub struct Size {
     pub memory: u64,
     /// The firmware.
     pub firmware: Firmware,
-    /// The arrangement of the CPUs.
+    /// The CPUs up to which it can grow while it runs; none: not at all.
+    pub max_cpus: Option<i64>,
+    /// The arrangement of the CPUs: with `max_cpus` of that many.
     pub topology: CpuTopology,
 }
 
@@ -35,7 +37,7 @@ pub enum SizeError {
 impl VMSpec {
     /// The size with which the VM is started next. `class` is the class that the VM names, if that exists.
     ///
-    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology. Memory that
+    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology and its `max_cpus`. Memory that
     /// neither declares is [`MEMORY_PER_CPU`] for each CPU.
     ///
     /// # Errors
@@ -49,6 +51,11 @@ impl VMSpec {
         let own = self.cpus.or(self.cpu_topology.map(CpuTopology::cpus));
         let cpus = own.or(class.map(|class| class.cpus)).ok_or(SizeError::NoCpus)?;
         let of_class = class.filter(|_| own.is_none()).and_then(|class| class.cpu_topology);
+        let max_cpus = self.max_cpus.or(class.filter(|_| own.is_none()).and_then(|class| class.max_cpus));
+        // CPUs that are plugged in are cores of one socket.
+        let max_cpus = max_cpus.filter(|most| *most >= cpus && self.cpu_topology.is_none());
+        let of_cores = CpuTopology::of_cores(max_cpus.unwrap_or(cpus));
+        let of_class = of_class.filter(|_| max_cpus.is_none());
         let memory = self.memory.as_ref().or(class.and_then(|class| class.memory.as_ref()));
         let bytes = match memory.map(Quantity::bytes) {
             Some(bytes) => bytes?.next_multiple_of(1 << 20),
@@ -58,7 +65,8 @@ impl VMSpec {
             cpus,
             memory: bytes,
             firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
-            topology: self.cpu_topology.or(of_class).unwrap_or(CpuTopology::of_cores(cpus)),
+            max_cpus,
+            topology: self.cpu_topology.or(of_class).unwrap_or(of_cores),
         })
     }
 }
@@ -129,6 +137,16 @@ mod tests {
             named(json!({"cpuTopology": {"cores": 3, "threads": 2}})),
             Ok((6, 3072, "BIOS", [1, 3, 2]))
         );
+        assert_eq!(named(json!({"maxCpus": 8})), Ok((4, 3072, "BIOS", [1, 8, 1])), "places for eight cores");
+        assert_eq!(
+            named(json!({"maxCpus": 2})),
+            Ok((4, 3072, "BIOS", [2, 2, 1])),
+            "fewer than the class has"
+        );
+        let growing = || Some(json!({"cpus": 2, "memory": "1Gi", "maxCpus": 4}));
+        assert_eq!(size(json!({"class": "c"}), growing()), Ok((2, 1024, "UEFI", [1, 4, 1])));
+        let own = json!({"class": "c", "cpus": 3});
+        assert_eq!(size(own, growing()), Ok((3, 1024, "UEFI", [1, 3, 1])), "not the class's maximum");
         assert_eq!(size(json!({"cpus": 3}), None), Ok((3, 6144, "UEFI", [1, 3, 1])));
         assert_eq!(size(json!({"cpus": 1, "memory": "16777217"}), None), Ok((1, 17, "UEFI", [1, 1, 1])));
         let plain = Some(json!({"cpus": 2}));

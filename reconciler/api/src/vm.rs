@@ -43,6 +43,8 @@ use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantit
     validation = Rule::new("has(self.class) || has(self.cpus) || has(self.cpuTopology)").message("set class or cpus: a VM without a class needs a number of CPUs").field_path(".cpus"),
     validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
     validation = Rule::new("!has(self.cpus) || !has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology"),
+    validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
+    validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces"),
@@ -55,11 +57,17 @@ pub struct VMSpec {
     /// the next power cycle; until then the condition `ClassSynced` is False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ResourceName>,
-    /// Virtual CPUs, 1 to 128. Default: those of the class, which must be named then. A change takes effect at the next
-    /// power cycle.
+    /// Virtual CPUs, 1 to 128. Default: those of the class, which must be named then. Up to `maxCpus` a running VM gets more at
+    /// once; any other change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 128))]
     pub cpus: Option<i64>,
+    /// The CPUs up to which a running VM can grow, 1 to 128 and at least `cpus`: within it, more `cpus` are plugged in at once.
+    /// Excludes `cpuTopology`. Default: none, and CPUs are added at the next power cycle. That of the class counts for a VM
+    /// without `cpus` of its own. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 128))]
+    pub max_cpus: Option<i64>,
     /// Guest memory, for example `512Mi`. At least 16Mi. Default: that of the class; if neither declares it, 2Gi for
     /// each CPU. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -481,6 +489,9 @@ pub struct Hardware {
     pub class: Option<String>,
     /// Virtual CPUs.
     pub cpus: i64,
+    /// The CPUs up to which it can grow while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cpus: Option<i64>,
     /// Guest memory.
     pub memory: String,
     /// `BIOS` or `UEFI`.

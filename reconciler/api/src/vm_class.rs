@@ -29,12 +29,21 @@ use crate::{Conditions, CpuTopology, Firmware, ObjectUser, Quantity};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
+    validation = Rule::new("!has(self.maxCpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
+    validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
 )]
 pub struct VMClassSpec {
-    /// Virtual CPUs, 1 to 128. A change reaches a VM at its next power cycle.
+    /// Virtual CPUs, 1 to 128. Up to `maxCpus` running VMs get more at once; any other change reaches a VM at its next power
+    /// cycle.
     #[schemars(range(min = 1, max = 128))]
     pub cpus: i64,
+    /// The CPUs up to which a running VM can grow, 1 to 128 and at least `cpus`: within it, more `cpus` are plugged in at once.
+    /// Excludes `cpuTopology`. Default: none, and CPUs are added at the next power cycle. A change reaches a VM at
+    /// its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 128))]
+    pub max_cpus: Option<i64>,
     /// Guest memory, for example `512Mi`. At least 16Mi. Default: 2Gi for each CPU of the VM. A change reaches a VM at its
     /// next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -20,6 +20,7 @@
 
 pub mod block;
 pub mod console;
+pub mod cpus;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod guest_agent;

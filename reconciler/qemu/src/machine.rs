@@ -53,6 +53,7 @@ pub struct MachineSpec {
     /// SMBIOS UUID, in the usual text form.
     pub uuid: String,
     pub cpus: u16,
+    /// The arrangement of the CPUs, with the places of those that can be plugged in while it runs.
     pub topology: Topology,
     pub memory_bytes: u64,
     pub accelerator: Accelerator,
@@ -94,7 +95,7 @@ impl Topology {
         Self { sockets: 1, cores, threads: 1 }
     }
 
-    fn cpus(self) -> u32 {
+    pub(crate) fn cpus(self) -> u32 {
         let of_socket = u32::from(self.cores).saturating_mul(self.threads.into());
         u32::from(self.sockets).saturating_mul(of_socket)
     }

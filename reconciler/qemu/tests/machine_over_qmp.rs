@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::block::{self, BlockError, Unplugged};
+use berth_qemu::cpus;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits};
 use berth_qemu::machine::{
@@ -384,4 +385,21 @@ async fn refusals_read_the_same_from_both() {
         bench.end().await;
     }
     assert!(refusals.windows(2).all(|pair| pair[0] == pair[1]), "{refusals:#?}");
+}
+
+#[tokio::test]
+async fn cpus_are_plugged_in_as_far_as_there_are_places() {
+    for mut bench in Bench::all() {
+        bench.spec.machine.topology = Topology::of_cores(3);
+        let (qmp, _events) = bench.launch().await;
+        power::start(&qmp).await.expect("started");
+        let first = cpus::observe(&qmp).await.expect("listed");
+        assert_eq!((first.present, first.most()), (1, 3));
+        for (wanted, expected) in [(1, 1), (2, 2), (2, 2), (1, 2), (9, 3)] {
+            cpus::plug(&qmp, wanted).await.expect("plugged in");
+            let now = cpus::observe(&qmp).await.expect("listed");
+            assert_eq!((now.present, now.most()), (expected, 3), "{wanted} wanted");
+        }
+        bench.end().await;
+    }
 }

@@ -56,6 +56,9 @@ while read -r line; do
 	echo "berth-guest-read $line"
 done </dev/ttyS0 >/dev/ttyS0 2>&1 &
 
+# CPUs that are plugged in are used, as where udev has a rule for it.
+uevent /cpu-online.sh &
+
 # The screen: blue, and what is typed there is written to the serial console.
 printf '\033[44m\033[2J' >/dev/tty1
 while read -r line; do

@@ -71,6 +71,8 @@ pub(crate) enum Step {
     Unplug {
         volume: String,
     },
+    /// Plugs CPUs in until the machine has this number.
+    PlugCpus(i64),
     PressPowerButton,
     AskGuestToShutDown,
     /// Ends QEMU, through its monitor if that answers.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::block::{self, Devices, ObservedDisk, Unplugged};
-use berth_qemu::guest_agent;
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
+use berth_qemu::{cpus, guest_agent};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::legal::{Action, check_legal};
@@ -34,6 +34,7 @@ pub(super) enum Command {
         bytes: u64,
         reply: Reply,
     },
+    PlugCpus(usize, Reply),
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -53,6 +54,8 @@ pub(super) struct Driver {
     /// Set after the guest was started: the caller observes the result itself, so the next RESUME event enqueues
     /// nothing.
     pub(super) expects_resume: bool,
+    /// The number of CPUs, if it was read.
+    pub(super) cpus: Option<i64>,
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
@@ -145,6 +148,9 @@ impl Driver {
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
             }
+            Command::PlugCpus(count, reply) => {
+                let _ = reply.send(self.plug_cpus(count).await);
+            }
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
             }
@@ -171,10 +177,12 @@ impl Driver {
             .collect();
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
+        let cpus = self.cpus().await;
         let published = self.published.borrow();
         Ok(MachineState {
             run_state: state,
             disks,
+            cpus,
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
         })
@@ -212,6 +220,20 @@ impl Driver {
         self.allowed(Action::ChangeDisks).await?;
         self.devices = Devices::default();
         Ok(block::plug(&self.qmp, disk).await?)
+    }
+
+    async fn plug_cpus(&mut self, count: usize) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDisks).await?;
+        self.cpus = None;
+        Ok(cpus::plug(&self.qmp, count).await?)
+    }
+
+    /// Reads the number of CPUs: only `plug_cpus` changes it.
+    async fn cpus(&mut self) -> Option<i64> {
+        if self.cpus.is_none() {
+            self.cpus = cpus::observe(&self.qmp).await.ok().and_then(|cpus| i64::try_from(cpus.present).ok());
+        }
+        self.cpus
     }
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {

@@ -16,6 +16,9 @@ use berth_engine::Queue;
 
 const FIRST_POLL: Duration = Duration::from_secs(1);
 const POLL_EVERY: Duration = Duration::from_secs(30);
+/// How often, and at which interval, CPUs that were plugged in are looked for in the guest.
+const CPU_ATTEMPTS: usize = 6;
+const CPU_WAIT: Duration = Duration::from_millis(500);
 /// Limit on the addresses kept: a guest may send lists of any length.
 const MAX_ADDRESSES: usize = 16;
 
@@ -40,6 +43,8 @@ pub(super) enum GuestRequest {
         reply: oneshot::Sender<Option<Vec<String>>>,
     },
     Shutdown(oneshot::Sender<bool>),
+    /// Sets the CPUs online that the kernel knows and does not use.
+    SetCpusOnline,
 }
 
 pub(super) struct GuestTask {
@@ -124,6 +129,12 @@ impl GuestTask {
                 };
                 let _ = reply.send(mounts.map(points));
             }
+            GuestRequest::SetCpusOnline => {
+                let Some(agent) = connected else { return };
+                if let Err(error) = set_cpus_online(agent).await {
+                    tracing::debug!(%error, "the guest's agent did not set CPUs online");
+                }
+            }
             GuestRequest::Shutdown(reply) => {
                 let heard = match connected {
                     Some(agent) => agent.shutdown(ShutdownMode::Powerdown).await.is_ok(),
@@ -133,6 +144,19 @@ impl GuestTask {
             }
         }
     }
+}
+
+/// The kernel learns of a CPU a moment after it was plugged in.
+async fn set_cpus_online(agent: &mut GuestAgent) -> Result<(), GuestAgentError> {
+    for _ in 0..CPU_ATTEMPTS {
+        let offline = agent.cpus().await?.into_iter().filter(|cpu| !cpu.online && cpu.can_change);
+        let offline: Vec<u64> = offline.map(|cpu| cpu.id).collect();
+        if !offline.is_empty() {
+            agent.set_online(&offline).await?;
+        }
+        tokio::time::sleep(CPU_WAIT).await;
+    }
+    Ok(())
 }
 
 async fn facts(agent: &mut GuestAgent) -> Result<GuestFacts, GuestAgentError> {

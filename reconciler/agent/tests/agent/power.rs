@@ -334,6 +334,35 @@ async fn a_class_that_changes_takes_effect_at_the_next_power_cycle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_running_vm_gets_more_cpus_at_once_within_the_maximum_of_its_start() {
+    let fixture = booted().await;
+    let class = async |spec: serde_json::Value| fixture.change::<berth_api::VMClass>("small", spec).await;
+    class(json!({"maxCpus": 3})).await;
+    let waits_for = |names: &'static [&str]| {
+        move |vm: &VM| vm.status.as_ref().is_some_and(|s| s.pending_power_cycle == names)
+    };
+    fixture.until::<VM>("web", waits_for(&["maxCpus"])).await;
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    fixture.until::<VM>("web", waits_for(&[])).await;
+    let pid = fixture.running_vm().await.status.and_then(|s| s.process).map(|process| process.pid);
+
+    class(json!({"cpus": 3})).await;
+    let has = |cpus: i64| {
+        move |vm: &VM| vm.status.as_ref().and_then(|s| s.hardware.as_ref()).is_some_and(|h| h.cpus == cpus)
+    };
+    fixture.until::<VM>("web", has(3)).await;
+    let grown = fixture.until::<VM>("web", |vm| is_ready(vm, "Running")).await.status.expect("it runs");
+    assert_eq!(grown.process.map(|process| process.pid), pid, "it was not restarted");
+    assert!(grown.pending_power_cycle.is_empty(), "{:?}", grown.pending_power_cycle);
+
+    class(json!({"cpus": 2})).await;
+    let vm = fixture.until::<VM>("web", waits_for(&["cpus"])).await;
+    assert_eq!(vm.status.and_then(|s| s.hardware).map(|h| (h.cpus, h.max_cpus)), Some((3, Some(3))));
+    fixture.change::<VM>("web", json!({"restartToken": "2"})).await;
+    fixture.until::<VM>("web", has(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_with_values_of_its_own_leaves_its_class_at_the_next_power_cycle() {
     let fixture = booted().await;
     let size = json!({"class": null, "cpus": 4, "memory": "256Mi", "firmware": "BIOS", "cpuTopology": {"sockets": 2, "cores": 2}});

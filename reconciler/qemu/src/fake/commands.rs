@@ -9,7 +9,7 @@ use super::model::MachineModel;
 use crate::machine::Format;
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 21] = [
+const COMMANDS: [(&str, &[&str]); 22] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -20,6 +20,7 @@ const COMMANDS: [(&str, &[&str]); 21] = [
     ("query-named-block-nodes", &["flat"]),
     ("query-balloon", &[]),
     ("query-chardev", &[]),
+    ("query-hotpluggable-cpus", &[]),
     ("qom-list", &["!path"]),
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
@@ -69,6 +70,7 @@ pub(super) fn execute(
             json!([{"label": label, "frontend-open": machine.agent_port_is_open(), "filename": "unix"}])
         }
         "query-balloon" => json!({"actual": machine.spec.machine.memory_bytes}),
+        "query-hotpluggable-cpus" => hotpluggable_cpus(machine),
         "qom-list" => qom_list(machine, args)?,
         "qom-get" => qom_get(machine, args)?,
         "cont" => return Ok((json!({}), machine.cont().map_err(CommandError::generic)?)),
@@ -79,6 +81,7 @@ pub(super) fn execute(
             json!({})
         }
         "device_del" => return blocks::device_del(world, pid, args),
+        "device_add" if args.get("driver").and_then(Value::as_str) == Some(CPU) => add_cpu(machine, args)?,
         "device_add" => blocks::device_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
@@ -86,6 +89,33 @@ pub(super) fn execute(
         other => return Err(unknown(other)),
     };
     Ok((value, Vec::new()))
+}
+
+/// The device of a CPU.
+const CPU: &str = "fake-x86_64-cpu";
+
+/// The last core first, as QEMU lists them.
+fn hotpluggable_cpus(machine: &Machine) -> Value {
+    let places = 0..machine.spec.machine.topology.cpus();
+    let one = |core: u32| {
+        let mut place = json!({"type": CPU, "vcpus-count": 1, "props": {"socket-id": 0, "core-id": core, "thread-id": 0}});
+        if machine.cpus.contains(&core) {
+            place["qom-path"] = json!(format!("/machine/unattached/device[{core}]"));
+        }
+        place
+    };
+    places.rev().map(one).collect()
+}
+
+fn add_cpu(machine: &mut Machine, args: &Map<String, Value>) -> Result<Value, CommandError> {
+    let core = args.get("core-id").and_then(Value::as_u64).and_then(|core| u32::try_from(core).ok());
+    let core = core.ok_or_else(|| CommandError::generic("CPU core-id is not set"))?;
+    if core >= machine.spec.machine.topology.cpus() || !machine.cpus.insert(core) {
+        return Err(CommandError::generic(format!(
+            "CPU[{core}] already exists, or there is no place for it"
+        )));
+    }
+    Ok(json!({}))
 }
 
 fn check(command: &str, args: &Map<String, Value>) -> Result<(), CommandError> {

@@ -27,6 +27,10 @@ pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<
         }),
         "guest-network-get-interfaces" => interfaces(machine),
         "guest-get-fsinfo" => filesystems(machine),
+        "guest-get-vcpus" => {
+            let cpu = |id: &u32| json!({"logical-id": id, "online": true, "can-offline": *id > 0});
+            machine.cpus.iter().map(cpu).collect()
+        }
         "guest-shutdown" => {
             let what = match args.get("mode").and_then(Value::as_str) {
                 Some("reboot") => Happening::GuestReboots,

@@ -19,6 +19,8 @@ const EVENT_BUFFER: usize = 32;
 pub(super) struct Machine {
     pub(super) identity: ProcessIdentity,
     pub(super) spec: LaunchSpec,
+    /// The cores with a CPU.
+    pub(super) cpus: BTreeSet<u32>,
     pub(super) behaviour: Behaviour,
     /// `query-status` in QEMU's terms.
     pub(super) status: &'static str,
@@ -95,6 +97,7 @@ impl Machine {
         }
         Self {
             identity,
+            cpus: (0..spec.machine.cpus.into()).collect(),
             spec,
             behaviour,
             status: "prelaunch",

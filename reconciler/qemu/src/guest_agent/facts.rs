@@ -9,6 +9,7 @@ const MAX_INTERFACES: usize = 64;
 const MAX_ADDRESSES: usize = 32;
 const MAX_FILESYSTEMS: usize = 256;
 const MAX_DISKS: usize = 64;
+const MAX_CPUS: usize = 512;
 /// The prefix that udev adds to the serial number of a QEMU disk.
 const QEMU_DISK: &str = "0QEMU_QEMU_HARDDISK_";
 
@@ -43,6 +44,16 @@ pub struct Filesystem {
     pub disks: Vec<FilesystemDisk>,
 }
 
+/// A CPU that the guest's kernel knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestCpu {
+    /// The kernel's number of it.
+    pub id: u64,
+    pub online: bool,
+    /// Whether it can be set online and offline.
+    pub can_change: bool,
+}
+
 /// A disk below a mounted file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemDisk {
@@ -73,6 +84,17 @@ pub fn mounts_of<'a>(filesystems: &'a [Filesystem], serial: &str, target: Option
 
 pub(super) fn host_name(answer: &Value) -> Option<String> {
     text(answer, "host-name")
+}
+
+pub(super) fn cpus(answer: &Value) -> Option<Vec<GuestCpu>> {
+    let one = |cpu: &Value| {
+        Some(GuestCpu {
+            id: cpu.get("logical-id")?.as_u64()?,
+            online: cpu.get("online")?.as_bool()?,
+            can_change: cpu.get("can-offline").and_then(Value::as_bool).unwrap_or(true),
+        })
+    };
+    answer.as_array()?.iter().take(MAX_CPUS).map(one).collect()
 }
 
 pub(super) fn os_info(answer: &Value) -> Option<OsInfo> {

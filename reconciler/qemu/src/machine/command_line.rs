@@ -100,7 +100,11 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
     let Topology { sockets, cores, threads } = spec.topology;
     args.pair(
         "-smp",
-        format!("cpus={0},sockets={sockets},cores={cores},threads={threads},maxcpus={0}", spec.cpus),
+        format!(
+            "cpus={},sockets={sockets},cores={cores},threads={threads},maxcpus={}",
+            spec.cpus,
+            spec.topology.cpus()
+        ),
     );
     args.pair("-m", format!("size={}k", spec.memory_bytes / 1024));
     args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));

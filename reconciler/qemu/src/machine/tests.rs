@@ -275,7 +275,8 @@ fn what_cannot_work_is_refused_with_its_field() {
     assert!(refused(&|s| s.machine.instance = "a b".to_owned()).starts_with("instance"));
     assert!(refused(&|s| s.machine.uuid = "x".to_owned()).starts_with("uuid"));
     assert!(refused(&|s| s.machine.cpus = 0).starts_with("cpus"));
-    assert!(refused(&|s| s.machine.topology.sockets = 2).starts_with("topology"));
+    assert!(refused(&|s| s.machine.topology.cores = 1).starts_with("topology"));
+    assert!(refused(&|s| s.machine.topology.sockets = 200).starts_with("topology"));
     assert!(refused(&|s| s.machine.memory_bytes = 1).starts_with("memory"));
     assert!(refused(&|s| s.machine.machine_type = "q35".to_owned()).contains("needs a version"));
     assert!(refused(&|s| s.files.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));

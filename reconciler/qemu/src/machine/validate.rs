@@ -59,8 +59,8 @@ impl MachineSpec {
         check(
             "topology",
             &format!("{:?}", self.topology),
-            self.topology.cpus() == u32::from(self.cpus),
-            "sockets × cores × threads is not the number of CPUs",
+            (u32::from(self.cpus)..=288).contains(&self.topology.cpus()),
+            "sockets × cores × threads is at least the number of CPUs, and at most 288",
         )?;
         let memory = self.memory_bytes;
         check(

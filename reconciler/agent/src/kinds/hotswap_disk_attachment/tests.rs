@@ -57,6 +57,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
     MachineState {
         run_state: state,
         disks: if plugged { vec![disk] } else { Vec::new() },
+        cpus: None,
         ending: None,
         resumed_at: None,
     }

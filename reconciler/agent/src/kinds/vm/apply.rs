@@ -58,6 +58,11 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             unplug(ctx, instance, volume).await?;
             wake_disks(ctx, vm);
         }
+        Step::PlugCpus(count) => {
+            let machine = machine()?;
+            machine.plug_cpus(usize::try_from(*count).unwrap_or_default()).await?;
+            machine.set_cpus_online().await;
+        }
         Step::PressPowerButton => machine()?.press_power_button().await?,
         Step::AskGuestToShutDown => {
             let machine = machine()?;

@@ -11,8 +11,12 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> 
         ("cpus", run.cpus == size.cpus),
         ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(size.memory)),
         ("firmware", run.firmware == size.firmware.as_str()),
-        // Another number of CPUs is another topology.
-        ("cpuTopology", run.cpus != size.cpus || topology(run) == size.topology),
+        ("maxCpus", run.max_cpus == size.max_cpus),
+        // Another number of CPUs, or of places for them, is another topology.
+        (
+            "cpuTopology",
+            run.cpus != size.cpus || run.max_cpus != size.max_cpus || topology(run) == size.topology,
+        ),
         ("graphics", run.graphics == vm.spec.graphics),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()

@@ -128,6 +128,15 @@ fn with_public(observed: &Observed) -> Option<Journal> {
     (public != observed.journal.public).then(|| Journal { public, ..observed.journal.clone() })
 }
 
+/// Returns the journal with the number of CPUs that the machine has now, if some were plugged in.
+fn with_cpus(observed: &Observed) -> Option<Journal> {
+    let cpus = observed.machine.as_ref()?.cpus?;
+    let mut journal = observed.journal.clone();
+    let run = journal.run.as_mut().filter(|run| run.cpus != cpus)?;
+    run.cpus = cpus;
+    Some(journal)
+}
+
 /// Plans for a VM with a QEMU.
 fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     let journal = &observed.journal;
@@ -138,6 +147,9 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if !deleting(vm)
         && let Some(updated) = with_public(observed)
     {
+        return Plan::steps(vec![write_journal(updated)], starting());
+    }
+    if let Some(updated) = with_cpus(observed) {
         return Plan::steps(vec![write_journal(updated)], starting());
     }
     let ended = observed.machine.as_ref().is_some_and(|machine| has_ended(&machine.run_state));

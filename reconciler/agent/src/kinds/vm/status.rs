@@ -304,6 +304,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
     Some(Hardware {
         class: Some(class.clone()).filter(|class| !class.is_empty()),
         cpus: *cpus,
+        max_cpus: run.max_cpus,
         memory: Quantity::from_bytes(*memory_bytes).0,
         firmware: firmware.clone(),
         cpu_topology: Some(topology(run)),

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 
 use super::super::observe::User;
 use super::super::surplus;
-use super::start::since;
+use super::start::{since, too_large};
 use super::{Observed, Step};
 use crate::converge::Plan;
 use crate::machine::MachineState;
@@ -41,7 +41,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             Plan::steps(vec![Step::Pause], readiness)
         }
         RunState::Prelaunch | RunState::Paused if is_paused => disks(vm, observed, machine),
-        RunState::Running => disks(vm, observed, machine),
+        RunState::Running => cpus(vm, observed, machine).unwrap_or_else(|| disks(vm, observed, machine)),
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
         }
@@ -56,6 +56,17 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN)
         }
     }
+}
+
+/// Plugs in the CPUs that are declared and missing, as far as the machine was started with places for them.
+fn cpus(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<Step>> {
+    let (size, has) = (observed.size.as_ref().ok()?, machine.cpus?);
+    let most = observed.journal.run.as_ref()?.max_cpus?;
+    if size.cpus <= has || size.cpus > most || too_large(vm, size, observed).is_some() {
+        return None;
+    }
+    let readiness = Readiness::Reconciling(Reason::Attaching, "CPUs are being plugged in".to_owned());
+    Some(Plan::steps(vec![Step::PlugCpus(size.cpus)], readiness))
 }
 
 /// Resumes at once the first time, then at intervals: the cause of the pause may recur.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use berth_api::{Graphics, Size, SizeError, VM, VMState};
+use berth_api::{CpuTopology, Graphics, Size, SizeError, VM, VMState};
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -153,6 +153,7 @@ fn run() -> Run {
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
         topology: None,
+        max_cpus: None,
         graphics: Graphics::None,
         boot_volume: "v-root".into(),
         interfaces: None,
@@ -181,6 +182,7 @@ fn present(state: RunState) -> Observed {
     let machine = MachineState {
         run_state: state,
         disks: vec![plugged("v-data"), plugged("v-root")],
+        cpus: None,
         ending: None,
         resumed_at: None,
     };
@@ -209,6 +211,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Pause => "Pause",
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
+        Step::PlugCpus(_) => "PlugCpus",
         Step::PressPowerButton => "PressPowerButton",
         Step::AskGuestToShutDown => "AskGuestToShutDown",
         Step::EndProcess => "EndProcess",

@@ -216,6 +216,42 @@ fn each_part_of_the_size_waits_for_the_power_cycle_under_its_own_name() {
 }
 
 #[test]
+fn cpus_are_plugged_in_up_to_the_maximum_of_the_start_and_never_taken() {
+    let object = vm(json!({}));
+    let observed = |declared: Value, max_cpus: Option<i64>| {
+        let mut observed = Observed { size: size(declared), ..present(RunState::Running) };
+        let run = observed.journal.run.as_mut().expect("it runs");
+        (run.max_cpus, run.topology) = (max_cpus, max_cpus.map(CpuTopology::of_cores));
+        observed.machine.as_mut().expect("it runs").cpus = Some(1);
+        observed
+    };
+    let steps = |declared: Value, max_cpus| names(&plan(&object, &observed(declared, max_cpus)));
+    let of = |cpus: i64| json!({"cpus": cpus, "maxCpus": 4, "memory": "512Mi"});
+    assert_eq!(steps(of(2), Some(4)), ["PlugCpus"]);
+    assert_eq!(steps(of(4), Some(4)), ["PlugCpus"]);
+    for (declared, max_cpus, why) in [
+        (of(1), Some(4), "it has them"),
+        (of(4), Some(2), "it was started with fewer places"),
+        (of(2), None, "it was started without places"),
+        (json!({"cpus": 2, "maxCpus": 4, "memory": "1Ti"}), Some(4), "it could not start again"),
+    ] {
+        assert!(steps(declared, max_cpus).is_empty(), "{why}");
+    }
+    let mut paused = observed(of(2), Some(4));
+    paused.machine.as_mut().expect("it runs").run_state = RunState::Paused;
+    assert!(!names(&plan(&vm(json!({"power": "Paused"})), &paused)).contains(&"PlugCpus"), "it is paused");
+
+    let mut plugged = observed(of(2), Some(4));
+    plugged.machine.as_mut().expect("it runs").cpus = Some(2);
+    let steps = plan(&object, &plugged).steps;
+    let [Step::WriteJournal(journal)] = steps.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(journal.run.as_ref().map(|run| run.cpus), Some(2), "what it has is recorded");
+    let synced = Observed { journal: (**journal).clone(), ..plugged };
+    let reported = status(&object, &synced, &plan(&object, &synced).readiness, at(NOW));
+    assert!(reported.pending_power_cycle.is_empty(), "{:?}", reported.pending_power_cycle);
+}
+
+#[test]
 fn an_interface_that_changed_waits_for_the_next_start_and_is_named() {
     let started = vm(json!({"networkInterfaces": [{"name": "nic0"}]}));
     let steps = plan(&started, &ready_to_start()).steps;
