@@ -2,7 +2,11 @@
 
 use std::net::Ipv4Addr;
 
-use berth_api::{Quantity, ResourceName, hardware::LEAST_MEMORY, redacted_url};
+use berth_api::{
+    Quantity, ResourceName,
+    hardware::{LEAST_MEMORY, is_uuid},
+    redacted_url,
+};
 
 use crate::selector::{LABEL_KEY, is_label_key};
 
@@ -32,6 +36,8 @@ pub enum Form {
     LabelKey,
     /// A unicast MAC address.
     Mac,
+    /// A UUID.
+    Uuid,
     /// An IPv4 address.
     Ipv4,
     /// A range of IPv4 addresses.
@@ -60,7 +66,7 @@ impl Form {
     pub fn same(self, a: &str, b: &str) -> bool {
         match self {
             Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
-            Self::Mac => self.canonical(a) == self.canonical(b),
+            Self::Mac | Self::Uuid => self.canonical(a) == self.canonical(b),
             Self::SshKey => ssh_key(a) == ssh_key(b),
             Self::NetworkConfig | Self::MetaData => self.canonical(a) == self.canonical(b),
             Self::UserData => {
@@ -75,6 +81,7 @@ impl Form {
     pub fn canonical(self, text: &str) -> String {
         match self {
             Self::Mac => mac(text).unwrap_or_else(|| text.to_ascii_lowercase()),
+            Self::Uuid => text.to_ascii_lowercase(),
             Self::SshKey => text.split_whitespace().collect::<Vec<_>>().join(" "),
             Self::UserData | Self::NetworkConfig | Self::MetaData => {
                 text.replace("\r\n", "\n").trim_end().to_owned()
@@ -128,6 +135,10 @@ impl Form {
             Self::LabelKey if is_label_key(text) => None,
             Self::LabelKey => Some(format!("{text:?} is not the key of a label: {LABEL_KEY}")),
             Self::Mac => mac_problem(text),
+            Self::Uuid if is_uuid(text) => None,
+            Self::Uuid => Some(format!(
+                "{text:?} is not a UUID: write for example \"7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c\"."
+            )),
             Self::Ipv4 if text.parse::<Ipv4Addr>().is_ok() => None,
             Self::Ipv4 => Some(format!(
                 "{text:?} is not an IPv4 address: write for example \"10.77.0.10\", without a prefix length."

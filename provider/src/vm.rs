@@ -99,11 +99,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `firmware`, `cpu_topology`, `graphics`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `firmware`, `cpu_topology`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "firmware", "cpu_topology", "graphics", "disks", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "firmware", "cpu_topology", "graphics", "uuid", "disks", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -154,6 +154,7 @@ impl ResourceKind for Vm {
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             size::cpu_topology(),
             Field::spec("graphics", Shape::Text(Form::Any)).default("None").effect(Effect::PowerCycle),
+            Field::spec("uuid", Shape::Text(Form::Uuid)).effect(Effect::PowerCycle),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             network_interfaces(),
             placement_field(),

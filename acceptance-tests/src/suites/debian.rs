@@ -28,6 +28,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         let mut variables: serde_json::Value = serde_json::from_str(&project.read("terraform.tfvars.json")?)?;
         variables["guest_agent"] = true.into();
         project.write("terraform.tfvars.json", &variables.to_string())?;
+        project.edit("main.tf", "cpus   = 1", "cpus   = 1\n  max_cpus = 2")?;
         project.init()?;
         Ok(project)
     })?;
@@ -73,6 +74,18 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         let size: u64 = text.trim().trim_end_matches('M').parse()?;
         ensure!(size > 3_500, "the root file system has {size} MiB");
         Ok(())
+    });
+    report.case("the guest agent sets a CPU online that is plugged into the running guest", || {
+        let count = || ssh(platform, project, public, "nproc").and_then(Finished::success);
+        ensure!(count()?.trim() == "1", "{}", count()?);
+        project.edit("main.tf", "cpus   = 1", "cpus   = 2")?;
+        project.apply()?;
+        wait::until("two CPUs", SOON, || {
+            let count = count()?;
+            ensure!(count.trim() == "2", "{count}");
+            Ok(())
+        })?;
+        project.plan_is_empty()
     });
     let serial = lifecycle::serial_of(platform, "web-data")?;
     let device = format!("/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{serial}");

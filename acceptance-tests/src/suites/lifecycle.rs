@@ -45,6 +45,8 @@ resource "berth_hotswap_disk_attachment" "data" {
 
 const MORE_BOOTSTRAP: &str = "    domain = \"example.org\"\n    meta_data = yamlencode({ role = \"web\" })\n";
 
+/// The UUID that the guest gets with its second start.
+const UUID: &str = "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c";
 const CARD: &str = "[{ public_ip = berth_public_ip.web.name }]";
 const TWO_CARDS: &str = r#"[{ public_ip = berth_public_ip.web.name }, { model = "e1000e" }]"#;
 
@@ -362,16 +364,22 @@ impl Lifecycle<'_> {
         );
         let pattern = self.pattern.clone();
         self.case(
-            "power = Running starts it with the new size, a new network card, the same address and its disks",
+            "power = Running starts it with the new size, card and UUID, the same address and its disks",
             |platform, project| {
                 let address = project.output("public_address")?;
                 project.edit("main.tf", r#"power    = "Stopped""#, r#"power    = "Running""#)?;
                 project.edit("main.tf", CARD, TWO_CARDS)?;
+                project.edit(
+                    "main.tf",
+                    "wait_for = \"guest\"",
+                    &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\""),
+                )?;
                 project.apply()?;
                 let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
                 contains_all(&cards, &["card=0x1af4:0x1000", "card=0x8086:0x10d3"])?;
+                ensure!(field(&text, "uuid")? == UUID, "{text}");
                 ensure!(field(&text, "boot_id")? != boot, "the same boot: {text}");
                 ensure!(project.output("public_address")? == address, "another address");
                 platform.kubectl().condition("vm/web", "ClassSynced=True", None, SOON)?;

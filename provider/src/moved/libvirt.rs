@@ -1,7 +1,7 @@
 //! `libvirt_domain` and `libvirt_volume` of dmacvicar/libvirt, in the form of the versions up to 0.8 and in that since 0.9, which
 //! follows libvirt's XML.
 
-use berth_api::{Firmware, Quantity};
+use berth_api::{Firmware, Quantity, hardware::is_uuid};
 use serde_json::Value as Json;
 use tfplugin6::Value;
 
@@ -134,6 +134,9 @@ fn finish(
     left_out: Vec<String>,
 ) -> Source {
     let mut attributes: Vec<(&'static str, Value)> = power(state).into_iter().collect();
+    // The domain's UUID is the id of its resource in 0.8.
+    let uuid = text(state, "/uuid").or(text(state, "/id")).filter(|uuid| is_uuid(uuid));
+    attributes.extend(uuid.map(|uuid| ("uuid", Value::from(uuid))));
     let has_screen = ["/graphics", "/devices/graphics"].iter().any(|at| !list(state, at).is_empty());
     attributes.extend(has_screen.then(|| ("graphics", Value::from("VGA"))));
     attributes.extend(disks.map(|disks| ("disks", disks)));
@@ -173,7 +176,7 @@ mod tests {
     #[test]
     fn a_domain_of_0_8_keeps_its_power_disks_networks_and_mac_addresses() {
         let source = domain(&json!({
-            "id": "6e0c", "name": "web", "vcpu": 2, "memory": 2048, "running": true, "autostart": false,
+            "id": "6e0c6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "name": "web", "vcpu": 2, "memory": 2048, "running": true, "autostart": false,
             "firmware": "", "machine": "ubuntu", "qemu_agent": true, "cloudinit": "/srv/init.iso;6e0c",
             "cpu": [{"mode": "host-passthrough"}], "graphics": [{"type": "spice", "autoport": true}], "video": [],
             "disk": [
@@ -193,6 +196,7 @@ mod tests {
             source.attributes,
             [
                 ("power", Value::from("Running")),
+                ("uuid", Value::from("6e0c6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c")),
                 ("graphics", Value::from("VGA")),
                 ("disks", Value::List(vec![disk("web-root", true), disk("web-data", false)])),
                 (

@@ -154,6 +154,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "firmware",
         "cpu_topology",
         "graphics",
+        "uuid",
         "disks",
         "network_interfaces",
         "placement",

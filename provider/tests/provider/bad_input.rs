@@ -68,6 +68,7 @@ fn vms() -> Vec<Bad> {
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),
         everywhere(own("firmware", json!("Coreboot")), "firmware", "is not one of"),
+        everywhere(own("uuid", json!("7f2f6d5e5c1f4c399d3a0d8c5f1b2a3c")), "uuid", "is not a UUID"),
         everywhere(own("graphics", json!("vga")), "graphics", "is not one of"),
         everywhere(
             own("cpu_topology", json!({"cores": 0})),

@@ -101,7 +101,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "max_cpus": null, "memory": "1Gi", "firmware": "UEFI", "graphics": "None", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "firmware": "UEFI", "graphics": "None", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio"}],
@@ -125,6 +125,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
         ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),
+        ("/uuid", Json::Null, Announced::PowerCycle),
         ("/cpu_topology", Json::Null, Announced::PowerCycle),
         ("/cpu_topology/sockets", json!(4), Announced::PowerCycle),
         ("/cpu_topology/cores", json!(4), Announced::PowerCycle),

@@ -42,12 +42,13 @@ fn a_vm_becomes_the_custom_resource() {
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
-        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft",
+        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "uuid": "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C",
     });
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
       "class": "small",
       "graphics": "None",
+      "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c",
       "disks": [
         {
           "name": "root",

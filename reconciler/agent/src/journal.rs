@@ -121,6 +121,9 @@ pub(crate) struct Run {
     /// Machines of older agents have none.
     #[serde(default)]
     pub(crate) graphics: Graphics,
+    /// The SMBIOS UUID; None in the journal of an older agent.
+    #[serde(default)]
+    pub(crate) uuid: Option<String>,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -307,6 +310,7 @@ mod tests {
             topology: None,
             max_cpus: Some(4),
             graphics: Graphics::VGA,
+            uuid: None,
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,

@@ -29,6 +29,16 @@ impl Firmware {
     }
 }
 
+/// Whether the text is a UUID: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12.
+#[must_use]
+pub fn is_uuid(text: &str) -> bool {
+    let groups: Vec<&str> = text.split('-').collect();
+    let is_group = |group: &str, length: usize| {
+        group.len() == length && group.bytes().all(|digit| digit.is_ascii_hexdigit())
+    };
+    groups.len() == 5 && groups.iter().zip([8, 4, 4, 4, 12]).all(|(group, length)| is_group(group, length))
+}
+
 /// The screen of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Graphics {
@@ -72,5 +82,25 @@ impl CpuTopology {
     #[must_use]
     pub const fn cpus(self) -> i64 {
         self.sockets.saturating_mul(self.cores).saturating_mul(self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_five_groups_of_hexadecimal_digits() {
+        for good in ["7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C"] {
+            assert!(is_uuid(good), "{good}");
+        }
+        for wrong in [
+            "",
+            "7f2f6d5e5c1f4c399d3a0d8c5f1b2a3c",
+            "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3",
+            "g".repeat(36).as_str(),
+        ] {
+            assert!(!is_uuid(wrong), "{wrong}");
+        }
     }
 }

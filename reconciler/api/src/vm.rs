@@ -86,6 +86,15 @@ pub struct VMSpec {
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
     #[serde(default)]
     pub graphics: Graphics,
+    /// The UUID that the guest sees (SMBIOS, system): for a guest that is moved here, its former one, to which licences and other
+    /// identities may be bound. Default: one derived from the VM's own identity, in `status.hardware.uuid`. A change takes
+    /// effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 36),
+        regex(pattern = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$")
+    )]
+    pub uuid: Option<String>,
     /// The VM's disks, keyed by `name`; exactly one has `boot: true`. Adding or removing one that is not the boot
     /// disk takes effect on the running VM; another boot disk at the next power cycle.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -216,6 +216,7 @@ impl<'a> Writer<'a, '_> {
             ("disks".to_owned(), Expression::List(disks)),
             ("network_interfaces".to_owned(), Expression::List(interfaces)),
         ];
+        body.extend(domain.uuid.as_deref().map(|uuid| text("uuid", uuid)));
         if domain.has_screen {
             body.push(text("graphics", "VGA"));
         }

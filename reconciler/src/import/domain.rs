@@ -1,7 +1,7 @@
 //! libvirt's domains.
 
-use berth_api::Firmware;
 use berth_api::vm::NicModel;
+use berth_api::{Firmware, hardware::is_uuid};
 use roxmltree::Node;
 
 use super::{
@@ -20,6 +20,8 @@ pub struct Domain {
     pub memory: u64,
     /// Its firmware.
     pub firmware: Firmware,
+    /// Its UUID, which its guest sees.
+    pub uuid: Option<String>,
     /// Whether it has a display.
     pub has_screen: bool,
     /// Its disks, in their order, without CD-ROMs and floppies.
@@ -124,6 +126,7 @@ pub(super) fn read(root: Node<'_, '_>) -> Result<Domain, ImportError> {
         cpus,
         memory,
         firmware: firmware(root),
+        uuid: text(root, &["uuid"]).filter(|uuid| is_uuid(uuid)).map(str::to_owned),
         has_screen: first(root, &["devices", "graphics"]).is_some(),
         disks: Vec::new(),
         interfaces: Vec::new(),

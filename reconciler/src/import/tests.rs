@@ -63,7 +63,7 @@ fn a_running_debian_keeps_its_size_and_mac_and_its_checksum_is_left_for_later() 
             "sha256 = var.debian12-vda_sha256",
             "disks              = [{ name = berth_disk.debian12-vda.name, boot = true }]",
             "network_interfaces = [{ mac_address = \"52:54:00:6b:3c:58\" }]",
-            "  graphics           = \"VGA\"\n",
+            "  uuid               = \"5c4a2c1e-6d0c-4f77-9a3e-0f6b9c1d2e01\"\n  graphics           = \"VGA\"\n",
             "# - its display is spice; in berth it is VNC (berth vnc)\n",
         ],
     );

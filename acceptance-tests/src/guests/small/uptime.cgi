@@ -4,5 +4,6 @@ echo "Content-Type: text/plain"
 echo
 echo "boot_id=$(cat /proc/sys/kernel/random/boot_id)"
 echo "uptime=$(cut -d ' ' -f 1 /proc/uptime)"
+echo "uuid=$(cat /sys/class/dmi/id/product_uuid)"
 echo "cpus=$(grep -c '^processor' /proc/cpuinfo)"
 echo "memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"

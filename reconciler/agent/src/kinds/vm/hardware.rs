@@ -1,7 +1,9 @@
 //! The hardware that a VM declares, compared with that of a running machine. Pure.
 
 use berth_api::{CpuTopology, Quantity, Size, VM};
+use sha2::{Digest, Sha256};
 
+use crate::index::instance_of;
 use crate::journal::Run;
 
 /// Returns the names of what is declared now and the machine does not have.
@@ -18,8 +20,20 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> 
             run.cpus != size.cpus || run.max_cpus != size.max_cpus || topology(run) == size.topology,
         ),
         ("graphics", run.graphics == vm.spec.graphics),
+        ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];
     parts.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
+}
+
+/// Returns the SMBIOS UUID of a VM: the declared one, or else one that is always the same for the same instance, on any host.
+pub(super) fn uuid_of(vm: &VM) -> String {
+    if let Some(uuid) = &vm.spec.uuid {
+        return uuid.to_ascii_lowercase();
+    }
+    let digest = Sha256::digest(instance_of(vm).unwrap_or_default().as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
 /// Returns the name of the class that the VM declares; empty without one.

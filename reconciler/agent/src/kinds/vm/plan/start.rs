@@ -9,9 +9,8 @@ use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{self, Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use sha2::{Digest, Sha256};
 
-use super::super::hardware::class_name;
+use super::super::hardware::{class_name, uuid_of};
 use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
 use super::super::seed::{Bootstrap, digest, seed};
@@ -180,7 +179,7 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
     let Prepared { size, host, qemu } = *prepared;
     let memory = size.memory;
-    let pins = pinned_hardware(observed, host, qemu);
+    let pins = pinned_hardware(vm, observed, host, qemu);
     let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
     let mut journal = observed.journal.clone().with_slots(names);
     journal.epoch = epoch_of(vm);
@@ -199,6 +198,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         topology: Some(size.topology),
         max_cpus: size.max_cpus,
         graphics: vm.spec.graphics,
+        uuid: Some(pins.uuid.clone()),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),
@@ -255,29 +255,22 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being started".into()))
 }
 
-/// Returns the pins: chosen at the first start and kept. Only a CPU model that the host's accelerator does not support
-/// is replaced.
-fn pinned_hardware(observed: &Observed, host: &HostFacts, qemu: &QemuFacts) -> PinnedHardware {
+/// Returns the pins: chosen at the first start and kept. Only another UUID is declared, and a CPU model that the host's
+/// accelerator does not support is replaced.
+fn pinned_hardware(vm: &VM, observed: &Observed, host: &HostFacts, qemu: &QemuFacts) -> PinnedHardware {
     let accelerator = accelerator_name(host.accelerator);
     let mut pins = observed.journal.pins.clone().unwrap_or_else(|| PinnedHardware {
         machine_type: qemu.machine_type.clone(),
         cpu_model: qemu.cpu_model.clone(),
         accelerator: accelerator.to_owned(),
-        uuid: uuid_of(&observed.instance),
+        uuid: String::new(),
     });
+    pins.uuid = uuid_of(vm);
     if pins.accelerator != accelerator {
         pins.cpu_model.clone_from(&qemu.cpu_model);
         pins.accelerator = accelerator.to_owned();
     }
     pins
-}
-
-/// Returns the SMBIOS UUID of an instance: always the same for the same instance id, on any host.
-fn uuid_of(instance: &str) -> String {
-    let digest = Sha256::digest(instance.as_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
 fn accelerator_name(accelerator: Accelerator) -> &'static str {
@@ -351,6 +344,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         topology: size.map(|size| size.topology),
         max_cpus: size.and_then(|size| size.max_cpus),
         graphics: vm.spec.graphics,
+        uuid: None,
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,
         token: vm.spec.restart_token.clone(),

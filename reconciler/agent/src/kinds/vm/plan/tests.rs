@@ -155,6 +155,7 @@ fn run() -> Run {
         topology: None,
         max_cpus: None,
         graphics: Graphics::None,
+        uuid: None,
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,
