@@ -374,13 +374,13 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
         ),
         (
             "resources/vm.md",
-            "| `cpus` | number | optional | next power cycle, or reboot if `allow_reboot` | next start | next power cycle |",
+            "| `cpus` | number | optional | live up to `max_cpus`, else next power cycle, or reboot if `allow_reboot` | next start | next power cycle |",
         ),
         ("resources/vm.md", "| `restart_token` | string | optional | reboot | refused | refused |"),
         ("resources/vm.md", "| `group` | string | optional | replace | replace | replace |"),
         (
             "resources/vm_class.md",
-            "| `cpus` | number | required | next power cycle | next start | next power cycle |",
+            "| `cpus` | number | required | live up to `max_cpus`, else next power cycle | next start | next power cycle |",
         ),
         ("resources/disk.md", "| `size` | string | optional | live |"),
     ] {

@@ -80,7 +80,8 @@ async fn terraform_creates_the_vms_and_disks_that_other_providers_managed() {
     for part in [
         "libvirt_domain \"web\" becomes a berth_vm in Terraform only",
         "cpus = 2, memory = \"2Gi\", firmware = \"BIOS\".",
-        "Not moved: machine, graphics, network_interface[0].addresses.",
+        "Not moved: machine, network_interface[0].addresses.",
+        "- graphics: \"VGA\", now \"None\"",
         "VM default/web differs from libvirt_domain \"web\"",
         "- network_interfaces[0].mac_address: \"52:54:00:AA:00:01\", now \"52:54:00:aa:00:02\"",
         "Disk default/web-root differs from libvirt_volume \"web-root.qcow2\"",

@@ -1,4 +1,4 @@
-//! What a screen shows, read by the protocol of VNC: RFB 3.8, RFC 6143.
+//! A picture of a screen, read by the protocol of VNC: RFB 3.8, RFC 6143.
 
 use anyhow::{Context, bail, ensure};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -191,7 +191,7 @@ fn set_encodings(encodings: &[i32]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What a server sends up to its first message, for a screen of this size.
+    /// The bytes of a server up to its first message, for a screen of this size.
     fn greeting(width: u16, height: u16) -> Vec<u8> {
         let mut sent = VERSION.to_vec();
         sent.extend([1, NO_PASSWORD, 0, 0, 0, 0]);
