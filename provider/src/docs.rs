@@ -239,6 +239,9 @@ impl Effects {
             (_, Effect::Grow) if self == Self::OfVm => {
                 "live up to `max_cpus`, else next power cycle, or reboot if `allow_reboot`"
             }
+            (_, Effect::Resize) if self == Self::OfVm => {
+                "live up to `max_memory`, else next power cycle, or reboot if `allow_reboot`"
+            }
             (_, effect) => effect.label(),
         });
         cells.collect::<Vec<_>>().join(" | ")

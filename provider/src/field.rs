@@ -100,8 +100,10 @@ pub enum Effect {
     Live,
     /// Takes effect at the next start of the VM.
     PowerCycle,
-    /// Live as far as a VM can grow while it runs, otherwise at its next start.
+    /// More CPUs: live as far as a VM has places for them, otherwise at its next start.
     Grow,
+    /// Another size of the memory: live within the bounds of a VM's start, otherwise at its next start.
+    Resize,
     /// Restarts the VM.
     Reboot,
     /// Destroys the resource and creates another.
@@ -132,8 +134,8 @@ impl Effect {
     #[must_use]
     pub const fn with_power(self, power: Power) -> Self {
         match (self, power) {
-            (Self::PowerCycle | Self::Grow, Power::Stopped) => Self::Start,
-            (Self::Grow, Power::Paused) => Self::PowerCycle,
+            (Self::PowerCycle | Self::Grow | Self::Resize, Power::Stopped) => Self::Start,
+            (Self::Grow | Self::Resize, Power::Paused) => Self::PowerCycle,
             (Self::Reboot, Power::Stopped | Power::Paused) => Self::NotRunning,
             (effect, _) => effect,
         }
@@ -146,6 +148,7 @@ impl Effect {
             Self::Live => "live",
             Self::PowerCycle => "next power cycle",
             Self::Grow => "live up to `max_cpus`, else next power cycle",
+            Self::Resize => "live up to `max_memory`, else next power cycle",
             Self::Reboot => "reboot",
             Self::Replace => "replace",
             Self::Fixed => "cannot change: give the element another name",

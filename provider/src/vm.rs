@@ -99,11 +99,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `firmware`, `cpu_topology`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `firmware`, `cpu_topology`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "firmware", "cpu_topology", "graphics", "uuid", "disks", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "cpu_topology", "graphics", "uuid", "disks", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -150,7 +150,8 @@ impl ResourceKind for Vm {
             Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
             Field::spec("cpus", Shape::Integer).effect(Effect::Grow),
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
-            Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
+            Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
             size::cpu_topology(),
             Field::spec("graphics", Shape::Text(Form::Any)).default("None").effect(Effect::PowerCycle),

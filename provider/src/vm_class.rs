@@ -23,7 +23,7 @@ impl ResourceKind for VmClass {
             type_name: "berth_vm_class",
             kind: "VMClass",
             plural: "vmclasses",
-            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, and another `memory`, up to `max_memory`, reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: include_str!("../../examples/resources/berth_vm_class/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 120],
@@ -40,14 +40,15 @@ impl ResourceKind for VmClass {
         vec![
             Field::spec("cpus", Shape::Integer).required().effect(Effect::Grow),
             Field::spec("max_cpus", Shape::Integer).effect(Effect::PowerCycle),
-            Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
+            Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
+            Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
             size::cpu_topology(),
         ]
     }
 
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
-        size::check_cpus(config)
+        size::check_bounds(config)
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {

@@ -146,6 +146,36 @@ fn a_vm_is_created_paused_and_resumed_and_paused_again_in_one_process() {
 }
 
 #[test]
+fn a_vm_gets_cpus_and_memory_while_it_runs() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let small = async |cpus: i64, memory: &str| {
+            let spec =
+                json!({"cpus": cpus, "memory": memory, "maxCpus": 3, "maxMemory": "2Gi", "firmware": "BIOS"});
+            rig.apply("VMClass", "small", spec).await;
+        };
+        web_is_declared_with(rig, "Stopped").await;
+        small(1, "512Mi").await;
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        rig.strike_from_here();
+        for (cpus, memory) in [(2, "1Gi"), (3, "2Gi"), (3, "1Gi")] {
+            small(cpus, memory).await;
+            rig.until_vm("web", "has what its class has", |vm| {
+                let status = vm.status.clone().unwrap_or_default();
+                let has = status.hardware.map(|hardware| (hardware.cpus, hardware.memory));
+                has == Some((cpus, memory.to_owned()))
+                    && status.pending_power_cycle.is_empty()
+                    && rig::is_ready(vm)
+            })
+            .await;
+        }
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
+        rig.must_settle().await;
+    });
+}
+
+#[test]
 fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::kubectl::contains_all;
 use super::{Kit, lifecycle};
@@ -28,7 +28,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
         let mut variables: serde_json::Value = serde_json::from_str(&project.read("terraform.tfvars.json")?)?;
         variables["guest_agent"] = true.into();
         project.write("terraform.tfvars.json", &variables.to_string())?;
-        project.edit("main.tf", "cpus   = 1", "cpus   = 1\n  max_cpus = 2")?;
+        project.edit("main.tf", "cpus   = 1", "cpus   = 1\n  max_cpus = 2\n  max_memory = \"1Gi\"")?;
         project.init()?;
         Ok(project)
     })?;
@@ -75,18 +75,29 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         ensure!(size > 3_500, "the root file system has {size} MiB");
         Ok(())
     });
-    report.case("the guest agent sets a CPU online that is plugged into the running guest", || {
-        let count = || ssh(platform, project, public, "nproc").and_then(Finished::success);
-        ensure!(count()?.trim() == "1", "{}", count()?);
-        project.edit("main.tf", "cpus   = 1", "cpus   = 2")?;
-        project.apply()?;
-        wait::until("two CPUs", SOON, || {
-            let count = count()?;
-            ensure!(count.trim() == "2", "{count}");
-            Ok(())
-        })?;
-        project.plan_is_empty()
-    });
+    report.case(
+        "the guest agent sets CPUs and memory online that are plugged into the running guest",
+        || {
+            // The number of CPUs and the memory in KiB.
+            let has = || -> Result<(u64, u64)> {
+                let text =
+                    ssh(platform, project, public, "nproc; awk '/^MemTotal/ { print $2 }' /proc/meminfo")?;
+                let text = text.success()?;
+                let (cpus, memory) = text.trim().split_once('\n').context("two lines")?;
+                Ok((cpus.trim().parse()?, memory.trim().parse()?))
+            };
+            let before = has()?;
+            project.edit("main.tf", "cpus   = 1", "cpus   = 2")?;
+            project.edit("main.tf", r#"memory = "512Mi""#, r#"memory = "768Mi""#)?;
+            project.apply()?;
+            wait::until("two CPUs and 256 MiB more", SOON, || {
+                let now = has()?;
+                ensure!(now == (2, before.1 + (256 << 10)), "{now:?}, before {before:?}");
+                Ok(())
+            })?;
+            project.plan_is_empty()
+        },
+    );
     let serial = lifecycle::serial_of(platform, "web-data")?;
     let device = format!("/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{serial}");
     report.case("the hot-plugged disk takes a file system", || {

@@ -330,7 +330,11 @@ impl Lifecycle<'_> {
         self.case(
             "a new size of the class waits for the next power cycle and is reported",
             |platform, project| {
-                project.edit("main.tf", "cpus   = 1", "cpus   = 2\n  max_cpus = 3")?;
+                project.edit(
+                    "main.tf",
+                    "cpus   = 1",
+                    "cpus   = 2\n  max_cpus = 3\n  max_memory = \"1Gi\"",
+                )?;
                 let plan = project.plan()?;
                 ensure!(plan.changes() == ["berth_vm_class.small: update"], "{:?}", plan.changes());
                 project.apply()?;
@@ -387,24 +391,33 @@ impl Lifecycle<'_> {
                 project.plan_is_empty()
             },
         );
-        self.case("a third CPU reaches the running guest at once, within max_cpus", |platform, project| {
-            let address = project.output("public_address")?;
-            let text = http::get(platform.neighbour(), &address, "/cgi-bin/uptime", SOON)?;
-            let (boot, pid) = (field(&text, "boot_id")?.to_owned(), platform.qemu()?);
-            project.edit("main.tf", "cpus   = 2", "cpus   = 3")?;
-            let plan = project.plan()?;
-            ensure!(!plan.text.contains("power cycle"), "{}", plan.text);
-            project.apply()?;
-            wait::until("the guest to use it", SOON, || {
+        self.case(
+            "a third CPU and more memory reach the running guest at once, within the maxima",
+            |platform, project| {
+                let address = project.output("public_address")?;
                 let text = http::get(platform.neighbour(), &address, "/cgi-bin/uptime", SOON)?;
-                ensure!(field(&text, "cpus")? == "3", "{text}");
-                ensure!(field(&text, "boot_id")? == boot, "another boot: {text}");
-                Ok(())
-            })?;
-            ensure!(platform.qemu()? == pid, "another QEMU");
-            platform.kubectl().condition("vm/web", "ClassSynced=True", None, SOON)?;
-            project.plan_is_empty()
-        });
+                let (boot, pid) = (field(&text, "boot_id")?.to_owned(), platform.qemu()?);
+                project.edit("main.tf", "cpus   = 2", "cpus   = 3")?;
+                project.edit("main.tf", r#"memory = "512Mi""#, r#"memory = "768Mi""#)?;
+                let had: u64 = field(&text, "memory_kib")?.parse()?;
+                let plan = project.plan()?;
+                ensure!(!plan.text.contains("power cycle"), "{}", plan.text);
+                project.apply()?;
+                wait::until("the guest to use it", SOON, || {
+                    let text = http::get(platform.neighbour(), &address, "/cgi-bin/uptime", SOON)?;
+                    let memory: u64 = field(&text, "memory_kib")?.parse()?;
+                    ensure!(
+                        field(&text, "cpus")? == "3" && memory == had + (256 << 10),
+                        "{had} KiB before: {text}"
+                    );
+                    ensure!(field(&text, "boot_id")? == boot, "another boot: {text}");
+                    Ok(())
+                })?;
+                ensure!(platform.qemu()? == pid, "another QEMU");
+                platform.kubectl().condition("vm/web", "ClassSynced=True", None, SOON)?;
+                project.plan_is_empty()
+            },
+        );
         self.case(
             "power = Paused stops the guest's CPUs, and it is resumed where it was",
             |platform, project| {

@@ -151,6 +151,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
         "cpus",
         "max_cpus",
         "memory",
+        "max_memory",
         "firmware",
         "cpu_topology",
         "graphics",

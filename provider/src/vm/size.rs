@@ -17,7 +17,7 @@ pub(crate) fn cpu_topology() -> Field {
 
 /// The problems with the size of a VM.
 pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
-    let mut found = check_cpus(config);
+    let mut found = check_bounds(config);
     if ["class", "cpus", "cpu_topology"].iter().all(|name| config.get(name).is_null()) {
         let detail = "cpus: a VM without a class needs a number of CPUs: set cpus (and memory, of which the default is 2Gi for \
                       each CPU), or name a class.";
@@ -26,13 +26,16 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
     found
 }
 
-/// The problems with the numbers of CPUs, of a VM or of a class.
-pub(crate) fn check_cpus(config: &Value) -> Vec<Diagnostic> {
-    check_topology(config).into_iter().chain(check_most(config)).collect()
+/// The problems with the numbers of CPUs and the maxima, of a VM or of a class.
+pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
+    [check_topology(config), check_most_cpus(config), check_most_memory(config)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Refuses a `max_cpus` that is less than `cpus`, or beside a topology.
-fn check_most(config: &Value) -> Option<Diagnostic> {
+fn check_most_cpus(config: &Value) -> Option<Diagnostic> {
     let most = config.get("max_cpus").as_i64()?;
     let path = AttributePath::root("max_cpus");
     let detail = match config.get("cpus").as_i64() {
@@ -45,24 +48,59 @@ fn check_most(config: &Value) -> Option<Diagnostic> {
     Some(Diagnostic::error("Invalid max_cpus", detail).at(path))
 }
 
-/// Decides the effect of another number of CPUs: more of them reach a VM that runs at once, as far as it was started with places
-/// for them.
+/// Refuses a `max_memory` that is less than `memory`.
+fn check_most_memory(config: &Value) -> Option<Diagnostic> {
+    let (memory, most) = (bytes(config.get("memory"))?, bytes(config.get("max_memory"))?);
+    let path = AttributePath::root("max_memory");
+    let detail = format!(
+        "{path}: {} is less than memory, which is {}.",
+        Quantity::from_bytes(most),
+        Quantity::from_bytes(memory)
+    );
+    (most < memory).then(|| Diagnostic::error("Invalid max_memory", detail).at(path))
+}
+
+fn bytes(memory: &Value) -> Option<u64> {
+    memory.as_str()?.parse::<Quantity>().ok()?.bytes().ok()
+}
+
+/// Decides the effect of another size: more CPUs, and another amount of memory, reach a VM that runs at once, as far as it was
+/// started for them.
 pub(crate) fn refine(change: &mut PlannedChange<'_>) {
-    let (cpus, most) = (AttributePath::root("cpus"), AttributePath::root("max_cpus"));
-    let count = |state: &Value, path: &AttributePath| state.at(path).as_i64();
-    let grows = match (count(change.prior, &cpus), count(&change.planned, &cpus)) {
-        (Some(was), Some(is)) => was < is && count(&change.planned, &most).is_some_and(|most| is <= most),
+    let count =
+        |state: &Value, name: &str| state.get(name).as_i64().and_then(|count| u64::try_from(count).ok());
+    let amount = |state: &Value, name: &str| bytes(state.get(name));
+    let cpus = is_live(change, "cpus", "max_cpus", count, |was, is| was < is);
+    // Below the memory of its start a guest gives nothing back, and what that was is not known here.
+    let memory = is_live(change, "memory", "max_memory", amount, |was, is| was < is);
+    for change in &mut change.changes {
+        let is_live = match change.effect {
+            Effect::Grow => cpus,
+            Effect::Resize => memory,
+            _ => continue,
+        };
+        change.effect = if is_live { Effect::Live } else { Effect::PowerCycle };
+    }
+}
+
+/// Whether the change of an attribute is one that a running VM gets at once, within a maximum with which it was started.
+fn is_live(
+    change: &PlannedChange<'_>,
+    name: &str,
+    maximum: &str,
+    number: impl Fn(&Value, &str) -> Option<u64>,
+    is_possible: impl Fn(u64, u64) -> bool,
+) -> bool {
+    let (prior, planned) = (change.prior, &change.planned);
+    let is_within = match (number(prior, name), number(planned, name), number(planned, maximum)) {
+        (Some(was), Some(is), Some(most)) => is_possible(was, is) && is <= most,
         _ => false,
     };
-    let pending = change.prior.get("pending_power_cycle").elements();
+    let pending = prior.get("pending_power_cycle").elements();
     // What the VM was started with is not what is declared.
-    let is_as_started = change.prior.at(&most) == change.planned.at(&most)
-        && !pending.iter().any(|name| matches!(name.as_str(), Some("cpus" | "max_cpus")));
-    let runs = declared_power(&change.planned) == Power::Running;
-    let effect = if grows && is_as_started && runs { Effect::Live } else { Effect::PowerCycle };
-    for change in change.changes.iter_mut().filter(|change| change.effect == Effect::Grow) {
-        change.effect = effect;
-    }
+    let is_as_started = number(prior, maximum) == number(planned, maximum)
+        && !pending.iter().filter_map(Value::as_str).any(|pending| pending == name || pending == maximum);
+    is_within && is_as_started && declared_power(planned) == Power::Running
 }
 
 /// Refuses a topology with another number of CPUs than `cpus`, of a VM or of a class.

@@ -64,6 +64,12 @@ fn vms() -> Vec<Bad> {
             "max_cpus",
             "exclude each other",
         ),
+        everywhere(
+            with(own("memory", json!("2Gi")), "/max_memory", json!("1Gi")),
+            "max_memory",
+            "less than memory",
+        ),
+        everywhere(own("max_memory", json!("1Mi")), "max_memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("max_cpus", json!(129)), "max_cpus", "129 is not between 1 and 128"),
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),
         everywhere(own("memory", json!("512MB")), "memory", "is not a quantity"),

@@ -40,7 +40,7 @@ impl Announced {
     fn of(effect: Effect) -> Self {
         match effect {
             Effect::Live | Effect::Start | Effect::Local => Self::Live,
-            Effect::PowerCycle | Effect::Grow => Self::PowerCycle,
+            Effect::PowerCycle | Effect::Grow | Effect::Resize => Self::PowerCycle,
             Effect::Reboot => Self::Reboot,
             Effect::Replace => Self::Replace,
             Effect::Policy | Effect::Fixed | Effect::NotRunning => Self::Refused,
@@ -101,7 +101,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "max_cpus": null, "memory": "1Gi", "firmware": "UEFI", "graphics": "None", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "graphics": "None", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio"}],
@@ -122,6 +122,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpus", Json::Null, Announced::PowerCycle),
         ("/max_cpus", json!(8), Announced::PowerCycle),
         ("/memory", json!("2Gi"), Announced::PowerCycle),
+        ("/max_memory", json!("4Gi"), Announced::PowerCycle),
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
         ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),
@@ -269,7 +270,7 @@ async fn the_plan_announces_the_effect_of_each_change() {
 }
 
 #[tokio::test]
-async fn more_cpus_within_the_maximum_are_live_and_restart_nothing() {
+async fn more_cpus_and_memory_within_their_maxima_are_live_and_restart_nothing() {
     let provider = BerthProvider::default();
     let stage = Stage::new(&provider, "berth_vm");
     let mut config = vm();
@@ -278,6 +279,7 @@ async fn more_cpus_within_the_maximum_are_live_and_restart_nothing() {
         ("max_cpus", json!(4)),
         ("cpu_topology", Json::Null),
         ("allow_reboot", json!(true)),
+        ("max_memory", json!("4Gi")),
     ] {
         config[name] = value;
     }
@@ -296,12 +298,18 @@ async fn more_cpus_within_the_maximum_are_live_and_restart_nothing() {
     let to = |cpus: i64| ("cpus", json!(cpus));
     assert_eq!(announced_with(&[to(3)], &[]).await, Announced::Live);
     assert_eq!(announced_with(&[to(4)], &[]).await, Announced::Live);
+    let memory = |memory: &str| ("memory", json!(memory));
+    assert_eq!(announced_with(&[memory("4Gi")], &[]).await, Announced::Live);
+    assert_eq!(announced_with(&[memory("2Gi"), to(4)], &[]).await, Announced::Live);
     for (changes, pending) in [
         (vec![to(1)], &[][..]),
         (vec![to(4), ("max_cpus", json!(8))], &[]),
         (vec![to(4), ("max_cpus", Json::Null)], &[]),
         (vec![to(4)], &["max_cpus"]),
         (vec![("cpus", Json::Null)], &[]),
+        (vec![memory("512Mi")], &[]),
+        (vec![memory("2Gi"), ("max_memory", json!("8Gi"))], &[]),
+        (vec![memory("2Gi")], &["max_memory"]),
     ] {
         assert_eq!(announced_with(&changes, pending).await, Announced::Reboot, "{changes:?} {pending:?}");
     }
@@ -312,8 +320,8 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
     let provider = BerthProvider::default();
     let stage = Stage::new(&provider, "berth_vm");
     let kind = provider.kinds().iter().find(|kind| kind.info().type_name == "berth_vm").expect("a kind");
-    // The host of the VM decides, which of the disks boots, and the largest number of CPUs.
-    let decided_by_more = ["placement.host", "placement.host_selector", "disks", "cpus"];
+    // The host of the VM decides, which of the disks boots, and the maxima of CPUs and memory.
+    let decided_by_more = ["placement.host", "placement.host_selector", "disks", "cpus", "memory"];
     let mut expected = Vec::new();
     leaves(kind.fields(), "", &mut expected);
     for power in Power::ALL {

@@ -103,6 +103,15 @@ pub(crate) struct PinnedHardware {
     pub(crate) uuid: String,
 }
 
+/// The memory that a guest can get while it runs, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MemoryGrowth {
+    /// The memory of the start, below which it cannot go.
+    pub(crate) base: u64,
+    pub(crate) most: u64,
+}
+
 /// The machine that runs, is about to run, or ran last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -110,6 +119,7 @@ pub(crate) struct Run {
     /// The class that the VM named; empty without one.
     pub(crate) class: String,
     pub(crate) cpus: i64,
+    /// With what was plugged in.
     pub(crate) memory_bytes: u64,
     pub(crate) firmware: String,
     /// None in the journal of an older agent: one socket.
@@ -118,6 +128,9 @@ pub(crate) struct Run {
     /// The CPUs up to which it can grow; machines of older agents cannot.
     #[serde(default)]
     pub(crate) max_cpus: Option<i64>,
+    /// The bytes of memory of the start, and those up to which it can grow; of older agents it cannot.
+    #[serde(default)]
+    pub(crate) growth: Option<MemoryGrowth>,
     /// Machines of older agents have none.
     #[serde(default)]
     pub(crate) graphics: Graphics,
@@ -309,6 +322,7 @@ mod tests {
             firmware: "UEFI".into(),
             topology: None,
             max_cpus: Some(4),
+            growth: Some(MemoryGrowth { base: 1, most: 2 }),
             graphics: Graphics::VGA,
             uuid: None,
             boot_volume: "v-1".into(),

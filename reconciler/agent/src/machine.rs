@@ -19,6 +19,7 @@ use std::time::Duration;
 use berth_qemu::block::{Devices, ObservedDisk, Unplugged};
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::DiskSpec;
+use berth_qemu::memory::Growth;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -47,6 +48,8 @@ pub(crate) struct MachineState {
     pub(crate) disks: Vec<ObservedDisk>,
     /// The number of CPUs; None if this QEMU does not tell.
     pub(crate) cpus: Option<i64>,
+    /// The memory that was plugged in; None if the machine was not started for it.
+    pub(crate) growth: Option<Growth>,
     /// The shutdown event QEMU sent when the guest ended, if the driver was connected.
     pub(crate) ending: Option<Ending>,
     /// When it was last resumed after a pause.
@@ -139,13 +142,18 @@ impl Machine {
         self.ask(|reply| Command::PlugCpus(count, reply)).await
     }
 
-    /// Has the guest agent set CPUs online that were plugged in. Without an agent the guest decides. Does not wait for it.
-    pub(crate) async fn set_cpus_online(&self) {
+    pub(crate) async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
+        self.ask(|reply| Command::RequestMemory(bytes, reply)).await
+    }
+
+    /// Has the guest agent set CPUs and memory online that were plugged in. Without an agent the guest decides. Does not wait for
+    /// it.
+    pub(crate) async fn set_online(&self) {
         if !self.guest_listens().await {
             return;
         }
         // A guest task that has ended belongs to a machine that has ended.
-        let _ = self.requests.send(GuestRequest::SetCpusOnline).await;
+        let _ = self.requests.send(GuestRequest::SetOnline).await;
     }
 
     pub(crate) async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
@@ -375,6 +383,7 @@ impl Machines {
             instance: instance.to_owned(),
             devices: Devices::default(),
             cpus: None,
+            can_grow: None,
             expects_resume: false,
             has_started: false,
         };

@@ -12,6 +12,8 @@ pub struct Size {
     pub cpus: i64,
     /// Guest memory in bytes, in whole MiB.
     pub memory: u64,
+    /// The bytes of memory up to which it can grow while it runs; none: not at all.
+    pub max_memory: Option<u64>,
     /// The firmware.
     pub firmware: Firmware,
     /// The CPUs up to which it can grow while it runs; none: not at all.
@@ -37,7 +39,7 @@ pub enum SizeError {
 impl VMSpec {
     /// The size with which the VM is started next. `class` is the class that the VM names, if that exists.
     ///
-    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology and its `max_cpus`. Memory that
+    /// A value of the VM comes before that of its class. `cpus` of the VM also replaces the class's topology and its `max_cpus`, `memory` its `max_memory`. Memory that
     /// neither declares is [`MEMORY_PER_CPU`] for each CPU.
     ///
     /// # Errors
@@ -57,13 +59,20 @@ impl VMSpec {
         let of_cores = CpuTopology::of_cores(max_cpus.unwrap_or(cpus));
         let of_class = of_class.filter(|_| max_cpus.is_none());
         let memory = self.memory.as_ref().or(class.and_then(|class| class.memory.as_ref()));
+        let most_of_class =
+            class.filter(|_| self.memory.is_none()).and_then(|class| class.max_memory.as_ref());
+        let max_memory = self.max_memory.as_ref().or(most_of_class).map(Quantity::bytes).transpose()?;
+        // What is plugged in is in blocks of 2 MiB.
+        let max_memory = max_memory.map(|most| most.next_multiple_of(2 << 20));
+        let unit = if max_memory.is_some() { 2 << 20 } else { 1 << 20 };
         let bytes = match memory.map(Quantity::bytes) {
-            Some(bytes) => bytes?.next_multiple_of(1 << 20),
+            Some(bytes) => bytes?.next_multiple_of(unit),
             None => MEMORY_PER_CPU * cpus.unsigned_abs(),
         };
         Ok(Size {
             cpus,
             memory: bytes,
+            max_memory: max_memory.filter(|most| *most >= bytes),
             firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
             max_cpus,
             topology: self.cpu_topology.or(of_class).unwrap_or(of_cores),
@@ -152,6 +161,24 @@ mod tests {
         let plain = Some(json!({"cpus": 2}));
         assert_eq!(size(json!({"class": "c"}), plain.clone()), Ok((2, 4096, "UEFI", [1, 2, 1])));
         assert_eq!(size(json!({"class": "c", "cpus": 1}), plain), Ok((1, 2048, "UEFI", [1, 1, 1])));
+    }
+
+    #[test]
+    fn memory_grows_up_to_the_maximum_of_whoever_declares_it() {
+        let most = |own: Value, class: Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            let spec: VMSpec = serde_json::from_value(spec).expect("a spec");
+            let class: VMClassSpec = serde_json::from_value(class).expect("a class");
+            let size = spec.size(Some(&class)).expect("a size");
+            (size.memory >> 20, size.max_memory.map(|bytes| bytes >> 20))
+        };
+        let class = || json!({"cpus": 1, "memory": "1Gi", "maxMemory": "4Gi"});
+        assert_eq!(most(json!({}), class()), (1024, Some(4096)));
+        assert_eq!(most(json!({"maxMemory": "2Gi"}), class()), (1024, Some(2048)));
+        assert_eq!(most(json!({"memory": "2Gi"}), class()), (2048, None), "not the class's maximum");
+        assert_eq!(most(json!({"maxMemory": "512Mi"}), class()), (1024, None), "less than it has");
+        assert_eq!(most(json!({"memory": "513Mi", "maxMemory": "1023Mi"}), class()), (514, Some(1024)));
     }
 
     #[test]

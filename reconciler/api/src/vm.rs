@@ -43,6 +43,8 @@ use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantit
     validation = Rule::new("has(self.class) || has(self.cpus) || has(self.cpuTopology)").message("set class or cpus: a VM without a class needs a number of CPUs").field_path(".cpus"),
     validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
     validation = Rule::new("!has(self.cpus) || !has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology"),
+    validation = Rule::new("!has(self.maxMemory) || !isQuantity(self.maxMemory) || quantity(self.maxMemory).compareTo(quantity('16Mi')) >= 0").message("maxMemory must be at least 16Mi, the least memory of a VM").field_path(".maxMemory"),
+    validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
@@ -69,9 +71,15 @@ pub struct VMSpec {
     #[schemars(range(min = 1, max = 128))]
     pub max_cpus: Option<i64>,
     /// Guest memory, for example `512Mi`. At least 16Mi. Default: that of the class; if neither declares it, 2Gi for
-    /// each CPU. A change takes effect at the next power cycle.
+    /// each CPU. With `maxMemory` a running guest gets or gives back memory at once; otherwise a change takes effect at the next
+    /// power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
+    /// The memory up to which a running guest can grow, for example `16Gi`, and at least `memory`: within it, another `memory` is
+    /// plugged in, or out, at once (virtio-mem). Default: none, and memory is changed at the next power cycle. That of the class counts for
+    /// a VM without `memory` of its own. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<Quantity>,
     /// `UEFI`, `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed with
     /// Microsoft's keys, as those of the usual distributions and Windows are. Default: that of the class, or `UEFI`
     /// without a class. A change takes effect at the next power cycle.
@@ -501,8 +509,11 @@ pub struct Hardware {
     /// The CPUs up to which it can grow while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cpus: Option<i64>,
-    /// Guest memory.
+    /// Guest memory, with what the guest has plugged in.
     pub memory: String,
+    /// The memory up to which it can grow while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<String>,
     /// `BIOS` or `UEFI`.
     pub firmware: String,
     /// QEMU's machine type, pinned at the first start.

@@ -29,6 +29,8 @@ use crate::{Conditions, CpuTopology, Firmware, ObjectUser, Quantity};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.memory) || !isQuantity(self.memory) || quantity(self.memory).compareTo(quantity('16Mi')) >= 0").message("memory must be at least 16Mi: the firmware needs some of it, and no kernel boots with the rest of less").field_path(".memory"),
+    validation = Rule::new("!has(self.maxMemory) || !isQuantity(self.maxMemory) || quantity(self.maxMemory).compareTo(quantity('16Mi')) >= 0").message("maxMemory must be at least 16Mi, the least memory of a VM").field_path(".maxMemory"),
+    validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxCpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
@@ -44,10 +46,15 @@ pub struct VMClassSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 128))]
     pub max_cpus: Option<i64>,
-    /// Guest memory, for example `512Mi`. At least 16Mi. Default: 2Gi for each CPU of the VM. A change reaches a VM at its
-    /// next power cycle.
+    /// Guest memory, for example `512Mi`. At least 16Mi. Default: 2Gi for each CPU of the VM. With `maxMemory` running
+    /// guests get or give back memory at once; otherwise a change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
+    /// The memory up to which a running guest can grow, for example `16Gi`, and at least `memory`: within it, another `memory` is
+    /// plugged in, or out, at once (virtio-mem). Default: none, and memory is changed at the next power cycle. A change reaches a VM
+    /// at its next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<Quantity>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`. Default: one
     /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use crate::machine::GUEST_AGENT_CHANNEL;
 use crate::qmp::{Qmp, QmpError, shorten};
 use channel::Channel;
-pub use facts::{Filesystem, FilesystemDisk, GuestCpu, Interface, OsInfo, mounts_of};
+pub use facts::{Filesystem, FilesystemDisk, GuestPart, Interface, OsInfo, mounts_of};
 
 /// The time limit for one reply. A present agent replies within milliseconds.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -115,15 +115,27 @@ impl GuestAgent {
     }
 
     /// Lists the CPUs that the guest's kernel knows.
-    pub async fn cpus(&mut self) -> Result<Vec<GuestCpu>, GuestAgentError> {
+    pub async fn cpus(&mut self) -> Result<Vec<GuestPart>, GuestAgentError> {
         let answer = self.execute("guest-get-vcpus", Value::Null).await?;
         facts::cpus(&answer).ok_or_else(|| unexpected("guest-get-vcpus", &answer))
     }
 
     /// Sets these CPUs of the guest online.
-    pub async fn set_online(&mut self, cpus: &[u64]) -> Result<(), GuestAgentError> {
+    pub async fn set_cpus_online(&mut self, cpus: &[u64]) -> Result<(), GuestAgentError> {
         let online: Vec<Value> = cpus.iter().map(|id| json!({"logical-id": id, "online": true})).collect();
         self.execute("guest-set-vcpus", json!({"vcpus": online})).await.map(|_| ())
+    }
+
+    /// Lists the guest's blocks of memory.
+    pub async fn memory_blocks(&mut self) -> Result<Vec<GuestPart>, GuestAgentError> {
+        let answer = self.execute("guest-get-memory-blocks", Value::Null).await?;
+        facts::memory_blocks(&answer).ok_or_else(|| unexpected("guest-get-memory-blocks", &answer))
+    }
+
+    /// Sets these blocks of the guest's memory online.
+    pub async fn set_memory_online(&mut self, blocks: &[u64]) -> Result<(), GuestAgentError> {
+        let online: Vec<Value> = blocks.iter().map(|id| json!({"phys-index": id, "online": true})).collect();
+        self.execute("guest-set-memory-blocks", json!({"mem-blks": online})).await.map(|_| ())
     }
 
     /// Requests a shutdown of the guest. The agent does not reply on success, so a missing reply counts as success.

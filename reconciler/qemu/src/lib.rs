@@ -27,6 +27,7 @@ pub mod guest_agent;
 pub mod hypervisor;
 pub mod installation;
 pub mod machine;
+pub mod memory;
 pub mod power;
 pub mod probe;
 pub mod process;

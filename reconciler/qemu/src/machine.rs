@@ -27,6 +27,10 @@ pub use validate::SpecError;
 pub const SCSI_CONTROLLER: &str = "scsi0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";
+/// Device id of the memory that is plugged in while the guest runs.
+pub const MEMORY_DEVICE: &str = "memory0";
+/// The bytes in which such memory is plugged in and out.
+pub const MEMORY_BLOCK: u64 = 2 << 20;
 /// The SCSI target of the bootstrap volume: the last one, so that no disk ever needs it.
 pub const SEED_TARGET: u8 = 255;
 /// The number of NICs with a reserved PCI slot.
@@ -56,6 +60,10 @@ pub struct MachineSpec {
     /// The arrangement of the CPUs, with the places of those that can be plugged in while it runs.
     pub topology: Topology,
     pub memory_bytes: u64,
+    /// The memory up to which the guest can grow while it runs: above `memory_bytes` by a multiple of [`MEMORY_BLOCK`].
+    /// None: not at all.
+    #[serde(default)]
+    pub max_memory_bytes: Option<u64>,
     pub accelerator: Accelerator,
     pub firmware: Firmware,
     /// A versioned machine type, e.g. `pc-q35-7.2`, never an alias such as `q35`.

@@ -14,6 +14,7 @@ use berth_qemu::machine::{
     Accelerator, Backing, Cache, DiskSpec, Firmware, Format, Graphics, LaunchSpec, MachineFiles,
     MachinePaths, MachineSpec, Topology,
 };
+use berth_qemu::memory::{self, Growth};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::{LaunchError, LocalHypervisor};
 use berth_qemu::qcow2;
@@ -55,6 +56,7 @@ impl Bench {
                 cpus: 1,
                 topology: Topology::of_cores(1),
                 memory_bytes: 64 * MIB,
+                max_memory_bytes: None,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,
                 machine_type: "pc-q35-7.2".to_owned(),
@@ -399,6 +401,29 @@ async fn cpus_are_plugged_in_as_far_as_there_are_places() {
             cpus::plug(&qmp, wanted).await.expect("plugged in");
             let now = cpus::observe(&qmp).await.expect("listed");
             assert_eq!((now.present, now.most()), (expected, 3), "{wanted} wanted");
+        }
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn memory_is_requested_in_blocks_up_to_the_maximum() {
+    for mut bench in Bench::all() {
+        let (qmp, _events) = bench.launch().await;
+        assert_eq!(memory::observe(&qmp).await.expect("listed"), None, "it was not started for it");
+        bench.end().await;
+        bench.spec.machine.max_memory_bytes = Some(128 * MIB);
+        let (qmp, _events) = bench.launch().await;
+        // No guest runs that could plug it in.
+        let requested = |bytes| Some(Growth { requested: bytes, plugged: 0 });
+        assert_eq!(memory::observe(&qmp).await.expect("listed"), requested(0));
+        for bytes in [64 * MIB, 2 * MIB, 0] {
+            memory::request(&qmp, bytes).await.expect("requested");
+            assert_eq!(memory::observe(&qmp).await.expect("listed"), requested(bytes));
+        }
+        for wrong in [65 * MIB, 66 * MIB] {
+            let refused = memory::request(&qmp, wrong).await;
+            assert!(matches!(refused, Err(QmpError::Refused { .. })), "{wrong}: {refused:?}");
         }
         bench.end().await;
     }

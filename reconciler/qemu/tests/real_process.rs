@@ -46,6 +46,7 @@ impl Bench {
                 cpus: 2,
                 topology: Topology::of_cores(2),
                 memory_bytes: 64 << 20,
+                max_memory_bytes: None,
                 accelerator: Accelerator::Tcg { tb_size_mib: 32 },
                 firmware: Firmware::Bios,
                 machine_type,

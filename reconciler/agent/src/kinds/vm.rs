@@ -73,6 +73,8 @@ pub(crate) enum Step {
     },
     /// Plugs CPUs in until the machine has this number.
     PlugCpus(i64),
+    /// Requests that the guest has this many bytes of memory beside that of its start.
+    RequestMemory(u64),
     PressPowerButton,
     AskGuestToShutDown,
     /// Ends QEMU, through its monitor if that answers.

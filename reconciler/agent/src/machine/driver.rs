@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use berth_qemu::block::{self, Devices, ObservedDisk, Unplugged};
 use berth_qemu::machine::DiskSpec;
+use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
-use berth_qemu::{cpus, guest_agent};
+use berth_qemu::{cpus, guest_agent, memory};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::legal::{Action, check_legal};
@@ -35,6 +36,7 @@ pub(super) enum Command {
         reply: Reply,
     },
     PlugCpus(usize, Reply),
+    RequestMemory(u64, Reply),
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -56,6 +58,8 @@ pub(super) struct Driver {
     pub(super) expects_resume: bool,
     /// The number of CPUs, if it was read.
     pub(super) cpus: Option<i64>,
+    /// Whether the machine has a device for memory that is plugged in, if it was asked.
+    pub(super) can_grow: Option<bool>,
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
@@ -104,6 +108,7 @@ impl Driver {
             EventKind::Resume if std::mem::take(&mut self.expects_resume) => return,
             EventKind::GuestPanicked | EventKind::BlockIoError { .. } | EventKind::DeviceDeleted { .. } => {}
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
+            EventKind::MemoryChanged => {}
             EventKind::Reset { .. } | EventKind::Powerdown | EventKind::Other => return,
         }
         tracing::debug!(event = event.name, "the machine tells");
@@ -151,6 +156,9 @@ impl Driver {
             Command::PlugCpus(count, reply) => {
                 let _ = reply.send(self.plug_cpus(count).await);
             }
+            Command::RequestMemory(bytes, reply) => {
+                let _ = reply.send(self.request_memory(bytes).await);
+            }
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));
             }
@@ -177,12 +185,13 @@ impl Driver {
             .collect();
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
-        let cpus = self.cpus().await;
+        let (cpus, growth) = (self.cpus().await, self.growth().await);
         let published = self.published.borrow();
         Ok(MachineState {
             run_state: state,
             disks,
             cpus,
+            growth,
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
         })
@@ -234,6 +243,21 @@ impl Driver {
             self.cpus = cpus::observe(&self.qmp).await.ok().and_then(|cpus| i64::try_from(cpus.present).ok());
         }
         self.cpus
+    }
+
+    async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDisks).await?;
+        Ok(memory::request(&self.qmp, bytes).await?)
+    }
+
+    /// Reads the memory that was plugged in. Most machines have no device for it, and are asked once.
+    async fn growth(&mut self) -> Option<Growth> {
+        if self.can_grow == Some(false) {
+            return None;
+        }
+        let growth = memory::observe(&self.qmp).await.ok()?;
+        self.can_grow = Some(growth.is_some());
+        growth
     }
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {

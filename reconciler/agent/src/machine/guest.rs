@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, ShutdownMode, mounts_of};
+use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, GuestPart, ShutdownMode, mounts_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::key::Key;
@@ -16,9 +16,10 @@ use berth_engine::Queue;
 
 const FIRST_POLL: Duration = Duration::from_secs(1);
 const POLL_EVERY: Duration = Duration::from_secs(30);
-/// How often, and at which interval, CPUs that were plugged in are looked for in the guest.
-const CPU_ATTEMPTS: usize = 6;
-const CPU_WAIT: Duration = Duration::from_millis(500);
+/// How often, and at which interval, CPUs and memory that were plugged in are looked for in the guest, and how often in vain.
+const ONLINE_ATTEMPTS: usize = 60;
+const ONLINE_IDLE: usize = 6;
+const ONLINE_WAIT: Duration = Duration::from_millis(500);
 /// Limit on the addresses kept: a guest may send lists of any length.
 const MAX_ADDRESSES: usize = 16;
 
@@ -43,8 +44,8 @@ pub(super) enum GuestRequest {
         reply: oneshot::Sender<Option<Vec<String>>>,
     },
     Shutdown(oneshot::Sender<bool>),
-    /// Sets the CPUs online that the kernel knows and does not use.
-    SetCpusOnline,
+    /// Sets the CPUs and the memory online that the kernel knows and does not use.
+    SetOnline,
 }
 
 pub(super) struct GuestTask {
@@ -129,10 +130,10 @@ impl GuestTask {
                 };
                 let _ = reply.send(mounts.map(points));
             }
-            GuestRequest::SetCpusOnline => {
+            GuestRequest::SetOnline => {
                 let Some(agent) = connected else { return };
-                if let Err(error) = set_cpus_online(agent).await {
-                    tracing::debug!(%error, "the guest's agent did not set CPUs online");
+                if let Err(error) = set_online(agent).await {
+                    tracing::debug!(%error, "the guest's agent did not set CPUs and memory online");
                 }
             }
             GuestRequest::Shutdown(reply) => {
@@ -146,17 +147,30 @@ impl GuestTask {
     }
 }
 
-/// The kernel learns of a CPU a moment after it was plugged in.
-async fn set_cpus_online(agent: &mut GuestAgent) -> Result<(), GuestAgentError> {
-    for _ in 0..CPU_ATTEMPTS {
-        let offline = agent.cpus().await?.into_iter().filter(|cpu| !cpu.online && cpu.can_change);
-        let offline: Vec<u64> = offline.map(|cpu| cpu.id).collect();
-        if !offline.is_empty() {
-            agent.set_online(&offline).await?;
+/// The kernel learns of CPUs and memory a moment after they were plugged in, of much memory piece by piece.
+async fn set_online(agent: &mut GuestAgent) -> Result<(), GuestAgentError> {
+    let mut idle = 0;
+    for _ in 0..ONLINE_ATTEMPTS {
+        let cpus = offline(&agent.cpus().await?);
+        if !cpus.is_empty() {
+            agent.set_cpus_online(&cpus).await?;
         }
-        tokio::time::sleep(CPU_WAIT).await;
+        // Not every kernel can plug memory in.
+        let blocks = offline(&agent.memory_blocks().await.unwrap_or_default());
+        if !blocks.is_empty() {
+            agent.set_memory_online(&blocks).await?;
+        }
+        idle = if cpus.is_empty() && blocks.is_empty() { idle + 1 } else { 0 };
+        if idle == ONLINE_IDLE {
+            break;
+        }
+        tokio::time::sleep(ONLINE_WAIT).await;
     }
     Ok(())
+}
+
+fn offline(parts: &[GuestPart]) -> Vec<u64> {
+    parts.iter().filter(|part| !part.online && part.can_change).map(|part| part.id).collect()
 }
 
 async fn facts(agent: &mut GuestAgent) -> Result<GuestFacts, GuestAgentError> {

@@ -12,6 +12,8 @@ pub struct Behaviour {
     /// Whether a guest agent runs inside, once booted.
     pub guest_agent: bool,
     pub guest: GuestFacts,
+    /// Whether the guest, once booted, plugs memory in and out as QEMU requests.
+    pub plugs_memory: bool,
     /// The guest ignores the power button.
     pub ignores_powerdown: bool,
     /// From the power button until the guest is off.
@@ -38,6 +40,7 @@ impl Default for Behaviour {
             boot_time: Duration::from_millis(100),
             guest_agent: true,
             guest: GuestFacts::default(),
+            plugs_memory: true,
             ignores_powerdown: false,
             shutdown_time: Duration::from_millis(100),
             keeps: Vec::new(),

@@ -6,10 +6,10 @@ use super::blocks;
 use super::command_error::{Answer, CommandError};
 use super::machine::{Device, Machine, Node};
 use super::model::MachineModel;
-use crate::machine::Format;
+use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 22] = [
+const COMMANDS: [(&str, &[&str]); 24] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -21,6 +21,8 @@ const COMMANDS: [(&str, &[&str]); 22] = [
     ("query-balloon", &[]),
     ("query-chardev", &[]),
     ("query-hotpluggable-cpus", &[]),
+    ("query-memory-devices", &[]),
+    ("qom-set", &["!path", "!property", "!value"]),
     ("qom-list", &["!path"]),
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
@@ -71,6 +73,8 @@ pub(super) fn execute(
         }
         "query-balloon" => json!({"actual": machine.spec.machine.memory_bytes}),
         "query-hotpluggable-cpus" => hotpluggable_cpus(machine),
+        "query-memory-devices" => memory_devices(machine),
+        "qom-set" => return request_memory(machine, args),
         "qom-list" => qom_list(machine, args)?,
         "qom-get" => qom_get(machine, args)?,
         "cont" => return Ok((json!({}), machine.cont().map_err(CommandError::generic)?)),
@@ -116,6 +120,31 @@ fn add_cpu(machine: &mut Machine, args: &Map<String, Value>) -> Result<Value, Co
         )));
     }
     Ok(json!({}))
+}
+
+fn memory_devices(machine: &Machine) -> Value {
+    let spec = &machine.spec.machine;
+    let Some(most) = spec.max_memory_bytes else { return json!([]) };
+    json!([{"type": "virtio-mem", "data": {
+        "id": MEMORY_DEVICE, "size": machine.memory_plugged, "requested-size": machine.memory_requested,
+        "max-size": most - spec.memory_bytes, "block-size": MEMORY_BLOCK, "node": 0,
+    }}])
+}
+
+fn request_memory(machine: &mut Machine, args: &Map<String, Value>) -> Answer {
+    let spec = &machine.spec.machine;
+    let most = spec.max_memory_bytes.map(|most| most - spec.memory_bytes);
+    let is_it = args["path"] == format!("/machine/peripheral/{MEMORY_DEVICE}").as_str()
+        && args["property"] == "requested-size";
+    let (Some(most), Some(bytes), true) = (most, args["value"].as_u64(), is_it) else {
+        return Err(CommandError::not_found(format!("Device '{}' not found", args["path"])));
+    };
+    if bytes > most || !bytes.is_multiple_of(MEMORY_BLOCK) {
+        return Err(CommandError::generic(format!("'requested-size' cannot be {bytes}")));
+    }
+    machine.memory_requested = bytes;
+    machine.plug_memory();
+    Ok((json!({}), Vec::new()))
 }
 
 fn check(command: &str, args: &Map<String, Value>) -> Result<(), CommandError> {

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::Behaviour;
 use crate::hypervisor::ProcessIdentity;
-use crate::machine::{Format, LaunchSpec};
+use crate::machine::{Format, LaunchSpec, MEMORY_DEVICE};
 
 /// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
 const EVENT_BUFFER: usize = 32;
@@ -21,6 +21,9 @@ pub(super) struct Machine {
     pub(super) spec: LaunchSpec,
     /// The cores with a CPU.
     pub(super) cpus: BTreeSet<u32>,
+    /// Beside the memory of the start, in bytes.
+    pub(super) memory_requested: u64,
+    pub(super) memory_plugged: u64,
     pub(super) behaviour: Behaviour,
     /// `query-status` in QEMU's terms.
     pub(super) status: &'static str,
@@ -98,6 +101,8 @@ impl Machine {
         Self {
             identity,
             cpus: (0..spec.machine.cpus.into()).collect(),
+            memory_requested: 0,
+            memory_plugged: 0,
             spec,
             behaviour,
             status: "prelaunch",
@@ -155,6 +160,8 @@ impl Machine {
         self.life += 1;
         self.agent_port(false);
         self.booted = false;
+        // Its driver plugs it in again.
+        self.memory_plugged = 0;
         if self.status == "running" {
             return vec![self.boot()];
         }
@@ -198,6 +205,14 @@ impl Machine {
         }
     }
 
+    /// The guest's driver, if it runs and there is one, plugs memory in and out as requested.
+    pub(super) fn plug_memory(&mut self) {
+        if self.booted && self.behaviour.plugs_memory && self.memory_plugged != self.memory_requested {
+            self.memory_plugged = self.memory_requested;
+            self.emit("MEMORY_DEVICE_SIZE_CHANGE", json!({"id": MEMORY_DEVICE, "size": self.memory_plugged}));
+        }
+    }
+
     /// Applies a delayed transition.
     pub(super) fn happen(&mut self, later: &Later) -> Vec<Later> {
         if later.life.is_some_and(|life| life != self.life) {
@@ -207,6 +222,7 @@ impl Machine {
             Happening::Booted => {
                 self.booted = true;
                 self.agent_port(true);
+                self.plug_memory();
             }
             Happening::GuestOff => self.guest_off(),
             Happening::GuestReboots => return self.reset(true),

@@ -10,6 +10,7 @@ const MAX_ADDRESSES: usize = 32;
 const MAX_FILESYSTEMS: usize = 256;
 const MAX_DISKS: usize = 64;
 const MAX_CPUS: usize = 512;
+const MAX_BLOCKS: usize = 16_384;
 /// The prefix that udev adds to the serial number of a QEMU disk.
 const QEMU_DISK: &str = "0QEMU_QEMU_HARDDISK_";
 
@@ -44,9 +45,9 @@ pub struct Filesystem {
     pub disks: Vec<FilesystemDisk>,
 }
 
-/// A CPU that the guest's kernel knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestCpu {
+/// A CPU or a block of memory that the guest's kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestPart {
     /// The kernel's number of it.
     pub id: u64,
     pub online: bool,
@@ -86,15 +87,23 @@ pub(super) fn host_name(answer: &Value) -> Option<String> {
     text(answer, "host-name")
 }
 
-pub(super) fn cpus(answer: &Value) -> Option<Vec<GuestCpu>> {
-    let one = |cpu: &Value| {
-        Some(GuestCpu {
-            id: cpu.get("logical-id")?.as_u64()?,
-            online: cpu.get("online")?.as_bool()?,
-            can_change: cpu.get("can-offline").and_then(Value::as_bool).unwrap_or(true),
+pub(super) fn cpus(answer: &Value) -> Option<Vec<GuestPart>> {
+    parts(answer, "logical-id", MAX_CPUS)
+}
+
+pub(super) fn memory_blocks(answer: &Value) -> Option<Vec<GuestPart>> {
+    parts(answer, "phys-index", MAX_BLOCKS)
+}
+
+fn parts(answer: &Value, id: &str, most: usize) -> Option<Vec<GuestPart>> {
+    let one = |part: &Value| {
+        Some(GuestPart {
+            id: part.get(id)?.as_u64()?,
+            online: part.get("online")?.as_bool()?,
+            can_change: part.get("can-offline").and_then(Value::as_bool).unwrap_or(true),
         })
     };
-    answer.as_array()?.iter().take(MAX_CPUS).map(one).collect()
+    answer.as_array()?.iter().take(most).map(one).collect()
 }
 
 pub(super) fn os_info(answer: &Value) -> Option<OsInfo> {

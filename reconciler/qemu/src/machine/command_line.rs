@@ -8,8 +8,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DiskSpec, Format, Graphics, LaunchSpec, MachineFiles, MachinePaths, MachineSpec,
-    NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology, UefiFiles,
+    Accelerator, Cache, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles,
+    MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology,
+    UefiFiles,
 };
 use super::{blockdev, scsi_disk};
 
@@ -19,6 +20,7 @@ const SLOT_SCSI: u8 = 0x2;
 const SLOT_SERIAL: u8 = 0x3;
 const SLOT_RNG: u8 = 0x4;
 const SLOT_BALLOON: u8 = 0x5;
+const SLOT_MEMORY: u8 = 0x6;
 const SLOT_USB: u8 = 0x7;
 const SLOT_FIRST_NIC: u8 = 0x10;
 
@@ -106,14 +108,32 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
             spec.topology.cpus()
         ),
     );
-    args.pair("-m", format!("size={}k", spec.memory_bytes / 1024));
-    args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));
+    memory(spec, args);
     args.pair("-rtc", "base=utc,driftfix=slew");
     args.pair("-boot", "menu=off,strict=on");
     args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
     args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
     args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": true, "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
     args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
+}
+
+fn memory(spec: &MachineSpec, args: &mut Arguments) {
+    let mut size = format!("size={}k", spec.memory_bytes / 1024);
+    if let Some(most) = spec.max_memory_bytes {
+        size.push_str(&format!(",maxmem={}k", most / 1024));
+    }
+    args.pair("-m", size);
+    args.json("-object", json!({"qom-type": "memory-backend-ram", "id": "ram", "size": spec.memory_bytes}));
+    if let Some(most) = spec.max_memory_bytes {
+        let backend = format!("{MEMORY_DEVICE}-ram");
+        // Without a reservation: the host has it once the guest uses it.
+        args.json(
+            "-object",
+            json!({"qom-type": "memory-backend-ram", "id": backend, "size": most - spec.memory_bytes, "reserve": false}),
+        );
+        args.device(json!({"driver": "virtio-mem-pci", "id": MEMORY_DEVICE, "memdev": backend, "block-size": MEMORY_BLOCK,
+            "requested-size": 0, "bus": "pcie.0", "addr": slot(SLOT_MEMORY)}));
+    }
 }
 
 fn firmware(uefi: &UefiFiles, args: &mut Arguments) {

@@ -19,6 +19,7 @@ fn spec() -> LaunchSpec {
             cpus: 2,
             topology: Topology::of_cores(2),
             memory_bytes: 512 << 20,
+            max_memory_bytes: None,
             accelerator: Accelerator::Tcg { tb_size_mib: 32 },
             firmware: Firmware::Bios,
             machine_type: "pc-q35-7.2".to_owned(),
@@ -172,6 +173,16 @@ fn a_nic_a_seed_and_a_firmware_file_add_these() {
 }
 
 #[test]
+fn memory_to_grow_into_is_a_device_of_its_own() {
+    let changed = with(|s| s.machine.max_memory_bytes = Some(2 << 30));
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -m size=524288k,maxmem=2097152k
+    -object {"qom-type":"memory-backend-ram","id":"memory0-ram","size":1610612736,"reserve":false}
+    -device {"driver":"virtio-mem-pci","id":"memory0","memdev":"memory0-ram","block-size":2097152,"requested-size":0,"bus":"pcie.0","addr":"0x6"}
+    "##);
+}
+
+#[test]
 fn kvm_and_graphics_change_these() {
     let changed = with(|s| {
         s.machine.accelerator = Accelerator::Kvm;
@@ -278,6 +289,9 @@ fn what_cannot_work_is_refused_with_its_field() {
     assert!(refused(&|s| s.machine.topology.cores = 1).starts_with("topology"));
     assert!(refused(&|s| s.machine.topology.sockets = 200).starts_with("topology"));
     assert!(refused(&|s| s.machine.memory_bytes = 1).starts_with("memory"));
+    for most in [512 << 20, 513 << 20] {
+        assert!(refused(&|s| s.machine.max_memory_bytes = Some(most)).starts_with("maximum memory"));
+    }
     assert!(refused(&|s| s.machine.machine_type = "q35".to_owned()).contains("needs a version"));
     assert!(refused(&|s| s.files.paths = MachinePaths::in_directory("/x".repeat(60))).contains("107"));
     assert!(refused(&|s| s.machine.firmware = Firmware::Uefi).starts_with("firmware"));

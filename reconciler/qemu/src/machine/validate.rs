@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    DiskSpec, Firmware, Format, LaunchSpec, MAX_NICS, MAX_SERIAL, MAX_SOCKET_PATH, MachineSpec,
+    DiskSpec, Firmware, Format, LaunchSpec, MAX_NICS, MAX_SERIAL, MAX_SOCKET_PATH, MEMORY_BLOCK, MachineSpec,
     SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
 };
 
@@ -69,6 +69,14 @@ impl MachineSpec {
             memory >= 1 << 20 && memory.is_multiple_of(1 << 12),
             "≥ 1 MiB, a multiple of 4 KiB",
         )?;
+        if let Some(most) = self.max_memory_bytes {
+            check(
+                "maximum memory",
+                &most.to_string(),
+                most > memory && (most - memory).is_multiple_of(MEMORY_BLOCK),
+                "above the memory by a multiple of 2 MiB",
+            )?;
+        }
         let versioned = self.machine_type.rsplit('-').next().is_some_and(|v| v.contains('.'));
         check(
             "machine type",

@@ -43,6 +43,8 @@ pub enum EventKind {
         node: Option<String>,
         no_space: bool,
     },
+    /// The guest plugged memory in or out.
+    MemoryChanged,
     /// The guest agent's port was opened or closed inside the guest.
     PortOpened {
         port: String,
@@ -82,6 +84,7 @@ impl Event {
             "BLOCK_IO_ERROR" => {
                 EventKind::BlockIoError { node: self.text("node-name"), no_space: self.flag("nospace") }
             }
+            "MEMORY_DEVICE_SIZE_CHANGE" => EventKind::MemoryChanged,
             "VSERPORT_CHANGE" => match self.text("id") {
                 Some(port) => EventKind::PortOpened { port, open: self.flag("open") },
                 None => EventKind::Other,

@@ -58,6 +58,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         run_state: state,
         disks: if plugged { vec![disk] } else { Vec::new() },
         cpus: None,
+        growth: None,
         ending: None,
         resumed_at: None,
     }

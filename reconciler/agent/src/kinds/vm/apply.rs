@@ -61,7 +61,12 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::PlugCpus(count) => {
             let machine = machine()?;
             machine.plug_cpus(usize::try_from(*count).unwrap_or_default()).await?;
-            machine.set_cpus_online().await;
+            machine.set_online().await;
+        }
+        Step::RequestMemory(bytes) => {
+            let machine = machine()?;
+            machine.request_memory(*bytes).await?;
+            machine.set_online().await;
         }
         Step::PressPowerButton => machine()?.press_power_button().await?,
         Step::AskGuestToShutDown => {

@@ -46,7 +46,14 @@ fn networks(vm: &VM) -> impl PartialEq {
 
 /// Returns what the Host's report reads: the capacity that the VM takes.
 fn usage(vm: &VM) -> impl PartialEq {
-    let declared = (&vm.spec.class, vm.spec.cpus, vm.spec.max_cpus, &vm.spec.memory, vm.spec.cpu_topology);
+    let declared = (
+        &vm.spec.class,
+        vm.spec.cpus,
+        vm.spec.max_cpus,
+        &vm.spec.memory,
+        &vm.spec.max_memory,
+        vm.spec.cpu_topology,
+    );
     (declared, vm.status.as_ref().and_then(|s| s.hardware.as_ref()))
 }
 

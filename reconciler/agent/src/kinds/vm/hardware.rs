@@ -12,6 +12,7 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> 
         ("class", run.class == class_name(vm)),
         ("cpus", run.cpus == size.cpus),
         ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(size.memory)),
+        ("maxMemory", run.growth.map(|growth| growth.most) == size.max_memory),
         ("firmware", run.firmware == size.firmware.as_str()),
         ("maxCpus", run.max_cpus == size.max_cpus),
         // Another number of CPUs, or of places for them, is another topology.

@@ -74,7 +74,7 @@ pub(crate) struct Observed {
     /// CPUs and bytes of guest memory this host could give the VM if it were alone here; only observed for a start, and
     /// while the VM runs with a size other than the declared one.
     pub(crate) offered: Option<(i64, u64)>,
-    /// Bytes of guest memory this host can still give, minus what its running VMs have; only observed for a start.
+    /// Bytes of guest memory this host can give this VM, beside what its other running VMs have; observed as `offered` is.
     pub(crate) free_memory: Option<u64>,
     /// Taps of this instance; only observed while it has no QEMU and is not to be started.
     pub(crate) taps: Vec<String>,
@@ -351,7 +351,11 @@ async fn observe_running(
         _ => true,
     };
     if !synced {
-        observed.offered = Some(offered(ctx, &ctx.system.facts().await?));
+        let host = ctx.system.facts().await?;
+        let offered = offered(ctx, &host);
+        let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
+        observed.free_memory = Some(offered.1.saturating_sub(taken));
+        observed.offered = Some(offered);
     }
     let mut pending = Vec::new();
     if !observed.guest.agent {

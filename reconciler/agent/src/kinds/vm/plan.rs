@@ -128,13 +128,17 @@ fn with_public(observed: &Observed) -> Option<Journal> {
     (public != observed.journal.public).then(|| Journal { public, ..observed.journal.clone() })
 }
 
-/// Returns the journal with the number of CPUs that the machine has now, if some were plugged in.
-fn with_cpus(observed: &Observed) -> Option<Journal> {
-    let cpus = observed.machine.as_ref()?.cpus?;
+/// Returns the journal with the CPUs and the memory that the machine has now, if some were plugged in or out.
+fn with_size(observed: &Observed) -> Option<Journal> {
+    let machine = observed.machine.as_ref()?;
     let mut journal = observed.journal.clone();
-    let run = journal.run.as_mut().filter(|run| run.cpus != cpus)?;
-    run.cpus = cpus;
-    Some(journal)
+    let run = journal.run.as_mut()?;
+    let before = (run.cpus, run.memory_bytes);
+    run.cpus = machine.cpus.unwrap_or(run.cpus);
+    if let (Some(growth), Some(has)) = (run.growth, machine.growth) {
+        run.memory_bytes = growth.base + has.plugged;
+    }
+    ((run.cpus, run.memory_bytes) != before).then_some(journal)
 }
 
 /// Plans for a VM with a QEMU.
@@ -149,7 +153,7 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     {
         return Plan::steps(vec![write_journal(updated)], starting());
     }
-    if let Some(updated) = with_cpus(observed) {
+    if let Some(updated) = with_size(observed) {
         return Plan::steps(vec![write_journal(updated)], starting());
     }
     let ended = observed.machine.as_ref().is_some_and(|machine| has_ended(&machine.run_state));

@@ -2,7 +2,9 @@
 
 use berth_api::condition::{self, remove};
 use berth_api::vm::{DiskAttachmentStatus, GuestStatus, Hardware, HostRefusal, ProcessStatus};
-use berth_api::{ConditionType, ConditionUpdate, Power, Quantity, Readiness, Reason, VM, VMState, VMStatus};
+use berth_api::{
+    ConditionType, ConditionUpdate, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
+};
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
@@ -154,6 +156,13 @@ fn write_guest_ready(status: &mut VMStatus, observed: &Observed, generation: i64
     );
 }
 
+/// Whether nothing but memory differs, and the guest is requested to take it or to give it back.
+fn is_left_to_the_guest(run: &Run, vm: &VM, size: &Size, observed: &Observed) -> bool {
+    let has = observed.machine.as_ref().and_then(|machine| machine.growth);
+    let requested = run.growth.zip(has).map(|(growth, has)| growth.base + has.requested);
+    requested == Some(size.memory) && differences(run, vm, size) == ["memory"]
+}
+
 fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, generation: i64, now: Timestamp) {
     let conditions = &mut status.conditions;
     let (Some(_), Some(run), Ok(size)) = (&observed.process, &observed.journal.run, &observed.size) else {
@@ -169,6 +178,13 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
         let class = if run.class.is_empty() { String::new() } else { format!("class {}, ", run.class) };
         let has = format!("the VM runs with {class}{} CPUs and {memory}", run.cpus);
         match too_large(vm, size, observed) {
+            None if is_left_to_the_guest(run, vm, size, observed) => {
+                let wanted = Quantity::from_bytes(size.memory);
+                let text = format!(
+                    "{has} and is to have {wanted}: its guest plugs memory in and out, as far as it has a driver for virtio-mem"
+                );
+                (Reason::PowerCycleNeeded, text)
+            }
             None => {
                 let names = differences(run, vm, size).join(", ");
                 let text = format!("{has}: stop and start it for the change of {names} to take effect");
@@ -305,6 +321,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         class: Some(class.clone()).filter(|class| !class.is_empty()),
         cpus: *cpus,
         max_cpus: run.max_cpus,
+        max_memory: run.growth.map(|growth| Quantity::from_bytes(growth.most).0),
         memory: Quantity::from_bytes(*memory_bytes).0,
         firmware: firmware.clone(),
         cpu_topology: Some(topology(run)),

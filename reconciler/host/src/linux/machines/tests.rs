@@ -55,6 +55,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         cpus: 1,
         topology: Topology::of_cores(1),
         memory_bytes: 64 << 20,
+        max_memory_bytes: None,
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware,
         machine_type: facts.machine_type,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{Power, Readiness, Reason, VM};
+use berth_api::{Power, Quantity, Readiness, Reason, VM};
 use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
@@ -41,7 +41,9 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
             Plan::steps(vec![Step::Pause], readiness)
         }
         RunState::Prelaunch | RunState::Paused if is_paused => disks(vm, observed, machine),
-        RunState::Running => cpus(vm, observed, machine).unwrap_or_else(|| disks(vm, observed, machine)),
+        RunState::Running => cpus(vm, observed, machine)
+            .or_else(|| memory(vm, observed, machine))
+            .unwrap_or_else(|| disks(vm, observed, machine)),
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
         }
@@ -67,6 +69,26 @@ fn cpus(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<Ste
     }
     let readiness = Readiness::Reconciling(Reason::Attaching, "CPUs are being plugged in".to_owned());
     Some(Plan::steps(vec![Step::PlugCpus(size.cpus)], readiness))
+}
+
+/// Requests the memory that is declared, as far as the machine was started for it. How much of it the guest takes or gives back,
+/// and when, is its own decision.
+fn memory(vm: &VM, observed: &Observed, machine: &MachineState) -> Option<Plan<Step>> {
+    let (size, has) = (observed.size.as_ref().ok()?, machine.growth?);
+    let growth = observed.journal.run.as_ref()?.growth?;
+    let is_possible =
+        (growth.base..=growth.most).contains(&size.memory) && too_large(vm, size, observed).is_none();
+    let wanted =
+        size.memory.checked_sub(growth.base).filter(|wanted| is_possible && *wanted != has.requested)?;
+    // Other VMs may have taken it since the change was declared.
+    if let Some(free) = observed.free_memory.filter(|free| wanted > has.requested && *free < size.memory) {
+        let (needed, free) = (Quantity::from_bytes(size.memory), Quantity::from_bytes(free >> 20 << 20));
+        let text = format!("the VM is to have {needed} of memory and this host has {free} for it");
+        let readiness = Readiness::Reconciling(Reason::Unschedulable, text);
+        return Some(Plan::without_steps(readiness).requeue_after(SEEK_EVERY));
+    }
+    let readiness = Readiness::Reconciling(Reason::Attaching, "memory is being plugged in or out".to_owned());
+    Some(Plan::steps(vec![Step::RequestMemory(wanted)], readiness))
 }
 
 /// Resumes at once the first time, then at intervals: the cause of the pause may recur.

@@ -16,7 +16,7 @@ use super::super::pending_leases;
 use super::super::seed::{Bootstrap, digest, seed};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, PinnedHardware, Run, epoch_of};
+use crate::journal::{Journal, MemoryGrowth, PinnedHardware, Run, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 
@@ -197,6 +197,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         firmware: size.firmware.as_str().to_owned(),
         topology: Some(size.topology),
         max_cpus: size.max_cpus,
+        growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most }),
         graphics: vm.spec.graphics,
         uuid: Some(pins.uuid.clone()),
         boot_volume: boot.unwrap_or_default(),
@@ -218,6 +219,8 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             threads: count(size.topology.threads),
         },
         memory_bytes: memory,
+        // Nothing can be plugged in above the maximum.
+        max_memory_bytes: size.max_memory.filter(|most| *most > memory),
         accelerator: host.accelerator,
         firmware: match size.firmware {
             Firmware::BIOS => machine::Firmware::Bios,
@@ -236,7 +239,10 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     let request = LaunchRequest {
         machine,
         seed: Some(seed(vm, &cloud_instance, &observed.bootstrap)),
-        limits: Limits { memory_max: Some(memory + 2 * host.overhead_bytes + SLACK), cpu_max_percent: None },
+        limits: Limits {
+            memory_max: Some(size.max_memory.unwrap_or(memory) + 2 * host.overhead_bytes + SLACK),
+            cpu_max_percent: None,
+        },
     };
     let mut steps = vec![write_journal(journal)];
     if !taps.is_empty() {
@@ -343,6 +349,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
         topology: size.map(|size| size.topology),
         max_cpus: size.and_then(|size| size.max_cpus),
+        growth: None,
         graphics: vm.spec.graphics,
         uuid: None,
         boot_volume: boot.unwrap_or_default(),

@@ -5,6 +5,7 @@ use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, Volu
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::{Accelerator, Format};
+use berth_qemu::memory::Growth;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -16,7 +17,7 @@ use super::super::seed::Bootstrap;
 use super::super::status::{status, without_progress};
 use super::*;
 use crate::admission::Admission;
-use crate::journal::{Ended, Journal, Run};
+use crate::journal::{Ended, Journal, MemoryGrowth, Run};
 use crate::machine::{GuestFacts, MachineState};
 
 mod always;
@@ -154,6 +155,7 @@ fn run() -> Run {
         firmware: "UEFI".into(),
         topology: None,
         max_cpus: None,
+        growth: None,
         graphics: Graphics::None,
         uuid: None,
         boot_volume: "v-root".into(),
@@ -184,6 +186,7 @@ fn present(state: RunState) -> Observed {
         run_state: state,
         disks: vec![plugged("v-data"), plugged("v-root")],
         cpus: None,
+        growth: None,
         ending: None,
         resumed_at: None,
     };
@@ -213,6 +216,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
         Step::PlugCpus(_) => "PlugCpus",
+        Step::RequestMemory(_) => "RequestMemory",
         Step::PressPowerButton => "PressPowerButton",
         Step::AskGuestToShutDown => "AskGuestToShutDown",
         Step::EndProcess => "EndProcess",
