@@ -262,10 +262,10 @@ impl Lifecycle<'_> {
                 ["apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-"];
             platform.kubectl().with_input(&arguments, &class)?.success()?;
             let output = project.apply_refused();
-            // Releases the fields in any case.
-            let nothing = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VMClass", "metadata": {"name": "small"}});
-            platform.kubectl().with_input(&arguments, &nothing.to_string())?;
+            // Releases the fields in any case: the one that is required to kubectl, then the others.
             platform.kubectl().ok(&["patch", "vmclass", "small", "--type=merge", "-p", r#"{"spec":{"cpus":1}}"#])?;
+            let nothing = serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VMClass", "metadata": {"name": "small"}});
+            platform.kubectl().with_input(&arguments, &nothing.to_string())?.success()?;
             let output = crate::terraform::unwrapped(&output?);
             contains_all(&output, &["gitops", "cpus"])?;
             project.apply()?;

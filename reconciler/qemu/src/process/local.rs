@@ -47,8 +47,14 @@ const USERS: [&str; 4] = ["berth-qemu", "libvirt-qemu", "qemu", "nobody"];
 
 /// The host directories that every QEMU needs: programs, libraries and firmware.
 const PROGRAMS: [&str; 5] = ["/usr", "/lib", "/lib32", "/lib64", "/bin"];
-/// Files read by the dynamic linker, the C library and the TLS libraries.
-const SETTINGS: [&str; 4] = ["/etc/ld.so.cache", "/etc/localtime", "/proc/sys/crypto", "/sys/kernel/mm"];
+/// Files read by the dynamic linker, the C library, the TLS libraries, and QEMU before it maps memory without a reservation.
+const SETTINGS: [&str; 5] = [
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/proc/sys/crypto",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/kernel/mm",
+];
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/kvm", "/dev/random", "/dev/urandom"];
 
 /// Directories with the sockets of services and with other files of people and programs. Hidden from QEMU, unless they

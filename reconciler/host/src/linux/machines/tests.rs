@@ -55,7 +55,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         cpus: 1,
         topology: Topology::of_cores(1),
         memory_bytes: 64 << 20,
-        max_memory_bytes: None,
+        max_memory_bytes: Some(128 << 20),
         accelerator: Accelerator::Tcg { tb_size_mib: 16 },
         firmware,
         machine_type: facts.machine_type,
