@@ -92,9 +92,7 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
             project.apply()?;
             wait::until("two CPUs and 256 MiB more", SOON, || {
                 let now = has()?;
-                // The kernel needs some of it for itself.
-                let is_there = now.1 > before.1 + (240 << 10);
-                ensure!(now.0 == 2 && is_there, "{now:?}, before {before:?}");
+                ensure!(now == (2, before.1 + (256 << 10)), "{now:?}, before {before:?}");
                 Ok(())
             })?;
             project.plan_is_empty()

@@ -407,7 +407,7 @@ impl Lifecycle<'_> {
                     let text = http::get(platform.neighbour(), &address, "/cgi-bin/uptime", SOON)?;
                     let memory: u64 = field(&text, "memory_kib")?.parse()?;
                     ensure!(
-                        field(&text, "cpus")? == "3" && memory > had + (240 << 10),
+                        field(&text, "cpus")? == "3" && memory == had + (256 << 10),
                         "{had} KiB before: {text}"
                     );
                     ensure!(field(&text, "boot_id")? == boot, "another boot: {text}");
