@@ -102,7 +102,7 @@ pub enum Effect {
     PowerCycle,
     /// More CPUs: live as far as a VM has places for them, otherwise at its next start.
     Grow,
-    /// Another size of the memory: live within the bounds of a VM's start, otherwise at its next start.
+    /// More memory: live up to the maximum of a VM's start. Less: as far as the guest gives it back, otherwise at its next start.
     Resize,
     /// Restarts the VM.
     Reboot,

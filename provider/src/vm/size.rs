@@ -70,9 +70,9 @@ pub(crate) fn refine(change: &mut PlannedChange<'_>) {
     let count =
         |state: &Value, name: &str| state.get(name).as_i64().and_then(|count| u64::try_from(count).ok());
     let amount = |state: &Value, name: &str| bytes(state.get(name));
-    let cpus = is_live(change, "cpus", "max_cpus", count, |was, is| was < is);
+    let cpus = is_live(change, "cpus", "max_cpus", count);
     // Below the memory of its start a guest gives nothing back, and what that was is not known here.
-    let memory = is_live(change, "memory", "max_memory", amount, |was, is| was < is);
+    let memory = is_live(change, "memory", "max_memory", amount);
     for change in &mut change.changes {
         let is_live = match change.effect {
             Effect::Grow => cpus,
@@ -89,11 +89,10 @@ fn is_live(
     name: &str,
     maximum: &str,
     number: impl Fn(&Value, &str) -> Option<u64>,
-    is_possible: impl Fn(u64, u64) -> bool,
 ) -> bool {
     let (prior, planned) = (change.prior, &change.planned);
     let is_within = match (number(prior, name), number(planned, name), number(planned, maximum)) {
-        (Some(was), Some(is), Some(most)) => is_possible(was, is) && is <= most,
+        (Some(was), Some(is), Some(most)) => was < is && is <= most,
         _ => false,
     };
     let pending = prior.get("pending_power_cycle").elements();
