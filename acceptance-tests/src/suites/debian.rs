@@ -67,6 +67,15 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         let vm = platform.kubectl().until("vm/web", "the guest's facts", SOON, |vm| {
             vm["status"]["guest"]["agent"] == true && vm["status"]["guest"]["os"].is_string()
         })?;
+        let guest = &vm["status"]["guest"];
+        ensure!(guest["osId"] == "debian" && guest["osVersion"] == "12", "{guest:#}");
+        let root = guest["filesystems"].as_array().into_iter().flatten().find(|one| one["mountpoint"] == "/");
+        let used =
+            root.and_then(|root| root["usedPercent"].as_i64()).context("no use of the root file system")?;
+        ensure!((1..=99).contains(&used), "{guest:#}");
+        let listed = guest["interfaces"].as_array().into_iter().flatten();
+        let has_link_local = |one: &serde_json::Value| one["addresses"].to_string().contains("fe80::");
+        ensure!(listed.filter(|one| has_link_local(one)).count() == 1, "IPv6 is missing: {guest:#}");
         contains_all(&vm["status"]["guest"].to_string(), &["web", "Debian GNU/Linux 12", &private])
     });
     report.case("the root disk was grown to its declared size by the guest", || {

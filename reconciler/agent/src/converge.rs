@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_api::condition::find;
-use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Unmanaged};
+use berth_api::{AGENT_MANAGER, Binding, Conditions, HOST_FINALIZER, Readiness, Reason, Unmanaged};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -125,6 +125,11 @@ pub(crate) trait Reconciler: 'static {
     /// such a difference, so it is held back for [`PROGRESS_HOLD`].
     fn without_progress(_stored: &Self::Status, status: &Self::Status) -> Self::Status {
         status.clone()
+    }
+
+    /// Returns the event of this change of the status, beside those of an object that becomes stalled or that a step failed for.
+    fn event(_stored: Option<&Self::Status>, _status: &Self::Status) -> Option<(Reason, String)> {
+        None
     }
 
     fn binding(object: &Self::Object) -> Option<&Binding>;
@@ -282,6 +287,9 @@ async fn write_status<K: Reconciler>(
             }
             let before = object.status().map(K::conditions);
             record_event(&ctx.recorder, object, before, K::conditions(&status), failed);
+            if let Some((reason, note)) = K::event(object.status(), &status) {
+                ctx.recorder.warn(object.object_ref(&()), reason.as_str(), &note);
+            }
             Ok(())
         }
         // The object is gone, so there is no status to write.

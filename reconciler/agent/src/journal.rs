@@ -52,6 +52,9 @@ pub(crate) struct Journal {
     pub(crate) stop: Option<Stop>,
     #[serde(default)]
     pub(crate) restarts: i64,
+    /// The last end that was not requested; it outlives the run.
+    #[serde(default)]
+    pub(crate) last_end: Option<Ended>,
     /// Number of consecutive runs that ended soon after their start.
     #[serde(default)]
     pub(crate) failures: u32,
@@ -201,6 +204,7 @@ impl Journal {
             bootstrap: None,
             stop: None,
             restarts: 0,
+            last_end: None,
             failures: 0,
             not_before: None,
             deleting: false,
@@ -275,6 +279,7 @@ impl Journal {
         let lasted = run.started_at.map_or(SignedDuration::ZERO, |start| ended.at.duration_since(start));
         self.failures = if lasted >= STABLE { 1 } else { self.failures.saturating_add(1) };
         self.not_before = ended.at.checked_add(restart_delay(self.failures)).ok();
+        self.last_end = Some(ended.clone());
         run.ended = Some(ended);
         self
     }

@@ -10,6 +10,7 @@
 mod driver;
 mod error;
 mod guest;
+mod guest_facts;
 mod legal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +32,8 @@ use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
-pub(crate) use guest::GuestFacts;
 use guest::{GuestRequest, GuestTask};
+pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;
 
 /// Length of a machine's request queue; further callers wait for room.

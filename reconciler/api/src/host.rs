@@ -23,11 +23,22 @@ use crate::{Conditions, ObjectUser, Quantity, vm::InterfaceStatus};
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].status"#
     ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
+    ),
     printcolumn(name = "Accelerator", type_ = "string", json_path = ".status.accelerator"),
     printcolumn(name = "CPUs", type_ = "integer", json_path = ".status.capacity.cpus"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".status.capacity.memory"),
     printcolumn(name = "Free", type_ = "string", json_path = ".status.free.memory"),
     printcolumn(name = "Cordoned", type_ = "boolean", json_path = ".spec.cordoned", priority = 1),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        priority = 1,
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address", priority = 1),
     printcolumn(name = "VMs", type_ = "integer", json_path = ".status.vms"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),

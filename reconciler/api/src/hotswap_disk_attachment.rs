@@ -25,11 +25,12 @@ use crate::{Binding, Conditions, ResourceName};
     selectable = ".spec.disk",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "VM", type_ = "string", json_path = ".spec.vm"),
     printcolumn(name = "Disk", type_ = "string", json_path = ".spec.disk"),
     printcolumn(name = "Device", type_ = "string", json_path = ".status.device"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$')").message("metadata.name must be lower-case letters, digits, '-' and '.'")
 )]
 #[serde(rename_all = "camelCase")]

@@ -12,7 +12,7 @@
 //!                                     │
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   name   binding   object_user   hardware
-//!   of several kinds:      size (of a VM and its class)   power (of a VM, and its refused changes)
+//!   of several kinds:      size (of a VM and its class)   power (of a VM, and its refused changes)   guest (of a VM's status)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          unmanaged (objects read without their managed fields)
@@ -30,6 +30,7 @@ pub mod condition;
 pub mod console;
 pub mod disk;
 pub mod gates;
+pub mod guest;
 pub mod hardware;
 pub mod host;
 pub mod host_addresses;

@@ -23,7 +23,9 @@ use crate::{Conditions, ObjectUser};
     printcolumn(name = "MTU", type_ = "integer", json_path = ".status.mtu"),
     printcolumn(name = "VNI", type_ = "integer", priority = 1, json_path = ".status.vni"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]

@@ -50,6 +50,51 @@ pub enum VMState {
     Unknown,
 }
 
+impl VMState {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Pending,
+        Self::Unschedulable,
+        Self::Creating,
+        Self::Starting,
+        Self::Running,
+        Self::Paused,
+        Self::Stopping,
+        Self::Stopped,
+        Self::CrashLoop,
+        Self::Failed,
+        Self::Terminating,
+        Self::Unknown,
+    ];
+
+    /// Returns its meaning, for people.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Pending => {
+                "It has no host yet: something it names does not exist, or its host has not admitted it."
+            }
+            Self::Unschedulable => "No host can take it now.",
+            Self::Creating => "Its host makes what it needs: image, disks, network.",
+            Self::Starting => "QEMU is being started, or has started and the guest does not run yet.",
+            Self::Running => "The guest runs.",
+            Self::Paused => "QEMU runs and the guest's CPUs are stopped: as declared, or after an I/O error.",
+            Self::Stopping => "The guest was asked to shut down, or is being powered off.",
+            Self::Stopped => {
+                "There is no QEMU: as declared, or because the guest ended, its host is drained, or a gate holds it back."
+            }
+            Self::CrashLoop => {
+                "The guest has ended by itself several times, and is started again after a delay."
+            }
+            Self::Failed => "It cannot be made as declared until a person changes something.",
+            Self::Terminating => "It is being deleted.",
+            Self::Unknown => {
+                "Its host does not report: the guest may run or not. It is not started elsewhere."
+            }
+        }
+    }
+}
+
 /// A change of a VM's spec that concerns its power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerChange {
@@ -155,6 +200,15 @@ mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../docs/power.md");
+    const STATES: &str = include_str!("../../../docs/states.md");
+
+    #[test]
+    fn the_page_explains_each_state() {
+        for state in VMState::ALL {
+            let row = format!("| `{state:?}` | {} |", state.meaning());
+            assert!(STATES.lines().any(|line| line.starts_with(&row)), "docs/states.md has no line {row}");
+        }
+    }
 
     /// The names of the states in the definition: the rules and the page use the same.
     #[test]

@@ -24,10 +24,11 @@ use crate::{Binding, Conditions, IPPoolMode, ObjectUse, ResourceName};
     selectable = ".spec.pool",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
     printcolumn(name = "VM", type_ = "string", json_path = ".status.usedBy[*].vm"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label: lower-case letters, digits and '-', at most 63 characters"),
     // The address that was decided may be written down and left out again: it is the one it has, and stays.
     validation = Rule::new("(has(self.spec.address) ? self.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : '')) == (has(oldSelf.spec.address) ? oldSelf.spec.address : (has(oldSelf.status) && has(oldSelf.status.address) ? oldSelf.status.address : ''))").message("address cannot change: create another PublicIP").field_path(".spec.address")

@@ -1,12 +1,13 @@
-//! The reasons for an object's state: one vocabulary for conditions and events.
+//! The reasons for an object's state: one vocabulary for conditions and events. The comment of a reason is its meaning, and the
+//! text after `=>` is the next step of a person: `berth why` shows both, as does the page `docs/states.md`.
 
 use std::fmt;
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    ($($(#[doc = $doc:literal])+ $name:ident $(=> $advice:literal)?),+ $(,)?) => {
         /// A machine-readable reason, the same word in a condition and an event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Reason { $($(#[$doc])* $name),+ }
+        pub enum Reason { $($(#[doc = $doc])+ $name),+ }
 
         impl Reason {
             /// All reasons.
@@ -15,6 +16,16 @@ macro_rules! reasons {
             /// The reason as it is written in conditions and events.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Reason::$name => stringify!($name)),+ }
+            }
+
+            /// Returns its meaning, for people.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($doc),+).trim_ascii_start()),+ }
+            }
+
+            /// Returns what a person can do about it. Empty: nothing has to be done.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($advice)?)),+ }
             }
         }
     };
@@ -47,31 +58,31 @@ reasons! {
     /// The object has not been observed yet.
     Pending,
     /// Bound to a host that has not reported yet.
-    Bound,
+    Bound => "If it stays so, see that the agent of the host runs: `kubectl get host`, `berth doctor` on the host.",
     /// No host can take it now; the message names each rule that failed.
-    Unschedulable,
+    Unschedulable => "Make room on one of the hosts in the message, add a host, or lower what the VM requests.",
     /// A host has not reported its guests and files yet, or its report is being processed.
-    WaitingForInventory,
+    WaitingForInventory => "If it stays so, see that the agent of the host runs: `kubectl get host`, `berth doctor` on the host.",
     /// The host it was bound to refused it, for the reason in the message. It is placed anew.
-    Refused,
+    Refused => "If it repeats: the message has the host's reason.",
     /// The VMClass does not exist yet.
-    WaitingForClass,
+    WaitingForClass => "Create the VMClass, in the VM's namespace or in `berth-shared`.",
     /// A Disk does not exist yet or has no file yet.
-    WaitingForDisk,
+    WaitingForDisk => "Create the Disk, or look at it with `berth why disk/NAME`.",
     /// The Image does not exist yet or is not verified yet.
-    WaitingForImage,
+    WaitingForImage => "Create the Image, or look at it with `berth why image/NAME`.",
     /// The PlacementGroup does not exist yet.
-    WaitingForGroup,
+    WaitingForGroup => "Create the PlacementGroup.",
     /// The Network does not exist yet.
-    WaitingForNetwork,
+    WaitingForNetwork => "Create the Network, in the VM's namespace or in `berth-shared`.",
     /// The PublicIP does not exist yet or has no address yet.
-    WaitingForPublicIP,
+    WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.
-    WaitingForBootstrap,
+    WaitingForBootstrap => "Create the Secret.",
     /// The VM does not exist yet or is not bound or not running yet.
-    WaitingForVM,
+    WaitingForVM => "Create the VM, or look at it with `berth why vm/NAME`.",
     /// The IPPool or StoragePool does not exist yet.
-    WaitingForPool,
+    WaitingForPool => "Create the IPPool or the StoragePool.",
     /// The image is being downloaded.
     Pulling,
     /// A file is being made.
@@ -89,89 +100,91 @@ reasons! {
     /// Being deleted.
     Deleting,
     /// Deleted, and held until nothing uses it; the message names the users.
-    InUse,
+    InUse => "Delete or change the objects in the message that use it.",
     /// An annotation holds back the start of the VM; the message names it.
-    PowerOnHeld,
+    PowerOnHeld => "Ask the person or program that set the annotation; only gatekeepers remove it.",
     /// A declared change takes effect at the next power cycle.
-    PowerCycleNeeded,
+    PowerCycleNeeded => "Stop and start the VM when it suits.",
     /// The VM's host is not one that its placement allows: a placed VM does not move.
-    PlacedElsewhere,
+    PlacedElsewhere => "Replace the VM to move it, or change its `placement` to allow its host.",
     /// A step failed and is being tried again; the message is the error.
-    Retrying,
+    Retrying => "The message has the error. If it stays, look at the agent's log on the host.",
+    /// The guest ended by itself and was started again; the message has the cause. The reason of an event only.
+    Restarted => "Read what the guest wrote before its end with `berth logs`.",
     /// The guest was not seen yet.
-    GuestNotSeen,
+    GuestNotSeen => "Look at the guest with `berth logs` and `berth console`. Without DHCP and without qemu-guest-agent it is never seen.",
     /// The host's Lease is stale: the state of its objects is unknown.
-    HostSilent,
+    HostSilent => "See whether the host is up and reaches the control plane. If the machine is lost for good: `berth host forget HOST --lost`.",
 
     /// The host is drained: the VM stays stopped until the host is uncordoned.
-    HostDraining,
+    HostDraining => "When the maintenance is over: `berth host uncordon HOST`.",
 
     // A person must change something.
     /// The host was declared lost for good, with everything on it.
-    HostFenced,
+    HostFenced => "Delete the object, and create it anew elsewhere.",
     /// The downloaded bytes do not have the declared checksum.
-    ChecksumMismatch,
+    ChecksumMismatch => "Correct the checksum of the Image, or find out why the source has other bytes.",
     /// The source answered that there is no such image.
-    ImageNotFound,
+    ImageNotFound => "Correct the source of the Image.",
     /// The host may not fetch from there: a file outside of the folders, or an address outside of the ranges, that its
     /// administrator allows.
-    ImageNotAllowed,
+    ImageNotAllowed => "Have the host's administrator allow the folder or range: `--image-dir`, `--image-allow`.",
     /// The bytes are not an image of the declared format, or one that is refused (backing file, external data file).
-    ImageInvalid,
+    ImageInvalid => "Declare the format that the bytes have, or convert the image: `qemu-img convert -O qcow2`.",
     /// The image's virtual size is larger than allowed.
-    ImageTooLarge,
+    ImageTooLarge => "Use an image with a smaller virtual size.",
     /// The disk is smaller than the image it is made from.
-    DiskSmallerThanImage,
+    DiskSmallerThanImage => "Raise the size of the Disk to at least that of the image.",
     /// The disk is used by another VM.
-    DiskInUse,
+    DiskInUse => "Detach the disk from the other VM, or use another disk.",
     /// The disk's file is on another host.
-    DiskOnOtherHost,
+    DiskOnOtherHost => "Use disks that are on one host: the VM runs there.",
     /// The disk's file is gone from its host.
-    DiskLost,
+    DiskLost => "Restore the file on its host, or replace the Disk.",
     /// No address is free in the pool.
-    NoFreeAddress,
+    NoFreeAddress => "Delete PublicIPs or VMs that are not needed, or enlarge the range.",
     /// The declared address is not in the pool, or is in use.
-    AddressUnavailable,
+    AddressUnavailable => "Declare another address, or none for a free one.",
     /// QEMU is not installed on the host.
-    QemuMissing,
+    QemuMissing => "Install QEMU on the host: `berth doctor` there names the packages.",
     /// QEMU failed at start; the message is its standard error.
-    QemuFailed,
+    QemuFailed => "The message is QEMU's. `berth doctor` on the host checks what it needs.",
     /// The VM's QEMU ended repeatedly; restarts are backed off.
-    CrashLoop,
+    CrashLoop => "Read what the guest wrote last with `berth logs`. Another `restartToken` starts it at once.",
     /// The guest ended and the restart policy leaves it ended.
-    GuestEnded,
+    GuestEnded => "Change `restartToken` to start it, or `restartPolicy` to have it started.",
     /// The guest still uses the disk (a mounted filesystem): unmount it or set force.
-    GuestBusy,
+    GuestBusy => "Unmount the file system in the guest, or set `force`.",
     /// No guest agent reports whether the running guest has the disk mounted: run one, stop the VM, or set force.
-    MountsUnknown,
+    MountsUnknown => "Run qemu-guest-agent in the guest, stop the VM, or set `force`.",
     /// The guest was asked to shut down and still runs; the mode `Soft` leaves it running.
-    ShutdownIgnored,
+    ShutdownIgnored => "Shut the guest down from inside, or set `stop.mode` to `Graceful` or `Hard`.",
     /// The host does not support what is declared.
-    NotSupported,
+    NotSupported => "Change the declaration as the message says, or use another host.",
     /// The declared data cannot be used (for example bootstrap data that is too large).
-    InvalidSpec,
+    InvalidSpec => "Correct the declaration as the message says.",
     /// The host has no space left for the file.
-    NoSpace,
+    NoSpace => "Free space on the host, or add some.",
     /// No host is large enough for the VM, however empty; the message names the largest.
-    NoHostLargeEnough,
+    NoHostLargeEnough => "Lower the VM's size, or add a host of that size.",
     /// No host has the name or the labels the VM asks for.
-    NoSuchHost,
+    NoSuchHost => "Correct `placement`, or label a host: `kubectl label host`.",
     /// The placement group has more members than hosts, or zones, to keep them apart.
-    GroupTooLarge,
+    GroupTooLarge => "Add hosts or zones, put fewer VMs into the group, or create it with `enforcement: preferred`.",
     /// Members of the placement group are placed against its rule.
-    GroupRuleBroken,
+    GroupRuleBroken => "Replace one of the VMs in the message.",
     /// The declared MTU does not fit through the tunnels between hosts; a smaller one is used.
-    MTUTooLarge,
+    MTUTooLarge => "Lower the Network's `mtu`, or raise that of the hosts' interfaces.",
     /// The address for a VM is an address of a host.
-    HostAddress,
+    HostAddress => "Use a range without addresses of hosts.",
     /// The network's identifier is in use by another network.
-    IdentifierInUse,
+    IdentifierInUse => "Create the Network anew: it gets another identifier.",
     /// The namespace has the largest number of these that its quota allows.
-    QuotaExceeded,
+    QuotaExceeded => "Delete some of them, or have the administrator raise the limit.",
     /// Another machine on the segment answers for the address.
-    AddressConflict,
+    AddressConflict => "Find the machine with the MAC address in the message, and give it another address.",
     /// The host has no interface to announce public addresses on, or that interface is not configured for it.
-    NoPublicInterface,
+    NoPublicInterface => "Name the interface with `--public-interface`, and configure it.",
 
     // Hosts.
     /// The host agent reports.
@@ -179,23 +192,44 @@ reasons! {
     /// The accelerator is usable.
     Accelerated,
     /// The accelerator is not usable; emulation is used.
-    Emulated,
+    Emulated => "Make `/dev/kvm` usable: `berth doctor` on the host tells how.",
     /// Guests run or files lie on the host that no object owns.
-    OrphansFound,
+    OrphansFound => "They are in `status.orphans` of the Host: adopt or release each of them, `berth host adopt`, `berth host release`.",
     /// All that the host has, or more, is reserved for the host itself.
-    ReservedTooLarge,
+    ReservedTooLarge => "Lower `reserved` of the Host.",
     /// A firewall that is not berth's drops forwarded packets.
-    ForeignFirewall,
+    ForeignFirewall => "Allow forwarding in that firewall: `berth doctor` on the host tells how.",
     /// The host takes no new VMs.
-    Cordoned,
+    Cordoned => "When it may take VMs again: `berth host uncordon HOST`.",
     /// The control plane's definitions are older than the host's agent.
-    OlderDefinitions,
+    OlderDefinitions => "Upgrade the control plane: `berth crds`, or `berth up`.",
     /// The control plane's definitions are newer than the host's agent: it takes no new VMs.
-    NewerDefinitions,
+    NewerDefinitions => "Upgrade berth on the host.",
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/states.md");
+
+    #[test]
+    fn the_page_explains_each_reason() {
+        let row = |reason: &Reason| {
+            let advice = if reason.advice().is_empty() { "–" } else { reason.advice() };
+            format!("| `{reason}` | {} | {advice} |", reason.meaning())
+        };
+        let missing: Vec<String> =
+            Reason::ALL.iter().map(row).filter(|row| !PAGE.lines().any(|line| line == row)).collect();
+        assert!(missing.is_empty(), "docs/states.md needs these lines:\n{}", missing.join("\n"));
+        let (_, reasons) = PAGE.split_once("\n## Reasons\n").expect("a chapter on reasons");
+        let lines = reasons.lines().filter(|line| line.starts_with("| `"));
+        assert_eq!(lines.count(), Reason::ALL.len(), "docs/states.md has a reason that does not exist");
     }
 }

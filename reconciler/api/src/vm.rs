@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantity, ResourceName, VMState};
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -25,6 +26,7 @@ use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantit
     selectable = ".spec.class",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
     printcolumn(name = "CPUs", type_ = "integer", json_path = ".status.hardware.cpus"),
     printcolumn(name = "Memory", type_ = "string", json_path = ".status.hardware.memory"),
@@ -32,7 +34,7 @@ use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantit
     printcolumn(name = "IP", type_ = "string", json_path = ".status.privateAddress"),
     printcolumn(name = "Public-IP", type_ = "string", json_path = ".status.publicAddress"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label (it is the guest's host name): lower-case letters, digits and '-', at most 63 characters"),
     // A decided value may be written into the spec and left out again: the interface keeps it.
     validation = Rule::new("self.spec.networkInterfaces.all(n, oldSelf.spec.networkInterfaces.all(o, o.name != n.name || (has(n.macAddress) ? n.macAddress.lowerAscii() : '') == (has(o.macAddress) ? o.macAddress.lowerAscii() : '') || (has(oldSelf.status) && has(oldSelf.status.interfaces) && oldSelf.status.interfaces.exists(s, s.name == n.name && (has(n.macAddress) ? n.macAddress.lowerAscii() : s.macAddress) == (has(o.macAddress) ? o.macAddress.lowerAscii() : s.macAddress)))))").message("macAddress cannot change on an existing interface: give the interface another name").field_path(".spec.networkInterfaces"),
@@ -383,6 +385,10 @@ pub struct VMStatus {
     /// The host it is bound to. Written by the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
+    /// The address of its host, at which other hosts reach it. Written by the host's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub host_address: Option<String>,
     /// The epoch of the binding that its host has admitted. Before that, nothing is created for the VM, and the scheduler may
     /// place it again. Written by the host's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -429,6 +435,9 @@ pub struct VMStatus {
     /// The number of restarts after the guest ended by itself.
     #[serde(default)]
     pub restarts: i64,
+    /// The last time that the guest ended by itself, also after it was started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<GuestEnd>,
     /// The `restartToken` of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_token: Option<String>,
@@ -552,23 +561,6 @@ pub struct DiskAttachmentStatus {
     /// The reason why it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-}
-
-/// Facts that a guest reports about itself. Untrusted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GuestStatus {
-    /// Whether a qemu-guest-agent answers.
-    pub agent: bool,
-    /// The guest's host name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<String>,
-    /// The guest's operating system, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub os: Option<String>,
-    /// All addresses the guest reports, loopback and link-local left out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub addresses: Vec<String>,
 }
 
 /// A VM's QEMU process.

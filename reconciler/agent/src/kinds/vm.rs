@@ -23,7 +23,9 @@ mod status;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use berth_api::{Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, StopMode, VM, VMStatus};
+use berth_api::{
+    Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, Reason, StopMode, VM, VMStatus,
+};
 use berth_host::{LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::machine::DiskSpec;
@@ -148,6 +150,10 @@ impl Reconciler for VmReconciler {
 
     fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus {
         status::without_progress(stored, status)
+    }
+
+    fn event(stored: Option<&VMStatus>, status: &VMStatus) -> Option<(Reason, String)> {
+        status::restarted(stored?, status)
     }
 
     fn binding(vm: &VM) -> Option<&Binding> {

@@ -4,13 +4,13 @@
 //! All of it comes from the guest, which may be hostile: it is shown to the VM's owner and decides only whether a disk
 //! of this same VM may be unplugged.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, GuestPart, ShutdownMode, mounts_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::guest_facts::GuestFacts;
 use crate::key::Key;
 use berth_engine::Queue;
 
@@ -20,20 +20,6 @@ const POLL_EVERY: Duration = Duration::from_secs(30);
 const ONLINE_ATTEMPTS: usize = 60;
 const ONLINE_IDLE: usize = 6;
 const ONLINE_WAIT: Duration = Duration::from_millis(500);
-/// Limit on the addresses kept: a guest may send lists of any length.
-const MAX_ADDRESSES: usize = 16;
-
-/// The latest facts reported by a guest.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct GuestFacts {
-    /// Whether its agent answers.
-    pub(crate) agent: bool,
-    pub(crate) hostname: Option<String>,
-    pub(crate) os: Option<String>,
-    pub(crate) addresses: Vec<String>,
-    /// Serial number of a disk → name of its device in the guest, for disks with a mounted file system.
-    pub(crate) devices: BTreeMap<String, String>,
-}
 
 #[derive(Debug)]
 pub(super) enum GuestRequest {
@@ -177,26 +163,9 @@ async fn facts(agent: &mut GuestAgent) -> Result<GuestFacts, GuestAgentError> {
     agent.ping().await?;
     // An agent may not support every command, and an administrator may forbid some: missing answers are tolerated.
     let hostname = agent.host_name().await.ok();
-    let os = agent.os_info().await.ok().map(|os| os.pretty_name).filter(|name| !name.is_empty());
+    let os = agent.os_info().await.unwrap_or_default();
     let interfaces = agent.interfaces().await.unwrap_or_default();
-    let addresses = interfaces
-        .iter()
-        .flat_map(|interface| &interface.addresses)
-        .map(|(address, _)| *address)
-        .filter(|address| match address {
-            std::net::IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
-            std::net::IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
-        })
-        .map(|address| address.to_string())
-        .take(MAX_ADDRESSES)
-        .collect();
     let filesystems = agent.filesystems().await.unwrap_or_default();
-    let mut devices = BTreeMap::new();
-    for disk in filesystems.iter().flat_map(|f| &f.disks) {
-        if let (Some(serial), Some(dev)) = (&disk.serial, &disk.dev) {
-            let own = serial.rsplit('_').next().unwrap_or(serial);
-            devices.insert(own.to_owned(), dev.clone());
-        }
-    }
-    Ok(GuestFacts { agent: true, hostname, os, addresses, devices })
+    let facts = GuestFacts { agent: true, hostname, ..GuestFacts::default() };
+    Ok(facts.with_os(os).with_interfaces(&interfaces).with_filesystems(&filesystems))
 }

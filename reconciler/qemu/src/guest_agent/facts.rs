@@ -21,6 +21,8 @@ pub struct OsInfo {
     pub name: String,
     pub pretty_name: String,
     pub version: String,
+    /// The version without a name, for example `12`.
+    pub version_id: String,
     pub kernel_release: String,
     pub machine: String,
 }
@@ -42,6 +44,9 @@ pub struct Filesystem {
     pub kind: String,
     /// The guest's name for the block device, e.g. `sda1`.
     pub device: String,
+    /// None if the agent does not report it.
+    pub total_bytes: Option<u64>,
+    pub used_bytes: Option<u64>,
     pub disks: Vec<FilesystemDisk>,
 }
 
@@ -112,6 +117,7 @@ pub(super) fn os_info(answer: &Value) -> Option<OsInfo> {
         name: text(answer, "name").unwrap_or_default(),
         pretty_name: text(answer, "pretty-name").unwrap_or_default(),
         version: text(answer, "version").unwrap_or_default(),
+        version_id: text(answer, "version-id").unwrap_or_default(),
         kernel_release: text(answer, "kernel-release").unwrap_or_default(),
         machine: text(answer, "machine").unwrap_or_default(),
     })
@@ -140,6 +146,8 @@ pub(super) fn filesystems(answer: &Value) -> Option<Vec<Filesystem>> {
             mountpoint: text(value, "mountpoint")?,
             kind: text(value, "type").unwrap_or_default(),
             device: text(value, "name").unwrap_or_default(),
+            total_bytes: value.get("total-bytes").and_then(Value::as_u64),
+            used_bytes: value.get("used-bytes").and_then(Value::as_u64),
             disks: items(value.get("disk")).take(MAX_DISKS).map(disk).collect(),
         })
     };

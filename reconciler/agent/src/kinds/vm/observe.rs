@@ -82,6 +82,8 @@ pub(crate) struct Observed {
     pub(crate) still_user: bool,
     /// The address of this host's consoles.
     pub(crate) console: Option<ConsoleAddress>,
+    /// The address of this host, as its Host reports it.
+    pub(crate) host_address: Option<String>,
     /// Whether this host is being drained.
     pub(crate) draining: bool,
     /// Why the VM's placement would not choose this host, if it would not.
@@ -246,6 +248,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         free_memory: None,
         taps: Vec::new(),
         console: ctx.config.console.as_ref().map(|server| server.published()),
+        host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
         misplaced: host.as_ref().and_then(|host| misplaced(vm, host)),
         still_user: tables.disks.all().any(|(disk_name, disk)| {

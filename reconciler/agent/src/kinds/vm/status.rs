@@ -1,7 +1,7 @@
 //! Status of a VM: read back from QEMU, the guest and the journal. Pure.
 
 use berth_api::condition::{self, remove};
-use berth_api::vm::{DiskAttachmentStatus, GuestStatus, Hardware, HostRefusal, ProcessStatus};
+use berth_api::vm::{DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus};
 use berth_api::{
     ConditionType, ConditionUpdate, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
 };
@@ -14,8 +14,12 @@ use super::observe::DeclaredDisk;
 use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
-use crate::journal::Run;
+use crate::journal::{Ended, Run};
+use crate::machine::with_stored_use;
 use crate::plugging::device;
+
+/// The maximum length of the cause of an end, in bytes.
+const MAX_CAUSE: usize = 1024;
 
 pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: Timestamp) -> VMStatus {
     let mut status = vm.status.clone().unwrap_or_default();
@@ -32,10 +36,12 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
     status.disks = disks(observed);
-    status.guest = guest(observed);
+    status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);
     status.console.clone_from(&observed.console);
+    status.host_address = observed.host_address.clone().or(status.host_address.take());
     status.restarts = observed.journal.restarts;
+    status.last_end = observed.journal.last_end.as_ref().map(last_end);
     if let Some(run) = &observed.journal.run
         && run.process.is_some()
     {
@@ -368,14 +374,33 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
     all
 }
 
-fn guest(observed: &Observed) -> Option<GuestStatus> {
+/// Returns the event of a guest that was started again after it ended by itself.
+pub(super) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
+    let cause = status.last_end.as_ref().map_or("the guest ended", |end| end.message.as_str());
+    let note = || format!("{cause}: started again, {} times so far", status.restarts);
+    (status.restarts > stored.restarts).then(|| (Reason::Restarted, note()))
+}
+
+fn last_end(ended: &Ended) -> GuestEnd {
+    let time = ended.at.round(jiff::Unit::Second).unwrap_or(ended.at);
+    GuestEnd { time, orderly: ended.orderly, message: condition::cut(&ended.how, MAX_CAUSE).to_owned() }
+}
+
+fn guest(observed: &Observed, stored: Option<&GuestStatus>) -> Option<GuestStatus> {
     if !runs(observed) {
         return None;
     }
+    let facts = observed.guest.clone();
+    let stored = stored.map(|stored| stored.filesystems.as_slice()).unwrap_or_default();
     Some(GuestStatus {
-        agent: observed.guest.agent,
-        hostname: observed.guest.hostname.clone(),
-        os: observed.guest.os.clone(),
-        addresses: observed.guest.addresses.clone(),
+        agent: facts.agent,
+        hostname: facts.hostname,
+        os: facts.os,
+        os_id: facts.os_id,
+        os_version: facts.os_version,
+        kernel: facts.kernel,
+        addresses: facts.addresses,
+        interfaces: facts.interfaces,
+        filesystems: with_stored_use(&facts.filesystems, stored),
     })
 }

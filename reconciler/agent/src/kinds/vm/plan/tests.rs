@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use berth_api::{CpuTopology, Graphics, Size, SizeError, VM, VMState};
+use berth_api::{CpuTopology, Graphics, Size, SizeError, VM, VMState, VMStatus};
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::ProcessIdentity;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::observe::{DeclaredAddress, DeclaredDisk, User};
 use super::super::seed::Bootstrap;
-use super::super::status::{status, without_progress};
+use super::super::status::{restarted, status, without_progress};
 use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run};
@@ -138,6 +138,7 @@ fn ready_to_start() -> Observed {
         taps: Vec::new(),
         still_user: false,
         console: None,
+        host_address: None,
         draining: false,
         misplaced: None,
     }

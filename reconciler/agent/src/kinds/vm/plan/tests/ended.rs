@@ -45,6 +45,27 @@ fn a_loop_waits_and_says_until_when_without_counting_down() {
 }
 
 #[test]
+fn the_last_end_is_reported_also_after_the_restart() {
+    let ending = Ended { at: at(NOW), orderly: false, how: "the guest's kernel panicked".into() };
+    let crashed = Journal { run: Some(run()), ..ready_to_start().journal }.with_ending(ending);
+    let mut observed = present(RunState::Running);
+    observed.journal =
+        Journal { run: Some(run()), restarts: 1, last_end: crashed.last_end, ..observed.journal };
+    let readiness = plan(&vm(json!({})), &observed).readiness;
+    let reported = status(&vm(json!({})), &observed, &readiness, at(NOW));
+    let end = reported.last_end.as_ref().expect("reported");
+    assert_eq!(
+        (end.message.as_str(), end.orderly, end.time),
+        ("the guest's kernel panicked", false, at(NOW))
+    );
+    let stored = VMStatus { restarts: 0, ..reported.clone() };
+    let (reason, note) = restarted(&stored, &reported).expect("an event");
+    assert_eq!(reason, Reason::Restarted);
+    assert_eq!(note, "the guest's kernel panicked: started again, 1 times so far");
+    assert_eq!(restarted(&reported, &reported), None, "once");
+}
+
+#[test]
 fn why_a_guest_ended_is_told_from_what_qemu_says() {
     let ending = |state: RunState| {
         let plan = plan(&vm(json!({})), &present(state));
