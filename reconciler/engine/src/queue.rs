@@ -136,6 +136,16 @@ impl<K: Ord + Clone> Queue<K> {
         self.state().queued.first_key_value().map(|((at, _), _)| *at)
     }
 
+    /// Returns the number of keys that are queued, those that are not due yet included.
+    pub fn len(&self) -> usize {
+        self.state().queued.len()
+    }
+
+    /// Whether no key is queued.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Gives a key back that was processed, and forgets its failures.
     pub fn succeeded(&self, key: &K) {
         let mut state = self.state();

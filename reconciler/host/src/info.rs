@@ -8,7 +8,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::Accelerator;
 use serde_json::Value;
 
-use crate::{HostRange, Result};
+use crate::{HostRange, HostUse, Result};
 
 /// What is known of the host itself.
 #[async_trait]
@@ -18,6 +18,9 @@ pub trait HostInfo: Send + Sync + fmt::Debug + 'static {
     /// Measures the memory of a QEMU beyond its guest's, in bytes; `None` if it cannot be measured or the process has
     /// ended.
     async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>>;
+
+    /// Reads the use of the whole host.
+    async fn host_use(&self) -> Result<HostUse>;
 
     /// Lists processes, volumes and instances on this host that berth did not create.
     async fn foreign(&self) -> Result<Vec<ForeignObject>>;

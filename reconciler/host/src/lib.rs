@@ -26,6 +26,7 @@ pub mod linux;
 mod machines;
 mod networks;
 mod start;
+mod usage;
 mod volumes;
 
 pub use error::{Retry, SystemError};
@@ -38,6 +39,7 @@ pub use networks::{
     TapConfig, TapFacts, Tunnel, Uplink,
 };
 pub use start::{Earlier, Start};
+pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{NewVolume, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};
 
 type Result<T> = std::result::Result<T, SystemError>;

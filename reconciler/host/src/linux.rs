@@ -11,6 +11,7 @@
 //! Must not know why a state is desired. The files are the source of truth: nothing that can be read from them is kept
 //! in memory.
 
+mod doctor;
 mod files;
 mod host;
 mod images;
@@ -22,6 +23,7 @@ mod program;
 pub mod record;
 mod resident;
 mod seed;
+mod usage;
 mod users;
 mod volumes;
 
@@ -45,11 +47,12 @@ use serde_json::Value;
 use tokio::sync::RwLock;
 
 use super::{
-    ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, ImageFacts, ImageSource,
-    Images, InstanceFacts, LaunchRequest, LeaseTaken, Machines, NetworkConfig, Networks, NewVolume,
-    ProcessFacts, Progress, Result, SystemError, TapConfig, TapFacts, TrashedVolume, Uplink, VolumeFacts,
-    VolumeOwner, Volumes,
+    ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse, ImageFacts,
+    ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, NetworkConfig,
+    Networks, NewVolume, ProcessFacts, Progress, Result, SystemError, TapConfig, TapFacts, TrashedVolume,
+    Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
+pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
 use files::blocking;
 use host::LinuxInfo;
 pub use images::ImageRules;
@@ -359,6 +362,16 @@ impl Machines for LinuxSystem {
         self.machines.process(instance).await
     }
 
+    async fn machine_use(
+        &self,
+        instance: &str,
+        process: &ProcessIdentity,
+        taps: &[String],
+    ) -> Result<Option<MachineUse>> {
+        let (pid, instance, taps) = (process.pid, instance.to_owned(), taps.to_vec());
+        Ok(blocking(move || usage::machine(pid, &instance, &taps)).await)
+    }
+
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {
         self.machines.exited(process).await
     }
@@ -437,6 +450,10 @@ impl HostInfo for LinuxSystem {
 
     async fn overhead(&self, process: &ProcessIdentity, guest_memory: u64) -> Result<Option<u64>> {
         resident::above_guest_memory(process.pid, guest_memory).await
+    }
+
+    async fn host_use(&self) -> Result<HostUse> {
+        Ok(blocking(usage::host).await)
     }
 
     async fn foreign(&self) -> Result<Vec<ForeignObject>> {

@@ -13,7 +13,7 @@ use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::Result;
+use crate::{MachineUse, Result};
 
 /// The machines of a host.
 #[async_trait]
@@ -30,6 +30,14 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the instance's QEMU if it is alive.
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;
+
+    /// Reads the use of the host by this process and by these taps of the instance. None: it has ended.
+    async fn machine_use(
+        &self,
+        instance: &str,
+        process: &ProcessIdentity,
+        taps: &[String],
+    ) -> Result<Option<MachineUse>>;
 
     /// Waits until this process has ended. Cancel safe.
     async fn exited(&self, process: &ProcessIdentity) -> Result<()>;

@@ -11,6 +11,7 @@
 //! ```
 
 mod observe;
+mod stats;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::machine::{DiskSpec, SpecError, blockdev, scsi_disk};
 use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
 pub use observe::{Devices, disks, free_target};
 use observe::{device_ids, node, nodes};
+pub use stats::{DURATION_LIMITS, DiskUse, OperationUse, disk_use};
 
 /// The interval between checks for a removed device, in case its event was missed.
 const POLL: Duration = Duration::from_millis(250);

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use berth_qemu::hypervisor::ProcessIdentity;
 use serde_json::Value;
 
-use crate::{ForeignKind, ForeignObject, HostFacts, HostInfo, Result};
+use crate::{ForeignKind, ForeignObject, HostFacts, HostInfo, HostUse, Result};
 
 use super::FakeSystem;
 
@@ -17,6 +17,10 @@ impl HostInfo for FakeSystem {
     async fn overhead(&self, _: &ProcessIdentity, _: u64) -> Result<Option<u64>> {
         // A fake QEMU uses none of the host's memory.
         Ok(None)
+    }
+
+    async fn host_use(&self) -> Result<HostUse> {
+        Ok(HostUse { cpus: self.state().facts.cpus, ..HostUse::default() })
     }
 
     async fn foreign(&self) -> Result<Vec<ForeignObject>> {

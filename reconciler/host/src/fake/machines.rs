@@ -13,7 +13,9 @@ use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
 
-use crate::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Result, SystemError};
+use crate::{
+    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, ProcessFacts, Result, SystemError,
+};
 
 use super::FakeSystem;
 use super::state::instance_path;
@@ -83,6 +85,19 @@ impl Machines for FakeSystem {
 
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {
         self.call("process", self.running(instance)).await
+    }
+
+    async fn machine_use(
+        &self,
+        _instance: &str,
+        _process: &ProcessIdentity,
+        taps: &[String],
+    ) -> Result<Option<MachineUse>> {
+        // A fake guest uses nothing.
+        Ok(Some(MachineUse {
+            interfaces: vec![InterfaceUse::default(); taps.len()],
+            ..MachineUse::default()
+        }))
     }
 
     async fn exited(&self, process: &ProcessIdentity) -> Result<()> {

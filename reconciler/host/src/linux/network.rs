@@ -30,6 +30,8 @@ use crate::{
 };
 
 use announce::Announcer;
+pub(super) use dnsmasq::DNSMASQ;
+pub(super) use firewall::NFT;
 use firewall::Rules;
 use netlink::{Link, LinkKind, Netlink};
 pub(super) use uplink::Choice as UplinkChoice;
@@ -278,6 +280,13 @@ impl LinuxNetworks {
         let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
         foreign::forwarding(tunnels).await
     }
+}
+
+/// Returns what drops guests' packets on this machine, and how to remove it.
+pub(super) async fn foreign_forwarding() -> Result<Option<String>> {
+    let tunnels = !ours(&Netlink::open()?.links().await?, TUNNEL_PREFIX, LinkKind::Vxlan).is_empty();
+    let found = foreign::forwarding(tunnels).await?;
+    Ok((!found.ok).then_some(found.message))
 }
 
 fn ours(links: &[Link], prefix: &str, kind: LinkKind) -> Vec<String> {

@@ -140,7 +140,7 @@ pub(super) async fn node(qmp: &Qmp, name: &str) -> Result<Option<Node>, BlockErr
     Ok(nodes(qmp).await?.into_iter().find(|n| n.name == name))
 }
 
-async fn list(qmp: &Qmp, command: &str, args: Value) -> Result<Vec<Value>, BlockError> {
+pub(super) async fn list(qmp: &Qmp, command: &str, args: Value) -> Result<Vec<Value>, BlockError> {
     match qmp.execute(command, args).await? {
         Value::Array(items) => Ok(items),
         other => Err(QmpError::Unexpected { command: command.to_owned(), detail: shorten(&other) }.into()),

@@ -9,7 +9,7 @@ use super::model::MachineModel;
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 24] = [
+const COMMANDS: [(&str, &[&str]); 26] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -17,6 +17,11 @@ const COMMANDS: [(&str, &[&str]); 24] = [
     ("query-uuid", &[]),
     ("query-kvm", &[]),
     ("query-block", &[]),
+    ("query-blockstats", &["query-nodes"]),
+    (
+        "block-latency-histogram-set",
+        &["!id", "boundaries", "boundaries-read", "boundaries-write", "boundaries-flush"],
+    ),
     ("query-named-block-nodes", &["flat"]),
     ("query-balloon", &[]),
     ("query-chardev", &[]),
@@ -66,6 +71,8 @@ pub(super) fn execute(
             json!({"enabled": machine.spec.machine.accelerator == crate::machine::Accelerator::Kvm, "present": true})
         }
         "query-block" => query_block(machine),
+        "query-blockstats" => query_blockstats(machine),
+        "block-latency-histogram-set" => json!({}),
         "query-named-block-nodes" => machine.nodes.iter().map(|(name, node)| describe(name, node)).collect(),
         "query-chardev" => {
             let label = crate::machine::GUEST_AGENT_CHANNEL;
@@ -182,6 +189,14 @@ fn query_block(machine: &Machine) -> Value {
         Some(block)
     };
     machine.devices.iter().filter_map(one).collect()
+}
+
+/// A fake guest reads and writes nothing.
+fn query_blockstats(machine: &Machine) -> Value {
+    let disks = machine.devices.iter().filter(|(_, device)| device.disk.is_some());
+    let stats = json!({"rd_operations": 0, "rd_bytes": 0, "rd_total_time_ns": 0, "wr_operations": 0, "wr_bytes": 0,
+        "wr_total_time_ns": 0, "flush_operations": 0, "flush_total_time_ns": 0});
+    disks.map(|(id, _)| json!({"device": "", "qdev": id, "stats": stats})).collect()
 }
 
 fn describe(name: &str, node: &Node) -> Value {

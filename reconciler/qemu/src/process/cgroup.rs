@@ -126,6 +126,12 @@ impl Cgroups {
         }
     }
 
+    /// Returns the contents of the files `cpu.stat` of the machine's cgroups.
+    pub fn cpu_statistics(&self, instance: &str) -> Vec<String> {
+        let files = self.hierarchies.iter().map(|hierarchy| hierarchy.directory(instance).join("cpu.stat"));
+        files.filter_map(|file| std::fs::read_to_string(file).ok()).collect()
+    }
+
     /// Removes the cgroups of all machines with no process left, however it ended. Returns true if an empty one could
     /// not be removed yet: a process leaves its cgroup shortly after it is seen to have ended.
     pub(super) fn sweep(&self) -> bool {

@@ -27,7 +27,7 @@ use crate::{LeaseTaken, NetworkConfig};
 
 use process::Daemon;
 
-const DNSMASQ: Program = Program {
+pub(in crate::linux) const DNSMASQ: Program = Program {
     name: "dnsmasq",
     advice: "guests get their addresses from it (Debian, Ubuntu: apt install dnsmasq-base; Fedora: dnf install dnsmasq)",
 };

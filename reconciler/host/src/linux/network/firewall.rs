@@ -18,7 +18,7 @@ use super::{Result, ruleset};
 use crate::{Firewall, SystemError};
 use ruleset::Table;
 
-pub(super) const NFT: Program = Program {
+pub(in crate::linux) const NFT: Program = Program {
     name: "nft",
     advice: "berth forwards public addresses with it (Debian, Ubuntu: apt install nftables; Fedora: dnf install nftables)",
 };
