@@ -9,6 +9,7 @@ use ipnet::Ipv4Net;
 
 use crate::console_server::ConsoleServer;
 use crate::error::AgentError;
+use crate::usage::UsageServer;
 use berth_engine::{Clock, SystemClock};
 
 /// Everything decided before the agent starts. The host's capabilities are read from the system instead.
@@ -41,6 +42,8 @@ pub struct AgentConfig {
     pub control_plane: Vec<Ipv4Net>,
     /// Serves the consoles of the host's machines. None: they have none.
     pub console: Option<Arc<ConsoleServer>>,
+    /// Serves the use of the host. None: no metrics.
+    pub usage: Option<Arc<UsageServer>>,
     /// Source of wall-clock time.
     pub clock: Arc<dyn Clock>,
     /// Seed for jitter and ids; None uses the operating system's randomness.
@@ -62,6 +65,7 @@ impl AgentConfig {
             guest_allow: Vec::new(),
             control_plane: Vec::new(),
             console: None,
+            usage: None,
             clock: Arc::new(SystemClock),
             seed: None,
         }

@@ -17,6 +17,7 @@ mod screen;
 mod serial_line;
 mod session;
 mod ticket;
+mod use_of_vm;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -47,6 +48,7 @@ use screen::Screen;
 use serial_line::SerialLines;
 use session::SerialSession;
 use ticket::Tickets;
+use use_of_vm::UsageSession;
 
 /// The limit of connections, with and without a ticket.
 const CONNECTIONS: usize = 256;
@@ -82,6 +84,7 @@ struct Consoles {
 enum Session {
     Serial(SerialSession),
     Screen(Screen),
+    Usage(UsageSession),
 }
 
 impl Session {
@@ -89,6 +92,7 @@ impl Session {
         match self {
             Self::Serial(session) => session.run(stream).await,
             Self::Screen(session) => session.run(stream).await,
+            Self::Usage(session) => session.run(stream).await,
         }
     }
 }
@@ -180,7 +184,7 @@ async fn connection(
 
 /// Verifies a request and prepares its session.
 async fn open(
-    ctx: &Context,
+    ctx: &Arc<Context>,
     consoles: &Consoles,
     request: &Request<Incoming>,
     peer: SocketAddr,
@@ -206,6 +210,9 @@ async fn open(
     }
     if ctx.system.process(&instance).await?.is_none() {
         return Err(ConsoleRefusal::NotRunning);
+    }
+    if wanted == ConsoleUse::Usage {
+        return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
     }
     if wanted == ConsoleUse::Vnc {
         let place = consoles.screens.take(instance.clone());

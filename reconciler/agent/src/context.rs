@@ -29,6 +29,7 @@ use crate::overhead::Overhead;
 use crate::pulls::Pulls;
 use crate::recorder::Recorder;
 use crate::site::SiteTerm;
+use crate::usage::{Reconciles, UsageCache};
 use berth_engine::Queue;
 use berth_host::{HostFacts, System};
 
@@ -56,6 +57,9 @@ pub(crate) struct Context {
     pub(crate) lease: HostLease,
     /// Memory a VM takes above its guest memory, as measured on this host.
     pub(crate) overhead: Overhead,
+    /// The last reading of the use of this host.
+    pub(crate) usage: UsageCache,
+    pub(crate) reconciles: Reconciles,
     /// Whether the control plane's definitions contain every reported field.
     pub(crate) definitions: Definitions,
     /// Whether this host was draining when its VMs were last enqueued for it.
@@ -95,6 +99,8 @@ impl Context {
             host_reports: LastReport::default(),
             lease: HostLease::new(client.clone(), config.clone(), site),
             overhead: Overhead::default(),
+            usage: UsageCache::default(),
+            reconciles: Reconciles::default(),
             definitions: Definitions::default(),
             draining: AtomicBool::new(false),
             recovering: AtomicBool::new(false),

@@ -11,6 +11,7 @@
 //!                                                pulls       downloads in the background
 //!                                                networking  what is applied of the host's networks
 //!                                                console     serial consoles, for clients with a ticket
+//!                                                usage       the use of the host by its VMs (read by measure)
 //!                                                admission   capacity reserved for VMs
 //!                                                lease_watcher, overhead, definitions, recorder
 //! ```
@@ -41,6 +42,7 @@ mod kinds;
 mod lease;
 mod lease_watcher;
 mod machine;
+mod measure;
 mod networking;
 mod overhead;
 mod plugging;
@@ -48,9 +50,12 @@ mod pulls;
 mod recorder;
 mod run;
 pub mod site;
+mod usage;
 mod watch;
 
+pub use berth_qemu::block::OperationUse;
 pub use config::AgentConfig;
 pub use console_server::ConsoleServer;
 pub use error::AgentError;
 pub use run::run;
+pub use usage::{DiskUsage, Usage, UsageServer, VmUsage};

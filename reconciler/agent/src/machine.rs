@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_qemu::block::{Devices, ObservedDisk, Unplugged};
+use berth_qemu::block::{Devices, DiskUse, ObservedDisk, Unplugged};
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::memory::Growth;
@@ -145,6 +145,11 @@ impl Machine {
 
     pub(crate) async fn request_memory(&self, bytes: u64) -> Result<(), MachineError> {
         self.ask(|reply| Command::RequestMemory(bytes, reply)).await
+    }
+
+    /// Reads the operations of its disks.
+    pub(crate) async fn disk_use(&self) -> Result<Vec<DiskUse>, MachineError> {
+        self.ask(Command::ReadDiskUse).await
     }
 
     /// Has the guest agent set CPUs and memory online that were plugged in. Without an agent the guest decides. Does not wait for

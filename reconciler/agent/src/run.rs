@@ -7,6 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -17,6 +18,7 @@ use crate::converge::Requeue;
 use crate::error::{AgentError, RETRY_SPACE_EVERY};
 use crate::key::Key;
 use crate::kinds::{self, host};
+use crate::measure;
 use crate::recorder::{self, Recorder};
 use berth_engine::queue::LONGEST_BACK_OFF;
 use berth_host::System;
@@ -50,6 +52,7 @@ pub async fn run(
         () = ctx.lease_watcher.run() => {}
         () = ctx.system.rotate_logs() => {}
         () = console::serve(&ctx) => {}
+        () = measure::serve(&ctx) => {}
         () = work(&ctx) => {}
     }
     tracing::info!("the agent ends; what runs goes on");
@@ -90,7 +93,10 @@ async fn work(ctx: &Arc<Context>) {
 /// Reconciles one object.
 async fn one(ctx: Arc<Context>, key: Key) {
     let span = kinds::span(&key);
+    let begun = Instant::now();
     let done = kinds::reconcile(&ctx, &key).instrument(span.clone()).await;
+    let failed = done.as_ref().is_err_and(|error| !error.is_transient());
+    ctx.reconciles.count(&key.kind, failed, begun.elapsed());
     let again = done.unwrap_or_else(|error| {
         let _entered = span.enter();
         if error.is_transient() {

@@ -12,3 +12,5 @@ mod fixture;
 mod life;
 #[path = "agent/power.rs"]
 mod power;
+#[path = "agent/usage.rs"]
+mod usage;

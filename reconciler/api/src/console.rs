@@ -25,10 +25,12 @@ pub enum ConsoleUse {
     Follow,
     /// To see the screen and to use keyboard and pointer: the protocol of VNC (RFB, RFC 6143) from its greeting on.
     Vnc,
+    /// To read the use of the host by the VM, twice, as two lines of JSON.
+    Usage,
 }
 
 impl ConsoleUse {
-    const ALL: [Self; 4] = [Self::Console, Self::Log, Self::Follow, Self::Vnc];
+    const ALL: [Self; 5] = [Self::Console, Self::Log, Self::Follow, Self::Vnc, Self::Usage];
 
     /// Its name, in audiences and paths.
     pub fn as_str(self) -> &'static str {
@@ -37,6 +39,7 @@ impl ConsoleUse {
             Self::Log => "log",
             Self::Follow => "follow",
             Self::Vnc => "vnc",
+            Self::Usage => "usage",
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, Devices, ObservedDisk, Unplugged};
+use berth_qemu::block::{self, Devices, DiskUse, ObservedDisk, Unplugged};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
@@ -37,6 +37,7 @@ pub(super) enum Command {
     },
     PlugCpus(usize, Reply),
     RequestMemory(u64, Reply),
+    ReadDiskUse(oneshot::Sender<Result<Vec<DiskUse>, MachineError>>),
     /// Whether a process in the guest has the guest agent's port open.
     GuestListens(oneshot::Sender<Result<bool, MachineError>>),
 }
@@ -158,6 +159,12 @@ impl Driver {
             }
             Command::RequestMemory(bytes, reply) => {
                 let _ = reply.send(self.request_memory(bytes).await);
+            }
+            Command::ReadDiskUse(reply) => {
+                // The caller may have stopped waiting while an earlier request was executed.
+                if !reply.is_closed() {
+                    let _ = reply.send(block::disk_use(&self.qmp).await.map_err(MachineError::from));
+                }
             }
             Command::GuestListens(reply) => {
                 let _ = reply.send(guest_agent::has_listener(&self.qmp).await.map_err(MachineError::from));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_agent::ConsoleServer;
+use berth_agent::{ConsoleServer, Usage};
 use berth_api::console::ConsoleUse;
 use berth_api::{Graphics, VM, VMState};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -186,6 +186,22 @@ async fn viewers_share_a_console_and_the_log_outlives_the_machine() {
     }
     let stopped = site.fixture.until::<VM>("web", |_| true).await.status.expect("reported");
     assert_eq!(stopped.state, Some(VMState::Stopped));
+}
+
+#[tokio::test]
+async fn a_ticket_for_the_use_of_a_vm_gives_two_readings_of_this_vm() {
+    let site = Site::start().await;
+    let mut stream = site.open(ConsoleUse::Usage).await;
+    let mut text = String::new();
+    timeout(SOON, stream.read_to_string(&mut text)).await.expect("in time").expect("readings");
+    let readings: Vec<Usage> =
+        text.lines().map(|line| serde_json::from_str(line).expect("a reading")).collect();
+    let [before, after] = readings.as_slice() else { panic!("{text}") };
+    assert!(after.time > before.time, "two readings, not one twice");
+    assert_eq!(after.vms.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>(), ["web"]);
+    let path = ConsoleUse::Usage.path("ns", "web");
+    let answer = site.refused(&path, &site.ticket(ConsoleUse::Log).await).await;
+    assert!(answer.starts_with("403 the ticket is not valid"), "{answer}");
 }
 
 #[tokio::test]

@@ -88,10 +88,19 @@ impl Fixture {
 
     /// Starts the agent with a server for consoles, and with a clock that is ahead of the control plane's.
     pub(crate) fn start_agent_with(&self, console: Option<Arc<ConsoleServer>>, ahead: Duration) {
+        let clock = Arc::new(RuntimeClock::starting_at(self.clock.now() + ahead));
+        self.start_agent_configured(|config| {
+            config.clock = clock;
+            config.console = console;
+        });
+    }
+
+    /// Starts the agent with a changed configuration.
+    pub(crate) fn start_agent_configured(&self, change: impl FnOnce(&mut AgentConfig)) {
         let mut config = AgentConfig::new(HOST);
-        config.clock = Arc::new(RuntimeClock::starting_at(self.clock.now() + ahead));
-        config.console = console;
+        config.clock = Arc::new(RuntimeClock::starting_at(self.clock.now()));
         config.seed = Some(7);
+        change(&mut config);
         let (client, system) = (self.client.clone(), self.system.clone());
         let agent = tokio::spawn(async move {
             berth_agent::run(config, client, system, CancellationToken::new()).await.expect("it runs");
