@@ -24,6 +24,8 @@ const HOST_KUBECONFIG: &str = "host.kubeconfig";
 pub const KUBECONFIG_VARIABLE: &str = "BERTH_KUBECONFIG";
 /// The time limit until it is ready on a machine that is busy emulating.
 const READY: Duration = Duration::from_secs(60);
+/// Where `berth up` serves metrics, in the namespace of its machine.
+pub const METRICS: &str = "127.0.0.1:7446";
 /// The time limit until it ends on request.
 const END: Duration = Duration::from_secs(30);
 
@@ -92,6 +94,8 @@ impl Berth {
     pub fn up_command(&self) -> Command {
         let mut command = self.command("up");
         command.args(["--listen", &self.listen, "--public-cidr", &self.public]);
+        // A variable: older builds do not know the option.
+        command.env("BERTH_METRICS", METRICS);
         self.on_this_host(&mut command);
         command
     }
@@ -262,6 +266,13 @@ impl Berth {
     pub fn undelete(&self, disk: &str) -> Result<Finished> {
         let mut command = self.command("undelete");
         command.arg(disk).arg("--state-dir").arg(&self.state);
+        process::run(&mut command, END)
+    }
+
+    /// Runs a command that reads the state directory: `top`, `doctor`.
+    pub fn on_state(&self, name: &str, arguments: &[&str]) -> Result<Finished> {
+        let mut command = self.command(name);
+        command.env("PATH", self.search_path()).arg("--state-dir").arg(&self.state).args(arguments);
         process::run(&mut command, END)
     }
 

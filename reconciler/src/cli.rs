@@ -1,6 +1,7 @@
 //! The command line.
 
 mod import;
+mod observe;
 mod time;
 
 use std::{
@@ -16,6 +17,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::log::LogOptions;
 pub use import::{ImportOptions, ImportSource, LibvirtOptions};
+pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
 pub(crate) use time::time;
 
@@ -52,6 +54,12 @@ pub enum Command {
     Vnc(VncOptions),
     /// Saves what the screen of a VM shows as a PNG file.
     Screenshot(ScreenshotOptions),
+    /// Explains in sentences what an object waits for, or what is wrong with it: `berth why vm/web`.
+    Why(WhyOptions),
+    /// Shows the use of processors, memory, disks and networks by hosts and VMs.
+    Top(TopOptions),
+    /// Checks whether this machine can run VMs, and how to fix each finding. Exit code 1: a check failed.
+    Doctor(DoctorOptions),
     /// Restores a deleted disk from the trash.
     Undelete(UndeleteOptions),
     /// Backs up this machine's control plane. `berth up` may be running.
@@ -124,6 +132,10 @@ pub struct AgentOptions {
     /// addresses, with `berth up` of the address of --listen.
     #[arg(long, env = "BERTH_CONSOLE_LISTEN", value_name = "ADDRESS:PORT", conflicts_with = "no_console")]
     pub console_listen: Option<SocketAddr>,
+    /// Serves metrics for Prometheus at this address (http://ADDRESS:PORT/metrics): the use of this machine by its VMs. Every
+    /// client of the address may read them. Default: none; `berth top` on this machine works without it.
+    #[arg(long, env = "BERTH_METRICS", value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// Serves no consoles, logs and screens of this machine's VMs.
     #[arg(long, env = "BERTH_NO_CONSOLE")]
     pub no_console: bool,

@@ -10,6 +10,7 @@ mod controllers;
 mod crds;
 mod descriptors;
 mod diff;
+mod doctor;
 mod graduate;
 mod history;
 mod host;
@@ -23,9 +24,12 @@ mod simulate;
 mod state_dir;
 mod this_machine;
 mod token;
+mod top;
 mod undelete;
 mod up;
+mod usage_server;
 mod vnc;
+mod why;
 
 use std::time::Duration;
 
@@ -60,6 +64,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Logs(options) => runtime()?.block_on(Box::pin(console::logs(options))),
         Command::Vnc(options) => runtime()?.block_on(Box::pin(vnc::vnc(options))),
         Command::Screenshot(options) => runtime()?.block_on(Box::pin(vnc::screenshot(options))),
+        Command::Doctor(options) => runtime()?.block_on(Box::pin(doctor::run(options))),
+        Command::Top(options) => runtime()?.block_on(Box::pin(top::run(options))),
+        Command::Why(options) => runtime()?.block_on(Box::pin(why::run(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
     }
 }

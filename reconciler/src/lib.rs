@@ -8,6 +8,7 @@
 //!  cli ─▶ commands ─▶ install, join, leader, recovery, site      one file a command; what several commands need
 //!            │   ╲
 //!            │    graduate, import      moves a site to another control plane; HCL for libvirt's domains
+//!            │    why, doctor, top      explanations of an object and of a machine; the use of hosts
 //!            ▼
 //!  requests, credential, one_connection ─▶ too_many_requests, log   clients, credentials, output
 //! ```
@@ -17,6 +18,7 @@
 pub mod cli;
 pub mod commands;
 pub mod credential;
+mod doctor;
 pub mod graduate;
 pub mod import;
 pub mod install;
@@ -28,3 +30,5 @@ pub mod recovery;
 mod requests;
 pub mod site;
 mod too_many_requests;
+mod top;
+mod why;

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{Kit, manifests};
+use crate::berth::{Administrator, METRICS};
+use crate::http;
 use crate::kubectl::Kubectl;
 use crate::platform::Platform;
 use crate::process::{self, Daemon};
@@ -285,6 +287,8 @@ pub fn refusals(report: &mut Report, platform: &Platform) {
 
 fn machines(report: &mut Report, platform: &mut Platform) {
     let kubectl = platform.kubectl();
+    let administrator =
+        Administrator::new(platform.host().program(), platform.namespace(), platform.kubeconfig());
     let blank = |name: &str, disk: &str| {
         manifests::all(&[
             manifests::class("tiny", 1, "64Mi"),
@@ -296,6 +300,61 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         kubectl.apply(&blank("empty", "empty-root"))?;
         kubectl.condition("vm/empty", "Running=True", None, VM_START)?;
         platform.qemu().map(drop)
+    });
+    report.case("a VM that waits shows its reason, and `berth why` names the cause and the remedy", || {
+        let waiting = manifests::all(&[
+            manifests::blank_disk("waiting", "64Mi"),
+            manifests::vm("waiting", "absent", "waiting"),
+        ]);
+        kubectl.apply(&waiting)?;
+        kubectl.condition("vm/waiting", "Ready=False", Some("WaitingForClass"), SOON)?;
+        contains_all(&kubectl.ok(&["get", "vm", "waiting"])?, &["REASON", "WaitingForClass"])?;
+        let why = administrator.run(&["why", "vm/waiting"])?.success()?;
+        contains_all(
+            &why,
+            &[
+                "vm/waiting is not ready",
+                "(WaitingForClass)",
+                "Its class, vmclass/absent, does not exist.",
+                "What to do: create vmclass/absent.",
+            ],
+        )?;
+        let absent = administrator.run(&["why", "vm/absent"])?.failure()?;
+        contains_all(&absent, &["there is no vm absent in namespace default"])?;
+        kubectl.ok(&["delete", "vm/waiting", "disk/waiting", "--timeout=60s"]).map(drop)
+    });
+    report.case("the use of a VM that runs: `berth why`, `berth top` and metrics of its host", || {
+        let why = administrator.run(&["why", "vm/empty"])?.success()?;
+        contains_all(&why, &["vm/empty is ready"])?;
+        let measured = [
+            "Nothing on its host slows it down",
+            "Its CPUs wait",
+            "Its guest uses all",
+            "Its host is itself",
+            "takes",
+        ];
+        ensure!(measured.iter().any(|sentence| why.contains(sentence)), "no measurement in:\n{why}");
+        ensure!(!why.contains("could not be asked"), "{why}");
+        let top = platform.host().on_state("top", &[])?.success()?;
+        contains_all(&top, &["HOST", "NAMESPACE", "default", "empty"])?;
+        let metrics = http::get(platform.namespace(), METRICS, "/metrics", SOON)?;
+        contains_all(
+            &metrics,
+            &[
+                "berth_vm_cpu_seconds_total{namespace=\"default\",vm=\"empty\"}",
+                "berth_vm_disk_operation_duration_seconds_bucket",
+                "berth_host_cpu_seconds_total{mode=\"busy\"}",
+            ],
+        )
+    });
+    report.case("`berth doctor` finds no fault in this machine, as text and as JSON", || {
+        let text = platform.host().on_state("doctor", &[])?.success()?;
+        contains_all(&text, &["qemu", "cgroups", "nftables", "firewall"])?;
+        let json = platform.host().on_state("doctor", &["-o", "json"])?.success()?;
+        let json: serde_json::Value = serde_json::from_str(&json)?;
+        let names = json["checks"].as_array().into_iter().flatten();
+        ensure!(names.filter(|check| check["level"] == "ok").count() > 5, "{json:#}");
+        Ok(())
     });
     report.case("an object deleted while in use names its users, and goes with the last one", || {
         kubectl.apply(&blank("held", "held-root").replace("\"tiny\"", "\"held\""))?;

@@ -87,6 +87,7 @@ mod tests {
             guest_allow: Vec::new(),
             qemu_uid_range: UidRange::default(),
             console_listen: None,
+            metrics: None,
             no_console: false,
         }
     }

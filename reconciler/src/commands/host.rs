@@ -19,7 +19,7 @@ use crate::{
 
 use super::{
     agent::{Machine, Where},
-    connect, console_server, signals, simulate, state_dir, this_machine,
+    connect, console_server, signals, simulate, state_dir, this_machine, usage_server,
 };
 
 /// The maximum length in bytes of a join string in a file.
@@ -54,6 +54,7 @@ pub(super) async fn run(options: HostOptions) -> anyhow::Result<()> {
         None => Where::Named(client_of(connection)?),
     };
     let system = Arc::new(this_machine::system(&state_dir, &agent, control_plane, &control_planes).await?);
+    config.usage = Some(usage_server::listen(&agent, &state_dir).await?);
     Box::pin(Machine { config, system, state_dir }.run(at, &cancel)).await
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Resource {
     /// `/apis/berth.dev/v1alpha1`
     prefix: String,
     pub(super) plural: String,
-    singular: String,
+    pub(super) singular: String,
     short: Vec<String>,
     pub(super) namespaced: bool,
 }
@@ -27,7 +27,7 @@ impl Resource {
     }
 
     /// Whether the name is the kind's: `vm`, `vms` or `vms.berth.dev`.
-    fn is(&self, name: &str) -> bool {
+    pub(super) fn is(&self, name: &str) -> bool {
         let name = match name.split_once('.') {
             Some((name, group)) if self.prefix.starts_with(&format!("/apis/{group}/")) => name,
             Some(_) => return false,

@@ -26,6 +26,7 @@ use crate::{cli::UpOptions, install, recovery, site};
 
 use super::{
     addresses, agent::Machine, backup, console_server, descriptors, signals, state_dir, this_machine,
+    usage_server,
 };
 
 /// How long the parts may take to stop.
@@ -131,6 +132,7 @@ async fn agent(
     let mut config = this_machine::agent_config(&options.agent, state_dir, Some(options.listen))?;
     let listen = options.listen;
     config.console = console_server::listen(&options.agent, state_dir, listen.ip(), Some(listen)).await?;
+    config.usage = Some(usage_server::listen(&options.agent, state_dir).await?);
     Ok(Some((config, system)))
 }
 

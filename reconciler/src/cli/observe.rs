@@ -1,0 +1,58 @@
+//! The options of `berth why`, `berth top` and `berth doctor`.
+
+use clap::Args;
+
+use super::{Connection, StateDir, TimeSpan, time};
+
+/// `berth why`
+#[derive(Args, Debug)]
+pub struct WhyOptions {
+    /// The object: `vm/web`, `disk/root`, `host/h1`.
+    #[arg(value_name = "KIND/NAME")]
+    pub object: String,
+    /// Its namespace.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    #[command(flatten)]
+    pub state: StateDir,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// `berth top`
+#[derive(Args, Debug)]
+pub struct TopOptions {
+    /// The address at which the agent of a host serves metrics (its option --metrics). Can be given several times. Default:
+    /// this machine's agent, for root.
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',')]
+    pub from: Vec<String>,
+    /// Shows the VMs of this namespace only.
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// The time over which rates are measured.
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = time::time)]
+    pub interval: TimeSpan,
+    /// Repeats it until Ctrl-C.
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// `berth doctor`
+#[derive(Args, Debug)]
+pub struct DoctorOptions {
+    /// The form of the output.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: OutputForm,
+    #[command(flatten)]
+    pub state: StateDir,
+}
+
+/// The form of a command's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputForm {
+    #[default]
+    Text,
+    Json,
+}

@@ -1,0 +1,104 @@
+//! `berth top`: reads the use of hosts twice and prints the rates in between.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use berth_agent::Usage;
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::{sleep, timeout},
+};
+
+use super::usage_server::SOCKET;
+use crate::{cli::TopOptions, top};
+
+/// The time for a host to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The maximum size of an answer in bytes: several thousand VMs.
+const MAX_ANSWER: usize = 32 << 20;
+
+/// Where the use of a host is read.
+#[derive(Debug)]
+enum Source {
+    Socket(PathBuf),
+    Address(String),
+}
+
+/// Prints hosts and VMs with their rates.
+///
+/// *Errors:* a host does not answer.
+pub(super) async fn run(options: TopOptions) -> anyhow::Result<()> {
+    let sources: Vec<Source> = match options.from.is_empty() {
+        true => vec![Source::Socket(options.state.state_dir.join(SOCKET))],
+        false => options.from.iter().cloned().map(Source::Address).collect(),
+    };
+    let mut before = read_all(&sources).await?;
+    loop {
+        sleep(options.interval.0).await;
+        let after = read_all(&sources).await?;
+        let hosts: Vec<(&Usage, &Usage)> = before.iter().zip(&after).collect();
+        let table = top::table(&hosts, options.namespace.as_deref());
+        let mut out = std::io::stdout().lock();
+        if options.watch {
+            // Clears a terminal.
+            out.write_all(b"\x1b[H\x1b[2J").context("printing")?;
+        }
+        out.write_all(table.as_bytes()).and_then(|()| out.flush()).context("printing")?;
+        drop(out);
+        if !options.watch {
+            return Ok(());
+        }
+        before = after;
+    }
+}
+
+async fn read_all(sources: &[Source]) -> anyhow::Result<Vec<Usage>> {
+    let read = sources.iter().map(|source| async move {
+        let answer = match source {
+            Source::Socket(path) => local(path).await,
+            Source::Address(address) => {
+                let stream = timeout(ANSWER, TcpStream::connect(address)).await.context("no answer")?;
+                request(stream.with_context(|| format!("connecting to {address}"))?).await
+            }
+        };
+        answer.with_context(|| match source {
+            Source::Socket(path) => format!("reading the use of this machine from {}", path.display()),
+            Source::Address(address) => {
+                format!("reading the use of the host at {address} (its option --metrics)")
+            }
+        })
+    });
+    futures::future::try_join_all(read).await
+}
+
+async fn local(path: &Path) -> anyhow::Result<Usage> {
+    let stream = UnixStream::connect(path).await;
+    let remedy = "is the agent running here, and are you root? Of other hosts: --from ADDRESS:PORT";
+    request(stream.context(remedy)?).await
+}
+
+async fn request(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> anyhow::Result<Usage> {
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.context("sending the request")?;
+    tokio::spawn(connection);
+    let request = Request::get("/usage").header(header::HOST, "berth").body(Empty::<Bytes>::new())?;
+    let answer =
+        timeout(ANSWER, sender.send_request(request)).await.context("no answer within 10 seconds")?;
+    let answer = answer.context("the connection was closed")?;
+    if answer.status() != StatusCode::OK {
+        bail!("it answered with code {}: is this the agent of a host?", answer.status().as_u16());
+    }
+    let body = timeout(ANSWER, Limited::new(answer.into_body(), MAX_ANSWER).collect()).await;
+    let body = body.context("no answer within 10 seconds")?.map_err(|error| anyhow::anyhow!("{error}"))?;
+    serde_json::from_slice(&body.to_bytes()).context("reading the answer: its version of berth may differ")
+}

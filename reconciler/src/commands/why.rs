@@ -1,0 +1,142 @@
+//! `berth why`: reads an object and what it depends on, and prints what it waits for.
+
+use std::future::Future;
+use std::io::Write as _;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use berth_agent::Usage;
+use berth_api::console::ConsoleUse;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use serde_json::Value;
+use tokio::{io::AsyncReadExt as _, time::timeout};
+
+use super::{connect, console::connection, resources};
+use crate::{
+    cli::{ConsoleTarget, WhyOptions},
+    one_connection::client_of,
+    why::{Found, Node, Reference, explain, references, slowness},
+};
+
+/// How far references are followed: a VM, its disk, the disk's image, the image's host.
+const DEPTH: usize = 3;
+/// berth's kinds with their plurals.
+const PREFIX: &str = "/apis/berth.dev/v1alpha1";
+
+/// The time for a host's two readings.
+const MEASURING: Duration = Duration::from_secs(15);
+/// The maximum size of the two readings in bytes.
+const MAX_USAGE: u64 = 1 << 20;
+
+/// Prints what the object waits for.
+///
+/// *Errors:* the object does not exist or cannot be read.
+pub(super) async fn run(options: WhyOptions) -> anyhow::Result<()> {
+    let (kind, name) = resources::split(&options.object);
+    let Some(name) = name else { bail!("{:?}: KIND/NAME, as in vm/web", options.object) };
+    let name = resources::checked(name)?;
+    let namespace = resources::checked(&options.namespace)?;
+    let client = client_of(connect::admin(&options.connection, &options.state.state_dir).await?)?;
+    let resource = resources::ours(&client).await?.into_iter().find(|resource| resource.is(&kind));
+    let Some(resource) = resource else {
+        bail!("berth has no kind {kind:?}: vm, disk, image, host, network, publicip, …")
+    };
+    let path = format!("{}/{name}", resource.path(Some(namespace)));
+    let object = match resources::get(&client, &path).await {
+        Err(error) if resources::has_code(&error, 404) => match resource.namespaced {
+            true => bail!("there is no {} {name} in namespace {namespace} (see -n)", resource.singular),
+            false => bail!("there is no {} {name}", resource.singular),
+        },
+        other => other.with_context(|| format!("reading {}/{name}", resource.singular))?,
+    };
+    let singular = resource.singular.clone();
+    let node = Node {
+        role: "",
+        name: format!("{singular}/{name}"),
+        dependencies: dependencies(&client, &singular, &object, DEPTH).await?,
+        found: Found::Object(object.clone()),
+    };
+    let events = events(&client, &object).await;
+    let mut text = explain(&node, &events, Timestamp::now());
+    if singular == "vm" && object["status"]["state"] == "Running" {
+        let target = ConsoleTarget {
+            vm: name.to_owned(),
+            namespace: namespace.to_owned(),
+            state: options.state.clone(),
+            connection: options.connection.clone(),
+        };
+        match measured(&target).await {
+            Ok(found) => text.extend(found.iter().map(|sentence| format!("{sentence}\n"))),
+            // A reader of VMs need not have the right to their consoles.
+            Err(error) => text += &format!("Its host could not be asked how fast it runs: {error:#}\n"),
+        }
+    }
+    std::io::stdout().write_all(text.as_bytes()).context("printing")
+}
+
+type Dependencies<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Vec<Node>>> + Send + 'a>>;
+
+fn dependencies<'a>(client: &'a Client, kind: &'a str, object: &'a Value, depth: usize) -> Dependencies<'a> {
+    Box::pin(async move {
+        let mut found = Vec::new();
+        for reference in references(kind, object) {
+            let object = read(client, &reference).await?;
+            let dependencies = match &object {
+                Found::Object(object) if depth > 1 => {
+                    dependencies(client, reference.kind, object, depth - 1).await?
+                }
+                _ => Vec::new(),
+            };
+            let name = format!("{}/{}", reference.kind, reference.name);
+            found.push(Node { role: reference.role, name, found: object, dependencies });
+        }
+        Ok(found)
+    })
+}
+
+async fn read(client: &Client, reference: &Reference) -> anyhow::Result<Found> {
+    let mut found = Found::Missing;
+    let name = resources::checked(&reference.name)?;
+    for namespace in &reference.namespaces {
+        let path = match namespace {
+            Some(namespace) => format!("{PREFIX}/namespaces/{namespace}/{}/{name}", reference.plural),
+            None => format!("{PREFIX}/{}/{name}", reference.plural),
+        };
+        match resources::get(client, &path).await {
+            Ok(object) => return Ok(Found::Object(object)),
+            Err(error) if resources::has_code(&error, 404) => {}
+            Err(error) if resources::has_code(&error, 403) => found = Found::Forbidden,
+            Err(error) => return Err(error).with_context(|| format!("reading {}/{name}", reference.kind)),
+        }
+    }
+    Ok(found)
+}
+
+/// Reads the use of the host by the VM twice, and returns the sentences about it.
+async fn measured(target: &ConsoleTarget) -> anyhow::Result<Vec<String>> {
+    let stream = connection::open(target, ConsoleUse::Usage).await?;
+    let mut text = String::new();
+    let mut stream = stream.take(MAX_USAGE);
+    timeout(MEASURING, stream.read_to_string(&mut text))
+        .await
+        .context("it does not answer")?
+        .context("reading its answer")?;
+    let readings: Result<Vec<Usage>, _> = text.lines().map(serde_json::from_str).collect();
+    match readings.context("its version of berth may differ")?.as_slice() {
+        [before, after] => Ok(slowness(before, after, &target.namespace, &target.vm)),
+        _ => bail!("its answer is incomplete"),
+    }
+}
+
+/// Returns the events about an object; none if the user may not read them.
+async fn events(client: &Client, object: &Value) -> Vec<Value> {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+    let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+    let selector = resources::encoded(&format!("regarding.uid={uid}"));
+    let path =
+        format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events?limit=500&fieldSelector={selector}");
+    let list = resources::get(client, &path).await.unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
+}

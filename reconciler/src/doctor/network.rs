@@ -1,0 +1,98 @@
+//! Checks of what networks need.
+
+use berth_host::linux::DoctorFacts;
+
+use super::{Check, Level};
+
+pub(super) fn tun(facts: &DoctorFacts) -> Check {
+    match facts.devices.get("/dev/net/tun") {
+        Some(Err(error)) => Check::bad(
+            "tun",
+            Level::Failure,
+            format!("/dev/net/tun cannot be opened: {error}; VMs with network interfaces do not start"),
+            "modprobe tun; in a container, pass the device into it (--device /dev/net/tun)",
+        ),
+        _ => Check::ok("tun", "/dev/net/tun opens"),
+    }
+}
+
+pub(super) fn bridge(facts: &DoctorFacts) -> Check {
+    match has(facts, "bridge") {
+        true => Check::ok("bridge", "the kernel has bridges"),
+        false => Check::bad(
+            "bridge",
+            Level::Failure,
+            "the kernel has no module for bridges: VMs with network interfaces do not start",
+            "modprobe bridge, or install the distribution's usual kernel",
+        ),
+    }
+}
+
+pub(super) fn vxlan(facts: &DoctorFacts) -> Check {
+    match has(facts, "vxlan") {
+        true => Check::ok("vxlan", "the kernel has VXLAN"),
+        false => Check::bad(
+            "vxlan",
+            Level::Warning,
+            "the kernel has no module for VXLAN: networks do not span hosts",
+            "modprobe vxlan, or install the distribution's usual kernel",
+        ),
+    }
+}
+
+pub(super) fn vhost_net(facts: &DoctorFacts) -> Check {
+    match facts.vhost_net {
+        true => Check::ok("vhost-net", "/dev/vhost-net exists"),
+        false => Check::bad(
+            "vhost-net",
+            Level::Note,
+            "/dev/vhost-net does not exist: QEMU moves the packets, which takes more processor time",
+            "modprobe vhost_net",
+        ),
+    }
+}
+
+pub(super) fn nft(facts: &DoctorFacts) -> Check {
+    program(facts, "nft", "nftables")
+}
+
+pub(super) fn dnsmasq(facts: &DoctorFacts) -> Check {
+    program(facts, "dnsmasq", "dnsmasq")
+}
+
+fn program(facts: &DoctorFacts, program: &str, name: &'static str) -> Check {
+    match facts.programs.get(program) {
+        Some(Some(advice)) => Check::bad(name, Level::Failure, format!("{program} is not installed"), advice),
+        _ => Check::ok(name, format!("{program} is installed")),
+    }
+}
+
+pub(super) fn forwarding(facts: &DoctorFacts) -> Check {
+    // The agent enables it with the first network.
+    match facts.ip_forward {
+        true => Check::ok("forwarding", "net.ipv4.ip_forward is on"),
+        false => {
+            Check::ok("forwarding", "net.ipv4.ip_forward is off: berth turns it on with its first network")
+        }
+    }
+}
+
+pub(super) fn firewall(facts: &DoctorFacts) -> Check {
+    match &facts.firewall {
+        Ok(None) => Check::ok("firewall", "nothing on this host drops guests' packets"),
+        Ok(Some(obstacle)) => {
+            let (found, fix) = obstacle.split_once(": ").unwrap_or((obstacle, "accept these packets there"));
+            Check::bad("firewall", Level::Warning, found, fix)
+        }
+        Err(error) => Check::bad(
+            "firewall",
+            Level::Warning,
+            format!("its rules cannot be read: {error}"),
+            "run this as root, with nftables installed",
+        ),
+    }
+}
+
+fn has(facts: &DoctorFacts, module: &str) -> bool {
+    facts.modules.get(module).copied().unwrap_or_default()
+}

@@ -1,0 +1,151 @@
+use std::path::PathBuf;
+
+use berth_host::linux::{DoctorKvm, DoctorMemory, DoctorQemu};
+
+use super::*;
+
+/// A machine without findings.
+fn good() -> DoctorFacts {
+    let qemu = DoctorQemu {
+        version: (7, 2, 9),
+        binary: "/usr/bin/qemu-system-x86_64".into(),
+        q35: true,
+        uefi: true,
+        secure_boot: true,
+    };
+    DoctorFacts {
+        is_root: true,
+        kvm: DoctorKvm {
+            flag: Some("vmx".into()),
+            usable: true,
+            reason: "/dev/kvm runs 2000 million instructions a second".into(),
+            exists: true,
+            nested: Some(true),
+            is_guest: false,
+        },
+        qemu: Ok(qemu),
+        programs: [("nft".to_owned(), None), ("dnsmasq".to_owned(), None)].into(),
+        devices: [("/dev/kvm".to_owned(), Ok(())), ("/dev/net/tun".to_owned(), Ok(()))].into(),
+        modules: [("bridge".to_owned(), true), ("vxlan".to_owned(), true)].into(),
+        cgroups: ["cpu", "memory", "pids"].map(str::to_owned).into(),
+        ip_forward: true,
+        firewall: Ok(None),
+        state_dir: PathBuf::from("/var/lib/berth"),
+        storage: Ok((100 << 30, 50 << 30)),
+        open_files: Some(524_288),
+        memory: DoctorMemory { total: 64 << 30, available: 60 << 30, huge_pages: 0, huge_page_size: 2 << 20 },
+        clock: Some("chronyd".into()),
+        vhost_net: true,
+    }
+}
+
+/// Returns the checks that are not ok, as `name level`, and their text.
+fn findings(facts: &DoctorFacts) -> Vec<(String, String)> {
+    let checks = checks(facts);
+    let bad = checks.iter().filter(|check| check.level != Level::Ok);
+    bad.map(|check| {
+        let fix = check.fix.as_deref().unwrap_or("no fix");
+        (format!("{} {}", check.name, check.level.as_str()), format!("{} → {fix}", check.found))
+    })
+    .collect()
+}
+
+/// Returns the single finding about a machine that differs in one fact.
+fn finding(change: impl FnOnce(&mut DoctorFacts)) -> (String, String) {
+    let mut facts = good();
+    change(&mut facts);
+    let mut found = findings(&facts);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+#[test]
+fn a_good_machine_has_no_findings() {
+    assert_eq!(findings(&good()), []);
+    assert_eq!(json(&checks(&good()))["level"], "ok");
+}
+
+#[test]
+fn each_cause_of_a_missing_kvm_has_its_own_remedy() {
+    let without = |flag: Option<&str>, exists: bool, is_guest: bool| {
+        finding(|facts| {
+            let flag = flag.map(str::to_owned);
+            facts.kvm = DoctorKvm {
+                flag,
+                exists,
+                is_guest,
+                usable: false,
+                nested: Some(true),
+                reason: "slow".into(),
+            };
+        })
+    };
+    let (name, text) = without(None, false, false);
+    assert_eq!(name, "kvm warning");
+    assert!(text.contains("VT-x or AMD-V"), "{text}");
+    assert!(without(None, false, true).1.contains("nested virtualisation"));
+    assert!(without(Some("svm"), false, false).1.contains("modprobe kvm_amd"));
+    assert!(without(Some("vmx"), true, false).1.starts_with("slow: guests are emulated"));
+    let (_, text) = finding(|facts| {
+        facts.kvm.usable = false;
+        facts.devices.insert("/dev/kvm".into(), Err("Permission denied (os error 13)".into()));
+    });
+    assert!(text.contains("cannot be opened: Permission denied"), "{text}");
+}
+
+#[test]
+fn what_no_vm_can_run_without_is_a_failure() {
+    let failure = |change: fn(&mut DoctorFacts)| {
+        let (name, text) = finding(change);
+        assert!(name.ends_with("failure"), "{name}: {text}");
+        name
+    };
+    assert_eq!(failure(|facts| facts.is_root = false), "user failure");
+    assert_eq!(failure(|facts| facts.modules.retain(|name, _| name != "bridge")), "bridge failure");
+    assert_eq!(
+        failure(|facts| drop(facts.programs.insert("nft".into(), Some("apt install nftables".into())))),
+        "nftables failure"
+    );
+    assert_eq!(
+        failure(|facts| drop(facts.devices.insert("/dev/net/tun".into(), Err("No such file".into())))),
+        "tun failure"
+    );
+    assert_eq!(failure(|facts| facts.storage = Err("not a directory".into())), "storage failure");
+    let mut facts = good();
+    facts.qemu = Err("qemu-system-x86_64 was not found".into());
+    let names: Vec<String> = findings(&facts).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["qemu failure", "firmware warning"]);
+    assert_eq!(json(&checks(&facts))["level"], "failure");
+}
+
+#[test]
+fn what_makes_vms_slow_or_rare_is_a_warning() {
+    let warning = |change: fn(&mut DoctorFacts)| {
+        let (name, text) = finding(change);
+        assert!(name.ends_with("warning"), "{name}: {text}");
+        text
+    };
+    assert!(warning(|facts| facts.cgroups.truncate(2)).contains("without pids"));
+    assert!(warning(|facts| facts.storage = Ok((100 << 30, 4 << 30))).contains("4.0 GiB of 100.0 GiB"));
+    assert!(warning(|facts| facts.open_files = Some(1024)).contains("1024"));
+    assert!(warning(|facts| facts.clock = None).contains("chrony"));
+    assert!(warning(|facts| facts.memory.available = 512 << 20).contains("too little"));
+    assert!(warning(|facts| facts.memory.huge_pages = 16_384).contains("32.0 GiB"));
+    assert!(warning(|facts| facts.modules.retain(|name, _| name != "vxlan")).contains("span hosts"));
+    let old = |facts: &mut DoctorFacts| facts.qemu.as_mut().expect("QEMU").version = (6, 2, 0);
+    assert!(warning(old).contains("older than 7.2"));
+    const CLOSED: &str = "the firewall chain ip filter FORWARD drops forwarded packets: accept them there";
+    let text = warning(|facts| facts.firewall = Ok(Some(CLOSED.into())));
+    assert_eq!(text, "the firewall chain ip filter FORWARD drops forwarded packets → accept them there");
+}
+
+#[test]
+fn the_text_has_a_line_for_each_check_and_one_for_each_remedy() {
+    let mut facts = good();
+    facts.vhost_net = false;
+    let text = text(&checks(&facts));
+    assert_eq!(text.lines().count(), checks(&facts).len() + 1);
+    let line = text.lines().find(|line| line.contains("vhost-net")).expect("a line");
+    assert!(line.starts_with("note     vhost-net"), "{line}");
+    assert!(text.contains("→ modprobe vhost_net"), "{text}");
+}

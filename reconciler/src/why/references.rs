@@ -1,0 +1,104 @@
+//! The objects that an object of each kind depends on.
+
+use serde_json::Value;
+
+use berth_api::SHARED_NAMESPACE;
+
+/// The maximum number of references that are followed from one object.
+const MOST: usize = 32;
+
+/// A reference to another object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    /// Its role for the object that depends on it.
+    pub(crate) role: &'static str,
+    /// The kind's singular.
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
+    /// The namespaces in which it is looked up, in order. None: it has no namespace.
+    pub(crate) namespaces: Vec<Option<String>>,
+    pub(crate) name: String,
+}
+
+/// Returns the objects that an object of this kind depends on.
+pub(crate) fn references(kind: &str, object: &Value) -> Vec<Reference> {
+    let namespace = text(object, "/metadata/namespace");
+    let from = From { namespace: &namespace };
+    let mut found = match kind {
+        "vm" => of_vm(&from, object),
+        "disk" => vec![
+            from.shared("image", "image", "images", text(object, "/spec/image")),
+            from.site("pool", "storagepool", "storagepools", text(object, "/spec/pool")),
+            from.site("host", "host", "hosts", text(object, "/status/binding/host")),
+        ],
+        "hotswapdiskattachment" => vec![
+            from.own("VM", "vm", "vms", text(object, "/spec/vm")),
+            from.own("disk", "disk", "disks", text(object, "/spec/disk")),
+        ],
+        "publicip" => vec![from.site("pool", "ippool", "ippools", text(object, "/spec/pool"))],
+        "image" => vec![from.site("host", "host", "hosts", text(object, "/status/binding/host"))],
+        _ => Vec::new(),
+    };
+    found.retain(|reference| !reference.name.is_empty());
+    found.truncate(MOST);
+    found
+}
+
+fn of_vm(from: &From<'_>, vm: &Value) -> Vec<Reference> {
+    let mut found = vec![
+        from.site("host", "host", "hosts", text(vm, "/status/binding/host")),
+        from.shared("class", "vmclass", "vmclasses", text(vm, "/spec/class")),
+        from.own("placement group", "placementgroup", "placementgroups", text(vm, "/spec/placement/group")),
+    ];
+    for disk in items(vm, "/spec/disks") {
+        let role = if disk["boot"] == true { "boot disk" } else { "disk" };
+        found.push(from.own(role, "disk", "disks", text(disk, "/name")));
+    }
+    for interface in items(vm, "/spec/networkInterfaces") {
+        let network = from.shared("network", "network", "networks", text(interface, "/network"));
+        let public = from.own("public address", "publicip", "publicips", text(interface, "/publicIP"));
+        for reference in [network, public] {
+            if !found.contains(&reference) {
+                found.push(reference);
+            }
+        }
+    }
+    found
+}
+
+/// Makes the references of an object in a namespace.
+struct From<'a> {
+    namespace: &'a str,
+}
+
+impl From<'_> {
+    /// An object in the same namespace.
+    fn own(&self, role: &'static str, kind: &'static str, plural: &'static str, name: String) -> Reference {
+        Reference { role, kind, plural, namespaces: vec![Some(self.namespace.to_owned())], name }
+    }
+
+    /// An object in the same namespace, or else in the shared one.
+    fn shared(
+        &self,
+        role: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        name: String,
+    ) -> Reference {
+        let namespaces = vec![Some(self.namespace.to_owned()), Some(SHARED_NAMESPACE.to_owned())];
+        Reference { namespaces, ..self.own(role, kind, plural, name) }
+    }
+
+    /// An object without a namespace.
+    fn site(&self, role: &'static str, kind: &'static str, plural: &'static str, name: String) -> Reference {
+        Reference { namespaces: vec![None], ..self.own(role, kind, plural, name) }
+    }
+}
+
+pub(super) fn text(object: &Value, path: &str) -> String {
+    object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+pub(super) fn items<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
+    object.pointer(path).and_then(Value::as_array).into_iter().flatten()
+}
