@@ -377,7 +377,7 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
 /// Returns the event of a guest that was started again after it ended by itself.
 pub(super) fn restarted(stored: &VMStatus, status: &VMStatus) -> Option<(Reason, String)> {
     let cause = status.last_end.as_ref().map_or("the guest ended", |end| end.message.as_str());
-    let note = || format!("{cause}: started again, {} times so far", status.restarts);
+    let note = || format!("{cause}: started again (restart {})", status.restarts);
     (status.restarts > stored.restarts).then(|| (Reason::Restarted, note()))
 }
 

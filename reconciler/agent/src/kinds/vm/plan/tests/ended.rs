@@ -61,7 +61,7 @@ fn the_last_end_is_reported_also_after_the_restart() {
     let stored = VMStatus { restarts: 0, ..reported.clone() };
     let (reason, note) = restarted(&stored, &reported).expect("an event");
     assert_eq!(reason, Reason::Restarted);
-    assert_eq!(note, "the guest's kernel panicked: started again, 1 times so far");
+    assert_eq!(note, "the guest's kernel panicked: started again (restart 1)");
     assert_eq!(restarted(&reported, &reported), None, "once");
 }
 
