@@ -324,17 +324,12 @@ fn machines(report: &mut Report, platform: &mut Platform) {
         kubectl.ok(&["delete", "vm/waiting", "disk/waiting", "--timeout=60s"]).map(drop)
     });
     report.case("the use of a VM that runs: `berth why`, `berth top` and metrics of its host", || {
+        kubectl.condition("vm/empty", "Ready=True", None, VM_START)?;
         let why = administrator.run(&["why", "vm/empty"])?.success()?;
         contains_all(&why, &["vm/empty is ready"])?;
-        let measured = [
-            "Nothing on its host slows it down",
-            "Its CPUs wait",
-            "Its guest uses all",
-            "Its host is itself",
-            "takes",
-        ];
-        ensure!(measured.iter().any(|sentence| why.contains(sentence)), "no measurement in:\n{why}");
-        ensure!(!why.contains("could not be asked"), "{why}");
+        for unmeasured in ["could not be asked", "no measurements"] {
+            ensure!(!why.contains(unmeasured), "{why}");
+        }
         let top = platform.host().on_state("top", &[])?.success()?;
         contains_all(&top, &["HOST", "NAMESPACE", "default", "empty"])?;
         let metrics = http::get(platform.namespace(), METRICS, "/metrics", SOON)?;
