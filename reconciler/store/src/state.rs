@@ -38,6 +38,8 @@ type Name = (Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 struct Table {
     objects: BTreeMap<Name, Arc<Entry>>,
+    /// The number of objects in each namespace that has any.
+    namespaces: HashMap<Arc<str>, usize>,
     fields: Arc<[FieldPath]>,
     /// The revision of the last write to this resource.
     changed: u64,
@@ -86,7 +88,7 @@ impl State {
         self.index(&entry);
         let table = self.tables.entry(Arc::clone(&entry.key.resource)).or_default();
         table.changed = table.changed.max(entry.revision);
-        table.objects.insert((entry.key.namespace.clone(), entry.key.name.clone()), entry);
+        table.insert(entry);
     }
 
     pub fn get(&self, key: &Key) -> Option<&Arc<Entry>> {
@@ -139,6 +141,15 @@ impl State {
 
     pub fn count(&self, resource: &str) -> usize {
         self.tables.get(resource).map_or(0, |table| table.objects.len())
+    }
+
+    /// Returns the number of objects in one namespace, or in all.
+    pub fn count_in(&self, resource: &str, namespace: Option<&str>) -> usize {
+        let Some(table) = self.tables.get(resource) else { return 0 };
+        match namespace {
+            Some(namespace) => table.namespaces.get(namespace).copied().unwrap_or_default(),
+            None => table.objects.len(),
+        }
     }
 
     pub fn watcher_count(&self) -> usize {
@@ -200,7 +211,6 @@ impl State {
         if let Some(previous) = &event.previous {
             self.unindex(previous);
         }
-        let name = (entry.key.namespace.clone(), entry.key.name.clone());
         let deleted = event.change == Change::Deleted;
         if !deleted {
             self.index(entry);
@@ -208,9 +218,9 @@ impl State {
         let table = self.tables.entry(Arc::clone(&entry.key.resource)).or_default();
         table.changed = entry.revision;
         if deleted {
-            table.objects.remove(&name);
+            table.remove(&entry.key);
         } else {
-            table.objects.insert(name, Arc::clone(entry));
+            table.insert(Arc::clone(entry));
         }
         self.cut_off += table.fan_out(event) + send_all(&mut self.everything, event);
         self.remember(event);
@@ -313,6 +323,26 @@ pub(crate) fn write(state: &RwLock<State>) -> RwLockWriteGuard<'_, State> {
 }
 
 impl Table {
+    fn insert(&mut self, entry: Arc<Entry>) {
+        let namespace = Arc::clone(&entry.key.namespace);
+        let name = (Arc::clone(&namespace), Arc::clone(&entry.key.name));
+        if self.objects.insert(name, entry).is_none() {
+            *self.namespaces.entry(namespace).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let removed = self.objects.remove(&(Arc::clone(&key.namespace), Arc::clone(&key.name)));
+        if removed.is_some()
+            && let Some(count) = self.namespaces.get_mut(&key.namespace)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.namespaces.remove(&key.namespace);
+            }
+        }
+    }
+
     /// Sends an event to the watchers; returns how many were cut off because they were too slow.
     fn fan_out(&mut self, event: &Arc<Event>) -> u64 {
         let mut cut_off = send_all(&mut self.watchers, event);

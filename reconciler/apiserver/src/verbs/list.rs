@@ -27,17 +27,20 @@ struct Continue {
     revision: u64,
     namespace: String,
     name: String,
+    /// The number of objects in the pages before. Of a list without selectors it gives the number of objects that are left,
+    /// which would otherwise be counted for each page.
+    listed: usize,
 }
 
 impl Continue {
     fn encode(&self) -> String {
-        URL_SAFE_NO_PAD.encode(json!([self.revision, self.namespace, self.name]).to_string())
+        URL_SAFE_NO_PAD.encode(json!([self.revision, self.namespace, self.name, self.listed]).to_string())
     }
 
     fn decode(token: &str) -> Option<Self> {
         let text = URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (revision, namespace, name) = serde_json::from_slice(&text).ok()?;
-        Some(Self { revision, namespace, name })
+        let (revision, namespace, name, listed) = serde_json::from_slice(&text).ok()?;
+        Some(Self { revision, namespace, name, listed })
     }
 }
 
@@ -99,6 +102,7 @@ impl Call {
         let resource = &self.target.resource.storage;
         let wanted = token.as_ref().map(|token| token.revision).or(exact);
         let unchanged = |revision: u64| self.core.store.state().changed(resource) <= revision;
+        let listed = token.as_ref().map_or(0, |token| token.listed);
         match wanted {
             Some(revision) if !unchanged(revision) => {
                 let entries = self.core.store.list_at(resource, revision).await.map_err(of_read)?;
@@ -108,7 +112,9 @@ impl Call {
                     (namespace.is_empty() || &*entry.key.namespace == namespace)
                         && after.is_none_or(|after| (&*entry.key.namespace, &*entry.key.name) > after)
                 };
-                Ok(self.page(revision, entries.iter().filter(in_page), &selector))
+                let mut in_pages = entries.iter().filter(in_page);
+                let page = self.page(revision, listed, &mut in_pages, &selector);
+                Ok(page.with_remaining(&selector, || 1 + in_pages.count()))
             }
             _ => {
                 let state = self.core.store.state();
@@ -118,7 +124,11 @@ impl Call {
                 let namespace = Some(self.target.namespace.as_str()).filter(|n| !n.is_empty());
                 let after = token.as_ref().map(|t| (t.namespace.as_str(), t.name.as_str()));
                 let revision = wanted.unwrap_or(state.revision);
-                Ok(self.page(revision, state.list(resource, namespace, after), &selector))
+                let page =
+                    self.page(revision, listed, &mut state.list(resource, namespace, after), &selector);
+                let listed = listed.saturating_add(page.entries.len());
+                let all = || state.count_in(resource, namespace);
+                Ok(page.with_remaining(&selector, || all().saturating_sub(listed)))
             }
         }
     }
@@ -154,22 +164,31 @@ impl Call {
         check_not_future(&self.core.store, revision)
     }
 
+    /// Returns the next page, and leaves in `candidates` those after the first object of the page that follows it.
     fn page<'a>(
         &self,
         revision: u64,
-        candidates: impl Iterator<Item = &'a Arc<Entry>>,
+        listed: usize,
+        candidates: &mut impl Iterator<Item = &'a Arc<Entry>>,
         selector: &Selector,
     ) -> Page {
         let limit = if self.options.limit == 0 { usize::MAX } else { self.options.limit };
         let mut rest = candidates.filter(|entry| selection::matches(selector, entry));
         let entries: Vec<_> = rest.by_ref().take(limit).cloned().collect();
         let next = if entries.len() == limit { rest.next() } else { None };
-        let Some(last) = entries.last().filter(|_| next.is_some()) else {
-            return Page { entries, revision, continue_token: None, remaining: None };
-        };
-        let (namespace, name) = (last.key.namespace.to_string(), last.key.name.to_string());
-        let continue_token = Some(Continue { revision, namespace, name }.encode());
-        let remaining = selector.is_empty().then(|| 1 + rest.count());
-        Page { entries, revision, continue_token, remaining }
+        let last = entries.last().filter(|_| next.is_some());
+        let continue_token = last.map(|last| {
+            let (namespace, name) = (last.key.namespace.to_string(), last.key.name.to_string());
+            Continue { revision, namespace, name, listed: listed.saturating_add(entries.len()) }.encode()
+        });
+        Page { entries, revision, continue_token, remaining: None }
+    }
+}
+
+impl Page {
+    /// Adds the number of objects after this page, if there are any and all objects are listed.
+    fn with_remaining(self, selector: &Selector, count: impl FnOnce() -> usize) -> Self {
+        let remaining = (self.continue_token.is_some() && selector.is_empty()).then(count);
+        Self { remaining, ..self }
     }
 }

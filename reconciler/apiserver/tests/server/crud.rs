@@ -125,11 +125,21 @@ async fn lists_select_and_page_at_one_revision() {
     let (revision, token) =
         (first.metadata.resource_version.clone(), first.metadata.continue_.clone().unwrap());
     assert_eq!(first.metadata.remaining_item_count, Some(3));
+    let second = api.list(&ListParams::default().limit(2).continue_token(&token)).await.unwrap();
+    assert_eq!(second.metadata.remaining_item_count, Some(1));
+    let everywhere: kube::Api<kube::api::DynamicObject> =
+        kube::Api::all_with(client.clone(), &crate::toy::kind());
+    let all = everywhere.list(&ListParams::default().limit(4)).await.unwrap();
+    assert_eq!(all.metadata.remaining_item_count, Some(1));
     api.delete("b3", &DeleteParams::default()).await.unwrap();
     api.create(&PostParams::default(), &boat("b9", json!({"harbour": "x"}))).await.unwrap();
     let rest = api.list(&ListParams::default().continue_token(&token)).await.unwrap();
     assert_eq!(rest.metadata.resource_version, revision);
     assert_eq!(names(rest), ["b2", "b3", "b4"], "later pages show what the first one saw");
+    let one = api.list(&ListParams::default().limit(1).continue_token(&token)).await.unwrap();
+    assert_eq!(one.metadata.remaining_item_count, Some(2));
+    let now = api.list(&ListParams::default().limit(1)).await.unwrap();
+    assert_eq!(now.metadata.remaining_item_count, Some(4), "one was deleted, one created");
 }
 
 #[tokio::test(start_paused = true)]
