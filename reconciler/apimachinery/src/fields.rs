@@ -6,6 +6,7 @@
 
 mod compare;
 mod element;
+mod in_place;
 mod last_applied;
 mod managed;
 mod merge;

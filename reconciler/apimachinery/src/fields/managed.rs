@@ -1,14 +1,40 @@
 //! `metadata.managedFields`: decoded, sorted, capped and encoded as in Kubernetes.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
+use super::element::PathElement;
 use super::set::FieldSet;
 
 /// The maximum number of separate update managers; the oldest beyond it share one entry.
-const MAX_UPDATE_MANAGERS: usize = 10;
+pub(super) const MAX_UPDATE_MANAGERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
+
+/// Fields that are never owned.
+pub(super) static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
+    let mut set = FieldSet::default();
+    for name in ["apiVersion", "kind", "metadata"] {
+        set.insert(&[PathElement::field(name)]);
+    }
+    for name in [
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "uid",
+        "clusterName",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    ] {
+        set.insert(&[PathElement::field("metadata"), PathElement::field(name)]);
+    }
+    set
+});
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
@@ -22,6 +48,10 @@ impl Operation {
             Self::Apply => "Apply",
             Self::Update => "Update",
         }
+    }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        [Self::Apply, Self::Update].into_iter().find(|operation| operation.name() == name)
     }
 }
 
@@ -81,23 +111,24 @@ pub(super) fn decode(managed_fields: Option<&Value>) -> Option<Managers> {
     let mut out = Managers::new();
     for entry in value.as_array()? {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-        let operation = match text("operation") {
-            "Apply" => Operation::Apply,
-            "Update" => Operation::Update,
-            _ => return None,
-        };
-        if !matches!(text("fieldsType"), "" | "FieldsV1") {
-            return None;
-        }
+        let id = id_of(entry)?;
         let set = match entry.get("fieldsV1") {
             None | Some(Value::Null) => FieldSet::default(),
             Some(fields) => FieldSet::from_v1(fields).ok()?,
         };
-        let id = ManagerId::new(text("manager"), operation, text("apiVersion"), Some(text("subresource")));
         let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
         out.insert(id, Owned { set, api_version: text("apiVersion").to_owned(), time });
     }
     Some(out)
+}
+
+/// Returns the manager of an entry; `None` if it is not an entry.
+pub(super) fn id_of(entry: &Value) -> Option<ManagerId> {
+    let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+    let operation = Operation::parse(text("operation"))?;
+    let is_known = matches!(text("fieldsType"), "" | "FieldsV1");
+    is_known
+        .then(|| ManagerId::new(text("manager"), operation, text("apiVersion"), Some(text("subresource"))))
 }
 
 /// Whether the value is a single empty entry, which resets all ownership.
@@ -125,7 +156,7 @@ pub(super) fn encode(managers: &Managers) -> Value {
     Value::Array(entries.into_iter().map(|(id, owned)| entry(id, owned)).collect())
 }
 
-fn entry(id: &ManagerId, owned: &Owned) -> Value {
+pub(super) fn entry(id: &ManagerId, owned: &Owned) -> Value {
     let mut out = Map::new();
     out.insert("manager".to_owned(), json!(id.manager));
     out.insert("operation".to_owned(), json!(id.operation.name()));

@@ -1,46 +1,20 @@
 //! Field ownership after a write.
 
-use std::sync::LazyLock;
-
 use serde_json::{Map, Value};
 
 use super::compare::Comparison;
 use super::element::PathElement;
 use super::managed::{
-    ManagerId, Managers, Operation, Owned, cap, decode, encode, is_reset, take_managed_fields,
+    ManagerId, Managers, Operation, Owned, STRIPPED, cap, decode, encode, is_reset, take_managed_fields,
     without_managed_fields,
 };
 use super::set::{FieldSet, show};
 use super::typed::{Ty, check, field_set};
-use super::{ApplyError, Conflict, Reset, WriteOptions, last_applied, merge, remove};
+use super::{ApplyError, Conflict, Reset, WriteOptions, in_place, last_applied, merge, remove};
 use crate::schema::{StructuralSchema, equal, equal_but};
 
 /// The owner of existing fields at the first apply to an object without recorded ownership.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-
-/// Fields that are never owned.
-static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
-    let mut set = FieldSet::default();
-    for name in ["apiVersion", "kind", "metadata"] {
-        set.insert(&[PathElement::field(name)]);
-    }
-    for name in [
-        "name",
-        "namespace",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-        "uid",
-        "clusterName",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-    ] {
-        set.insert(&[PathElement::field("metadata"), PathElement::field(name)]);
-    }
-    set
-});
 
 impl Reset {
     /// Whether the request may change the field of that name of the object.
@@ -54,7 +28,7 @@ impl Reset {
     }
 
     /// Removes the fields that the request may not change.
-    fn filter(self, set: &mut FieldSet) {
+    pub(super) fn filter(self, set: &mut FieldSet) {
         let is_kept =
             |element: &PathElement| matches!(element, PathElement::Field(name) if self.may_change(name));
         set.members.retain(is_kept);
@@ -164,6 +138,30 @@ pub(super) fn track(
     let ty = Ty::root(schema);
     // Ownership cannot be edited through a subresource.
     let sent = take_managed_fields(after).filter(|_| options.subresource.is_none());
+    let id = ManagerId::new(
+        &options.manager,
+        Operation::Update,
+        &options.api_version,
+        options.subresource.as_deref(),
+    );
+    let stored =
+        before.and_then(managed_fields).filter(|stored| sent.as_ref().is_none_or(|sent| sent == *stored));
+    if let (Some(before), Some(stored)) = (before, stored.and_then(Value::as_array))
+        && let Some(entries) = in_place::track((before, after), stored.clone(), &id, options, ty)
+    {
+        return set_entries(after, entries);
+    }
+    track_all((before, sent), after, &id, options, ty);
+}
+
+/// Like [`track`], with every entry decoded. `sent`: the entries that the client sent.
+pub(super) fn track_all(
+    (before, sent): (Option<&Value>, Option<Value>),
+    after: &mut Value,
+    id: &ManagerId,
+    options: &WriteOptions,
+    ty: Ty<'_>,
+) {
     let reset = is_reset(sent.as_ref());
     let mut managers = match decode(sent.as_ref()) {
         _ if reset => Managers::new(),
@@ -175,13 +173,7 @@ pub(super) fn track(
         let nothing = empty();
         let comparison = Comparison::of(before.unwrap_or(&nothing), after, ty);
         reconcile(&mut managers, ty);
-        let id = ManagerId::new(
-            &options.manager,
-            Operation::Update,
-            &options.api_version,
-            options.subresource.as_deref(),
-        );
-        take_changes(comparison, &mut managers, &id, options);
+        take_changes(comparison, &mut managers, id, options);
         cap(&mut managers);
     }
     *after = finish(before, after.take(), managers, None);
@@ -295,14 +287,18 @@ fn finish(
         owned.time = Some(now.to_owned());
     }
     let entries = encode(&managers);
-    let Some(map) = object.as_object_mut() else { return object };
+    set_entries(&mut object, entries);
+    object
+}
+
+fn set_entries(object: &mut Value, entries: Value) {
+    let Some(map) = object.as_object_mut() else { return };
     if entries.as_array().is_some_and(Vec::is_empty) {
-        return object;
+        return;
     }
     if let Some(metadata) = map.entry("metadata").or_insert_with(empty).as_object_mut() {
         metadata.insert("managedFields".to_owned(), entries);
     }
-    object
 }
 
 fn same_but_managers(a: &Value, b: &Value) -> bool {

@@ -1,5 +1,7 @@
 //! Equality of values.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::message::quote;
@@ -7,18 +9,28 @@ use super::whole;
 
 /// Returns the same text for equal values: keys sorted, numbers by value.
 pub(crate) fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    push_canonical(value, &mut text);
+    text
+}
+
+/// Appends the text that [`canonical`] returns.
+pub(super) fn push_canonical(value: &Value, text: &mut String) {
     match value {
         Value::Object(map) => {
             let mut members: Vec<_> =
                 map.iter().map(|(k, v)| format!("{}:{}", quote(k), canonical(v))).collect();
             members.sort();
-            format!("{{{}}}", members.join(","))
+            *text += &format!("{{{}}}", members.join(","));
         }
         Value::Array(items) => {
-            format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(","))
+            *text += &format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(","));
         }
-        Value::Number(n) if n.is_f64() => n.as_f64().and_then(whole).unwrap_or_else(|| n.clone()).to_string(),
-        other => other.to_string(),
+        Value::Number(n) if n.is_f64() => {
+            *text += &n.as_f64().and_then(whole).unwrap_or_else(|| n.clone()).to_string();
+        }
+        // Writing into a String cannot fail.
+        other => drop(write!(text, "{other}")),
     }
 }
 

@@ -1,31 +1,27 @@
 //! Matching of list items to their previous versions.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::equality::canonical;
+use super::equality::push_canonical;
 use super::node::{ListType, Node};
 
 /// The old items of a list, by key if it is a list-map: only items of list-maps can be identified.
 pub(super) struct OldItems<'a> {
     node: &'a Node,
-    by_key: HashMap<String, &'a Value>,
+    /// `None`: several items have the key.
+    by_key: HashMap<String, Option<&'a Value>>,
 }
 
 impl<'a> OldItems<'a> {
     pub(super) fn new(node: &'a Node, old: Option<&'a Value>) -> Self {
         let mut by_key = HashMap::new();
-        let mut twice = HashSet::new();
         if node.list_type == ListType::Map {
             for item in old.and_then(Value::as_array).into_iter().flatten() {
-                let key = canonical(&list_map_key(node, item));
-                if by_key.insert(key.clone(), item).is_some() {
-                    twice.insert(key);
-                }
+                by_key.entry(key_text(node, item)).and_modify(|found| *found = None).or_insert(Some(item));
             }
         }
-        by_key.retain(|key, _| !twice.contains(key));
         Self { node, by_key }
     }
 
@@ -33,8 +29,20 @@ impl<'a> OldItems<'a> {
         if self.by_key.is_empty() {
             return None;
         }
-        self.by_key.get(&canonical(&list_map_key(self.node, item))).copied()
+        self.by_key.get(&key_text(self.node, item)).copied().flatten()
     }
+}
+
+/// Returns the same text for items of a list-map with the same key.
+pub(super) fn key_text(node: &Node, item: &Value) -> String {
+    let mut text = String::new();
+    for name in &node.list_map_keys {
+        if let Some(value) = item.get(name) {
+            push_canonical(value, &mut text);
+        }
+        text.push(',');
+    }
+    text
 }
 
 pub(super) fn list_map_key(node: &Node, item: &Value) -> Value {

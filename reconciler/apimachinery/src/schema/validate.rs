@@ -9,7 +9,7 @@ use super::equality::canonical;
 use super::message::{child, composite, duplicate, index, invalid, key, quote, wrong_type};
 use super::node::{Checks, ListType, Node, Type};
 use super::object_meta::object_meta;
-use super::old_items::{OldItems, list_map_key};
+use super::old_items::{OldItems, key_text, list_map_key};
 use super::{FieldError, MAX_DEPTH, too_deep};
 
 pub(super) fn validate_object(root: &Node, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -175,22 +175,23 @@ impl Walk {
     }
 
     fn unique(&mut self, node: &Node, items: &[Value], path: &str) {
-        let keys: Vec<Value> = match node.list_type {
+        let key: fn(&Node, &Value) -> String = match node.list_type {
             ListType::Atomic => return,
-            ListType::Set => items.to_vec(),
+            ListType::Set => |_, item| canonical(item),
             ListType::Map => {
                 if let Some(at) = items.iter().position(|i| !i.is_object() && !i.is_null()) {
                     let detail = "must be an object for an array of list-type map";
                     return self.push(invalid(&index(path, at), &items[at], detail));
                 }
-                items.iter().map(|item| list_map_key(node, item)).collect()
+                key_text
             }
         };
         let mut seen: HashMap<String, usize> = HashMap::new();
-        for (at, found) in keys.iter().enumerate() {
-            let times = seen.entry(canonical(found)).or_default();
+        for (at, item) in items.iter().enumerate() {
+            let times = seen.entry(key(node, item)).or_default();
             *times += 1;
             if *times == 2 {
+                let found = if node.list_type == ListType::Map { &list_map_key(node, item) } else { item };
                 self.push(duplicate(&index(path, at), found));
             }
         }

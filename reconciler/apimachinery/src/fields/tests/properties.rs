@@ -130,6 +130,35 @@ proptest! {
     }
 
     #[test]
+    fn owners_changed_in_place_are_those_of_entries_that_are_all_decoded(
+        steps in prop::collection::vec(step(), 0..6),
+        manager in prop::sample::select(vec!["a", "b", "new"]),
+        spec in spec(),
+        sends_entries in any::<bool>(),
+    ) {
+        let live = after(&steps).live.expect("live");
+        let mut sent = object(spec);
+        if sends_entries {
+            sent["metadata"]["managedFields"] = live["metadata"]["managedFields"].clone();
+        }
+        let options = WriteOptions {
+            manager: manager.to_owned(),
+            api_version: V.to_owned(),
+            now: at(100),
+            reset: Reset::Status,
+            ..WriteOptions::default()
+        };
+        let schema = schema();
+        let id = managed::ManagerId::new(manager, managed::Operation::Update, V, None);
+        let mut expected = sent.clone();
+        let entries = managed::take_managed_fields(&mut expected);
+        crate::fields::update::track_all((Some(&live), entries), &mut expected, &id, &options, typed::Ty::root(&schema));
+        let mut now = sent;
+        track_update(Some(&live), &mut now, &options, &schema);
+        prop_assert_eq!(now, expected);
+    }
+
+    #[test]
     fn fields_v1_of_anything_goes_there_and_back(spec in spec()) {
         let set = field_set(&object(spec), &schema());
         prop_assert_eq!(FieldSet::from_v1(&set.to_v1()).expect("fieldsV1"), set);
