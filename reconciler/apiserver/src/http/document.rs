@@ -1,9 +1,10 @@
 //! JSON and YAML with possibly duplicate fields: the last one counts, and the earlier ones are reported.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use berth_apimachinery::schema::{MAX_DEPTH, whole_numbers};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
@@ -67,7 +68,8 @@ impl Path {
 
     fn item(&mut self, at: usize) -> usize {
         let before = self.text.len();
-        self.text += &format!("[{at}]");
+        // Writing into a String cannot fail.
+        let _ = write!(self.text, "[{at}]");
         before
     }
 }
@@ -134,12 +136,20 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut map = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             let before = self.0.member(&name);
-            if map.contains_key(&name) && self.0.twice.len() < MAX_TWICE {
+            let member = map.entry(name);
+            if matches!(member, Entry::Occupied(_)) && self.0.twice.len() < MAX_TWICE {
                 self.0.twice.push(self.0.text.clone());
             }
             let value = members.next_value_seed(Node(self.0))?;
             self.0.text.truncate(before);
-            map.insert(name, value);
+            match member {
+                Entry::Vacant(member) => {
+                    member.insert(value);
+                }
+                Entry::Occupied(mut member) => {
+                    member.insert(value);
+                }
+            }
         }
         Ok(map.into())
     }
