@@ -130,7 +130,7 @@ impl WriteBatch {
             if let Write::Status(Object::PlacementGroup(written)) = write
                 && Key::of(written.as_ref()) == key
             {
-                return change(written.status.get_or_insert_default());
+                return change(Arc::make_mut(written).status.get_or_insert_default());
             }
         }
         let mut status = group.status.clone().unwrap_or_default();

@@ -60,7 +60,7 @@ macro_rules! define_tables {
 
             fn put(&mut self, object: Object, precedence: Precedence) -> bool {
                 match object {
-                    $(Object::$kind(object) => self.$table.put(*object, precedence)),+
+                    $(Object::$kind(object) => self.$table.put(object, precedence)),+
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! An object of any watched kind, and what the controllers need of each type whose status they write.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use berth_api::{Conditions, Unmanaged};
 use k8s_openapi::NamespaceResourceScope;
@@ -12,10 +13,10 @@ use crate::key::{Key, Watched, with_kinds};
 
 macro_rules! define_object {
     ($($kind:ident, $table:ident, $type:ty;)+) => {
-        /// An object of any watched kind.
+        /// An object of any watched kind. Cache, decision and write share it.
         #[derive(Clone, Debug)]
         pub(crate) enum Object {
-            $($kind(Box<$type>)),+
+            $($kind(Arc<$type>)),+
         }
 
         impl Object {
@@ -36,7 +37,13 @@ macro_rules! define_object {
 
         $(impl From<$type> for Object {
             fn from(object: $type) -> Self {
-                Self::$kind(Box::new(object))
+                Self::$kind(Arc::new(object))
+            }
+        }
+
+        impl From<Arc<$type>> for Object {
+            fn from(object: Arc<$type>) -> Self {
+                Self::$kind(object)
             }
         })+
     };

@@ -43,18 +43,20 @@ impl<K: Watched> Table<K> {
     }
 
     /// Caches an object, unless a newer one is cached and takes precedence; returns whether it was cached.
-    pub(super) fn put(&mut self, mut object: K, precedence: Precedence) -> bool {
+    pub(super) fn put(&mut self, mut object: Arc<K>, precedence: Precedence) -> bool {
         // Field ownership is not used here, and is half of an object's memory.
-        object.meta_mut().managed_fields = None;
-        let key = Key::of(&object);
+        if object.meta().managed_fields.is_some() {
+            Arc::make_mut(&mut object).meta_mut().managed_fields = None;
+        }
+        let key = Key::of(object.as_ref());
         let cached = self.0.get(&key);
         if precedence == Precedence::IfNewer
-            && cached.is_some_and(|cached| !is_newer(&object, cached.as_ref()))
+            && cached.is_some_and(|cached| !is_newer(object.as_ref(), cached.as_ref()))
         {
             self.0.list(&key);
             return false;
         }
-        self.0.insert(key, Arc::new(object));
+        self.0.insert(key, object);
         true
     }
 }
@@ -72,7 +74,10 @@ pub(crate) trait AnyTable {
     fn meta(&self, key: &Key) -> Option<&ObjectMeta>;
 }
 
-impl<K: Watched + Into<Object>> AnyTable for Table<K> {
+impl<K: Watched> AnyTable for Table<K>
+where
+    Arc<K>: Into<Object>,
+{
     fn is_synced(&self) -> bool {
         self.0.is_synced()
     }
@@ -94,7 +99,7 @@ impl<K: Watched + Into<Object>> AnyTable for Table<K> {
     }
 
     fn object(&self, key: &Key) -> Option<Object> {
-        self.0.get(key).map(|object| object.as_ref().clone().into())
+        self.0.get(key).cloned().map(Into::into)
     }
 
     fn meta(&self, key: &Key) -> Option<&ObjectMeta> {

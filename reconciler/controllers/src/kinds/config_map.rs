@@ -22,6 +22,7 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use berth_api::{Host, Network, SYSTEM_NAMESPACE, USED_FINALIZER, VM, host_addresses::HOST_ADDRESSES};
@@ -83,7 +84,7 @@ mod tests {
                 written.push(write.key());
                 match write {
                     Write::Status(Object::Network(mut network)) => {
-                        network.metadata.resource_version = Some(version.to_string());
+                        Arc::make_mut(&mut network).metadata.resource_version = Some(version.to_string());
                         cache.put(Object::Network(network), Instant::now());
                     }
                     Write::HostAddresses(data) => {

@@ -1,6 +1,7 @@
 //! Invariants that hold while writes are in flight, whatever their results and order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use berth_api::{Host, Network, USED_FINALIZER, VM, VMClass, vm::Placement};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
@@ -201,11 +202,11 @@ impl Server {
         let version = Some((1000 + self.version).to_string());
         match object.clone() {
             Object::Network(mut network) => {
-                network.metadata.resource_version = version;
+                Arc::make_mut(&mut network).metadata.resource_version = version;
                 Object::Network(network)
             }
             Object::VMClass(mut class) => {
-                class.metadata.resource_version = version;
+                Arc::make_mut(&mut class).metadata.resource_version = version;
                 Object::VMClass(class)
             }
             other => panic!("{other:?} is written"),
