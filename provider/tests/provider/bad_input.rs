@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use kube::api::PostParams;
 use serde_json::{Value as Json, json};
 use tfplugin6::Resource as _;
 
@@ -157,9 +158,9 @@ fn vms() -> Vec<Bad> {
             "network_interfaces[0].address",
             "not an IPv4 address",
         ),
-        here(placed("host", json!("a b")), "placement.host", "is not a name"),
+        everywhere(placed("host", json!("a b")), "placement.host", "is not a name"),
         everywhere(placed("group", json!("A")), "placement.group", "not a DNS label"),
-        here(
+        everywhere(
             placed("host_selector", json!({"-a": "b"})),
             "placement.host_selector[\"-a\"]",
             "not the key of a label",
@@ -211,7 +212,7 @@ fn vms() -> Vec<Bad> {
             "bootstrap.network_config",
             "network_config beside an Ignition configuration",
         ),
-        here(boots("secret_name", json!("a b")), "bootstrap.secret_name", "is not a name"),
+        everywhere(boots("secret_name", json!("a b")), "bootstrap.secret_name", "is not a name"),
         here(boots("user_data", json!("hello")), "bootstrap.user_data", "begin it with \"#cloud-config\""),
         here(
             boots("user_data", json!("#cloud-config\na: 1\na: 2\n")),
@@ -292,7 +293,7 @@ fn images() -> Vec<Bad> {
     let from = |url: &str| image(json!({"url": url, "sha256": sum}));
     vec![
         everywhere(from("ftp://x"), "source.url", "must start with http:// or https://"),
-        here(from("https://"), "source.url", "and a host"),
+        everywhere(from("https://"), "source.url", "and a host"),
         everywhere(
             image(json!({"url": "http://x", "sha256": "0"})),
             "source.sha256",
@@ -492,5 +493,41 @@ async fn values_that_are_not_known_yet_are_not_judged() {
     assert_eq!(text_of(&Stage::new(&provider, "berth_vm").validate(&unknown).await), "");
     let unknown = json!({"name": "i", "source": {"url": "http://x", "sha256": "<unknown>", "checksum_url": "http://y"}});
     assert_eq!(text_of(&Stage::new(&provider, "berth_image").validate(&unknown).await), "");
+    plane.close().await;
+}
+
+/// The provider writes user data into a Secret; other clients declare it in the VM, where the schema judges its beginning.
+#[tokio::test]
+async fn user_data_that_no_guest_reads_is_refused_to_kubectl_too() {
+    let plane = ControlPlane::in_memory().await;
+    let vm = |name: &str, user_data: &str| {
+        let spec = json!({"cpus": 1, "disks": [{"name": "root", "boot": true}], "bootstrap": {"userData": user_data}});
+        let vm = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": name}, "spec": spec});
+        serde_json::from_value(vm).expect("a VM")
+    };
+    let vms = plane.objects("VM");
+    for (text, is_read) in [
+        ("#cloud-config\npackages: [a]\n", true),
+        ("\n #!/bin/sh\n", true),
+        ("Content-Type: multipart/mixed; boundary=x\n", true),
+        ("<PowerShell>\n", true),
+        ("{\"ignition\": {\"version\": \"3.4.0\"}}", true),
+        ("version: v1alpha1\nmachine:\n  type: worker\n", true),
+        ("", true),
+        ("hello", false),
+        ("# cloud-config\n", false),
+        ("packages: [a]\n", false),
+        ("H4sIAAAA", false),
+    ] {
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let created = vms.create(&dry, &vm("v", text)).await;
+        let refusal = created.err().map(|error| error.to_string()).unwrap_or_default();
+        let expected =
+            refusal.contains("spec.bootstrap.userData") && refusal.contains("begin it with '#cloud-config'");
+        assert!(if is_read { refusal.is_empty() } else { expected }, "{text:?}: {refusal}");
+        // What the provider takes, the schema takes.
+        let taken = berth_api::user_data::check_declared(text).is_ok();
+        assert!(!taken || is_read, "{text:?}");
+    }
     plane.close().await;
 }

@@ -60,7 +60,7 @@ pub struct ImageSource {
     /// `http://`, `https://`, or `file:///` for a file on the host, in a folder that its administrator allows
     /// (`--image-dir`). Can change, for example to a mirror: the checksum identifies the content.
     #[schemars(length(max = 2048))]
-    #[x_kube(validation = Rule::new("self.startsWith('http://') || self.startsWith('https://') || self.startsWith('file:///')").message("must start with http://, https:// or file:///"))]
+    #[x_kube(validation = Rule::new("self.matches('^https?://[^/:?#]') || self.startsWith('file:///')").message("must start with http:// or https:// and a host, or with file:///"))]
     pub url: String,
     /// SHA-256 of the bytes at the source, 64 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct ImageSource {
     /// for the last part of `url`. Read once, before the download; `status.checksum` stores the result. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
-    #[x_kube(validation = Rule::new("self.startsWith('http://') || self.startsWith('https://')").message("must start with http:// or https://"))]
+    #[x_kube(validation = Rule::new("self.matches('^https?://[^/:?#]')").message("must start with http:// or https:// and a host"))]
     pub checksum_url: Option<String>,
 }
 

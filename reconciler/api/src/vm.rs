@@ -254,16 +254,19 @@ pub struct Placement {
     /// a restart. While its host does not match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("must be a name: lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"))]
     pub host: Option<String>,
     /// Labels a Host must have. Read when the VM is placed: a change does not move a placed VM, not even at a restart.
     /// While its host does not match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = bounded_labels)]
+    #[x_kube(validation = Rule::new("self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))").message("each key must be that of a label: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, after a DNS domain and '/' if you like"))]
     pub host_selector: std::collections::BTreeMap<String, String>,
     /// Labels a Host should have: of the Hosts that can take the VM, one with the most matching labels is chosen. Read
     /// when the VM is placed: a change does not move a placed VM.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = bounded_labels)]
+    #[x_kube(validation = Rule::new("self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))").message("each key must be that of a label: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, after a DNS domain and '/' if you like"))]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
 }
 
@@ -285,11 +288,13 @@ pub struct Bootstrap {
     /// berth generates. Read at each start of the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("must be a name: lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"))]
     pub secret_name: Option<String>,
     /// User data without secrets, in plain sight. At most 65,536 characters. A cloud-config that is not YAML is refused. An
     /// Ignition configuration (JSON) is offered to the guest as Ignition reads it on QEMU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65536))]
+    #[x_kube(validation = Rule::new("self.matches('(?i)^[ \\t\\r\\n]*($|[{]|#cloud-config|## template: jinja|#!|#include|#upstart-job|#part-handler|#cloud-boothook|mime-version:|content-type:|#ps1|rem cmd|<powershell>|<script>)') || self.matches('(?m)^(machine|apiVersion):')").message("nothing in a guest reads this: begin it with '#cloud-config', with '#!' and a program for a script, with a MIME header, or write an Ignition configuration (JSON)"))]
     pub user_data: Option<String>,
     /// SSH public keys for the image's default user. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
