@@ -33,6 +33,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("mke2fs", "e2fsprogs"),
     ("ssh-keygen", "openssh-client"),
     ("xz", "xz-utils"),
+    ("openssl", "openssl"),
 ];
 
 /// The folders in a root shell's PATH: PATH here may lack the sbin folders.

@@ -24,7 +24,7 @@
 //!
 //!   action: restart and power of a VM
 //!
-//!   token: of a ServiceAccount, ephemeral
+//!   ephemeral: a token of a ServiceAccount, a ticket for a console
 //!
 //!   functions: pure; of quantities, addresses and cloud-configs
 //!
@@ -43,6 +43,7 @@ pub mod connection;
 pub mod data_source;
 pub mod disk;
 pub mod docs;
+pub mod ephemeral;
 pub mod export;
 pub mod fact;
 pub mod failure;
@@ -73,7 +74,6 @@ pub mod selector;
 pub mod session;
 pub mod storage_pool;
 pub mod timeouts;
-pub mod token;
 pub mod vm;
 pub mod vm_class;
 

@@ -14,12 +14,12 @@ use crate::{
     api::Api,
     connection::{self, ConnectionSettings, Server},
     data_source::{ListDataSource, ObjectAttributes, ObjectDataSource},
+    ephemeral::{console::Console, token::Token},
     failure::Place,
     functions,
     list_resource::KindList,
     resource::KindResource,
     session::{Session, Settings},
-    token::Token,
 };
 
 /// The provider `berth`.
@@ -104,7 +104,7 @@ const ATTRIBUTES: [(&str, &str, &str); 7] = [
         "owner",
         "BERTH_OWNER",
         "The owner of the declared fields: one owner does not overwrite the fields of another. Give each \
-         configuration that shares a control plane its own owner. Default `default`.",
+         configuration, and each workspace, that shares a control plane its own owner. Default `default`.",
     ),
 ];
 
@@ -245,7 +245,7 @@ impl Provider for BerthProvider {
     }
 
     fn ephemeral_resources(&self) -> Vec<Arc<dyn EphemeralResource>> {
-        vec![Arc::new(Token::new(self.session.clone()))]
+        vec![Arc::new(Console::new(self.session.clone())), Arc::new(Token::new(self.session.clone()))]
     }
 
     fn list_resources(&self) -> Vec<Arc<dyn ListResource>> {

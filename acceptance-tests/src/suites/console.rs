@@ -1,7 +1,7 @@
 //! The serial console of a running guest: what is typed, what is logged, and tickets, against a real control plane and a
 //! real QEMU.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -14,9 +14,10 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::kubectl::contains_all;
+use super::verbs;
 use crate::berth::Administrator;
 use crate::platform::Platform;
-use crate::wait;
+use crate::{wait, workspace};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -42,7 +43,7 @@ pub fn answers(platform: &Platform, vm: &str) -> Result<()> {
     command.stdin(Stdio::piped()).stdout(File::create(&shown)?).stderr(Stdio::inherit());
     let mut client = command.spawn().context("starting berth console")?;
     let mut typed = client.stdin.take().context("its standard input")?;
-    let read = || Ok::<_, anyhow::Error>(String::from_utf8_lossy(&std::fs::read(&shown)?).into_owned());
+    let read = || Ok::<_, anyhow::Error>(String::from_utf8_lossy(&fs::read(&shown)?).into_owned());
     let talked = wait::until("the earlier output", SOON, || contains_all(&read()?, &["berth-guest-ready"]))
         .and_then(|()| Ok(typed.write_all(b"hello 42\n")?))
         .and_then(|()| {
@@ -77,6 +78,31 @@ pub fn tickets(platform: &Platform, vm: &str) -> Result<()> {
     contains_all(&again, &["HTTP/1.1 403 ", "used before"])?;
     let other = exchange(platform, address, &path, ticket("log.berth.dev/default/other/uid")?.trim())?;
     contains_all(&other, &["HTTP/1.1 403 ", "not valid for this VM"])
+}
+
+/// Applies the example of the registry page to the VM `web`: its command saves the guest's output with a ticket, which is of no
+/// use afterwards.
+pub fn of_terraform(platform: &Platform) -> Result<()> {
+    let example = "examples/ephemeral-resources/berth_console/ephemeral-resource.tf";
+    let example = fs::read_to_string(workspace::root().join(example))?;
+    let example = example.replace("berth_vm.web", "data.berth_vm.web");
+    let keeps =
+        "boot.log\n      printf '%s' \"$TICKET\" > ticket\n      printf '%s' \"$ADDRESS\" > address\n";
+    let project = verbs::project(platform, &example.replacen("boot.log\n", keeps, 1))?;
+    project.write("web.tf", "data \"berth_vm\" \"web\" {\n  name = \"web\"\n}\n")?;
+    project.apply()?;
+    contains_all(&project.read("boot.log")?, &["HTTP/1.1 101 ", "berth-guest-ready"])?;
+    let (ticket, address) = (project.read("ticket")?, project.read("address")?);
+    let again = exchange(platform, &address, "/v1/namespaces/default/vms/web/log", &ticket)?;
+    contains_all(&again, &["HTTP/1.1 403 ", "used before"])?;
+    ensure!(ticket.len() > 100, "{} bytes of a ticket", ticket.len());
+    ensure!(!project.read("terraform.tfstate")?.contains(&ticket), "the ticket is in the state");
+    // The command with another certificate connects to nobody.
+    let wrong = "3 0 1 $(printf 0%.0s $(seq 64))";
+    project.edit("main.tf", "3 0 1 $CERTIFICATE", wrong)?;
+    project.apply_with(&["-replace=terraform_data.boot_log"])?.failure()?;
+    ensure!(!project.read("boot.log")?.contains("HTTP/1.1 101 "), "another certificate was accepted");
+    project.destroy().map(drop)
 }
 
 fn exchange(platform: &Platform, address: &str, path: &str, ticket: &str) -> Result<String> {

@@ -187,6 +187,9 @@ impl Lifecycle<'_> {
         self.case("a ticket opens one console of one VM, once", |platform, _| {
             console::tickets(platform, "web")
         });
+        self.case("a ticket of Terraform's run opens a log, once, and is in no state", |platform, _| {
+            console::of_terraform(platform)
+        });
         let pattern = self.write_pattern();
         let kept = self.report.step("what is written to the disk can be read back", || pattern);
         self.pattern = kept.unwrap_or_default();

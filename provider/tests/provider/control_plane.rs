@@ -2,7 +2,7 @@
 //!
 //! Every few milliseconds the task reads the objects and writes the status that controllers and agents would write. An
 //! object's name selects its behaviour: `stalled…` waits for a person, `slow…` is never ready, `busy…` is used by the guest
-//! when it is to be detached, `late…` is a VM that is placed two seconds after its creation.
+//! when it is to be detached, `late…` is a VM that is placed two seconds after its creation, `mute…` a VM without a console.
 
 use std::{
     path::{Path, PathBuf},
@@ -635,6 +635,9 @@ fn vm_status(object: &Json, all: &[Json], runs: bool, status: &mut Json) {
         status["restartToken"] = token.clone();
     }
     status["binding"] = json!({"host": "host-a", "epoch": 1});
+    if !text(object, "/metadata/name").starts_with("mute") {
+        status["console"] = json!({"address": "192.0.2.7:7444", "certificateSha256": "ab".repeat(32)});
+    }
     status["instanceID"] = "i-0123456789ab".into();
     let specified = object["spec"]["networkInterfaces"].as_array().cloned().unwrap_or_default();
     let find =

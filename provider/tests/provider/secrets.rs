@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | `user_data`, sensitive | yes, by Terraform's design | yes, by Terraform's design | yes | no |
 //! | `user_data_wo`, write-only | no | no | yes | no |
-//! | token of `berth_token`, ephemeral | no | no | where it is passed on to | no |
+//! | tokens of `berth_token` and `berth_console`, ephemeral | no | no | where it is passed on to | no |
 //! | token of the provider block | no | no | no | no |
 
 use std::{fs, io::Read as _, path::Path};
@@ -44,6 +44,9 @@ provider "berth" {
 ephemeral "berth_token" "deploy" {
   service_account = "deploy"
 }
+ephemeral "berth_console" "other" {
+  vm = "other"
+}
 resource "berth_vm_class" "small" {
   name   = "small"
   cpus   = 1
@@ -65,7 +68,7 @@ resource "berth_vm" "hidden" {
   class = berth_vm_class.small.name
   disks = [{ name = berth_disk.root["hidden"].name, boot = true }]
   bootstrap = {
-    user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token}"
+    user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token} ticket=${ephemeral.berth_console.other.token}"
     user_data_wo_version = 1
   }
 }
@@ -141,6 +144,7 @@ fn each_sensitive_attribute_has_its_canary() {
         "provider.token",
         "berth_vm.bootstrap.user_data",
         "berth_vm.bootstrap.user_data_wo",
+        "berth_console.token",
         "berth_token.token",
     ];
     assert_eq!(found, planted, "plant a canary in the configuration of this file");
@@ -161,8 +165,15 @@ async fn no_secret_is_written_where_it_does_not_belong() {
     let state_directory = directory.path().join("state");
     let plane = ControlPlane::listening(&state_directory, &kubeconfig).await;
     let accounts: Api<ServiceAccount> = Api::namespaced(plane.client.clone(), "default");
-    let account = serde_json::from_value(json!({"metadata": {"name": "deploy"}})).expect("an account");
-    accounts.create(&PostParams::default(), &account).await.expect("it is valid");
+    for name in ["deploy", "berth-console"] {
+        let account = serde_json::from_value(json!({"metadata": {"name": name}})).expect("an account");
+        accounts.create(&PostParams::default(), &account).await.expect("it is valid");
+    }
+    let other = json!({"cpus": 1, "disks": [{"name": "other", "boot": true}]});
+    plane.declare_as("others", "VM", "other", other).await;
+    while plane.object("VM", "other").await.pointer("/status/console").is_none() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     let server = fs::read_to_string(&kubeconfig).expect("it was written");
     let server = server.split("server:").nth(1).and_then(|rest| rest.split_whitespace().next());
     let (token, certificate) = plane.credentials();
@@ -197,8 +208,12 @@ async fn no_secret_is_written_where_it_does_not_belong() {
     assert!(user_data("plain").await.contains(USER_DATA));
     let hidden = user_data("hidden").await;
     assert!(hidden.contains(WRITE_ONLY));
-    let issued = hidden.split("token=").nth(1).expect("it was passed on").trim().to_owned();
-    assert!(issued.len() > 100 && token.len() > 20, "{} and {} characters", issued.len(), token.len());
+    let passed_on = |name: &str| {
+        let value = hidden.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
+        value.filter(|value| value.len() > 100).expect("it was passed on").to_owned()
+    };
+    let (issued, ticket) = (passed_on("token="), passed_on("ticket="));
+    assert!(token.len() > 20, "{} characters", token.len());
 
     let mut objects = Vec::new();
     let discovery = Discovery::new(plane.client.clone()).run().await.expect("it answers");
@@ -223,7 +238,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         [file("trace.log"), fs::read(kubeconfig.with_file_name("audit.log")).expect("an audit log")].concat();
     assert!(has(&logs, "terraform-provider-berth") && has(&logs, "/vms/hidden"), "both logs are there");
 
-    let everywhere = [USER_DATA, WRITE_ONLY, &issued, &token];
+    let everywhere = [USER_DATA, WRITE_ONLY, &issued, &ticket, &token];
     let places: [(&str, &[u8], &[&str]); 6] = [
         ("the plan file", &plan, &everywhere[1..]),
         ("the state file", &file("terraform.tfstate"), &everywhere[1..]),
@@ -231,7 +246,7 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         ("Terraform's output", output.as_bytes(), &everywhere),
         ("objects other than Secrets", &objects, &everywhere),
         // Secrets are sealed there; the administrator's token is in its kubeconfig.
-        ("the control plane's files", &stored, &everywhere[..3]),
+        ("the control plane's files", &stored, &everywhere[..4]),
     ];
     for (place, bytes, canaries) in places {
         let leaked: Vec<&&str> = canaries.iter().filter(|canary| has(bytes, canary)).collect();

@@ -28,7 +28,8 @@ use crate::{
 };
 
 fn resource(provider: &BerthProvider) -> Arc<dyn EphemeralResource> {
-    provider.ephemeral_resources().into_iter().next().expect("the provider has one")
+    let mut offered = provider.ephemeral_resources().into_iter();
+    offered.find(|one| one.type_name() == "berth_token").expect("the provider has it")
 }
 
 fn config(given: &Json) -> Value {
@@ -51,7 +52,7 @@ async fn invalid(provider: &BerthProvider, given: &Json) -> Vec<Diagnostic> {
     resource(provider).validate(ValidateRequest { config: config(given), client, cancel }).await
 }
 
-async fn create_account(plane: &ControlPlane, namespace: &str, name: &str) {
+pub(crate) async fn create_account(plane: &ControlPlane, namespace: &str, name: &str) {
     let account: ServiceAccount =
         serde_json::from_value(json!({"metadata": {"name": name}})).expect("an account");
     let accounts: Api<ServiceAccount> = Api::namespaced(plane.client.clone(), namespace);

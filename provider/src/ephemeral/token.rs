@@ -24,8 +24,6 @@ use crate::{
     session::Session,
 };
 
-/// The time for which a request is retried while the control plane is away, in seconds.
-const RETRIES: u64 = 5;
 /// The lifetimes in seconds that Kubernetes accepts.
 const LIFETIMES: std::ops::RangeInclusive<i64> = 600..=1 << 32;
 /// How long before its end a token is renewed, which warns.
@@ -45,7 +43,7 @@ impl fmt::Debug for Token {
 impl Token {
     /// The HCL example of its documentation.
     pub const EXAMPLE: &'static str =
-        include_str!("../../examples/ephemeral-resources/berth_token/ephemeral-resource.tf");
+        include_str!("../../../examples/ephemeral-resources/berth_token/ephemeral-resource.tf");
 
     /// Tokens of the control plane of a session.
     #[must_use]
@@ -128,13 +126,7 @@ impl EphemeralResource for Token {
     async fn validate(&self, request: ValidateRequest) -> Vec<Diagnostic> {
         let config = &request.config;
         let forms = [("namespace", Form::Name), ("service_account", Form::DottedName)];
-        let mut found: Vec<Diagnostic> = forms
-            .iter()
-            .filter_map(|(name, form)| {
-                let problem = form.problem(config.get(name).as_str()?)?;
-                Some(Diagnostic::error(format!("Invalid {name}"), problem).at(*name))
-            })
-            .collect();
+        let mut found = super::check_names(config, &forms);
         let lifetime = config.get("expiration_seconds");
         if lifetime.as_number().is_some()
             && !lifetime.as_i64().is_some_and(|seconds| LIFETIMES.contains(&seconds))
@@ -152,19 +144,9 @@ impl EphemeralResource for Token {
     async fn open(&self, request: OpenRequest) -> OpenResponse {
         let config = &request.config;
         let settings = self.session.settings();
-        let api = match &settings.api {
-            Ok(api) => api,
-            Err(problem) => {
-                let full = Diagnostic::error("No control plane", problem);
-                return OpenResponse::failed(vec![settings.shared_failure("A token", full)]);
-            }
-        };
-        let namespace = config.get("namespace").as_str().map(str::to_owned);
-        let Some(namespace) = namespace.or_else(|| settings.namespace.clone()) else {
-            let detail = "The provider's namespace is not known yet: it comes from a resource that does not exist yet. Set namespace here.";
-            return OpenResponse::failed(vec![
-                Diagnostic::error("Unknown namespace", detail).at("namespace"),
-            ]);
+        let (api, namespace) = match super::place(&settings, config, "A token") {
+            Ok(place) => place,
+            Err(problem) => return OpenResponse::failed(vec![*problem]),
         };
         let at =
             Address::service_account(&namespace, config.get("service_account").as_str().unwrap_or_default());
@@ -177,7 +159,7 @@ impl EphemeralResource for Token {
         if !audiences.is_empty() {
             spec["audiences"] = json!(audiences);
         }
-        let retry_limit = RetryLimit::seconds(RETRIES, &request.cancel);
+        let retry_limit = RetryLimit::seconds(super::RETRIES, &request.cancel);
         let issued = match api.request_token(&at, spec, &retry_limit).await {
             Ok(issued) => issued,
             Err(error) => return OpenResponse::failed(vec![refused(&error, &at)]),
