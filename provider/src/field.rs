@@ -85,6 +85,8 @@ pub enum Presence {
     Optional,
     /// May be configured; otherwise this value.
     Default(Value),
+    /// May be configured; otherwise null, which stands for this value: an object that a state need not have.
+    Implied(Value),
     /// May be configured; otherwise this prefix and the index in the list.
     Numbered(&'static str),
     /// May be configured; otherwise the control plane sets it once and it is kept.
@@ -229,6 +231,22 @@ impl Field {
         self
     }
 
+    /// Sets the value that null stands for.
+    #[must_use]
+    pub fn implied(mut self, value: impl Into<Value>) -> Self {
+        self.presence = Presence::Implied(value.into());
+        self
+    }
+
+    /// The value, or the one that null stands for.
+    #[must_use]
+    pub fn meant<'a>(&'a self, value: &'a Value) -> &'a Value {
+        match &self.presence {
+            Presence::Implied(implied) if value.is_null() => implied,
+            _ => value,
+        }
+    }
+
     /// Sets the presence.
     #[must_use]
     pub fn presence(mut self, presence: Presence) -> Self {
@@ -351,7 +369,7 @@ impl Field {
             Presence::Required => attribute.required = true,
             Presence::Optional => attribute.optional = true,
             Presence::Computed => attribute.computed = true,
-            Presence::Default(_) | Presence::Numbered(_) | Presence::Kept => {
+            Presence::Default(_) | Presence::Implied(_) | Presence::Numbered(_) | Presence::Kept => {
                 attribute.optional = true;
                 attribute.computed = true;
             }

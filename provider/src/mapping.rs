@@ -75,6 +75,7 @@ fn write_fields(
             Presence::Kept => !config.is_null() || pinned.contains(&path),
             _ => true,
         };
+        let planned = field.meant(planned);
         if declared && let Some(json) = write(&field.shape, planned, config, pinned, &path) {
             object.insert(key.clone().into_owned(), json);
         }
@@ -209,11 +210,16 @@ pub fn refresh(
         let before = prior.get(field.name);
         let value = match (&field.source, observed.get(field.name)) {
             (Source::Local, _) | (_, None) => local_after_read(field, before),
+            (_, Some(now)) if before.is_null() && is_implied(field, now) => Value::Null,
             (_, Some(now)) => refresh_one(&field.shape, before, now),
         };
         (field.name.to_owned(), value)
     });
     refreshed.collect()
+}
+
+fn is_implied(field: &Field, value: &Value) -> bool {
+    matches!(&field.presence, Presence::Implied(implied) if same(&field.shape, value, implied))
 }
 
 /// An imported resource has no local settings yet: it gets the defaults, so that the first plan is empty.
@@ -226,6 +232,8 @@ fn local_after_read(field: &Field, before: &Value) -> Value {
 
 fn refresh_one(shape: &Shape, before: &Value, now: &Value) -> Value {
     match shape {
+        // Terraform generates no configuration for an empty text.
+        Shape::Text(_) if before.is_null() && now.as_str() == Some("") => Value::Null,
         Shape::Object(fields) => match (before, now) {
             (Value::Null, Value::Null) => Value::Null,
             (before, now) => {

@@ -101,6 +101,8 @@ fn plan_field(field: &Field, prior: &Value, config: &Value, place: Option<usize>
             Presence::Required | Presence::Optional => return Value::Null,
             Presence::Computed | Presence::Kept if exists => return prior.clone(),
             Presence::Computed | Presence::Kept => return Value::UNKNOWN,
+            Presence::Implied(value) if same(&field.shape, prior, value) => return prior.clone(),
+            Presence::Implied(_) => return Value::Null,
             Presence::Default(value) => value,
             Presence::Numbered(prefix) => {
                 fallback = Value::from(format!("{prefix}{}", place.unwrap_or_default()));
@@ -148,7 +150,7 @@ fn find_changes(
 ) {
     for field in fields.iter().filter(|field| field.is_input() && !field.write_only) {
         let path = at.clone().attribute(field.name);
-        let (was, is) = (prior.get(field.name), planned.get(field.name));
+        let (was, is) = (field.meant(prior.get(field.name)), field.meant(planned.get(field.name)));
         // Local fields are compared exactly: the state is their only copy.
         let equal = if field.source == Source::Local { was == is } else { same(&field.shape, was, is) };
         // Without a prior value the control plane decides; with one, an unknown value is configured and may differ.

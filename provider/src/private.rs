@@ -8,10 +8,8 @@ use crate::mapping::PinnedFields;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Private {
-    /// The object's uid.
-    pub uid: String,
     /// See [`PinnedFields`].
-    #[serde(rename = "held")]
+    #[serde(rename = "held", skip_serializing_if = "PinnedFields::is_empty")]
     pub pinned: PinnedFields,
     /// The checksum of the bootstrap data last written.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,9 +35,27 @@ impl Private {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    /// The bytes for Terraform to store.
+    /// The bytes for Terraform to store: none if there is nothing to store, since Terraform writes them after each resource.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
+        if *self == Self::default() {
+            return Vec::new();
+        }
         serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_empty_takes_no_bytes_and_what_earlier_versions_stored_is_read() {
+        assert!(Private::default().to_bytes().is_empty());
+        assert_eq!(Private::from_bytes(b""), Private::default());
+        let pinned = PinnedFields::from(["address".to_owned()]);
+        let private = Private { pinned, ..Private::default() };
+        assert_eq!(private.to_bytes(), br#"{"held":["address"]}"#);
+        assert_eq!(Private::from_bytes(br#"{"uid":"u","held":["address"]}"#), private);
     }
 }

@@ -169,7 +169,6 @@ impl KindResource {
     fn state_after(&self, planned: &Value, object: &Json, private: &Private) -> (Value, Private) {
         let state = mapping::fill(planned.clone(), &self.observed(object)).unknown_as_null();
         let private = Private {
-            uid: text(object, "/metadata/uid").to_owned(),
             pinned: mapping::pinned_fields(&self.fields, object),
             moved_from: None,
             ..private.clone()

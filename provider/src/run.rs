@@ -197,6 +197,12 @@ impl Run {
         is_free
     }
 
+    /// Whether a create of this run has adopted the object.
+    #[must_use]
+    pub fn has_adopted(&self, uid: &str) -> bool {
+        self.facts().adopted.contains(uid)
+    }
+
     /// Notes that the deletion of an object begins. False if a create of this apply has adopted it.
     #[must_use]
     pub fn begin_deletion(&self, uid: &str) -> bool {

@@ -64,7 +64,7 @@ fn stop() -> Field {
         Field::spec("grace_period_seconds", Shape::Integer).default(grace.clone()),
     ];
     let default = Value::object([("mode", mode), ("grace_period_seconds", grace)]);
-    Field::spec("stop", Shape::Object(fields)).default(default)
+    Field::spec("stop", Shape::Object(fields)).implied(default)
 }
 
 fn observed_fields() -> Vec<Field> {

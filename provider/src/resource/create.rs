@@ -76,7 +76,12 @@ impl KindResource {
         match self.declare_new(&apply, &planned, &private, replaces.as_deref()).await {
             Ok(object) => {
                 let private = self.kind.private_of(&object, private);
-                self.finish(&apply, Purpose::Create, Declared { planned, private, object }).await
+                let adopted = settings.run.has_adopted(uid(&object)) && !self.kind.is_adopted();
+                let adopted = adopted.then(|| self.adopted(&apply.at, &settings.owner));
+                let mut response =
+                    self.finish(&apply, Purpose::Create, Declared { planned, private, object }).await;
+                response.diagnostics.extend(adopted);
+                response
             }
             Err(diagnostics) if is_generated => self.unfinished(&apply, planned, &private, diagnostics).await,
             Err(diagnostics) => ApplyResponse::failed(diagnostics),
@@ -292,6 +297,16 @@ impl KindResource {
             "adopted the object of an earlier apply"
         );
         Ok(Some(found))
+    }
+
+    /// The warning that the object existed: another state may manage it too, which nothing else shows.
+    fn adopted(&self, at: &Address, owner: &str) -> Diagnostic {
+        let detail = format!(
+            "Owner {owner:?} has declared it with the same content: in an apply that was interrupted or whose state was lost, at \
+             another address of this configuration, or from another workspace. If another state manages it too, a destroy of either \
+             deletes it: set another owner and name there, for example owner = terraform.workspace in the provider block."
+        );
+        Diagnostic::warning(format!("{} existed already and is managed here now", self.title(at)), detail)
     }
 
     fn import_hint(&self, at: &Address) -> String {

@@ -83,7 +83,7 @@ fn configured_field(field: &Field, value: &Value, keeps: bool) -> Value {
     match &field.presence {
         Presence::Computed => Value::Null,
         Presence::Kept if !keeps => Value::Null,
-        Presence::Default(default)
+        Presence::Default(default) | Presence::Implied(default)
             if mapping::same(&field.shape, value, default)
                 || mapping::same(&field.shape, &config, default) =>
         {

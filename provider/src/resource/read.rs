@@ -7,11 +7,7 @@ use tfplugin6::{
     resource::{ReadRequest, ReadResponse},
 };
 
-use super::{
-    KindResource,
-    create::{is_known_as, uid},
-    is_terminating,
-};
+use super::{KindResource, create::is_known_as, is_terminating};
 use crate::{
     api::RetryLimit,
     mapping, name_prefix,
@@ -70,12 +66,8 @@ impl KindResource {
         let prior = if moved_from.is_some() { self.imported(&at.namespace, &at.name) } else { prior };
         let mut state = self.refreshed(&prior, &object);
         let taken_up = moved_from.as_ref().map(|origin| self.taken_up(&prior, origin));
-        let private = Private {
-            uid: uid(&object).to_owned(),
-            pinned: mapping::pinned_fields(&self.fields, &object),
-            moved_from,
-            ..private
-        };
+        let private =
+            Private { pinned: mapping::pinned_fields(&self.fields, &object), moved_from, ..private };
         let private = match self.kind.read_side_object(api, &object, &private, &mut state).await {
             Ok(private) => private,
             Err(error) => return ReadResponse::failed(self.request_diagnostics(&error, &at)),

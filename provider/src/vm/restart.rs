@@ -145,7 +145,7 @@ pub(super) fn request(change: &mut PlannedChange<'_>) {
     change.planned.set("pending_power_cycle", Value::UNKNOWN);
     let mut hash = Sha256::new();
     hash.update(change.private.restart_token.as_deref().unwrap_or_default());
-    hash.update(change.private.uid.as_bytes());
+    hash.update(change.prior.get("uid").as_str().unwrap_or_default());
     for name in [
         "class",
         "cpus",

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use serde_json::{Value as Json, json};
-use tfplugin6::Severity;
+use tfplugin6::{Severity, diagnostic};
 
 use crate::{
     control_plane::ControlPlane,
@@ -64,7 +64,10 @@ async fn an_object_of_the_same_owner_and_content_is_adopted_and_no_other() {
     // The state was lost after the create.
     let mut again = Stage::new(&ours, "berth_disk");
     let adopted = again.apply(&config).await;
-    assert!(adopted.is_clean(), "{}", adopted.text());
+    let text = adopted.text();
+    assert!(!diagnostic::has_errors(&adopted.diagnostics), "{text}");
+    assert!(text.contains("Disk default/d existed already") && text.contains("Owner \"default\""), "{text}");
+    assert!(text.contains("another workspace"), "{text}");
     assert_eq!(again.state.get("uid"), first.state.get("uid"));
 
     let mut other = Stage::new(&ours, "berth_disk");
