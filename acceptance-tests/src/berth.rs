@@ -80,6 +80,11 @@ impl Berth {
         Self { image_dir: Some(folder.to_owned()), ..self }
     }
 
+    /// Allows images from a folder of the host, from the next start on.
+    pub fn allow_images_in(&mut self, folder: &Path) {
+        self.image_dir = Some(folder.to_owned());
+    }
+
     /// Gives it a clock of its own. QEMU does not get it, because berth starts QEMU in a separate environment.
     pub fn set_clock(&mut self, clock: &Clock) {
         self.clock = Some(clock.clone());

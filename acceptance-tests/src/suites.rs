@@ -18,6 +18,7 @@ pub mod kubernetes;
 pub mod lifecycle;
 pub mod load;
 pub mod modules;
+pub mod moves;
 pub mod rules;
 pub mod scale;
 pub mod screen;

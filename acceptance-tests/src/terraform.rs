@@ -29,25 +29,36 @@ pub struct Installation {
     cli: TerraformCli,
     configuration: PathBuf,
     home: PathBuf,
+    provider: PathBuf,
 }
 
 impl Installation {
     /// Creates the mirror and the CLI configuration below `home`.
     pub fn make(cli: &TerraformCli, provider: &Path, home: &Path) -> Result<Self> {
         let mirror = home.join("providers");
-        for registry in REGISTRIES {
-            let folder = mirror.join(registry).join(PROVIDER).join(VERSION).join("linux_amd64");
-            fs::create_dir_all(&folder)?;
-            symlink(provider, folder.join(format!("terraform-provider-berth_v{VERSION}")))?;
-        }
+        offer(home, PROVIDER, VERSION, provider)?;
         let configuration = home.join("terraformrc");
         // Only the mirror: a test must not contact a registry.
         fs::write(
             &configuration,
             format!("provider_installation {{\n  filesystem_mirror {{\n    path = {:?}\n  }}\n}}\n", mirror),
         )?;
-        Ok(Self { cli: cli.clone(), configuration, home: home.to_owned() })
+        Ok(Self { cli: cli.clone(), configuration, home: home.to_owned(), provider: provider.to_owned() })
     }
+}
+
+/// Puts a provider into the mirror below `home`, where the copy of each project comes from.
+pub fn offer(home: &Path, source: &str, version: &str, program: &Path) -> Result<()> {
+    let name = source.rsplit('/').next().unwrap_or(source);
+    for registry in REGISTRIES {
+        let folder = home.join("providers").join(registry).join(source).join(version).join("linux_amd64");
+        let link = folder.join(format!("terraform-provider-{name}_v{version}"));
+        fs::create_dir_all(&folder)?;
+        if !link.exists() {
+            symlink(program, link)?;
+        }
+    }
+    Ok(())
 }
 
 /// The changes of a plan.
@@ -161,6 +172,16 @@ impl Project {
     #[must_use]
     pub fn subfolder(&self, name: &str) -> Self {
         Self { folder: self.folder.join(name), ..self.with_kubeconfig(&self.kubeconfig) }
+    }
+
+    /// Offers our provider under the address of another one to the projects of this installation.
+    pub fn offer_stand_in(&self, source: &str, version: &str) -> Result<()> {
+        offer(&self.installation.home, source, version, &self.installation.provider)
+    }
+
+    /// The registry that an address without one means.
+    pub fn registry(&self) -> &'static str {
+        if self.installation.cli.name == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" }
     }
 
     /// The folder of the project.

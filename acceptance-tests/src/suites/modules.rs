@@ -32,11 +32,11 @@ const WEB: &str = "#!/bin/sh\necho served by $(hostname)\n";
 pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("modules"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
-    let platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
+    let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     let failed = report.count().failed;
     // A failed step has been counted, and the steps after it cannot run.
     let _ = chapters(report, &platform, &guest);
-    import::run(report, &platform, &parts, &guest);
+    import::run(report, &mut platform, &parts, &guest);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
-use super::lifecycle;
+use super::{lifecycle, moves};
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::platform::Platform;
@@ -127,10 +127,15 @@ resource "berth_vm" "web" {
 }
 "#;
 
-fn project(platform: &Platform, configuration: &str) -> Result<Project> {
+pub(super) fn project(platform: &Platform, configuration: &str) -> Result<Project> {
+    let project = project_without_init(platform, configuration)?;
+    project.init()?;
+    Ok(project)
+}
+
+pub(super) fn project_without_init(platform: &Platform, configuration: &str) -> Result<Project> {
     let project = platform.project()?;
     project.write("main.tf", &format!("{HEAD}{configuration}"))?;
-    project.init()?;
     Ok(project)
 }
 
@@ -139,6 +144,7 @@ pub fn run(report: &mut Report, platform: &Platform) {
     let failed = report.count().failed;
     functions(report, platform);
     token(report, platform);
+    moves::run(report, platform);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }
