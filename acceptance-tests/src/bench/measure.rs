@@ -81,14 +81,16 @@ impl Number {
 pub struct Bench {
     /// Our programs.
     pub binaries: Binaries,
+    /// A hashicorp/kubernetes with `kubernetes_manifest`.
+    pub kubernetes_2: Option<PathBuf>,
     cache: Cache,
     peers: OnceCell<Peers>,
 }
 
 impl Bench {
     /// A bench with these programs.
-    pub fn new(binaries: Binaries) -> Result<Self> {
-        Ok(Self { binaries, cache: Cache::open()?, peers: OnceCell::new() })
+    pub fn new(binaries: Binaries, kubernetes_2: Option<PathBuf>) -> Result<Self> {
+        Ok(Self { binaries, kubernetes_2, cache: Cache::open()?, peers: OnceCell::new() })
     }
 
     /// The providers for comparison, built on first use.

@@ -31,6 +31,10 @@ struct Arguments {
     /// Lists the numbers.
     #[arg(long)]
     list: bool,
+    /// A terraform-provider-kubernetes 2.x, to measure its kubernetes_manifest in N6 too: the Go module system offers no such
+    /// version to build.
+    #[arg(long, value_name = "FILE")]
+    kubernetes_2: Option<PathBuf>,
     /// Measures the binaries in this folder instead of building release binaries.
     #[arg(long, value_name = "FOLDER")]
     binaries: Option<PathBuf>,
@@ -61,7 +65,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Some(folder) => Source::Folder(folder.clone()),
         None => Source::Release,
     };
-    let bench = Bench::new(Binaries::get(&source)?)?;
+    let bench = Bench::new(Binaries::get(&source)?, arguments.kubernetes_2.clone())?;
     let mut readings = Vec::new();
     let mut well = true;
     for number in chosen {

@@ -169,7 +169,7 @@ pub mod memory {
 
 /// N6.
 pub mod scale {
-    use super::{Figure, Mebibytes, Ratio, Seconds};
+    use super::{Count, Figure, Mebibytes, Ratio, Seconds};
 
     /// A plan without changes.
     pub const PLAN: Figure =
@@ -211,8 +211,49 @@ pub mod scale {
         "Terraform alone: apply that creates 1,000 `terraform_data`",
         Seconds,
     );
-    pub(super) const ALL: &[Figure] =
-        &[PLAN, APPLY, RSS, RATIO, KUBERNETES_PLAN, KUBERNETES_APPLY, KUBERNETES_RSS, CORE_PLAN, CORE_APPLY];
+    /// What Terraform writes of each VM after each resource.
+    pub const STATE: Figure = Figure::anchor("N6.state", "bytes of the state file for each VM", Count);
+    /// An anchor.
+    pub const KUBERNETES_STATE: Figure =
+        Figure::anchor("N6.kubernetes.state", "bytes of the state file for each ConfigMap", Count);
+    /// What is left of an apply with a provider that costs nothing.
+    pub const FLOOR_APPLY: Figure = Figure::anchor(
+        "N6.floor.apply",
+        "Terraform alone: apply that creates 1,000 `terraform_data` with as many bytes of state as the VMs",
+        Seconds,
+    );
+    /// An anchor.
+    pub const MANIFEST_PLAN: Figure = Figure::anchor(
+        "N6.manifest.plan",
+        "hashicorp/kubernetes 2.x: the same plan of 1,000 `kubernetes_manifest` of the VMs",
+        Seconds,
+    );
+    /// An anchor.
+    pub const MANIFEST_APPLY: Figure = Figure::anchor(
+        "N6.manifest.apply",
+        "hashicorp/kubernetes 2.x: apply that creates 1,000 `kubernetes_manifest` of the VMs",
+        Seconds,
+    );
+    /// An anchor.
+    pub const MANIFEST_STATE: Figure =
+        Figure::anchor("N6.manifest.state", "bytes of the state file for each `kubernetes_manifest`", Count);
+    pub(super) const ALL: &[Figure] = &[
+        PLAN,
+        APPLY,
+        RSS,
+        RATIO,
+        STATE,
+        KUBERNETES_PLAN,
+        KUBERNETES_APPLY,
+        KUBERNETES_RSS,
+        KUBERNETES_STATE,
+        CORE_PLAN,
+        CORE_APPLY,
+        FLOOR_APPLY,
+        MANIFEST_PLAN,
+        MANIFEST_APPLY,
+        MANIFEST_STATE,
+    ];
 }
 
 /// N7.

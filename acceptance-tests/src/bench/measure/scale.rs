@@ -2,22 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use super::Bench;
 use super::figure::{Figure, Reading};
 use super::figures::scale::{
-    APPLY, CORE_APPLY, CORE_PLAN, KUBERNETES_APPLY, KUBERNETES_PLAN, KUBERNETES_RSS, PLAN, RATIO, RSS,
+    APPLY, CORE_APPLY, CORE_PLAN, FLOOR_APPLY, KUBERNETES_APPLY, KUBERNETES_PLAN, KUBERNETES_RSS,
+    KUBERNETES_STATE, MANIFEST_APPLY, MANIFEST_PLAN, MANIFEST_STATE, PLAN, RATIO, RSS, STATE,
 };
 use super::samples::Samples;
 use super::site::Site;
 use crate::namespace::Namespace;
-use crate::terraform::{Installation, Project};
+use crate::terraform::{Installation, Project, offer};
 use crate::{api, proc};
 use crate::{report, wait};
 
@@ -37,12 +38,11 @@ terraform {
 }
 provider "berth" {}
 resource "berth_vm" "many" {
-  count     = COUNT
-  name      = "vm-${count.index}"
-  class     = "none"
-  disks     = [{ name = "disk-${count.index}", boot = true }]
-  placement = { host = "none" }
-  wait_for  = "none"
+  count    = COUNT
+  name     = "vm-${count.index}"
+  class    = "none"
+  disks    = [{ name = "disk-${count.index}", boot = true }]
+  wait_for = "none"
 }
 "#;
 
@@ -69,6 +69,40 @@ resource "kubernetes_config_map" "many" {
 }
 "#;
 
+/// The same VMs by the resource for any kind.
+const MANIFEST: &str = r#"
+terraform {
+  required_providers {
+    kubernetes = { source = "hashicorp/kubernetes" }
+  }
+}
+provider "kubernetes" {
+  config_path = "KUBECONFIG"
+}
+resource "kubernetes_manifest" "many" {
+  count = COUNT
+  manifest = {
+    apiVersion = "berth.dev/v1alpha1"
+    kind       = "VM"
+    metadata   = { name = "vm-${count.index}", namespace = "default" }
+    spec = {
+      class = "none"
+      disks = [{ name = "disk-${count.index}", boot = true }]
+    }
+  }
+}
+"#;
+
+/// Terraform alone, with attributes that take as many bytes of a state as those of a VM. A resource has them twice.
+const FLOOR: &str = r#"
+resource "terraform_data" "many" {
+  count = COUNT
+  input = tomap({ for i in range(ATTRIBUTES) : format("attribute_%02d", i) => "value" })
+}
+"#;
+/// The bytes of one of these attributes, twice, with the indentation.
+const ATTRIBUTE: usize = 82;
+
 /// Terraform alone: a built-in resource.
 const CORE: &str = r#"
 resource "terraform_data" "many" {
@@ -83,6 +117,8 @@ struct Taken {
     plan: Vec<f64>,
     apply: Vec<f64>,
     rss: Vec<f64>,
+    /// The bytes of the state for each resource.
+    state: Vec<f64>,
 }
 
 /// Measures it.
@@ -107,6 +143,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
         project.init()?;
         Ok(project)
     };
+    named_objects(&site)?;
     let projects = [project("berth", BERTH)?, project("core", CORE)?];
     let mut taken: [Taken; 2] = Default::default();
     for round in 0..ROUNDS {
@@ -117,27 +154,64 @@ pub fn measure(bench: &Bench) -> Result<Vec<Reading>> {
         report::note(&format!("        round {} of {ROUNDS}: {taken:.2?}", round + 1));
     }
     let [berth, core] = taken;
+    let mut floor = Taken::default();
+    one(&project("floor", &as_large(&berth, &core))?, site.namespace(), &mut floor)?;
+    report::note(&format!("        as large: {floor:.2?}"));
     let mut kubernetes = Taken::default();
     one(&project("kubernetes", KUBERNETES)?, site.namespace(), &mut kubernetes)?;
+    let mut manifest = Taken::default();
+    if let Some(program) = &bench.kubernetes_2 {
+        offer(&home, "hashicorp/kubernetes", "2.0.0", program)?;
+        one(&project("manifest", MANIFEST)?, site.namespace(), &mut manifest)?;
+    }
     let theirs = *kubernetes.apply.first().context("hashicorp/kubernetes was not measured")?;
     let ratios = berth.apply.iter().map(|ours| ours / theirs).collect();
-    let readings: [(Figure, Vec<f64>); 9] = [
+    let readings: [(Figure, Vec<f64>); 15] = [
         (PLAN, berth.plan),
         (APPLY, berth.apply),
         (RSS, berth.rss),
         (RATIO, ratios),
+        (STATE, berth.state),
         (KUBERNETES_PLAN, kubernetes.plan),
         (KUBERNETES_APPLY, kubernetes.apply),
         (KUBERNETES_RSS, kubernetes.rss),
+        (KUBERNETES_STATE, kubernetes.state),
         (CORE_PLAN, core.plan),
         (CORE_APPLY, core.apply),
+        (FLOOR_APPLY, floor.apply),
+        (MANIFEST_PLAN, manifest.plan),
+        (MANIFEST_APPLY, manifest.apply),
+        (MANIFEST_STATE, manifest.state),
     ];
     readings
         .into_iter()
+        .filter(|(figure, values)| !values.is_empty() || !is_optional(figure))
         .map(|(figure, values)| {
             Ok(Reading::median(figure, &Samples::new(values).with_context(|| figure.key.to_owned())?))
         })
         .collect()
+}
+
+/// Whether the figure is measured only with a program that the caller provides.
+fn is_optional(figure: &Figure) -> bool {
+    [MANIFEST_PLAN, MANIFEST_APPLY, MANIFEST_STATE].iter().any(|optional| optional.key == figure.key)
+}
+
+/// The objects that the VMs name: without them an apply is refused.
+fn named_objects(site: &Site) -> Result<()> {
+    let mut api = site.api()?;
+    api.create(api::VM_CLASS, "none", &json!({"cpus": 1, "memory": "64Mi"}))?;
+    for number in 0..COUNT {
+        api.create(api::DISK, &format!("disk-{number}"), &json!({"size": "1Gi"}))?;
+    }
+    Ok(())
+}
+
+/// The configuration of a built-in resource with as many bytes of state as a VM.
+fn as_large(berth: &Taken, core: &Taken) -> String {
+    let bytes = |taken: &Taken| taken.state.first().copied().unwrap_or_default();
+    let attributes = (bytes(berth) - bytes(core)).max(0.0) / ATTRIBUTE as f64;
+    FLOOR.replace("ATTRIBUTES", &format!("{attributes:.0}"))
 }
 
 /// Removes the created objects and the state. Not with Terraform, which takes a minute and a half to destroy a thousand
@@ -160,6 +234,8 @@ fn forget(projects: &[Project], site: &Site) -> Result<()> {
 fn one(project: &Project, namespace: &Arc<Namespace>, taken: &mut Taken) -> Result<()> {
     let watcher = Watcher::start(namespace);
     taken.apply.push(seconds(|| project.apply().map(drop))?);
+    let state = fs::metadata(project.folder().join("terraform.tfstate"))?.len();
+    taken.state.push(state as f64 / COUNT as f64);
     for _ in 0..PLANS {
         taken.plan.push(seconds(|| project.plan_is_empty())?);
     }
@@ -172,17 +248,6 @@ fn seconds(body: impl FnOnce() -> Result<()>) -> Result<f64> {
     let began = Instant::now();
     body()?;
     Ok(began.elapsed().as_secs_f64())
-}
-
-/// Puts a provider into the mirror, where users' copies come from as well.
-fn offer(home: &Path, source: &str, version: &str, program: &Path) -> Result<()> {
-    let name = source.rsplit('/').next().unwrap_or(source);
-    for registry in ["registry.terraform.io", "registry.opentofu.org"] {
-        let folder = home.join("providers").join(registry).join(source).join(version).join("linux_amd64");
-        fs::create_dir_all(&folder)?;
-        std::os::unix::fs::symlink(program, folder.join(format!("terraform-provider-{name}_v{version}")))?;
-    }
-    Ok(())
 }
 
 /// Records the memory of the providers in a namespace.
