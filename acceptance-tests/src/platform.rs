@@ -23,6 +23,16 @@ use crate::tools::TerraformCli;
 use crate::wait;
 use crate::workspace::Binaries;
 
+/// The beginning of a configuration that uses our provider.
+const HEAD: &str = r#"
+terraform {
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}
+"#;
 /// The host's address on the cable to its neighbour.
 const HOST: &str = "192.0.2.1";
 /// The neighbour's address, which also serves the images.
@@ -283,6 +293,13 @@ impl Platform {
         self.projects.set(number + 1);
         let folder = self.folder.path().join(format!("project-{number}"));
         Project::new(&self.installation, &folder, &self.kubeconfig, &self.namespace)
+    }
+
+    /// A Terraform project with this configuration, which uses our provider. It is not initialized.
+    pub fn project_of(&self, configuration: &str) -> Result<Project> {
+        let project = self.project()?;
+        project.write("main.tf", &format!("{HEAD}{configuration}"))?;
+        Ok(project)
     }
 
     /// Runs a script in a Debian guest by ssh from the neighbour, as the image's default user.

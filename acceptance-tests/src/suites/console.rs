@@ -14,7 +14,6 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::kubectl::contains_all;
-use super::verbs;
 use crate::berth::Administrator;
 use crate::platform::Platform;
 use crate::{wait, workspace};
@@ -88,7 +87,8 @@ pub fn of_terraform(platform: &Platform) -> Result<()> {
     let example = example.replace("berth_vm.web", "data.berth_vm.web");
     let keeps =
         "boot.log\n      printf '%s' \"$TICKET\" > ticket\n      printf '%s' \"$ADDRESS\" > address\n";
-    let project = verbs::project(platform, &example.replacen("boot.log\n", keeps, 1))?;
+    let project = platform.project_of(&example.replacen("boot.log\n", keeps, 1))?;
+    project.init()?;
     project.write("web.tf", "data \"berth_vm\" \"web\" {\n  name = \"web\"\n}\n")?;
     project.apply()?;
     contains_all(&project.read("boot.log")?, &["HTTP/1.1 101 ", "berth-guest-ready"])?;
@@ -97,7 +97,7 @@ pub fn of_terraform(platform: &Platform) -> Result<()> {
     contains_all(&again, &["HTTP/1.1 403 ", "used before"])?;
     ensure!(ticket.len() > 100, "{} bytes of a ticket", ticket.len());
     ensure!(!project.read("terraform.tfstate")?.contains(&ticket), "the ticket is in the state");
-    // The command with another certificate connects to nobody.
+    // The command refuses another certificate than the one it names.
     let wrong = "3 0 1 $(printf 0%.0s $(seq 64))";
     project.edit("main.tf", "3 0 1 $CERTIFICATE", wrong)?;
     project.apply_with(&["-replace=terraform_data.boot_log"])?.failure()?;

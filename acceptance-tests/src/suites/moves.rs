@@ -4,7 +4,6 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
-use super::verbs;
 use crate::platform::Platform;
 use crate::report::{Report, note};
 use crate::terraform::{Project, unwrapped};
@@ -64,7 +63,7 @@ const PROXMOX: (&str, &str) = ("bpg/proxmox", "0.86.0");
 pub fn run(report: &mut Report, platform: &Platform) {
     let failed = report.count().failed;
     report.case("moved blocks turn a domain, a volume and a VM of Proxmox VE into berth's own", || {
-        let project = verbs::project_without_init(platform, CONFIGURATION)?;
+        let project = platform.project_of(CONFIGURATION)?;
         // Terraform starts the other providers and asks for nothing but their schema: ours stands in for them.
         for (source, version) in [LIBVIRT, PROXMOX] {
             project.offer_stand_in(source, version)?;

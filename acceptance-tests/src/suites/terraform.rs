@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, rules, screen, secure_boot, verbs};
+use super::{Kit, inputs, lifecycle, moves, rules, screen, secure_boot, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -17,5 +17,6 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     secure_boot::run(report, &platform, &signed, &guest);
     screen::run(report, &platform, &guest);
     verbs::run(report, &platform);
+    moves::run(report, &platform);
     inputs::run(report, &mut platform, &guest)
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::kubectl::contains_all;
 use super::lifecycle::{self, RESOURCES};
-use super::{Kit, rules, verbs};
+use super::{Kit, moves, rules, verbs};
 use crate::guests::GuestImage;
 use crate::http;
 use crate::platform::Platform;
@@ -29,6 +29,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     run_cases(report, &platform, &guest);
     rules::run(report, &platform, &guest);
     verbs::run(report, &platform);
+    moves::run(report, &platform);
     verbs::run_newest(report, &platform, &guest);
     Ok(())
 }

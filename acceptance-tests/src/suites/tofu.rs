@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, rules, terraform_new, verbs};
+use super::{Kit, inputs, lifecycle, moves, rules, terraform_new, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::tools;
@@ -16,6 +16,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     lifecycle::run_cases(report, &mut platform, &guest)?;
     rules::run(report, &platform, &guest);
     verbs::run(report, &platform);
+    moves::run(report, &platform);
     terraform_new::run_cases(report, &platform, &guest);
     inputs::through_terraform(report, &mut platform, &guest);
     Ok(())

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::kubectl::contains_all;
-use super::{lifecycle, moves};
+use super::lifecycle;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
 use crate::platform::Platform;
@@ -15,16 +15,6 @@ use crate::report::{Report, note};
 use crate::terraform::{Project, unwrapped};
 
 const ANSWER: Duration = Duration::from_secs(120);
-
-const HEAD: &str = r#"
-terraform {
-  required_providers {
-    berth = { source = "berth-vms/berth" }
-  }
-}
-
-provider "berth" {}
-"#;
 
 const FUNCTIONS: &str = r##"
 output "results" {
@@ -127,15 +117,9 @@ resource "berth_vm" "web" {
 }
 "#;
 
-pub(super) fn project(platform: &Platform, configuration: &str) -> Result<Project> {
-    let project = project_without_init(platform, configuration)?;
+fn project(platform: &Platform, configuration: &str) -> Result<Project> {
+    let project = platform.project_of(configuration)?;
     project.init()?;
-    Ok(project)
-}
-
-pub(super) fn project_without_init(platform: &Platform, configuration: &str) -> Result<Project> {
-    let project = platform.project()?;
-    project.write("main.tf", &format!("{HEAD}{configuration}"))?;
     Ok(project)
 }
 
@@ -144,7 +128,6 @@ pub fn run(report: &mut Report, platform: &Platform) {
     let failed = report.count().failed;
     functions(report, platform);
     token(report, platform);
-    moves::run(report, platform);
     if report.count().failed > failed {
         note(&platform.keep_evidence());
     }

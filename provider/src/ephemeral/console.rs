@@ -52,7 +52,7 @@ struct Target<'a> {
 }
 
 /// Why there is no ticket.
-enum Refusal {
+enum NoTicket {
     /// It may be resolved within seconds.
     NotYet(Diagnostic),
     Lasting(Diagnostic),
@@ -78,8 +78,8 @@ impl Console {
     }
 }
 
-fn lasting(summary: impl Into<String>, detail: impl Into<String>, at: &'static str) -> Refusal {
-    Refusal::Lasting(Diagnostic::error(summary.into(), detail.into()).at(at))
+fn lasting(summary: impl Into<String>, detail: impl Into<String>, at: &'static str) -> NoTicket {
+    NoTicket::Lasting(Diagnostic::error(summary.into(), detail.into()).at(at))
 }
 
 fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
@@ -87,7 +87,7 @@ fn text<'a>(object: &'a Json, pointer: &str) -> &'a str {
 }
 
 /// The server of the VM's console: address and hash of the certificate.
-fn server(target: &Target<'_>, object: &Json) -> Result<(String, String), Refusal> {
+fn server(target: &Target<'_>, object: &Json) -> Result<(String, String), NoTicket> {
     let name = target.vm.id();
     let uid = text(object, "/metadata/uid");
     if let Some(wanted) = target.uid.filter(|wanted| *wanted != uid) {
@@ -113,12 +113,12 @@ fn server(target: &Target<'_>, object: &Json) -> Result<(String, String), Refusa
              --no-console."
         );
         let refusal = Diagnostic::error(format!("VM {name} has no console"), detail).at("vm");
-        return Err(Refusal::NotYet(refusal));
+        return Err(NoTicket::NotYet(refusal));
     }
     Ok((address.to_owned(), hash.to_owned()))
 }
 
-fn unreadable(error: &ApiError, vm: &Address) -> Refusal {
+fn unreadable(error: &ApiError, vm: &Address) -> NoTicket {
     let summary = format!("VM {} cannot be read", vm.id());
     let detail = match (error, error.code()) {
         (_, 403) => format!("{error}. It takes the verb get on vms in namespace {}.", vm.namespace),
@@ -127,10 +127,10 @@ fn unreadable(error: &ApiError, vm: &Address) -> Refusal {
         }
         _ => error.to_string(),
     };
-    Refusal::Lasting(Diagnostic::error(summary, detail))
+    NoTicket::Lasting(Diagnostic::error(summary, detail))
 }
 
-fn no_ticket(error: &ApiError, vm: &Address) -> Refusal {
+fn no_ticket(error: &ApiError, vm: &Address) -> NoTicket {
     let summary = format!("No ticket for the console of VM {}", vm.id());
     match error.code() {
         404 => {
@@ -139,7 +139,7 @@ fn no_ticket(error: &ApiError, vm: &Address) -> Refusal {
                  {ACCOUNT} -n {}",
                 vm.namespace
             );
-            Refusal::NotYet(Diagnostic::error(summary, detail))
+            NoTicket::NotYet(Diagnostic::error(summary, detail))
         }
         403 => {
             let detail = format!(
@@ -147,13 +147,13 @@ fn no_ticket(error: &ApiError, vm: &Address) -> Refusal {
                  it).",
                 vm.namespace
             );
-            Refusal::Lasting(Diagnostic::error(summary, detail))
+            NoTicket::Lasting(Diagnostic::error(summary, detail))
         }
-        _ => Refusal::Lasting(Diagnostic::error(summary, error.to_string())),
+        _ => NoTicket::Lasting(Diagnostic::error(summary, error.to_string())),
     }
 }
 
-async fn open_once(api: &Api, target: &Target<'_>, limit: &RetryLimit) -> Result<Opened, Refusal> {
+async fn open_once(api: &Api, target: &Target<'_>, limit: &RetryLimit) -> Result<Opened, NoTicket> {
     let vm = &target.vm;
     let found = api.read(vm, limit).await.map_err(|error| unreadable(&error, vm))?;
     let Some(object) = found else {
@@ -180,9 +180,9 @@ async fn open_soon(api: &Api, target: &Target<'_>, request: &OpenRequest) -> Res
         let limit = RetryLimit::seconds(super::RETRIES, &request.cancel);
         match open_once(api, target, &limit).await {
             Ok(opened) => return Ok(opened),
-            Err(Refusal::Lasting(problem)) => return Err(problem),
-            Err(Refusal::NotYet(problem)) if Instant::now() + PAUSE > until => return Err(problem),
-            Err(Refusal::NotYet(problem)) => tokio::select! {
+            Err(NoTicket::Lasting(problem)) => return Err(problem),
+            Err(NoTicket::NotYet(problem)) if Instant::now() + PAUSE > until => return Err(problem),
+            Err(NoTicket::NotYet(problem)) => tokio::select! {
                 () = request.cancel.cancelled() => return Err(problem),
                 () = sleep(PAUSE) => {}
             },

@@ -211,12 +211,12 @@ pub mod scale {
         "Terraform alone: apply that creates 1,000 `terraform_data`",
         Seconds,
     );
-    /// What Terraform writes of each VM after each resource.
+    /// The part of a VM in the file that Terraform writes after each resource.
     pub const STATE: Figure = Figure::anchor("N6.state", "bytes of the state file for each VM", Count);
     /// An anchor.
     pub const KUBERNETES_STATE: Figure =
         Figure::anchor("N6.kubernetes.state", "bytes of the state file for each ConfigMap", Count);
-    /// What is left of an apply with a provider that costs nothing.
+    /// The time of an apply with a provider that costs nothing.
     pub const FLOOR_APPLY: Figure = Figure::anchor(
         "N6.floor.apply",
         "Terraform alone: apply that creates 1,000 `terraform_data` with as many bytes of state as the VMs",

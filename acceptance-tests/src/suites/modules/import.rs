@@ -106,7 +106,7 @@ fn from_libvirtd(platform: &mut Platform, parts: &Parts, guest: &GuestImage) -> 
     let text = project.read(FILE)?;
     let urls = format!("\"file://{}/web-vda.qcow2\"", images.display());
     ensure!(text.contains(&urls), "no {urls} in\n{text}");
-    // What the comments tell the administrator of the host to do.
+    // The comments have the commands for the administrator of the host.
     let commands: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
     let (copies, options): (Vec<&str>, Vec<&str>) =
         commands.iter().partition(|line| line.starts_with("mkdir ") || line.starts_with("cp "));
