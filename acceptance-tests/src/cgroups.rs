@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
+
 /// The mount point of control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 /// berth's folder in every hierarchy.
@@ -29,6 +31,24 @@ pub fn of(pid: i32) -> Vec<PathBuf> {
         .iter()
         .flat_map(|parent| names.iter().map(|name| parent.join(name)).collect::<Vec<_>>())
         .collect()
+}
+
+/// The limit of the CPU time of a process in thousandths of a CPU, 0 without one, and its weight in the terms of version 2.
+pub fn cpu_time(pid: i32) -> Result<(i64, i64)> {
+    let read = |name: &str| {
+        of(pid).iter().find_map(|group| fs::read_to_string(group.join(name)).ok()).unwrap_or_default()
+    };
+    let number = |text: &str| text.trim().parse::<i64>().ok();
+    let v2 = read("cpu.max");
+    let (quota, weight) = match v2.split_once(' ') {
+        Some((quota, _)) => (number(quota), number(&read("cpu.weight"))),
+        None => (
+            number(&read("cpu.cfs_quota_us")),
+            number(&read("cpu.shares")).map(|shares| (shares * 100 + 1023) / 1024),
+        ),
+    };
+    let weight = weight.context("the process has no control group for CPU time")?;
+    Ok((quota.filter(|quota| *quota > 0).unwrap_or_default() / 100, weight))
 }
 
 /// Groups without processes, and berth's folders without groups: one with a process belongs to a running VM.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use berth_api::{
-    Quantity, ResourceName,
+    CpuAmount, Quantity, ResourceName,
     hardware::{LEAST_MEMORY, is_uuid},
     redacted_url,
 };
@@ -32,6 +32,8 @@ pub enum Form {
     Quantity,
     /// An amount of memory for a guest.
     Memory,
+    /// An amount of CPU time.
+    Cpus,
     /// The key of a label.
     LabelKey,
     /// A unicast MAC address.
@@ -66,6 +68,7 @@ impl Form {
     pub fn same(self, a: &str, b: &str) -> bool {
         match self {
             Self::Quantity | Self::Memory => Quantity(a.to_owned()) == Quantity(b.to_owned()),
+            Self::Cpus => CpuAmount(a.to_owned()) == CpuAmount(b.to_owned()),
             Self::Mac | Self::Uuid => self.canonical(a) == self.canonical(b),
             Self::SshKey => ssh_key(a) == ssh_key(b),
             Self::NetworkConfig | Self::MetaData => self.canonical(a) == self.canonical(b),
@@ -132,6 +135,7 @@ impl Form {
                 Ok(_) => None,
                 Err(error) => Some(format!("{error}.")),
             },
+            Self::Cpus => text.parse::<CpuAmount>().err().map(|error| format!("{error}.")),
             Self::LabelKey if is_label_key(text) => None,
             Self::LabelKey => Some(format!("{text:?} is not the key of a label: {LABEL_KEY}")),
             Self::Mac => mac_problem(text),

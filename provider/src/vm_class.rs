@@ -23,7 +23,7 @@ impl ResourceKind for VmClass {
             type_name: "berth_vm_class",
             kind: "VMClass",
             plural: "vmclasses",
-            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, and another `memory`, up to `max_memory`, reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
+            description: "A size and hardware profile that many VMs share. A change reaches each VM at its next power cycle; more `cpus`, up to `max_cpus`, another `memory`, up to `max_memory`, and another `cpu_limit`, `cpu_weight` or `cpu_reservation` reach those that run at once. Destroying a class that VMs use is accepted; a finalizer keeps it until no VM uses it.",
             example: include_str!("../../examples/resources/berth_vm_class/resource.tf"),
             shown: "status.used_by",
             timeouts: [120, 120, 120],
@@ -44,6 +44,9 @@ impl ResourceKind for VmClass {
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
             size::cpu_topology(),
+            Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
+            Field::spec("cpu_weight", Shape::Integer),
+            Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
         ]
     }
 

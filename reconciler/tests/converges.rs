@@ -149,8 +149,7 @@ fn a_vm_is_created_paused_and_resumed_and_paused_again_in_one_process() {
 fn a_vm_gets_cpus_and_memory_while_it_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         let small = async |cpus: i64, memory: &str| {
-            let spec =
-                json!({"cpus": cpus, "memory": memory, "maxCpus": 3, "maxMemory": "2Gi", "firmware": "BIOS"});
+            let spec = json!({"cpus": cpus, "memory": memory, "maxCpus": 3, "maxMemory": "2Gi", "firmware": "BIOS", "cpuWeight": 10 * cpus});
             rig.apply("VMClass", "small", spec).await;
         };
         web_is_declared_with(rig, "Stopped").await;
@@ -165,6 +164,7 @@ fn a_vm_gets_cpus_and_memory_while_it_runs() {
                 let status = vm.status.clone().unwrap_or_default();
                 let has = status.hardware.map(|hardware| (hardware.cpus, hardware.memory));
                 has == Some((cpus, memory.to_owned()))
+                    && status.cpu_time.is_some_and(|time| time.weight == 10 * cpus)
                     && status.pending_power_cycle.is_empty()
                     && rig::is_ready(vm)
             })

@@ -15,7 +15,7 @@ use crate::image_server::Content;
 use crate::platform::Platform;
 use crate::report::{Report, note};
 use crate::terraform::Project;
-use crate::{process, wait, workspace};
+use crate::{cgroups, process, wait, workspace};
 
 /// The time limit for a guest's response: a running guest responds at once, one that boots takes longer, with the machine
 /// busy.
@@ -418,6 +418,28 @@ impl Lifecycle<'_> {
                 })?;
                 ensure!(platform.qemu()? == pid, "another QEMU");
                 platform.kubectl().condition("vm/web", "ClassSynced=True", None, SOON)?;
+                project.plan_is_empty()
+            },
+        );
+        self.case(
+            "a limit and a weight for the CPU time of the running guest are in force at once",
+            |platform, project| {
+                let pid = platform.qemu()?;
+                let declared = "cpus   = 3\n  cpu_limit = 1.5\n  cpu_weight = 50";
+                project.edit("main.tf", "cpus   = 3", declared)?;
+                let plan = project.plan()?;
+                ensure!(!plan.text.contains("power cycle"), "{}", plan.text);
+                project.apply()?;
+                let time = |vm: &serde_json::Value| vm["status"]["cpuTime"].clone();
+                let wanted = serde_json::json!({"limit": "1.5", "weight": 50});
+                platform.kubectl().until("vm/web", "to have the time", SOON, |vm| time(vm) == wanted)?;
+                ensure!(cgroups::cpu_time(pid)? == (1500, 50), "{:?}", cgroups::cpu_time(pid)?);
+                project.plan_is_empty()?;
+                project.edit("main.tf", declared, "cpus   = 3")?;
+                project.apply()?;
+                platform.kubectl().until("vm/web", "to have no limit", SOON, |vm| time(vm).is_null())?;
+                ensure!(cgroups::cpu_time(pid)? == (0, 100), "{:?}", cgroups::cpu_time(pid)?);
+                ensure!(platform.qemu()? == pid, "another QEMU");
                 project.plan_is_empty()
             },
         );

@@ -1,6 +1,6 @@
 //! The size of a VM: its own attributes, or those of its class.
 
-use berth_api::{Power, Quantity, ResourceName, VMClassSpec, VMSpec};
+use berth_api::{CpuAmount, Power, Quantity, ResourceName, VMClassSpec, VMSpec};
 use tfplugin6::{AttributePath, Diagnostic, Value};
 
 use crate::{
@@ -28,7 +28,7 @@ pub(super) fn check(config: &Value) -> Vec<Diagnostic> {
 
 /// The problems with the numbers of CPUs and the maxima, of a VM or of a class.
 pub(crate) fn check_bounds(config: &Value) -> Vec<Diagnostic> {
-    [check_topology(config), check_most_cpus(config), check_most_memory(config)]
+    [check_topology(config), check_most_cpus(config), check_most_memory(config), check_reservation(config)]
         .into_iter()
         .flatten()
         .collect()
@@ -58,6 +58,22 @@ fn check_most_memory(config: &Value) -> Option<Diagnostic> {
         Quantity::from_bytes(memory)
     );
     (most < memory).then(|| Diagnostic::error("Invalid max_memory", detail).at(path))
+}
+
+/// Refuses a reservation of more than the VM may use.
+fn check_reservation(config: &Value) -> Option<Diagnostic> {
+    let millis = |name: &str| config.get(name).as_str()?.parse::<CpuAmount>().ok()?.millis().ok();
+    let reserved = millis("cpu_reservation")?;
+    let path = AttributePath::root("cpu_reservation");
+    let most = |name: &str, most: i64| {
+        let (reserved, most) = (CpuAmount::from_millis(reserved), most as f64 / 1000.0);
+        format!("{path}: {reserved} is more than {name}, which is {most}.")
+    };
+    let cpus = config.get("cpus").as_i64().map(|cpus| ("cpus", cpus.saturating_mul(1000)));
+    let limit = millis("cpu_limit").map(|limit| ("cpu_limit", i64::from(limit)));
+    let (name, exceeded) =
+        [cpus, limit].into_iter().flatten().find(|(_, most)| i64::from(reserved) > *most)?;
+    Some(Diagnostic::error("Invalid cpu_reservation", most(name, exceeded)).at(path))
 }
 
 fn bytes(memory: &Value) -> Option<u64> {

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use berth_api::placement_group::GroupMember;
-use berth_api::{PlacementGroup, Quantity, Strategy, VM, VMStatus};
+use berth_api::{CpuAmount, PlacementGroup, Quantity, Strategy, VM, VMStatus};
 use kube::ResourceExt;
 
-use crate::index::{Tables, vm_size};
+use crate::index::{Tables, cpu_controls, vm_size};
 use crate::key::ObjectName;
 
 /// Whether a VM may run here.
@@ -46,6 +46,8 @@ pub(crate) struct Offer {
     pub(crate) host: String,
     /// CPUs and bytes of memory for all VMs.
     pub(crate) capacity: (i64, u64),
+    /// Thousandths of real CPUs that can be reserved.
+    pub(crate) reservable: u32,
     /// Bytes of memory that each VM takes above its guest memory.
     pub(crate) overhead: u64,
     /// The VM's required placement group.
@@ -69,6 +71,10 @@ struct AdmissionInput {
     /// CPUs and bytes of memory the host offers.
     offered: (i64, u64),
     overhead: u64,
+    /// Thousandths of CPUs that the VM reserves, that admitted VMs do, and that can be.
+    reserves: u32,
+    reserved: u32,
+    reservable: u32,
     group: Option<GroupInput>,
 }
 
@@ -157,6 +163,8 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
     let taken = sizes.fold((0, 0u64), |(cpus, memory), (c, m)| {
         (cpus + c, memory.saturating_add(m).saturating_add(offer.overhead))
     });
+    let reserves = |name: &ObjectName, vm: &VM| cpu_controls(tables, name, vm).reserved;
+    let reserved = others.iter().fold(0u32, |sum, (name, other)| sum.saturating_add(reserves(name, other)));
     let host = tables.hosts.get(&ObjectName::new("", &offer.host));
     let group = offer.group.as_ref().map(|group| {
         let same = |other: &VM| group_of(other) == Some(group.name_any());
@@ -183,6 +191,9 @@ fn case(tables: &Tables, vm: &VM, offer: &Offer, reserved: &BTreeMap<String, i64
         taken,
         offered: offer.capacity,
         overhead: offer.overhead,
+        reserves: reserves(&name, vm),
+        reserved,
+        reservable: offer.reservable,
         group,
     })
 }
@@ -213,6 +224,12 @@ fn judge(case: &AdmissionInput) -> Result<(), String> {
     let free = case.offered.0 - case.taken.0;
     if case.needs.0 > free {
         return Err(format!("it needs {} CPUs and the host has {} left", case.needs.0, free.max(0)));
+    }
+    let free = case.reservable.saturating_sub(case.reserved);
+    if case.reserves > free {
+        let cpus = |millis| CpuAmount::from_millis(millis);
+        let (needs, free) = (cpus(case.reserves), cpus(free));
+        return Err(format!("it reserves {needs} CPUs and the host has {free} left that are not reserved"));
     }
     let free = case.offered.1.saturating_sub(case.taken.1);
     if case.needs.1.saturating_add(case.overhead) > free {
@@ -304,6 +321,14 @@ mod tests {
         insta::assert_snapshot!(refused(&outdated), @"its agent is older than the control plane's definitions: update berth there");
         let cordoned = AdmissionInput { cordoned: true, ..case() };
         insta::assert_snapshot!(refused(&cordoned), @"the host is cordoned: it takes no new VMs");
+    }
+
+    #[test]
+    fn reservations_are_admitted_up_to_the_real_cpus() {
+        let part = AdmissionInput { reserves: 1500, reserved: 2500, reservable: 4000, ..case() };
+        assert_eq!(judge(&part), Ok(()));
+        let full = AdmissionInput { reserved: 3000, ..part };
+        insta::assert_snapshot!(refused(&full), @"it reserves 1.5 CPUs and the host has 1 left that are not reserved");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_api::host::Reserved;
+use berth_api::host::{MOST_CPUS, Reserved};
 use jiff::Timestamp;
 use kube::Client;
 use rand::SeedableRng;
@@ -127,6 +127,15 @@ impl Context {
     pub(crate) fn offered(&self, facts: &HostFacts) -> (i64, u64) {
         let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
         self.config.offered(facts, host.as_ref().and_then(|host| host.spec.reserved.as_ref()))
+    }
+
+    /// Returns the thousandths of real CPUs that VMs may reserve here.
+    pub(crate) fn reservable(&self, facts: &HostFacts) -> u32 {
+        let host = self.index.read().hosts.get(&ObjectName::new("", self.host()));
+        let reserved = host.as_ref().and_then(|host| host.spec.reserved.as_ref());
+        let (cpus, _) = self.config.reserved(facts, reserved);
+        let cpus = i64::from(facts.cpus).saturating_sub(cpus).clamp(0, MOST_CPUS);
+        u32::try_from(cpus * 1000).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn host(&self) -> &str {

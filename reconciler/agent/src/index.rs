@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::size::size_taken;
 use berth_api::{
-    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, Size, SizeError, StoragePool, VM, VMClass,
+    CpuControls, Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, Size, SizeError, StoragePool,
+    VM, VMClass,
 };
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
@@ -114,6 +115,12 @@ pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
 pub(crate) fn declared_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Result<Size, SizeError> {
     let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
     vm.spec.size(class.as_deref().map(|class| &class.spec))
+}
+
+/// Returns the share of CPU time that a VM declares.
+pub(crate) fn cpu_controls(tables: &Tables, name: &ObjectName, vm: &VM) -> CpuControls {
+    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
+    vm.spec.cpu_controls(class.as_deref().map(|class| &class.spec))
 }
 
 /// Returns the CPUs and bytes of guest memory a VM takes of this host, see [`size_taken`].

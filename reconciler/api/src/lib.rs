@@ -11,8 +11,9 @@
 //!                          network  public_ip  ip_pool  placement_group  host
 //!                                     │
 //!                                     ▼
-//!   shared types:          condition ─▶ reason    quantity   name   binding   object_user   hardware
-//!   of several kinds:      size (of a VM and its class)   power (of a VM, and its refused changes)   guest (of a VM's status)
+//!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
+//!   of several kinds:      size, cpu_controls (of a VM and its class)   power (of a VM, and its refused changes)
+//!                          guest (of a VM's status)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          unmanaged (objects read without their managed fields)
@@ -28,6 +29,8 @@
 pub mod binding;
 pub mod condition;
 pub mod console;
+pub mod cpu_amount;
+pub mod cpu_controls;
 pub mod disk;
 pub mod gates;
 pub mod guest;
@@ -56,6 +59,8 @@ pub mod vm_class;
 
 pub use binding::{Binding, ObjectUse, UseKind};
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
+pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
+pub use cpu_controls::CpuControls;
 pub use disk::{DeletionPolicy, Disk, DiskSpec, DiskState, DiskStatus};
 pub use hardware::{CpuTopology, Firmware, Graphics};
 pub use host::{Host, HostSpec, HostStatus};

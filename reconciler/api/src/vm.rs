@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
-use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantity, ResourceName, VMState};
+use crate::{
+    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, Power, Quantity, ResourceName, VMState,
+};
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -49,6 +51,8 @@ use crate::{Binding, Conditions, CpuTopology, Firmware, Graphics, Power, Quantit
     validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
+    validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || !has(self.cpus) || quantity(self.cpuReservation).compareTo(quantity(string(self.cpus))) <= 0").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
+    validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces"),
@@ -92,6 +96,19 @@ pub struct VMSpec {
     /// next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The CPU time that the VM may use at most, in CPUs of its host, for example `1.5`: from 0.01 to 128, with at most three decimal
+    /// places. Default: that of the class, or as much as its CPUs can use. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<CpuAmount>,
+    /// Its share of CPU time when the host has too little for all of its VMs, in proportion to the others': 1 to 10,000. Default: that of the class, or 100.
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub cpu_weight: Option<i64>,
+    /// The CPU time that its host keeps for the VM, in CPUs of the host, for example `0.5`, and at most `cpus`: a host takes VMs as
+    /// long as their reservations fit into its real CPUs, and gives a VM at least the weight of its reservation. Default: that of the class, or none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_reservation: Option<CpuAmount>,
     /// The guest's screen, for `berth vnc` and `berth screenshot`: `VGA`, with a keyboard and a pointer, or `None`. Every VM has a
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
     #[serde(default)]
@@ -418,6 +435,10 @@ pub struct VMStatus {
     /// The hardware the VM has now, decided at its first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
+    /// The CPU time that the running VM may use and gets, read back from its control group. Absent where neither differs from the
+    /// defaults: no limit, weight 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_time: Option<CpuTime>,
     /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `cpuTopology`, `disks[NAME]`
     /// of another boot disk, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -544,6 +565,18 @@ pub struct Hardware {
     pub accelerator: String,
     /// The SMBIOS UUID.
     pub uuid: String,
+}
+
+/// The CPU time of a running VM, as its host enforces it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuTime {
+    /// The CPUs whose time it may use at most; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub limit: Option<String>,
+    /// Its share when CPU time is scarce.
+    pub weight: i64,
 }
 
 /// A disk of a VM as it is.

@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, CpuTopology, Firmware, ObjectUser, Quantity};
+use crate::{Conditions, CpuAmount, CpuTopology, Firmware, ObjectUser, Quantity};
 
 /// A size and hardware profile that many VMs share.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -35,6 +35,8 @@ use crate::{Conditions, CpuTopology, Firmware, ObjectUser, Quantity};
     validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxCpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
+    validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).compareTo(quantity(string(self.cpus))) <= 0").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
+    validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
 )]
 pub struct VMClassSpec {
@@ -61,6 +63,19 @@ pub struct VMClassSpec {
     /// socket with `cpus` cores. A change reaches a VM at its next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_topology: Option<CpuTopology>,
+    /// The CPU time that the VM may use at most, in CPUs of its host, for example `1.5`: from 0.01 to 128, with at most three decimal
+    /// places. Default: as much as its CPUs can use. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<CpuAmount>,
+    /// Its share of CPU time when the host has too little for all of its VMs, in proportion to the others': 1 to 10,000. Default: 100.
+    /// Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub cpu_weight: Option<i64>,
+    /// The CPU time that its host keeps for the VM, in CPUs of the host, for example `0.5`, and at most `cpus`: a host takes VMs as
+    /// long as their reservations fit into its real CPUs, and gives a VM at least the weight of its reservation. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_reservation: Option<CpuAmount>,
     /// `UEFI` (default), `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed
     /// with Microsoft's keys, as those of the usual distributions and Windows are. A change reaches a VM at its next power
     /// cycle.

@@ -27,7 +27,7 @@ use crate::{
     key::{Key, ObjectKind, with_kinds},
     object::Object,
 };
-use capacity::Candidate;
+use capacity::{Candidate, Demand};
 use claims::Claims;
 use index::Index;
 use recovery::{Recoveries, RecoveryState};
@@ -181,8 +181,7 @@ impl Cache {
     /// Whether the given object takes fewer resources than the cached one.
     pub(crate) fn releases(&self, object: &Object) -> bool {
         let Object::VM(vm) = object else { return false };
-        let (cpus, memory) = self.vm_size(vm).unwrap_or((0, 0));
-        self.index.releases(&object.key(), vm, cpus, memory)
+        self.index.releases(&object.key(), vm, self.demand(vm).unwrap_or_default())
     }
 
     /// Caches an object from a watch or from the response to a write, unless the cache has a newer one; returns the
@@ -360,9 +359,11 @@ impl Cache {
     }
 
     fn index_vm(&mut self, key: &Key) -> Vec<Key> {
-        let Some(vm) = self.tables.vms.get(key).cloned() else { return self.index.set_vm(key, None, 0, 0) };
-        let (cpus, memory) = self.vm_size(&vm).unwrap_or((0, 0));
-        self.index.set_vm(key, Some(&vm), cpus, memory)
+        let Some(vm) = self.tables.vms.get(key).cloned() else {
+            return self.index.set_vm(key, None, Demand::default());
+        };
+        let demand = self.demand(&vm).unwrap_or_default();
+        self.index.set_vm(key, Some(&vm), demand)
     }
 
     /// Updates the scheduler's view of a host.
@@ -375,6 +376,9 @@ impl Cache {
         // Without a complete inventory, the host may already run the VM that is about to be placed there.
         let reported = status.and_then(|s| s.inventory.as_ref()).is_some_and(|inventory| inventory.complete);
         let recovery = self.recoveries.state(host, self.is_alive(name)).zip(recovery::since(host));
+        let real =
+            status.and_then(|s| s.capacity.as_ref()).map_or(0, |capacity| capacity.cpus.clamp(0, MOST_CPUS));
+        let kept = host.spec.reserved.as_ref().and_then(|reserved| reserved.cpus).unwrap_or_default();
         let candidate = Candidate {
             name: name.to_owned(),
             labels: host.labels().clone(),
@@ -386,25 +390,29 @@ impl Cache {
                 || host.metadata.deletion_timestamp.is_some(),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
+            reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
         };
         self.index.capacity.set_host(candidate);
     }
 
-    /// Returns the CPUs and bytes of guest memory a VM takes on its host, see [`size_taken`].
-    pub(crate) fn vm_size(&self, vm: &VM) -> Option<(i64, u64)> {
+    /// Returns what a VM takes of its host, see [`size_taken`]. None: its size is not known.
+    pub(crate) fn demand(&self, vm: &VM) -> Option<Demand> {
         let namespace = vm.namespace()?;
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&namespace, class.as_str()));
-        let declared = vm.spec.size(class.map(|class| &class.spec)).ok().map(|size| (size.cpus, size.memory));
+        let class = class.map(|class| &class.spec);
+        let declared = vm.spec.size(class).ok().map(|size| (size.cpus, size.memory));
         let hardware = vm.status.as_ref().and_then(|s| s.hardware.as_ref());
         let has = hardware.and_then(|h| Some((h.cpus, berth_api::Quantity(h.memory.clone()).bytes().ok()?)));
         // Reported by the host, so it is validated.
         let has = has.filter(|(cpus, memory)| (0..=MOST_CPUS).contains(cpus) && *memory <= MOST_MEMORY);
         let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map(|b| &b.host);
         let host = host.and_then(|host| self.index.capacity.get(host)).filter(|h| h.allocatable_memory > 0);
-        size_taken(declared, has, host.map(|h| (h.allocatable_cpus, h.allocatable_memory)))
+        let offered = host.map(|h| (h.allocatable_cpus, h.allocatable_memory));
+        let (cpus, memory) = size_taken(declared, has, offered)?;
+        Some(Demand { cpus, memory, reserved: vm.spec.cpu_controls(class).reserved })
     }
 
     /// Whether a host in a recovery has reported, and everything that it or another host holds has been given back:

@@ -27,6 +27,8 @@ pub(crate) struct Request {
     pub(crate) cpus: i64,
     /// Bytes of guest memory.
     pub(crate) memory: u64,
+    /// Thousandths of real CPUs that are kept for it.
+    pub(crate) reserved: u32,
     /// The one host it may run on.
     pub(crate) host: Option<String>,
     /// Labels the host must have.
@@ -76,6 +78,7 @@ enum Unfit {
     GroupElsewhere,
     Refused,
     Cpus,
+    ReservedCpus,
     Memory,
 }
 
@@ -171,6 +174,9 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     }
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
     check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
+    let reserved = candidate.used.reserved.saturating_add(request.reserved);
+    // A VM without a reservation fits beside any.
+    check(request.reserved == 0 || reserved <= candidate.reservable, Unfit::ReservedCpus)?;
     check(memory_with(request, candidate) <= candidate.allocatable_memory, Unfit::Memory)
 }
 

@@ -37,7 +37,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{Hypervisor, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
 use berth_qemu::machine::DiskSpec;
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
@@ -356,6 +356,14 @@ impl Machines for LinuxSystem {
 
     async fn mark_started(&self, instance: &str, just_now: bool) {
         self.machines.mark_started(instance, just_now).await;
+    }
+
+    async fn cpu_time(&self, instance: &str) -> Result<CpuTime> {
+        self.machines.cpu_time(instance).await
+    }
+
+    async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<()> {
+        self.machines.set_cpu_time(instance, time).await
     }
 
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {

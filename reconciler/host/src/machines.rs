@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{Limits, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
 use berth_qemu::machine::{DiskSpec, MachineSpec};
 use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
@@ -27,6 +27,14 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// Reports that the machine is running; `just_now` is true if it has just started. From then on it gets a normal
     /// share of CPU time; a machine that has just started first yields to machines that are still being launched.
     async fn mark_started(&self, _instance: &str, _just_now: bool) {}
+
+    /// Reads the CPU time that the machine may use and gets, see [`Hypervisor::cpu_time`].
+    ///
+    /// [`Hypervisor::cpu_time`]: berth_qemu::hypervisor::Hypervisor::cpu_time
+    async fn cpu_time(&self, instance: &str) -> Result<CpuTime>;
+
+    /// Changes the CPU time of a running machine.
+    async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<()>;
 
     /// Returns the instance's QEMU if it is alive.
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>>;

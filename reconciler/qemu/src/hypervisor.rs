@@ -43,8 +43,22 @@ pub struct FoundQemu {
 pub struct Limits {
     /// Memory of the whole process in bytes, including the guest's. Page cache counts, and is reclaimed first.
     pub memory_max: Option<u64>,
-    /// Hundredths of a core: 150 is one and a half cores.
-    pub cpu_max_percent: Option<u32>,
+    pub cpu: CpuTime,
+}
+
+/// The CPU time of a machine, which can be changed while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// Thousandths of a CPU. None: no limit.
+    pub limit: Option<u32>,
+    /// The share when CPU time is scarce: 1 to 10,000.
+    pub weight: u32,
+}
+
+impl Default for CpuTime {
+    fn default() -> Self {
+        Self { limit: None, weight: 100 }
+    }
 }
 
 /// Why a machine did not start.
@@ -88,6 +102,12 @@ pub enum ProcessError {
     Unkillable { pid: i32, after: Duration },
     #[error("cannot give {} to the user QEMU runs as", path.display())]
     Grant { path: PathBuf, source: std::io::Error },
+    #[error(
+        "the machine has no control group for CPU time: berth needs a writable cgroup hierarchy with the controller cpu"
+    )]
+    NoCpuController,
+    #[error("cannot set the CPU time in {}", path.display())]
+    CpuTime { path: PathBuf, source: std::io::Error },
 }
 
 /// The host's operations on QEMU. Object safe, so that a caller can wrap it (to inject faults, for example).
@@ -103,6 +123,13 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Reports that the machine is running; `just_now` is true if it has just started. When CPU time is scarce,
     /// machines being launched come before running ones, and machines that have just started come last.
     async fn mark_started(&self, _instance: &str, _just_now: bool) {}
+
+    /// Reads the CPU time that the machine has. Without a control group, that is the default. While a machine yields to others (see
+    /// [`Hypervisor::mark_started`]), its weight is the one that it gets afterwards.
+    async fn cpu_time(&self, instance: &str) -> Result<CpuTime, ProcessError>;
+
+    /// Changes the CPU time of a running machine.
+    async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<(), ProcessError>;
 
     /// Lists every QEMU on the host, including foreign ones.
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError>;

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use berth_qemu::hypervisor::{Hypervisor, Limits, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
     Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles, MachinePaths,
@@ -117,7 +117,7 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
         });
     }
     let start = Instant::now();
-    let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(200) };
+    let limits = Limits { memory_max: Some(1 << 30), cpu: CpuTime { limit: Some(2000), weight: 100 } };
     let process = bench.host.launch(&spec, limits).await.expect("launched");
     eprintln!("launched in {:?}", start.elapsed());
     let (qmp, _events) = bench.host.connect(&spec.files.paths).await.expect("connected");

@@ -13,6 +13,7 @@
 //! ```
 
 mod apply;
+mod cpu_time;
 mod dependents;
 mod hardware;
 mod observe;
@@ -28,6 +29,7 @@ use berth_api::{
 };
 use berth_host::{LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
+use berth_qemu::hypervisor::CpuTime;
 use berth_qemu::machine::DiskSpec;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -73,6 +75,8 @@ pub(crate) enum Step {
     Unplug {
         volume: String,
     },
+    /// Changes the CPU time that the machine may use and gets.
+    SetCpuTime(CpuTime),
     /// Plugs CPUs in until the machine has this number.
     PlugCpus(i64),
     /// Requests that the guest has this many bytes of memory beside that of its start.

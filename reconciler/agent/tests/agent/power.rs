@@ -363,6 +363,32 @@ async fn a_running_vm_gets_more_cpus_at_once_within_the_maximum_of_its_start() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_cpu_time_of_a_running_vm_follows_its_declaration_and_that_of_its_class() {
+    let fixture = booted().await;
+    let pid = |vm: VM| vm.status.and_then(|s| s.process).map(|process| process.pid);
+    let started = pid(fixture.running_vm().await);
+    let has = |limit: Option<&'static str>, weight: i64| {
+        move |vm: &VM| {
+            let time = vm.status.as_ref().and_then(|s| s.cpu_time.as_ref());
+            is_ready(vm, "Running") && time.is_some_and(|t| t.limit.as_deref() == limit && t.weight == weight)
+        }
+    };
+    fixture.change::<berth_api::VMClass>("small", json!({"cpuLimit": "0.5", "cpuWeight": 300})).await;
+    fixture.until::<VM>("web", has(Some("0.5"), 300)).await;
+    fixture.change::<VM>("web", json!({"cpuLimit": "1.750"})).await;
+    fixture.until::<VM>("web", has(Some("1.75"), 300)).await;
+    // An eighth of the host's 8 CPUs.
+    fixture.change::<VM>("web", json!({"cpuReservation": "1"})).await;
+    fixture.until::<VM>("web", has(Some("1.75"), 1250)).await;
+    fixture.change::<berth_api::VMClass>("small", json!({"cpuLimit": null, "cpuWeight": null})).await;
+    fixture.change::<VM>("web", json!({"cpuLimit": null, "cpuReservation": null})).await;
+    let vm = fixture.until::<VM>("web", |vm| {
+        is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.cpu_time.is_none())
+    });
+    assert_eq!(pid(vm.await), started, "it was never restarted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_running_guest_gets_memory_and_gives_it_back_within_its_bounds() {
     let fixture = booted().await;
     fixture.change::<VM>("web", json!({"memory": "512Mi", "maxMemory": "2Gi", "restartToken": "1"})).await;

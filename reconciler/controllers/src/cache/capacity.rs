@@ -20,10 +20,23 @@ pub(crate) struct Candidate {
     /// The capacity VMs may use; zero before its first report.
     pub(crate) allocatable_cpus: i64,
     pub(crate) allocatable_memory: u64,
+    /// Thousandths of real CPUs that VMs may reserve.
+    pub(crate) reservable: u32,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.
     pub(crate) used: Usage,
+}
+
+/// Capacity that one VM takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// Virtual CPUs.
+    pub(crate) cpus: i64,
+    /// Bytes of guest memory, without overhead.
+    pub(crate) memory: u64,
+    /// Thousandths of real CPUs.
+    pub(crate) reserved: u32,
 }
 
 /// Capacity that VMs take.
@@ -33,6 +46,8 @@ pub(crate) struct Usage {
     pub(crate) cpus: i64,
     /// Bytes of guest memory, without overhead.
     pub(crate) memory: u64,
+    /// Thousandths of real CPUs.
+    pub(crate) reserved: u32,
     /// The number of VMs.
     pub(crate) vms: u64,
 }
@@ -86,19 +101,21 @@ impl HostCapacity {
     }
 
     /// Adds a VM's usage to a host.
-    pub(crate) fn take(&mut self, host: &str, cpus: i64, memory: u64) {
+    pub(crate) fn take(&mut self, host: &str, demand: Demand) {
         self.change(host, |usage| {
-            usage.cpus += cpus;
-            usage.memory = usage.memory.saturating_add(memory);
+            usage.cpus += demand.cpus;
+            usage.memory = usage.memory.saturating_add(demand.memory);
+            usage.reserved = usage.reserved.saturating_add(demand.reserved);
             usage.vms += 1;
         });
     }
 
     /// Subtracts a VM's usage from a host.
-    pub(crate) fn give_back(&mut self, host: &str, cpus: i64, memory: u64) {
+    pub(crate) fn give_back(&mut self, host: &str, demand: Demand) {
         self.change(host, |usage| {
-            usage.cpus -= cpus;
-            usage.memory = usage.memory.saturating_sub(memory);
+            usage.cpus -= demand.cpus;
+            usage.memory = usage.memory.saturating_sub(demand.memory);
+            usage.reserved = usage.reserved.saturating_sub(demand.reserved);
             usage.vms = usage.vms.saturating_sub(1);
         });
     }
@@ -133,15 +150,25 @@ mod tests {
         Candidate { name: name.into(), ..Candidate::default() }
     }
 
+    fn demand(cpus: i64, memory: u64, reserved: u32) -> Demand {
+        Demand { cpus, memory, reserved }
+    }
+
     #[test]
     fn what_vms_take_of_a_host_is_known_before_and_after_the_host_itself() {
         let mut capacity = HostCapacity::default();
-        capacity.take("a", 2, 100);
+        capacity.take("a", demand(2, 100, 500));
         capacity.set_host(host("a"));
-        capacity.take("a", 1, 50);
-        assert_eq!(capacity.get("a").map(|h| h.used), Some(Usage { cpus: 3, memory: 150, vms: 2 }));
-        capacity.give_back("a", 2, 100);
-        assert_eq!(capacity.get("a").map(|h| h.used), Some(Usage { cpus: 1, memory: 50, vms: 1 }));
+        capacity.take("a", demand(1, 50, 250));
+        assert_eq!(
+            capacity.get("a").map(|h| h.used),
+            Some(Usage { cpus: 3, memory: 150, reserved: 750, vms: 2 })
+        );
+        capacity.give_back("a", demand(2, 100, 500));
+        assert_eq!(
+            capacity.get("a").map(|h| h.used),
+            Some(Usage { cpus: 1, memory: 50, reserved: 250, vms: 1 })
+        );
         capacity.remove_host("a");
         assert_eq!(capacity.usage("a").vms, 1);
     }
@@ -151,7 +178,7 @@ mod tests {
         let mut capacity = HostCapacity::default();
         capacity.set_host(host("a"));
         assert_eq!(capacity.take_changes(), Changes { freed: true, hosts: true });
-        capacity.take("a", 1, 1);
+        capacity.take("a", demand(1, 1, 0));
         capacity.set_host(host("a"));
         assert_eq!(capacity.take_changes(), Changes::default(), "a VM that takes room frees none");
     }

@@ -10,7 +10,7 @@ use berth_api::{ConditionType, HotswapDiskAttachment, PlacementGroup, PublicIP, 
 use kube::ResourceExt;
 
 use crate::{
-    cache::capacity::{HostCapacity, Members},
+    cache::capacity::{Demand, HostCapacity, Members},
     cache::secrets::{NeededSecret, Secrets},
     key::{Key, ObjectKind},
 };
@@ -69,8 +69,7 @@ impl AllocatedAddresses {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct VmEntry {
     host: Option<String>,
-    cpus: i64,
-    memory: u64,
+    demand: Demand,
     group: Option<Key>,
     /// Its host has admitted it, and its group may report so.
     admitted: bool,
@@ -130,7 +129,7 @@ fn keys<K: std::hash::Hash + Eq>(map: &HashMap<K, BTreeSet<Key>>, at: &K) -> Vec
     map.get(at).into_iter().flatten().cloned().collect()
 }
 
-fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
+fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
     let namespace = vm.namespace().unwrap_or_default();
     let named = |kind, name: &str| Key::namespaced(kind, &namespace, name);
     let status = vm.status.as_ref();
@@ -141,8 +140,7 @@ fn entry_of(vm: &VM, cpus: i64, memory: u64) -> VmEntry {
     VmEntry {
         secret: NeededSecret::of(vm),
         host,
-        cpus,
-        memory,
+        demand,
         group: vm
             .spec
             .placement
@@ -169,7 +167,8 @@ fn releases(old: Option<&VmEntry>, new: Option<&VmEntry>) -> bool {
     let Some(old) = old else { return false };
     let Some(new) = new else { return true };
     let leaves = old.host.is_some() && old.host != new.host;
-    let shrinks = new.cpus < old.cpus || new.memory < old.memory;
+    let (was, is) = (&old.demand, &new.demand);
+    let shrinks = is.cpus < was.cpus || is.memory < was.memory || is.reserved < was.reserved;
     let fewer = old.addresses.iter().any(|a| !new.addresses.contains(a))
         || old.macs.iter().any(|mac| !new.macs.contains(mac));
     leaves || (old.host.is_some() && shrinks) || fewer
@@ -179,8 +178,8 @@ impl Index {
     /// Indexes a VM (`None`: gone); returns the keys its change concerns: its group, public addresses, attachments
     /// and disks, the former ones included, and networks that got their first VM on a host or lost their last one
     /// there.
-    pub(crate) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, cpus: i64, memory: u64) -> Vec<Key> {
-        let new = vm.map(|vm| entry_of(vm, cpus, memory));
+    pub(crate) fn set_vm(&mut self, key: &Key, vm: Option<&VM>, demand: Demand) -> Vec<Key> {
+        let new = vm.map(|vm| entry_of(vm, demand));
         let old = self.vm_entries.remove(key);
         let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
         let secret = |entry: &Option<VmEntry>| entry.as_ref().and_then(|e| e.secret.clone());
@@ -215,8 +214,8 @@ impl Index {
     }
 
     /// Whether the given VM takes fewer resources than the indexed one.
-    pub(crate) fn releases(&self, key: &Key, vm: &VM, cpus: i64, memory: u64) -> bool {
-        releases(self.vm_entries.get(key), Some(&entry_of(vm, cpus, memory)))
+    pub(crate) fn releases(&self, key: &Key, vm: &VM, demand: Demand) -> bool {
+        releases(self.vm_entries.get(key), Some(&entry_of(vm, demand)))
     }
 
     /// Moves the counts of a VM's networks from its former host to its current one; returns the networks with a
@@ -259,7 +258,7 @@ impl Index {
     fn add(&mut self, key: &Key, entry: &VmEntry) {
         if let Some(host) = &entry.host {
             insert(&mut self.by_host, host.clone(), key);
-            self.capacity.take(host, entry.cpus, entry.memory);
+            self.capacity.take(host, entry.demand);
         }
         if let Some(group) = &entry.group {
             insert(&mut self.by_group, group.clone(), key);
@@ -285,7 +284,7 @@ impl Index {
     fn subtract(&mut self, key: &Key, entry: &VmEntry) {
         if let Some(host) = &entry.host {
             take(&mut self.by_host, host, key);
-            self.capacity.give_back(host, entry.cpus, entry.memory);
+            self.capacity.give_back(host, entry.demand);
         }
         if let Some(group) = &entry.group {
             take(&mut self.by_group, group, key);

@@ -5,7 +5,7 @@ use std::{
     fmt::Write,
 };
 
-use berth_api::{Enforcement, Quantity, Readiness, Reason, Strategy};
+use berth_api::{CpuAmount, Enforcement, Quantity, Readiness, Reason, Strategy};
 
 use crate::{
     cache::capacity::{Candidate, Members},
@@ -46,6 +46,7 @@ impl Unfit {
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
             Self::Refused => format!("{count} that just refused it"),
             Self::Cpus => format!("{count} with too few free CPUs"),
+            Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
             Self::Memory => format!("{count} with too little free memory"),
         }
     }
@@ -71,6 +72,12 @@ impl Unfit {
                 candidate.allocatable_cpus,
                 request.cpus
             ),
+            Self::ReservedCpus => format!(
+                "host {name} has {} of {} CPUs left that are not reserved and it reserves {}",
+                cpus(candidate.reservable.saturating_sub(candidate.used.reserved)),
+                cpus(candidate.reservable),
+                cpus(request.reserved)
+            ),
             Self::Memory => {
                 let overhead = candidate.used.vms * candidate.overhead;
                 let used = candidate.used.memory.saturating_add(overhead);
@@ -87,6 +94,10 @@ impl Unfit {
             }
         }
     }
+}
+
+fn cpus(millis: u32) -> CpuAmount {
+    CpuAmount::from_millis(millis)
 }
 
 fn mib(bytes: u64) -> Quantity {
@@ -172,8 +183,17 @@ fn too_large_vm<'a>(
         let enough = request.memory.saturating_add(c.overhead) <= c.allocatable_memory;
         c.allocatable_cpus == 0 || (request.cpus <= c.allocatable_cpus && enough)
     };
-    if eligible.clone().any(fits) {
+    let has_cpus = |c: &Candidate| c.allocatable_cpus == 0 || request.reserved <= c.reservable;
+    if eligible.clone().any(|c| fits(c) && has_cpus(c)) {
         return None;
+    }
+    if let Some(most) = eligible.clone().filter(|c| fits(c)).max_by_key(|c| (c.reservable, &c.name)) {
+        return Some(format!(
+            "it reserves {} CPUs and no host it may run on has that many: {} has {} that can be reserved",
+            cpus(request.reserved),
+            most.name,
+            cpus(most.reservable)
+        ));
     }
     let largest = eligible.max_by_key(|c| (c.allocatable_memory, c.allocatable_cpus, &c.name))?;
     Some(format!(

@@ -74,6 +74,25 @@ fn the_host_with_the_largest_share_left_is_taken_or_with_packing_the_smallest() 
 }
 
 #[test]
+fn reservations_fit_into_the_real_cpus_of_a_host_and_other_vms_beside_them() {
+    let with = |name: &str, reserved: u32| {
+        let mut host = host(name, 1000);
+        (host.reservable, host.used.reserved) = (2000, reserved);
+        host
+    };
+    let hosts = [with("a", 1500), with("b", 500)];
+    let wanted = |reserved: u32| Request { reserved, ..request(100) };
+    assert_eq!(chosen(&wanted(1500), &[], &hosts), Ok("b"));
+    assert_eq!(chosen(&request(100), &[], &[with("a", 2000)]), Ok("a"));
+    insta::assert_snapshot!(now(&wanted(1750), &[], &hosts), @"0 of 2 hosts can take it: 2 with too few CPUs that are not reserved (it needs 1 CPUs and 100 MiB)");
+    let tied = Request { host: Some("a".into()), ..wanted(1000) };
+    insta::assert_snapshot!(now(&tied, &[], &hosts), @"host a has 0.5 of 2 CPUs left that are not reserved and it reserves 1");
+    let (reason, text) = never(&wanted(2001), &[], &hosts);
+    assert_eq!(reason, Reason::NoHostLargeEnough);
+    insta::assert_snapshot!(text, @"it reserves 2.001 CPUs and no host it may run on has that many: b has 2 that can be reserved");
+}
+
+#[test]
 fn cpus_count_as_much_as_memory_where_they_are_scarcer() {
     let mut busy = host("a", 100_000);
     busy.used.cpus = 7;
@@ -85,7 +104,7 @@ fn measured_overhead_counts_for_every_vm() {
     assert!(chosen(&request(100), &[], &[host("a", 109)]).is_err());
     assert_eq!(chosen(&request(100), &[], &[host("a", 110)]), Ok("a"));
     let mut used = host("a", 219);
-    used.used = Usage { cpus: 1, memory: 100 << 20, vms: 1 };
+    used.used = Usage { cpus: 1, memory: 100 << 20, reserved: 0, vms: 1 };
     assert!(chosen(&request(100), &[], &[used.clone()]).is_err(), "two VMs, two overheads");
     used.allocatable_memory = 220 << 20;
     assert_eq!(chosen(&request(100), &[], &[used]), Ok("a"));
@@ -199,7 +218,7 @@ fn a_vm_goes_where_its_disks_are_and_else_is_told_what_is_wrong_there() {
     let mut wanted = request(100);
     wanted.disk_hosts = ["a".to_owned()].into();
     assert_eq!(chosen(&wanted, &[], &hosts), Ok("a"));
-    hosts[0].used = Usage { cpus: 1, memory: 400 << 20, vms: 1 };
+    hosts[0].used = Usage { cpus: 1, memory: 400 << 20, reserved: 0, vms: 1 };
     insta::assert_snapshot!(now(&wanted, &[], &hosts), @"host a has 90Mi of 500Mi memory free and it needs 100Mi and 10Mi of overhead");
     hosts[0].cordoned = true;
     insta::assert_snapshot!(now(&wanted, &[], &hosts), @"host a is cordoned: it takes no new VMs");

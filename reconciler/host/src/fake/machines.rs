@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{Hypervisor as _, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity};
 use berth_qemu::machine::{DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Tap, UefiFiles};
 use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
@@ -81,6 +81,14 @@ impl FakeSystem {
 impl Machines for FakeSystem {
     async fn launch(&self, request: &LaunchRequest) -> Result<ProcessFacts> {
         self.call("launch", self.start(request)).await
+    }
+
+    async fn cpu_time(&self, instance: &str) -> Result<CpuTime> {
+        Ok(self.hypervisor.cpu_time(instance).await?)
+    }
+
+    async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<()> {
+        self.call("set_cpu_time", async { Ok(self.hypervisor.set_cpu_time(instance, time).await?) }).await
     }
 
     async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {

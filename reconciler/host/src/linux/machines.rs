@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_qemu::console::ConsoleStream;
-use berth_qemu::hypervisor::{FoundQemu, Hypervisor, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
     Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, UefiFiles,
@@ -176,6 +176,18 @@ impl LinuxMachines {
         if let Ok(hypervisor) = self.hypervisor().await {
             hypervisor.mark_started(instance, just_now).await;
         }
+    }
+
+    pub(super) async fn cpu_time(&self, instance: &str) -> Result<CpuTime> {
+        check_name("instance", instance)?;
+        Ok(self.hypervisor().await?.cpu_time(instance).await?)
+    }
+
+    pub(super) async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<()> {
+        check_name("instance", instance)?;
+        self.hypervisor().await?.set_cpu_time(instance, time).await?;
+        tracing::info!(instance, limit = time.limit, weight = time.weight, "CPU time changed");
+        Ok(())
     }
 
     pub(super) async fn process(&self, instance: &str) -> Result<Option<ProcessFacts>> {

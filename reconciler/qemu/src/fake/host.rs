@@ -218,7 +218,7 @@ impl FakeHypervisor {
         }
     }
 
-    fn with(&self, instance: &str, change: impl Fn(&mut Machine)) {
+    pub(super) fn with(&self, instance: &str, change: impl Fn(&mut Machine)) {
         for machine in self.lock().machines.values_mut().filter(|m| m.spec.machine.instance == instance) {
             change(machine);
         }

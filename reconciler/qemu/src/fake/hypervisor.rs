@@ -11,7 +11,7 @@ use super::machine::Machine;
 use super::server;
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{FoundQemu, Hypervisor, LaunchError, Limits, ProcessError, ProcessIdentity};
+use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LaunchError, Limits, ProcessError, ProcessIdentity};
 use crate::machine::{Graphics, LaunchSpec, MachinePaths, command_line, instance_of, name_of};
 use crate::qmp::{Events, Qmp, QmpError};
 
@@ -30,12 +30,24 @@ impl FakeHypervisor {
 
 #[async_trait]
 impl Hypervisor for FakeHypervisor {
-    async fn launch(&self, spec: &LaunchSpec, _limits: Limits) -> Result<ProcessIdentity, LaunchError> {
+    async fn launch(&self, spec: &LaunchSpec, limits: Limits) -> Result<ProcessIdentity, LaunchError> {
         spec.validate()?;
         let identity = self.build(spec)?;
+        self.with(&spec.machine.instance, |machine| machine.cpu_time = limits.cpu);
         let time = self.behaviour_of(identity.pid).unwrap_or_default().launch_time;
         tokio::time::sleep(time).await;
         Ok(identity)
+    }
+
+    async fn cpu_time(&self, instance: &str) -> Result<CpuTime, ProcessError> {
+        let world = self.lock();
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance);
+        Ok(machine.map(|machine| machine.cpu_time).unwrap_or_default())
+    }
+
+    async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<(), ProcessError> {
+        self.with(instance, |machine| machine.cpu_time = time);
+        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<FoundQemu>, ProcessError> {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::Behaviour;
-use crate::hypervisor::ProcessIdentity;
+use crate::hypervisor::{CpuTime, ProcessIdentity};
 use crate::machine::{Format, LaunchSpec, MEMORY_DEVICE};
 
 /// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
@@ -24,6 +24,7 @@ pub(super) struct Machine {
     /// Beside the memory of the start, in bytes.
     pub(super) memory_requested: u64,
     pub(super) memory_plugged: u64,
+    pub(super) cpu_time: CpuTime,
     pub(super) behaviour: Behaviour,
     /// `query-status` in QEMU's terms.
     pub(super) status: &'static str,
@@ -103,6 +104,7 @@ impl Machine {
             cpus: (0..spec.machine.cpus.into()).collect(),
             memory_requested: 0,
             memory_plugged: 0,
+            cpu_time: CpuTime::default(),
             spec,
             behaviour,
             status: "prelaunch",

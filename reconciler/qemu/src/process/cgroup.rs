@@ -5,14 +5,14 @@
 //! each other's guests; and leaving the caller's cgroup, which a service manager would terminate as a whole. Everything
 //! here is best effort: a host without (writable) cgroups still runs machines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::identity;
-use crate::hypervisor::Limits;
+use super::{ProcessError, identity};
+use crate::hypervisor::{CpuTime, Limits};
 
 /// berth's directory in every hierarchy.
 const PARENT: &str = "berth";
@@ -20,16 +20,31 @@ const PARENT: &str = "berth";
 const V1: [&str; 4] = ["cpu", "memory", "pids", "name=systemd"];
 /// The cgroup CPU accounting period, in microseconds.
 const PERIOD: u64 = 100_000;
+/// The largest weight in cgroup v2.
+const MOST_WEIGHT: u32 = 10_000;
+/// cgroup v1's number for the default weight, 100.
+const V1_SHARES: u64 = 1024;
 
 /// A machine's share of CPU time under contention.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Share {
-    /// Ten times a normal share, for the tenth of a second or so that a start takes.
+    /// Ten times the machine's share, for the tenth of a second or so that a start takes.
     Starting,
-    /// A fiftieth of a normal share: a guest that has just started waits for those that have not.
+    /// A fiftieth of its share: a guest that has just started waits for those that have not.
     Young,
-    /// The kernel's default.
+    /// Its share.
     Running,
+}
+
+impl Share {
+    fn of(self, weight: u32) -> u32 {
+        match self {
+            Self::Starting => weight * 10,
+            Self::Young => weight / 50,
+            Self::Running => weight,
+        }
+        .clamp(1, MOST_WEIGHT)
+    }
 }
 
 /// The cgroup hierarchies of the host.
@@ -43,6 +58,13 @@ static LAUNCHING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn launching() -> MutexGuard<'static, BTreeSet<String>> {
     LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Instances whose share is not their own yet, with their own weight.
+static YIELDING: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+
+fn yielding() -> MutexGuard<'static, BTreeMap<String, u32>> {
+    YIELDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The entrances to a machine's cgroups, open until its process has joined them.
@@ -107,6 +129,9 @@ impl Cgroups {
         // Held while directories are created, so that the sweep does not remove the parent in between.
         let mut launching = launching();
         launching.insert(instance.to_owned());
+        if !self.hierarchies.is_empty() {
+            yielding().insert(instance.to_owned(), limits.cpu.weight);
+        }
         let mut files = Vec::new();
         for hierarchy in &self.hierarchies {
             match hierarchy.prepare(instance, limits) {
@@ -119,11 +144,58 @@ impl Cgroups {
         Entrances { files, instance: instance.to_owned() }
     }
 
-    /// Sets the machine's share of CPU time, if it has a cgroup.
+    /// Sets the machine's share of CPU time, if it has a cgroup. The share of a machine that another process started is left: its
+    /// weight is not known here.
     pub(super) fn give(&self, instance: &str, share: Share) {
-        for hierarchy in &self.hierarchies {
-            hierarchy.write(&hierarchy.directory(instance), hierarchy.share(share));
+        let mut yielding = yielding();
+        let Some(weight) = yielding.get(instance).copied() else { return };
+        if matches!(share, Share::Running) {
+            yielding.remove(instance);
         }
+        for hierarchy in &self.hierarchies {
+            hierarchy.write(&hierarchy.directory(instance), hierarchy.weight(share.of(weight)));
+        }
+    }
+
+    /// Returns the machine's CPU time, by default that of a machine without a cgroup.
+    pub(super) fn cpu_time(&self, instance: &str) -> Result<CpuTime, ProcessError> {
+        let Some(hierarchy) = self.with_cpu(instance) else { return Ok(CpuTime::default()) };
+        let time = hierarchy.read_cpu_time(&hierarchy.directory(instance))?;
+        let own = yielding().get(instance).copied();
+        Ok(CpuTime { weight: own.unwrap_or(time.weight), ..time })
+    }
+
+    /// Changes the machine's CPU time.
+    pub(super) fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<(), ProcessError> {
+        let hierarchy = self.with_cpu(instance).ok_or(ProcessError::NoCpuController)?;
+        let directory = hierarchy.directory(instance);
+        let mut files = hierarchy.limit(time.limit);
+        match yielding().get_mut(instance) {
+            Some(weight) => *weight = time.weight,
+            None => files.extend(hierarchy.weight(time.weight)),
+        }
+        for (file, value) in files {
+            let path = directory.join(file);
+            // A kernel without limits has no files for them.
+            if time.limit.is_none() && !path.exists() {
+                continue;
+            }
+            std::fs::write(&path, value).map_err(|source| ProcessError::CpuTime { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the hierarchy in which the machine has CPU time of its own.
+    fn with_cpu(&self, instance: &str) -> Option<&Hierarchy> {
+        let has = |hierarchy: &&Hierarchy| {
+            let file = match hierarchy {
+                Hierarchy::V2 { .. } => "cpu.weight",
+                Hierarchy::V1 { controller: "cpu", .. } => "cpu.shares",
+                Hierarchy::V1 { .. } => return false,
+            };
+            hierarchy.directory(instance).join(file).exists()
+        };
+        self.hierarchies.iter().find(has)
     }
 
     /// Returns the contents of the files `cpu.stat` of the machine's cgroups.
@@ -146,6 +218,9 @@ impl Cgroups {
                 }
                 // Fails while a process is in it, and for the files in the parent directory.
                 let removed = std::fs::remove_dir(entry.path());
+                if removed.is_ok() {
+                    yielding().remove(&name);
+                }
                 busy |= removed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
                     && holds_nothing_alive(&entry.path());
             }
@@ -184,8 +259,9 @@ impl Hierarchy {
                 }
             }
         }
-        self.write(&directory, self.limits(limits));
-        self.write(&directory, self.share(Share::Starting));
+        self.write(&directory, self.memory(limits.memory_max));
+        self.write(&directory, self.limit(limits.cpu.limit));
+        self.write(&directory, self.weight(Share::Starting.of(limits.cpu.weight)));
         OpenOptions::new().write(true).open(directory.join("cgroup.procs"))
     }
 
@@ -197,36 +273,64 @@ impl Hierarchy {
         }
     }
 
-    fn share(&self, share: Share) -> Option<(&'static str, String)> {
-        let (times, parts) = match share {
-            Share::Starting => (10, 1),
-            Share::Young => (1, 50),
-            Share::Running => (1, 1),
-        };
+    fn weight(&self, weight: u32) -> Option<(&'static str, String)> {
         match self {
-            Self::V2 { .. } => Some(("cpu.weight", (100 * times / parts).to_string())),
-            Self::V1 { controller: "cpu", .. } => Some(("cpu.shares", (1024 * times / parts).to_string())),
+            Self::V2 { .. } => Some(("cpu.weight", weight.to_string())),
+            Self::V1 { controller: "cpu", .. } => {
+                Some(("cpu.shares", (u64::from(weight) * V1_SHARES / 100).to_string()))
+            }
             Self::V1 { .. } => None,
         }
     }
 
-    fn limits(&self, limits: Limits) -> Vec<(&'static str, String)> {
-        let quota = limits.cpu_max_percent.map(|percent| u64::from(percent) * PERIOD / 100);
-        let mut files = Vec::new();
+    fn memory(&self, most: Option<u64>) -> Option<(&'static str, String)> {
+        match self {
+            Self::V2 { .. } => Some(("memory.max", most?.to_string())),
+            Self::V1 { controller: "memory", .. } => Some(("memory.limit_in_bytes", most?.to_string())),
+            Self::V1 { .. } => None,
+        }
+    }
+
+    fn limit(&self, millis: Option<u32>) -> Vec<(&'static str, String)> {
+        let quota = millis.map(|millis| u64::from(millis) * PERIOD / 1000);
         match self {
             Self::V2 { .. } => {
-                files.extend(limits.memory_max.map(|bytes| ("memory.max", bytes.to_string())));
-                files.extend(quota.map(|q| ("cpu.max", format!("{q} {PERIOD}"))));
+                let quota = quota.map_or("max".to_owned(), |quota| quota.to_string());
+                vec![("cpu.max", format!("{quota} {PERIOD}"))]
             }
-            Self::V1 { controller: "memory", .. } => {
-                files.extend(limits.memory_max.map(|bytes| ("memory.limit_in_bytes", bytes.to_string())));
-            }
-            Self::V1 { controller: "cpu", .. } => {
-                files.extend(quota.map(|_| ("cpu.cfs_period_us", PERIOD.to_string())));
-                files.extend(quota.map(|q| ("cpu.cfs_quota_us", q.to_string())));
-            }
-            Self::V1 { .. } => {}
+            Self::V1 { controller: "cpu", .. } => vec![
+                ("cpu.cfs_period_us", PERIOD.to_string()),
+                ("cpu.cfs_quota_us", quota.map_or("-1".to_owned(), |quota| quota.to_string())),
+            ],
+            Self::V1 { .. } => Vec::new(),
         }
-        files
+    }
+
+    /// Reads a limit in thousandths of a CPU, and a weight.
+    fn read_cpu_time(&self, directory: &Path) -> Result<CpuTime, ProcessError> {
+        let read = |file: &str| {
+            let path = directory.join(file);
+            match std::fs::read_to_string(&path) {
+                // A kernel without limits has no files for them.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+                read => read.map_err(|source| ProcessError::Read { path, source }),
+            }
+        };
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let (quota, period, weight) = match self {
+            Self::V2 { .. } => {
+                let limit = read("cpu.max")?;
+                let (quota, period) = limit.trim().split_once(' ').unwrap_or((limit.trim(), ""));
+                (number(quota), number(period), number(&read("cpu.weight")?))
+            }
+            Self::V1 { .. } => {
+                let shares = number(&read("cpu.shares")?);
+                let weight = shares.map(|shares| (shares * 100).div_ceil(V1_SHARES));
+                (number(&read("cpu.cfs_quota_us")?), number(&read("cpu.cfs_period_us")?), weight)
+            }
+        };
+        let millis = |quota: u64| quota * 1000 / period.unwrap_or(PERIOD).max(1);
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Ok(CpuTime { limit: quota.map(millis).map(small), weight: weight.map_or(100, small) })
     }
 }

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{FoundQemu, Hypervisor, Limits};
+use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, Limits};
 use crate::installation::find_binary;
 use crate::machine::{Accelerator, LaunchSpec, MachinePaths, Tap, UefiFiles, command_line};
 use crate::qmp::{Events, Qmp, QmpError};
@@ -376,6 +376,14 @@ impl Hypervisor for LocalHypervisor {
                 Err(error)
             }
         }
+    }
+
+    async fn cpu_time(&self, instance: &str) -> Result<CpuTime, ProcessError> {
+        self.cgroups.cpu_time(instance)
+    }
+
+    async fn set_cpu_time(&self, instance: &str, time: CpuTime) -> Result<(), ProcessError> {
+        self.cgroups.set_cpu_time(instance, time)
     }
 
     async fn mark_started(&self, instance: &str, just_now: bool) {

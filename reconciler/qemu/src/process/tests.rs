@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::cgroup::Share;
 use super::*;
-use crate::hypervisor::{Hypervisor, Limits};
+use crate::hypervisor::{CpuTime, Hypervisor, Limits};
 
 /// A child process that runs until it is terminated.
 #[allow(clippy::zombie_processes, reason = "who reaps is what is tested")]
@@ -207,7 +207,7 @@ fn cgroups_of_both_versions_are_recognised() {
 fn limits_are_written_where_the_version_keeps_them() {
     let root = tempfile::tempdir().expect("a temporary directory");
     let path = root.path().display().to_string();
-    let limits = Limits { memory_max: Some(1 << 30), cpu_max_percent: Some(150) };
+    let limits = Limits { memory_max: Some(1 << 30), cpu: CpuTime { limit: Some(1500), weight: 100 } };
     for (kind, files, (share, young, running)) in [
         (
             format!("cgroup2 {path} cgroup2 rw 0 0"),
@@ -235,6 +235,37 @@ fn limits_are_written_where_the_version_keeps_them() {
             cgroups.give("i-1", given);
             assert_eq!(read(share), written);
         }
+    }
+}
+
+#[test]
+fn the_cpu_time_of_a_machine_is_changed_and_read_back_in_both_versions() {
+    for kind in ["cgroup2", "cgroup"] {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let cgroups = Cgroups::from_mounts(&format!("x {} {kind} rw,cpu 0 0", root.path().display()));
+        let instance = format!("i-{kind}");
+        let of = |limit, weight| CpuTime { limit, weight };
+        assert_eq!(cgroups.cpu_time(&instance).expect("read"), CpuTime::default(), "without a group");
+        let refused = cgroups.set_cpu_time(&instance, of(None, 1)).expect_err("without a group");
+        assert!(matches!(refused, ProcessError::NoCpuController), "{refused}");
+
+        drop(cgroups.prepare(&instance, Limits { cpu: of(Some(250), 40), ..Limits::default() }));
+        assert_eq!(cgroups.cpu_time(&instance).expect("read"), of(Some(250), 40), "its own, while it starts");
+        cgroups.set_cpu_time(&instance, of(Some(250), 70)).expect("written");
+        cgroups.give(&instance, Share::Running);
+        assert_eq!(cgroups.cpu_time(&instance).expect("read"), of(Some(250), 70));
+        for weight in (1..=10_000).step_by(7) {
+            cgroups.set_cpu_time(&instance, of(Some(10), weight)).expect("written");
+            assert_eq!(cgroups.cpu_time(&instance).expect("read"), of(Some(10), weight));
+        }
+        cgroups.set_cpu_time(&instance, of(None, 10_000)).expect("written");
+        assert_eq!(cgroups.cpu_time(&instance).expect("read"), of(None, 10_000));
+        cgroups.give(&instance, Share::Young);
+        assert_eq!(
+            cgroups.cpu_time(&instance).expect("read"),
+            of(None, 10_000),
+            "it does not yield any more"
+        );
     }
 }
 

@@ -58,6 +58,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             unplug(ctx, instance, volume).await?;
             wake_disks(ctx, vm);
         }
+        Step::SetCpuTime(time) => ctx.system.set_cpu_time(instance, *time).await?,
         Step::PlugCpus(count) => {
             let machine = machine()?;
             machine.plug_cpus(usize::try_from(*count).unwrap_or_default()).await?;

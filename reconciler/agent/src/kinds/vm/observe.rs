@@ -6,13 +6,14 @@ use std::net::Ipv4Addr;
 use berth_api::condition::{find, is_true};
 use berth_api::vm::ConsoleAddress;
 use berth_api::{
-    ConditionType, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, Size, SizeError, VM,
-    VMStatus,
+    ConditionType, CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, Size,
+    SizeError, VM, VMStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 
+use super::cpu_time;
 use super::hardware::differences;
 use super::pending_leases;
 use super::seed::Bootstrap;
@@ -20,7 +21,7 @@ use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
-use crate::index::{Tables, declared_size, instance_of, mtu_of, volume_of};
+use crate::index::{Tables, cpu_controls, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
@@ -28,6 +29,7 @@ use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{Networks, public_address, tap_prefix};
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
+use berth_qemu::hypervisor::CpuTime;
 
 /// Everything a plan for a VM is made from.
 #[derive(Clone, Debug)]
@@ -55,6 +57,10 @@ pub(crate) struct Observed {
     pub(crate) lease_taken: bool,
     /// The size with which it is started next.
     pub(crate) size: Result<Size, SizeError>,
+    pub(crate) cpu_controls: CpuControls,
+    /// The CPU time that its machine is to have, and that which it has; only observed while it runs.
+    pub(crate) wanted_cpu_time: CpuTime,
+    pub(crate) cpu_time: Option<CpuTime>,
     /// In the order of the spec.
     pub(crate) disks: Vec<DeclaredDisk>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
@@ -234,6 +240,9 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         guest: GuestFacts::default(),
         lease_taken: false,
         size: declared_size(&tables, name, vm),
+        cpu_controls: cpu_controls(&tables, name, vm),
+        wanted_cpu_time: CpuTime::default(),
+        cpu_time: None,
         disks: Vec::new(),
         attachments: attachments(&tables, name),
         mounts: BTreeMap::new(),
@@ -349,6 +358,7 @@ async fn observe_running(
             Err(error) => observed.unreachable = Some(Error::from(error).chain()),
         },
     }
+    observe_cpu_time(ctx, observed).await?;
     let synced = match (&observed.journal.run, &observed.size) {
         (Some(run), Ok(size)) => differences(run, vm, size).is_empty(),
         _ => true,
@@ -370,6 +380,18 @@ async fn observe_running(
         pending.clear();
     }
     observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &pending)).then_some(pending);
+    Ok(())
+}
+
+/// Reads the CPU time that the machine has, and that which it is to have.
+async fn observe_cpu_time(ctx: &Context, observed: &mut Observed) -> Result<(), Error> {
+    // Only a reservation depends on the host.
+    let cpus = match observed.cpu_controls.reserved {
+        0 => 1,
+        _ => ctx.system.facts().await?.cpus,
+    };
+    observed.wanted_cpu_time = cpu_time::of(&observed.cpu_controls, cpus);
+    observed.cpu_time = Some(ctx.system.cpu_time(&observed.instance).await?);
     Ok(())
 }
 
@@ -457,6 +479,7 @@ async fn admission(ctx: &Context, vm: &VM) -> Result<Admission, Error> {
     let offer = Offer {
         host: ctx.host().to_owned(),
         capacity: ctx.offered(&facts),
+        reservable: ctx.reservable(&facts),
         overhead: facts.overhead_bytes,
         group: group(&ctx.client, vm).await?,
         has_claims: !matches!(skew, VersionSkew::Older(_)),

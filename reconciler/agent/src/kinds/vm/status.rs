@@ -8,10 +8,10 @@ use berth_api::{
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
-use super::Observed;
 use super::hardware::{differences, topology};
 use super::observe::DeclaredDisk;
 use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
+use super::{Observed, cpu_time};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
 use crate::journal::{Ended, Run};
@@ -35,6 +35,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.state = Some(state(vm, observed, readiness));
     status.pending_power_cycle = pending_power_cycle(vm, observed);
     status.hardware = hardware(observed).or(status.hardware.take());
+    status.cpu_time = cpu_time::report(observed.cpu_time);
     status.disks = disks(observed);
     status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::{
-    cache::capacity::Members,
+    cache::capacity::{Demand, Members},
     cache::claims::Claim,
     cache::{Cache, users},
     config::Config,
@@ -30,8 +30,8 @@ pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
 /// The inputs of a VM's decision.
 #[derive(Debug)]
 pub(super) struct Observed {
-    /// CPUs and bytes of guest memory; `None`: its class does not exist, or it has neither a class nor CPUs.
-    pub(super) size: Option<(i64, u64)>,
+    /// Its demand; `None`: its class does not exist, or it has neither a class nor CPUs.
+    pub(super) size: Option<Demand>,
     pub(super) disks: Vec<DiskSeen>,
     /// The group it names, if that exists.
     pub(super) group: Option<Arc<PlacementGroup>>,
@@ -164,7 +164,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(of_disks));
     Observed {
         deleting,
-        size: cache.vm_size(vm),
+        size: cache.demand(vm),
         disks,
         group,
         members: members.unwrap_or_default(),

@@ -94,7 +94,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         let readiness = Readiness::Stalled(Reason::InvalidSpec, format!("user data: {error}"));
         return Err((VMState::Pending, readiness, Vec::new()));
     }
-    let Some((cpus, memory)) = observed.size else {
+    let Some(demand) = observed.size else {
         let Some(class) = vm.spec.class.as_ref().map(|class| class.as_str()) else {
             let readiness = Readiness::Stalled(Reason::InvalidSpec, SizeError::NoCpus.to_string());
             return Err((VMState::Pending, readiness, Vec::new()));
@@ -159,8 +159,9 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
     let host = |d: &DiskSeen| d.claimed.clone().or_else(|| Some(bound(d.object.as_ref()?)?.host.clone()));
     let disk_hosts = observed.disks.iter().filter_map(host).collect();
     Ok(Request {
-        cpus,
-        memory,
+        cpus: demand.cpus,
+        memory: demand.memory,
+        reserved: demand.reserved,
         host: placement.host,
         selector: placement.host_selector,
         preferred: placement.preferred_host_selector,

@@ -6,6 +6,7 @@ use berth_api::{Power, Quantity, Readiness, Reason, VM};
 use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
+use super::super::cpu_time;
 use super::super::observe::User;
 use super::super::surplus;
 use super::start::{since, too_large};
@@ -35,6 +36,10 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         return Plan::without_steps(Readiness::Reconciling(Reason::Retrying, text)).requeue_after(TRY_AGAIN);
     };
     let is_paused = vm.spec.power == Power::Paused;
+    if let Some(step) = cpu_time::step(observed.cpu_time, observed.wanted_cpu_time) {
+        let readiness = Readiness::Reconciling(Reason::Attaching, "its CPU time is being changed".to_owned());
+        return Plan::steps(vec![step], readiness);
+    }
     match &machine.run_state {
         RunState::Running if is_paused => {
             let readiness = Readiness::Reconciling(Reason::Paused, "the guest is being paused".into());

@@ -10,6 +10,7 @@ use berth_qemu::machine::{self, Accelerator, DiskSpec, MachineSpec, NicSpec, Tap
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use super::super::cpu_time;
 use super::super::hardware::{class_name, uuid_of};
 use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
@@ -241,7 +242,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         seed: Some(seed(vm, &cloud_instance, &observed.bootstrap)),
         limits: Limits {
             memory_max: Some(size.max_memory.unwrap_or(memory) + 2 * host.overhead_bytes + SLACK),
-            cpu_max_percent: None,
+            cpu: cpu_time::of(&observed.cpu_controls, host.cpus),
         },
     };
     let mut steps = vec![write_journal(journal)];

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use berth_api::{CpuTopology, Graphics, Size, SizeError, VM, VMState, VMStatus};
+use berth_api::{CpuControls, CpuTopology, Graphics, Size, SizeError, VM, VMState, VMStatus};
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
-use berth_qemu::hypervisor::ProcessIdentity;
+use berth_qemu::hypervisor::{CpuTime, ProcessIdentity};
 use berth_qemu::machine::{Accelerator, Format};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::RunState;
@@ -123,6 +123,9 @@ fn ready_to_start() -> Observed {
         guest: GuestFacts::default(),
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
+        cpu_controls: CpuControls::default(),
+        wanted_cpu_time: CpuTime::default(),
+        cpu_time: None,
         disks: vec![disk("root", true), disk("data", false)],
         attachments: Default::default(),
         mounts: Default::default(),
@@ -216,6 +219,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Pause => "Pause",
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
+        Step::SetCpuTime(_) => "SetCpuTime",
         Step::PlugCpus(_) => "PlugCpus",
         Step::RequestMemory(_) => "RequestMemory",
         Step::PressPowerButton => "PressPowerButton",

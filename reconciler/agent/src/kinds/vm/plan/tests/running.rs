@@ -1,6 +1,7 @@
 //! A running VM: left alone, or its disks plugged and unplugged.
 
 use super::*;
+use crate::kinds::vm::cpu_time;
 
 #[test]
 fn a_machine_launched_before_a_crash_is_noted_and_let_run() {
@@ -249,6 +250,34 @@ fn cpus_are_plugged_in_up_to_the_maximum_of_the_start_and_never_taken() {
     let synced = Observed { journal: (**journal).clone(), ..plugged };
     let reported = status(&object, &synced, &plan(&object, &synced).readiness, at(NOW));
     assert!(reported.pending_power_cycle.is_empty(), "{:?}", reported.pending_power_cycle);
+}
+
+#[test]
+fn cpu_time_other_than_declared_is_corrected_whoever_changed_it() {
+    let object = vm(json!({"cpuLimit": "1.5", "cpuReservation": "1"}));
+    let controls = object.spec.cpu_controls(None);
+    let wanted = cpu_time::of(&controls, 4);
+    assert_eq!(wanted, CpuTime { limit: Some(1500), weight: 2500 });
+    let has = |has: Option<CpuTime>| {
+        let controls = controls;
+        Observed {
+            cpu_controls: controls,
+            wanted_cpu_time: wanted,
+            cpu_time: has,
+            ..present(RunState::Running)
+        }
+    };
+    let steps = |observed: &Observed| plan(&object, observed).steps;
+    assert_eq!(steps(&has(Some(CpuTime::default()))), [Step::SetCpuTime(wanted)]);
+    assert_eq!(steps(&has(Some(CpuTime { weight: 2, ..wanted }))), [Step::SetCpuTime(wanted)]);
+    for known in [Some(wanted), None] {
+        assert!(steps(&has(known)).is_empty());
+    }
+    let report =
+        |observed: &Observed| status(&object, observed, &plan(&object, observed).readiness, at(NOW)).cpu_time;
+    let reported = report(&has(Some(wanted))).expect("not the default");
+    assert_eq!((reported.limit.as_deref(), reported.weight), (Some("1.5"), 2500));
+    assert_eq!(report(&has(Some(CpuTime::default()))), None, "as read back, not as declared");
 }
 
 #[test]
