@@ -34,6 +34,10 @@ pub enum Form {
     Memory,
     /// An amount of CPU time.
     Cpus,
+    /// The name of a CPU model or level.
+    CpuModel,
+    /// The serial number of a machine.
+    SerialNumber,
     /// The key of a label.
     LabelKey,
     /// A unicast MAC address.
@@ -136,6 +140,14 @@ impl Form {
                 Err(error) => Some(format!("{error}.")),
             },
             Self::Cpus => text.parse::<CpuAmount>().err().map(|error| format!("{error}.")),
+            Self::CpuModel if is_plain(text) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) => None,
+            Self::CpuModel => Some(format!(
+                "{text:?} is not the name of a CPU model: write for example \"x86-64-v3\" or \"Skylake-Server\"."
+            )),
+            Self::SerialNumber if is_plain(text) => None,
+            Self::SerialNumber => Some(format!(
+                "{text:?} is not a serial number: use letters, digits, \"-\", \".\" and \"_\", 1 to 64 characters."
+            )),
             Self::LabelKey if is_label_key(text) => None,
             Self::LabelKey => Some(format!("{text:?} is not the key of a label: {LABEL_KEY}")),
             Self::Mac => mac_problem(text),
@@ -180,6 +192,11 @@ impl Form {
             }
         }
     }
+}
+
+/// Whether a text has 1 to 64 letters, digits, `-`, `.` and `_`.
+fn is_plain(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
 }
 
 fn sentence(error: &str) -> String {

@@ -99,11 +99,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `firmware`, `cpu_topology`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `firmware`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "cpu_topology", "graphics", "uuid", "disks", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "cpu_topology", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "disks", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -157,7 +157,11 @@ impl ResourceKind for Vm {
             Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
             Field::spec("cpu_weight", Shape::Integer),
             Field::spec("cpu_reservation", Shape::Text(Form::Cpus)),
+            Field::spec("cpu_model", Shape::Text(Form::CpuModel)).effect(Effect::PowerCycle),
+            Field::spec("guest_os", Shape::Text(Form::Any)).key("guestOS").effect(Effect::PowerCycle),
             Field::spec("graphics", Shape::Text(Form::Any)).default("None").effect(Effect::PowerCycle),
+            Field::spec("watchdog", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
+            Field::spec("serial_number", Shape::Text(Form::SerialNumber)).effect(Effect::PowerCycle),
             Field::spec("uuid", Shape::Text(Form::Uuid)).effect(Effect::PowerCycle),
             Field::spec("disks", Shape::Keyed(disk)).required(),
             network_interfaces(),

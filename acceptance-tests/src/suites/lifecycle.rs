@@ -379,14 +379,17 @@ impl Lifecycle<'_> {
                 project.edit(
                     "main.tf",
                     "wait_for = \"guest\"",
-                    &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\""),
+                    &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\"\n  serial_number = \"ACME-1\"\n  watchdog = \"Reset\""),
                 )?;
+                project.edit("main.tf", "cpus   = 2", "cpus   = 2\n  cpu_model = \"x86-64-v2\"")?;
                 project.apply()?;
                 let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
                 contains_all(&cards, &["card=0x1af4:0x1000", "card=0x8086:0x10d3"])?;
                 ensure!(field(&text, "uuid")? == UUID, "{text}");
+                ensure!(field(&text, "serial")? == "ACME-1" && field(&text, "watchdogs")? == "1", "{text}");
+                ensure!(field(&text, "avx2")? == "0", "more than the level has: {text}");
                 ensure!(field(&text, "boot_id")? != boot, "the same boot: {text}");
                 ensure!(project.output("public_address")? == address, "another address");
                 platform.kubectl().condition("vm/web", "ClassSynced=True", None, SOON)?;

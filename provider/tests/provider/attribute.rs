@@ -30,14 +30,14 @@ use crate::{
     stage::{Stage, text_of, value},
 };
 
-/// VMClass with a further attribute, `cpu_model`.
+/// VMClass with a further attribute, `cpu_flavor`.
 struct Extended;
 
 fn definition() -> CustomResourceDefinition {
     let mut definition = serde_json::to_value(VmClass.definition()).expect("plain data");
     let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
     let properties = definition.pointer_mut(spec).expect("it has a schema");
-    properties["cpuModel"] =
+    properties["cpuFlavor"] =
         json!({"type": "string", "maxLength": 8, "description": "QEMU's model\nof the CPU."});
     serde_json::from_value(definition).expect("a definition")
 }
@@ -54,7 +54,7 @@ impl ResourceKind for Extended {
 
     fn fields(&self) -> Vec<Field> {
         let mut fields = VmClass.fields();
-        fields.push(Field::spec("cpu_model", Shape::Text(Form::Any)).effect(Effect::PowerCycle));
+        fields.push(Field::spec("cpu_flavor", Shape::Text(Form::Any)).effect(Effect::PowerCycle));
         fields
     }
 
@@ -64,7 +64,7 @@ impl ResourceKind for Extended {
 }
 
 fn attribute(attributes: &[Attribute]) -> &Attribute {
-    attributes.iter().find(|attribute| attribute.name == "cpu_model").expect("it has the attribute")
+    attributes.iter().find(|attribute| attribute.name == "cpu_flavor").expect("it has the attribute")
 }
 
 #[tokio::test]
@@ -90,33 +90,33 @@ async fn an_attribute_is_one_line_of_the_field_table() {
     let schema = source.schema().block;
     assert!(attribute(&schema.attributes).computed);
     let page = docs::resource_page(&resource);
-    let row = "| `cpu_model` | string | optional | next power cycle | next start | next power cycle | QEMU's model of the CPU. |";
+    let row = "| `cpu_flavor` | string | optional | next power cycle | next start | next power cycle | QEMU's model of the CPU. |";
     assert!(page.contains(row), "{page}");
-    assert!(docs::data_source_page(&source).contains("| `cpu_model` | string | QEMU's model of the CPU. |"));
+    assert!(docs::data_source_page(&source).contains("| `cpu_flavor` | string | QEMU's model of the CPU. |"));
 
     let mut class = Stage::of(resource.clone());
-    let config = |model: &str| json!({"name": "small", "cpus": 1, "memory": "1Gi", "cpu_model": model});
+    let config = |model: &str| json!({"name": "small", "cpus": 1, "memory": "1Gi", "cpu_flavor": model});
     let problems = text_of(&class.validate(&config("too-long-a-name")).await);
-    assert!(problems.contains("longer than 8 characters") && problems.contains("cpu_model"), "{problems}");
+    assert!(problems.contains("longer than 8 characters") && problems.contains("cpu_flavor"), "{problems}");
     assert!(class.apply(&config("host")).await.is_clean());
-    assert_eq!(plane.object("VMClass", "small").await["spec"]["cpuModel"], "host");
+    assert_eq!(plane.object("VMClass", "small").await["spec"]["cpuFlavor"], "host");
     class.read().await;
     assert!(class.plan_is_empty(&config("host")).await);
     let changed = text_of(&class.plan(&config("max")).await.diagnostics);
     assert!(
-        changed.contains("The change of cpu_model takes effect when the VM is next started"),
+        changed.contains("The change of cpu_flavor takes effect when the VM is next started"),
         "{changed}"
     );
-    plane.edit("VMClass", "small", json!({"spec": {"cpuModel": "qemu64"}})).await;
+    plane.edit("VMClass", "small", json!({"spec": {"cpuFlavor": "qemu64"}})).await;
     class.read().await;
-    assert_eq!(class.state.get("cpu_model").as_str(), Some("qemu64"), "drift is shown");
+    assert_eq!(class.state.get("cpu_flavor").as_str(), Some("qemu64"), "drift is shown");
 
     let mut imported = Stage::of(resource.clone());
     imported.import("small").await;
     assert!(imported.plan_is_empty(&config("qemu64")).await);
     let request = GenerateConfigRequest { state: imported.state.clone(), cancel: CancellationToken::new() };
     let generated = resource.generate_config(request).await;
-    assert_eq!(generated.config.get("cpu_model").as_str(), Some("qemu64"));
+    assert_eq!(generated.config.get("cpu_flavor").as_str(), Some("qemu64"));
     let request = ReadDataRequest {
         config: value(&json!({"name": "small"})),
         provider_meta: Value::Null,
@@ -125,7 +125,7 @@ async fn an_attribute_is_one_line_of_the_field_table() {
     };
     let read = source.read(request).await;
     assert_eq!(
-        read.state.expect("a state").get("cpu_model").as_str(),
+        read.state.expect("a state").get("cpu_flavor").as_str(),
         Some("qemu64"),
         "{:?}",
         read.diagnostics
@@ -133,6 +133,6 @@ async fn an_attribute_is_one_line_of_the_field_table() {
 
     let removed = json!({"name": "small", "cpus": 1, "memory": "1Gi"});
     assert!(!imported.apply(&removed).await.text().contains("Error"));
-    assert!(plane.object("VMClass", "small").await["spec"].get("cpuModel").is_none());
+    assert!(plane.object("VMClass", "small").await["spec"].get("cpuFlavor").is_none());
     plane.close().await;
 }

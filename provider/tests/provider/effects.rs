@@ -101,7 +101,7 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio"}],
@@ -127,6 +127,10 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpu_limit", Json::Null, Announced::Live),
         ("/cpu_weight", json!(1), Announced::Live),
         ("/cpu_reservation", json!("0.25"), Announced::Live),
+        ("/cpu_model", json!("x86-64-v3"), Announced::PowerCycle),
+        ("/guest_os", json!("Windows"), Announced::PowerCycle),
+        ("/watchdog", json!("PowerOff"), Announced::PowerCycle),
+        ("/serial_number", Json::Null, Announced::PowerCycle),
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
         ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),

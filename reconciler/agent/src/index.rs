@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::size::size_taken;
 use berth_api::{
-    CpuControls, Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, Size, SizeError, StoragePool,
-    VM, VMClass,
+    CpuControls, Disk, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP, Size, SizeError,
+    StoragePool, VM, VMClass,
 };
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
@@ -115,6 +115,12 @@ pub(crate) fn volume_of(disk: &Disk) -> Option<&str> {
 pub(crate) fn declared_size(tables: &Tables, name: &ObjectName, vm: &VM) -> Result<Size, SizeError> {
     let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
     vm.spec.size(class.as_deref().map(|class| &class.spec))
+}
+
+/// Returns the hardware profile with which a VM is started next.
+pub(crate) fn declared_profile(tables: &Tables, name: &ObjectName, vm: &VM) -> Profile {
+    let class = vm.spec.class.as_ref().and_then(|class| tables.classes.find(&name.namespace, class.as_str()));
+    vm.spec.profile(class.as_deref().map(|class| &class.spec))
 }
 
 /// Returns the share of CPU time that a VM declares.

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use berth_api::{CpuTopology, Graphics, IPPoolMode, VM, former_uid, vm::InterfaceStatus};
+use berth_api::{
+    CpuTopology, Graphics, GuestOS, IPPoolMode, Profile, VM, Watchdog, former_uid, vm::InterfaceStatus,
+};
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
 use jiff::{SignedDuration, Timestamp};
@@ -140,6 +142,9 @@ pub(crate) struct Run {
     /// The SMBIOS UUID; None in the journal of an older agent.
     #[serde(default)]
     pub(crate) uuid: Option<String>,
+    /// Machines of older agents have none of it.
+    #[serde(default)]
+    pub(crate) profile: RunProfile,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -156,6 +161,29 @@ pub(crate) struct Run {
     /// Set when it ended by itself.
     #[serde(default)]
     pub(crate) ended: Option<Ended>,
+}
+
+/// The declared profile of a machine, beside its size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct RunProfile {
+    /// None: the pinned one.
+    pub(crate) cpu_model: Option<String>,
+    pub(crate) guest_os: GuestOS,
+    pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) serial_number: Option<String>,
+}
+
+impl RunProfile {
+    /// Returns the profile that is declared.
+    pub(crate) fn declared(vm: &VM, profile: &Profile) -> Self {
+        Self {
+            cpu_model: profile.cpu_model.clone(),
+            guest_os: profile.guest_os,
+            watchdog: vm.spec.watchdog,
+            serial_number: vm.spec.serial_number.clone(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -330,6 +358,7 @@ mod tests {
             growth: Some(MemoryGrowth { base: 1, most: 2 }),
             graphics: Graphics::VGA,
             uuid: None,
+            profile: RunProfile::default(),
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,

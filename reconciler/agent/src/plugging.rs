@@ -2,7 +2,7 @@
 //! same way.
 
 use berth_qemu::block::Unplugged;
-use berth_qemu::machine::{Cache, DiskSpec};
+use berth_qemu::machine::DiskSpec;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub(crate) fn disk_spec(volume: &VolumeFacts, serial: &str, boot: bool, target: 
         boot,
         read_only: false,
         target,
-        cache: Cache::default(),
+        cache: volume.cache,
     }
 }
 

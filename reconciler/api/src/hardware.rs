@@ -48,6 +48,35 @@ pub enum Graphics {
     VGA,
 }
 
+/// The family of the guest's operating system, as far as the hardware depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum GuestOS {
+    /// Linux, BSD and all others that have a clock in UTC.
+    #[default]
+    Linux,
+    Windows,
+}
+
+impl GuestOS {
+    /// The value of the attribute.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Linux => "Linux",
+            Self::Windows => "Windows",
+        }
+    }
+}
+
+/// The action when the guest does not reset its watchdog timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Watchdog {
+    /// The guest is reset at once.
+    Reset,
+    /// The VM ends as after a crash: its restart policy counts.
+    PowerOff,
+}
+
 /// The arrangement of the virtual CPUs that the guest sees. Their number is `sockets` × `cores` × `threads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -148,6 +148,14 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub accelerator: Option<String>,
+    /// The CPU models and levels that VMs here can have. At most 200 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 200), inner(length(max = 64)))]
+    pub cpu_models: Vec<String>,
+    /// How QEMU reads and writes disks on file systems with direct I/O: `io_uring` or `native`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskIO")]
+    #[schemars(length(max = 16))]
+    pub disk_io: Option<String>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,

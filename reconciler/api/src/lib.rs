@@ -12,7 +12,7 @@
 //!                                     │
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
-//!   of several kinds:      size, cpu_controls (of a VM and its class)   power (of a VM, and its refused changes)
+//!   of several kinds:      size, cpu_controls, profile (of a VM and its class)   power (of a VM, and its refused changes)
 //!                          guest (of a VM's status)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
@@ -46,6 +46,7 @@ pub mod network;
 pub mod object_user;
 pub mod placement_group;
 pub mod power;
+pub mod profile;
 pub mod public_ip;
 pub mod quantity;
 pub mod reason;
@@ -62,7 +63,7 @@ pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
 pub use disk::{DeletionPolicy, Disk, DiskSpec, DiskState, DiskStatus};
-pub use hardware::{CpuTopology, Firmware, Graphics};
+pub use hardware::{CpuTopology, Firmware, Graphics, GuestOS, Watchdog};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,
@@ -74,6 +75,7 @@ pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
+pub use profile::Profile;
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 use crate::{
-    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, Power, Quantity, ResourceName, VMState,
+    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Power, Quantity, ResourceName,
+    VMState, Watchdog,
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -109,6 +110,17 @@ pub struct VMSpec {
     /// long as their reservations fit into its real CPUs, and gives a VM at least the weight of its reservation. Default: that of the class, or none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_reservation: Option<CpuAmount>,
+    /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
+    /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
+    /// features (`status.cpuModels` of the Host). Default: that of the class, or the one that the host chooses, kept for the life of the VM. A change
+    /// takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
+    pub cpu_model: Option<String>,
+    /// The guest's operating system, as far as its hardware depends on it: `Linux`, also for BSD and others, or `Windows`, with a clock in
+    /// local time and, with KVM, Hyper-V's interfaces. Default: that of the class, or `Linux`. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
+    pub guest_os: Option<GuestOS>,
     /// The guest's screen, for `berth vnc` and `berth screenshot`: `VGA`, with a keyboard and a pointer, or `None`. Every VM has a
     /// serial console in addition. A change takes effect at the next power cycle. Default `None`.
     #[serde(default)]
@@ -122,6 +134,15 @@ pub struct VMSpec {
         regex(pattern = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$")
     )]
     pub uuid: Option<String>,
+    /// A watchdog timer (i6300esb) for the guest to reset, and the action when it does not: `Reset` resets the guest; `PowerOff` ends
+    /// the VM as after a crash, and `restartPolicy` decides. Default: none. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog: Option<Watchdog>,
+    /// The serial number that the guest sees (SMBIOS, system), 1 to 64 letters, digits, `-`, `.` and `_`. Default: the VM's
+    /// `status.instanceID`. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9._-]+$"))]
+    pub serial_number: Option<String>,
     /// The VM's disks, keyed by `name`; exactly one has `boot: true`. Adding or removing one that is not the boot
     /// disk takes effect on the running VM; another boot disk at the next power cycle.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -553,7 +574,7 @@ pub struct Hardware {
     pub firmware: String,
     /// QEMU's machine type, pinned at the first start.
     pub machine_type: String,
-    /// QEMU's CPU model, pinned at the first start.
+    /// The declared CPU model or level, or else QEMU's model that was pinned at the first start.
     pub cpu_model: String,
     /// The arrangement of the CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -565,6 +586,16 @@ pub struct Hardware {
     pub accelerator: String,
     /// The SMBIOS UUID.
     pub uuid: String,
+    /// The guest's operating system, if it is not `Linux`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
+    pub guest_os: Option<GuestOS>,
+    /// The watchdog's action, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog: Option<Watchdog>,
+    /// The SMBIOS serial number, if one is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub serial_number: Option<String>,
 }
 
 /// The CPU time of a running VM, as its host enforces it.
@@ -596,6 +627,10 @@ pub struct DiskAttachmentStatus {
     /// The device in the guest, as reported by the guest agent, or else the stable path by serial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// How its host caches the attached disk: `none` (direct I/O) or `writeback` (the host's page cache).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub cache: Option<String>,
     /// The reason why it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -3,7 +3,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Conditions, CpuAmount, CpuTopology, Firmware, ObjectUser, Quantity};
+use crate::{Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, ObjectUser, Quantity};
 
 /// A size and hardware profile that many VMs share.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -76,6 +76,17 @@ pub struct VMClassSpec {
     /// long as their reservations fit into its real CPUs, and gives a VM at least the weight of its reservation. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_reservation: Option<CpuAmount>,
+    /// The CPU model that the guest sees: a level of the x86-64 architecture (`x86-64-v2`, `x86-64-v2-AES`, `x86-64-v3`, `x86-64-v4`),
+    /// which is the same on every host, or a model of QEMU, such as `Skylake-Server`. The VM is placed on a host that has all of its
+    /// features (`status.cpuModels` of the Host). Default: the one that the host chooses, kept for the life of the VM. A change
+    /// takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
+    pub cpu_model: Option<String>,
+    /// The guest's operating system, as far as its hardware depends on it: `Linux`, also for BSD and others, or `Windows`, with a clock in
+    /// local time and, with KVM, Hyper-V's interfaces. Default: `Linux`. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "guestOS")]
+    pub guest_os: Option<GuestOS>,
     /// `UEFI` (default), `UEFISecureBoot` or `BIOS`. With Secure Boot the firmware starts only boot loaders that are signed
     /// with Microsoft's keys, as those of the usual distributions and Windows are. A change reaches a VM at its next power
     /// cycle.

@@ -391,6 +391,7 @@ impl Cache {
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
+            cpu_models: Arc::new(status.iter().flat_map(|s| &s.cpu_models).cloned().collect()),
             overhead: status.and_then(|s| s.vm_overhead.as_deref()).map_or(0, bytes).min(MOST_OVERHEAD),
             ..Candidate::default()
         };
@@ -413,6 +414,13 @@ impl Cache {
         let offered = host.map(|h| (h.allocatable_cpus, h.allocatable_memory));
         let (cpus, memory) = size_taken(declared, has, offered)?;
         Some(Demand { cpus, memory, reserved: vm.spec.cpu_controls(class).reserved })
+    }
+
+    /// Returns the CPU model that a VM declares.
+    pub(crate) fn cpu_model(&self, vm: &VM) -> Option<String> {
+        let class = vm.spec.class.as_ref();
+        let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
+        vm.spec.profile(class.map(|class| &class.spec)).cpu_model
     }
 
     /// Whether a host in a recovery has reported, and everything that it or another host holds has been given back:

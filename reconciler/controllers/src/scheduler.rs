@@ -29,6 +29,8 @@ pub(crate) struct Request {
     pub(crate) memory: u64,
     /// Thousandths of real CPUs that are kept for it.
     pub(crate) reserved: u32,
+    /// The CPU model that the host must have.
+    pub(crate) cpu_model: Option<String>,
     /// The one host it may run on.
     pub(crate) host: Option<String>,
     /// Labels the host must have.
@@ -77,6 +79,7 @@ enum Unfit {
     GroupMember,
     GroupElsewhere,
     Refused,
+    CpuModel,
     Cpus,
     ReservedCpus,
     Memory,
@@ -162,6 +165,10 @@ fn has_labels(candidate: &Candidate, wanted: &BTreeMap<String, String>) -> bool 
     wanted.iter().all(|(key, value)| candidate.labels.get(key) == Some(value))
 }
 
+fn has_cpu_model(candidate: &Candidate, request: &Request) -> bool {
+    request.cpu_model.as_ref().is_none_or(|model| candidate.cpu_models.contains(model))
+}
+
 fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candidate) -> Result<(), Unfit> {
     let check = |holds: bool, unfit: Unfit| if holds { Ok(()) } else { Err(unfit) };
     check(request.host.as_ref().is_none_or(|host| *host == candidate.name), Unfit::NotTheOne)?;
@@ -173,6 +180,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
         spread.allows(candidate)?;
     }
     check(request.refused_by.as_ref() != Some(&candidate.name), Unfit::Refused)?;
+    check(has_cpu_model(candidate, request), Unfit::CpuModel)?;
     check(candidate.used.cpus + request.cpus <= candidate.allocatable_cpus, Unfit::Cpus)?;
     let reserved = candidate.used.reserved.saturating_add(request.reserved);
     // A VM without a reservation fits beside any.

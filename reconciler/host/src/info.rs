@@ -87,6 +87,10 @@ pub struct QemuFacts {
     pub uefi: bool,
     /// Whether UEFI firmware with Secure Boot and its keys is installed.
     pub secure_boot: bool,
+    /// The CPU models and levels that a guest here can have.
+    pub cpu_models: Vec<String>,
+    /// Whether disks have io_uring.
+    pub io_uring: bool,
 }
 
 /// The measured state of `/dev/kvm`.

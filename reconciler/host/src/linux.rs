@@ -11,6 +11,7 @@
 //! Must not know why a state is desired. The files are the source of truth: nothing that can be read from them is kept
 //! in memory.
 
+mod direct_io;
 mod doctor;
 mod files;
 mod host;
@@ -52,6 +53,7 @@ use super::{
     Networks, NewVolume, ProcessFacts, Progress, Result, SystemError, TapConfig, TapFacts, TrashedVolume,
     Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
+use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
 use files::blocking;
 use host::LinuxInfo;
@@ -119,6 +121,7 @@ pub struct LinuxSystem {
     uplink: UplinkChoice,
     machines: LinuxMachines,
     host: LinuxInfo,
+    direct_io: DirectIo,
     /// Locked for writing while an image is removed, for reading while a volume is created on one.
     bases: RwLock<()>,
 }
@@ -147,6 +150,7 @@ impl LinuxSystem {
             networks: LinuxNetworks::new(layout.clone()),
             machines: LinuxMachines::open(layout.clone(), users)?,
             host: LinuxInfo::new(config.address),
+            direct_io: DirectIo::default(),
             uplink: UplinkChoice { named: config.public_interface, address: config.address },
             bases: RwLock::default(),
             layout,
@@ -245,7 +249,11 @@ impl Images for LinuxSystem {
 impl Volumes for LinuxSystem {
     async fn volume(&self, pool: &str, id: &str) -> Result<Option<VolumeFacts>> {
         let (pool, id) = (pool.to_owned(), id.to_owned());
-        self.on_volumes(move |v| v.volume(&pool, &id)).await
+        let found = self.on_volumes(move |v| v.volume(&pool, &id)).await?;
+        let Some(mut volume) = found else { return Ok(None) };
+        let io_uring = self.host.installation().await.is_ok_and(|installation| installation.io_uring);
+        volume.cache = self.direct_io.cache_of(&volume.path, io_uring);
+        Ok(Some(volume))
     }
 
     async fn create_volume(&self, volume: &NewVolume) -> Result<VolumeFacts> {

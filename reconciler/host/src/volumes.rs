@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Format};
+use berth_qemu::machine::{Backing, Cache, Format};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,8 @@ pub struct VolumeFacts {
     pub format: Format,
     /// The backing file, in the form that a disk's description needs.
     pub backing: Option<Backing>,
+    /// How QEMU opens it on this host's file system.
+    pub cache: Cache,
     /// Its Disk was deleted with the policy to retain the file.
     pub retained: bool,
 }

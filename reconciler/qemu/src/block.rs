@@ -41,6 +41,8 @@ pub struct ObservedDisk {
     pub size: u64,
     pub read_only: bool,
     pub target: Option<u8>,
+    /// Whether its file bypasses the host's page cache.
+    pub is_direct: bool,
     /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
     pub io_error: bool,
 }

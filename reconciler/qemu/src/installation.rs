@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::cpu_models;
 use crate::hypervisor::LaunchError;
 use crate::qmp::{Qmp, Version};
 
@@ -40,6 +41,10 @@ pub struct Installation {
     pub q35: Option<String>,
     /// UEFI firmware, best first.
     pub uefi: Vec<UefiFirmware>,
+    /// The CPU models and levels that a guest can have with the accelerator that was asked for, see [`cpu_models`].
+    pub cpu_models: Vec<String>,
+    /// Whether QEMU and this kernel have io_uring for the I/O of disks.
+    pub io_uring: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,11 +72,12 @@ pub fn find_binary() -> Result<PathBuf, LaunchError> {
 impl Installation {
     /// Finds QEMU and queries its capabilities.
     pub async fn discover() -> Result<Self, LaunchError> {
-        Self::ask(&find_binary()?).await
+        Self::ask(&find_binary()?, false).await
     }
 
-    /// Queries a QEMU without a machine, which replies and ends within a few dozen milliseconds.
-    pub async fn ask(binary: &Path) -> Result<Self, LaunchError> {
+    /// Queries a QEMU without a machine, which replies and ends within a few dozen milliseconds. `kvm`: whether its guests run on
+    /// KVM.
+    pub async fn ask(binary: &Path, kvm: bool) -> Result<Self, LaunchError> {
         let spawn = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => LaunchError::NoBinary { binary: binary.to_owned() },
             _ => LaunchError::Spawn { binary: binary.to_owned(), source },
@@ -80,6 +86,8 @@ impl Installation {
             .args([
                 "-machine",
                 "none",
+                "-accel",
+                if kvm { "kvm" } else { "tcg" },
                 "-nodefaults",
                 "-no-user-config",
                 "-display",
@@ -99,13 +107,43 @@ impl Installation {
         let (qmp, _events) = Qmp::over_within(stream, LIMIT).await.map_err(LaunchError::Monitor)?;
         let machines =
             qmp.execute_within("query-machines", Value::Null, LIMIT).await.map_err(LaunchError::Monitor)?;
+        let cpu_models = cpu_models(&qmp).await;
+        let io_uring = has_io_uring(&qmp, binary).await;
         // If it takes longer, it is killed on drop.
         let _ = qmp.execute_within("quit", Value::Null, Duration::from_secs(1)).await;
         let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
         let (machine_types, q35) = machine_types(&machines);
         let version = qmp.version().clone();
-        Ok(Self { binary: binary.to_owned(), version, machine_types, q35, uefi: find_uefi() })
+        Ok(Self {
+            binary: binary.to_owned(),
+            version,
+            machine_types,
+            q35,
+            uefi: find_uefi(),
+            cpu_models,
+            io_uring,
+        })
     }
+}
+
+/// An answer that fails is one without models: no class can then ask for one, and all others start.
+async fn cpu_models(qmp: &Qmp) -> Vec<String> {
+    let max = json!({"type": "full", "model": {"name": "max"}});
+    let definitions = qmp.execute_within("query-cpu-definitions", Value::Null, LIMIT).await;
+    let max = qmp.execute_within("query-cpu-model-expansion", max, LIMIT).await;
+    cpu_models::runnable(&definitions.unwrap_or_default(), &max.unwrap_or_default())
+}
+
+/// Whether QEMU opens a file with io_uring, also as another user than root.
+async fn has_io_uring(qmp: &Qmp, file: &Path) -> bool {
+    // 1: only for some users, 2: for none. Kernels before 6.6 do not have the file, and allow it.
+    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    if !matches!(disabled.trim(), "" | "0") {
+        return false;
+    }
+    let node = json!({"driver": "file", "node-name": "io-uring", "filename": file.to_string_lossy(), "read-only": true,
+        "aio": "io_uring", "locking": "off"});
+    qmp.execute_within("blockdev-add", node, LIMIT).await.is_ok()
 }
 
 fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {

@@ -20,6 +20,7 @@
 
 pub mod block;
 pub mod console;
+pub mod cpu_models;
 pub mod cpus;
 #[cfg(feature = "fake")]
 pub mod fake;

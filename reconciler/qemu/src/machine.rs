@@ -25,6 +25,8 @@ pub use validate::SpecError;
 
 /// Id of the one virtio-scsi controller that all disks are attached to.
 pub const SCSI_CONTROLLER: &str = "scsi0";
+/// Id of the thread that serves the controller, beside QEMU's main loop.
+const DISK_THREAD: &str = "disks0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";
 /// Device id of the memory that is plugged in while the guest runs.
@@ -74,6 +76,29 @@ pub struct MachineSpec {
     pub nics: Vec<NicSpec>,
     #[serde(default)]
     pub graphics: Graphics,
+    #[serde(default)]
+    pub extras: Extras,
+}
+
+/// Properties that most machines do not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extras {
+    /// A Windows guest: the clock shows the host's local time, and with KVM the guest sees Hyper-V's interfaces, for which it has
+    /// drivers.
+    pub windows: bool,
+    /// The SMBIOS serial number. None: [`MachineSpec::instance`].
+    pub serial_number: Option<String>,
+    /// A watchdog timer. None: the machine has none.
+    pub watchdog: Option<Watchdog>,
+}
+
+/// What happens when the guest has not reset its watchdog timer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Watchdog {
+    /// The guest is reset.
+    Reset,
+    /// The machine stops in the state [`RunState::Watchdog`](crate::power::RunState::Watchdog).
+    Stop,
 }
 
 /// The graphics card that the guest sees.
@@ -228,8 +253,28 @@ pub enum Cache {
     /// The host's page cache: all overlays on a base image share its pages in memory.
     #[default]
     Writeback,
-    /// O_DIRECT with Linux AIO. Not supported by every file system (not by overlayfs and old tmpfs).
+    /// O_DIRECT with Linux AIO. Not supported by every file system (not by overlayfs and old tmpfs). A backing file stays in the page
+    /// cache, which all overlays on it share.
     Direct,
+    /// O_DIRECT with io_uring.
+    DirectIoUring,
+}
+
+impl Cache {
+    /// Whether the disk's own file bypasses the page cache.
+    #[must_use]
+    pub fn is_direct(self) -> bool {
+        self != Self::Writeback
+    }
+
+    /// QEMU's asynchronous I/O.
+    fn aio(self) -> &'static str {
+        match self {
+            Self::Writeback => "threads",
+            Self::Direct => "native",
+            Self::DirectIoUring => "io_uring",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,6 +324,8 @@ pub enum Tap {
     Name(String),
     /// The number of an open descriptor in the QEMU process.
     Fd(i32),
+    /// The same, and that of an open `/dev/vhost-net`: the host's kernel moves the packets, not QEMU.
+    Vhost { tap: i32, vhost: i32 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

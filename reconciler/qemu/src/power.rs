@@ -29,6 +29,8 @@ pub enum RunState {
     GuestPanicked,
     /// Paused by QEMU itself: the host's disk is full or broken.
     IoError,
+    /// The guest did not reset its watchdog timer.
+    Watchdog,
     /// QEMU or the accelerator failed: only a reset helps.
     InternalError,
     /// Any other, in QEMU's terms.
@@ -44,6 +46,7 @@ impl RunState {
             "shutdown" => Self::Shutdown,
             "guest-panicked" => Self::GuestPanicked,
             "io-error" => Self::IoError,
+            "watchdog" => Self::Watchdog,
             "internal-error" => Self::InternalError,
             other => Self::Other(other.to_owned()),
         }

@@ -64,6 +64,7 @@ impl Bench {
                 disks: vec![disk(directory.path(), "boot", true)],
                 nics: vec![],
                 graphics: Graphics::None,
+                extras: Default::default(),
             },
             files: MachineFiles::new(MachinePaths::in_directory(directory.path().join("run"))),
         };

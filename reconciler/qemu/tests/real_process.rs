@@ -54,6 +54,7 @@ impl Bench {
                 disks: vec![],
                 nics: vec![],
                 graphics: Graphics::None,
+                extras: Default::default(),
             },
             files: MachineFiles::new(MachinePaths::in_directory(self.directory.path().join(name))),
         }

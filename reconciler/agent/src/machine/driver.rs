@@ -107,7 +107,10 @@ impl Driver {
                 return;
             }
             EventKind::Resume if std::mem::take(&mut self.expects_resume) => return,
-            EventKind::GuestPanicked | EventKind::BlockIoError { .. } | EventKind::DeviceDeleted { .. } => {}
+            EventKind::GuestPanicked
+            | EventKind::Watchdog
+            | EventKind::BlockIoError { .. }
+            | EventKind::DeviceDeleted { .. } => {}
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
             EventKind::MemoryChanged => {}
             EventKind::Reset { .. } | EventKind::Powerdown | EventKind::Other => return,

@@ -35,7 +35,10 @@ pub(crate) struct IllegalAction {
 /// Whether a guest in this state has ended. It runs again only in a new QEMU, so that every observer sees that it
 /// ended, also after a restart of the agent.
 pub(crate) fn has_ended(state: &RunState) -> bool {
-    matches!(state, RunState::Shutdown | RunState::GuestPanicked | RunState::InternalError)
+    matches!(
+        state,
+        RunState::Shutdown | RunState::GuestPanicked | RunState::Watchdog | RunState::InternalError
+    )
 }
 
 /// Checks whether a request is legal; the only place that decides it.

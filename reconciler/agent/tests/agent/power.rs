@@ -312,6 +312,8 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,
+        cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        io_uring: true,
     };
     fixture.system.change_facts(|facts| facts.qemu = Ok(qemu));
     fixture.running_vm().await;

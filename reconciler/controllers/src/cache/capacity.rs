@@ -1,7 +1,8 @@
 //! The hosts as the scheduler sees them, updated host by host and VM by VM, so that a decision reads the sums
 //! instead of computing them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -22,6 +23,8 @@ pub(crate) struct Candidate {
     pub(crate) allocatable_memory: u64,
     /// Thousandths of real CPUs that VMs may reserve.
     pub(crate) reservable: u32,
+    /// The CPU models that VMs can have.
+    pub(crate) cpu_models: Arc<BTreeSet<String>>,
     /// Memory a VM takes above its guest memory, in bytes.
     pub(crate) overhead: u64,
     /// The usage by the VMs bound to it.

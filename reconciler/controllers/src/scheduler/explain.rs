@@ -9,7 +9,7 @@ use berth_api::{CpuAmount, Enforcement, Quantity, Readiness, Reason, Strategy};
 
 use crate::{
     cache::capacity::{Candidate, Members},
-    scheduler::{Request, Spread, Unfit, filter, has_labels},
+    scheduler::{Request, Spread, Unfit, filter, has_cpu_model, has_labels},
 };
 
 /// The reason why a VM has no host.
@@ -45,6 +45,9 @@ impl Unfit {
             Self::GroupMember => format!("{count} already with a member of placement group {group}"),
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
             Self::Refused => format!("{count} that just refused it"),
+            Self::CpuModel => {
+                format!("{count} without the CPU model {}", request.cpu_model.as_deref().unwrap_or_default())
+            }
             Self::Cpus => format!("{count} with too few free CPUs"),
             Self::ReservedCpus => format!("{count} with too few CPUs that are not reserved"),
             Self::Memory => format!("{count} with too little free memory"),
@@ -66,6 +69,10 @@ impl Unfit {
             Self::GroupMember => format!("host {name} already has a member of placement group {group}"),
             Self::GroupElsewhere => format!("the other members of placement group {group} are elsewhere"),
             Self::Refused => format!("host {name} has just refused it"),
+            Self::CpuModel => format!(
+                "host {name} does not have the CPU model {}",
+                request.cpu_model.as_deref().unwrap_or_default()
+            ),
             Self::Cpus => format!(
                 "host {name} has {} of {} CPUs free and it needs {}",
                 (candidate.allocatable_cpus - candidate.used.cpus).max(0),
@@ -171,6 +178,14 @@ fn never<'a>(
     }
     let tied = request.host.as_ref().or(request.disk_hosts.first());
     let eligible = labelled.filter(|c| tied.is_none_or(|tied| c.name == *tied));
+    if let Some(model) = &request.cpu_model
+        // A host that has not reported may have any.
+        && !eligible.clone().any(|c| c.allocatable_cpus == 0 || has_cpu_model(c, request))
+    {
+        let text =
+            format!("no host it may run on has the CPU model {model}: see status.cpuModels of the Hosts");
+        return Some((Reason::NotSupported, text));
+    }
     too_large_vm(request, eligible).map(|text| (Reason::NoHostLargeEnough, text))
 }
 

@@ -93,6 +93,24 @@ fn reservations_fit_into_the_real_cpus_of_a_host_and_other_vms_beside_them() {
 }
 
 #[test]
+fn a_vm_with_a_cpu_model_is_placed_on_a_host_that_has_it() {
+    let with = |name: &str, models: &[&str]| {
+        let models = models.iter().map(|model| (*model).to_owned()).collect();
+        Candidate { cpu_models: std::sync::Arc::new(models), ..host(name, 1000) }
+    };
+    let hosts = [with("a", &["x86-64-v2"]), with("b", &["x86-64-v2", "x86-64-v3"])];
+    let wanted = |model: &str| Request { cpu_model: Some(model.into()), ..request(100) };
+    assert_eq!(chosen(&wanted("x86-64-v2"), &[], &hosts), Ok("a"));
+    assert_eq!(chosen(&wanted("x86-64-v3"), &[], &hosts), Ok("b"));
+    let (reason, text) = never(&wanted("x86-64-v4"), &[], &hosts);
+    assert_eq!(reason, Reason::NotSupported);
+    insta::assert_snapshot!(text, @"no host it may run on has the CPU model x86-64-v4: see status.cpuModels of the Hosts");
+    let mut down = hosts;
+    down[1].ready = false;
+    insta::assert_snapshot!(now(&wanted("x86-64-v3"), &[], &down), @"0 of 2 hosts can take it: 1 not ready, 1 without the CPU model x86-64-v3 (it needs 1 CPUs and 100 MiB)");
+}
+
+#[test]
 fn cpus_count_as_much_as_memory_where_they_are_scarcer() {
     let mut busy = host("a", 100_000);
     busy.used.cpus = 7;

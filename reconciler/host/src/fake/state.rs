@@ -86,6 +86,8 @@ fn facts() -> HostFacts {
             cpu_model: "max".to_owned(),
             uefi: true,
             secure_boot: true,
+            cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+            io_uring: true,
         }),
         kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_qemu::machine::{Backing, Format};
+use berth_qemu::machine::{Backing, Cache, Format};
 
 use crate::{NewVolume, Result, SystemError, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};
 
@@ -53,6 +53,7 @@ impl FakeSystem {
             owner: new.owner.clone(),
             path,
             format: Format::Qcow2,
+            cache: Cache::DirectIoUring,
             backing: backing.map(|image| Backing { file: image.path, format: image.format }),
         };
         state.volumes.insert(new.id.clone(), Volume { facts: facts.clone() });

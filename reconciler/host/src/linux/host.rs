@@ -45,6 +45,7 @@ impl LinuxInfo {
     }
 
     pub(super) async fn installation(&self) -> std::result::Result<Installation, LaunchError> {
+        let kvm = self.kvm.get_or_init(probe::kvm).await.usable;
         let binary = find_binary()?;
         let modified = fs::metadata(&binary).and_then(|m| m.modified()).ok();
         let mut installed = self.installed.lock().await;
@@ -54,7 +55,7 @@ impl LinuxInfo {
         {
             return Ok(known.said.clone());
         }
-        let said = Installation::ask(&binary).await?;
+        let said = Installation::ask(&binary, kvm).await?;
         *installed = Some(Installed { binary, modified, said: said.clone() });
         Ok(said)
     }
@@ -109,6 +110,8 @@ fn qemu_facts(
         cpu_model: cpu_model.to_owned(),
         uefi: !installation.uefi.is_empty(),
         secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
+        cpu_models: installation.cpu_models.clone(),
+        io_uring: installation.io_uring,
     })
 }
 

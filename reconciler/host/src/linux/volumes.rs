@@ -19,7 +19,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, Format};
+use berth_qemu::machine::{Backing, Cache, Format};
 use berth_qemu::process::RunAs;
 use berth_qemu::qcow2::{self, ImageError};
 
@@ -260,6 +260,7 @@ impl LinuxVolumes {
             owner: note.owner.clone(),
             path: file.to_owned(),
             format: Format::Qcow2,
+            cache: Cache::default(),
             retained: note.retained,
             backing: note
                 .base

@@ -79,6 +79,7 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
         size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
         read_only: inserted["ro"].as_bool().unwrap_or(false),
         target: fixed.target,
+        is_direct: inserted["cache"]["direct"].as_bool().unwrap_or(false),
         io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
         id,
     }

@@ -9,12 +9,13 @@ use super::machine::{Device, Disk, Happening, Later, Node};
 use super::model::MachineModel;
 use crate::machine::{Format, SCSI_CONTROLLER};
 
-const NODE_KEYS: [&str; 9] = [
+const NODE_KEYS: [&str; 10] = [
     "driver",
     "node-name",
     "read-only",
     "cache",
     "discard",
+    "detect-zeroes",
     "file",
     "backing",
     "detect-zeroes",
@@ -82,7 +83,8 @@ fn open(world: &MachineModel, args: &Map<String, Value>) -> Result<Node, Command
         let lock = if read_only { "shared \"write\"" } else { "\"write\"" };
         return Err(CommandError::generic(format!("Failed to get {lock} lock")));
     }
-    Ok(Node { driver, file, backing, size, read_only })
+    let is_direct = args.get("cache").is_some_and(|cache| cache["direct"] == true);
+    Ok(Node { driver, file, backing, size, read_only, is_direct })
 }
 
 fn open_file(args: &Map<String, Value>) -> Result<PathBuf, CommandError> {

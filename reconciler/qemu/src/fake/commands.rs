@@ -207,7 +207,7 @@ fn describe(name: &str, node: &Node) -> Value {
     let mut text = json!({
         "node-name": name, "drv": node.driver.driver(), "ro": node.read_only, "file": node.file, "image": image,
         "backing_file_depth": usize::from(node.backing.is_some()), "encrypted": false, "detect_zeroes": "off",
-        "cache": {"writeback": true, "direct": false, "no-flush": false},
+        "cache": {"writeback": true, "direct": node.is_direct, "no-flush": false},
     });
     if let Some(backing) = &node.backing {
         text["backing_file"] = json!(backing);

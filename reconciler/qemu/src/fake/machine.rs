@@ -49,6 +49,7 @@ pub(super) struct Node {
     pub(super) backing: Option<PathBuf>,
     pub(super) size: u64,
     pub(super) read_only: bool,
+    pub(super) is_direct: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -8,9 +8,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK, MEMORY_DEVICE, MachineFiles,
-    MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap, Topology,
-    UefiFiles,
+    Accelerator, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK, MEMORY_DEVICE,
+    MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap,
+    Topology, UefiFiles, Watchdog,
 };
 use super::{blockdev, scsi_disk};
 
@@ -22,6 +22,7 @@ const SLOT_RNG: u8 = 0x4;
 const SLOT_BALLOON: u8 = 0x5;
 const SLOT_MEMORY: u8 = 0x6;
 const SLOT_USB: u8 = 0x7;
+const SLOT_WATCHDOG: u8 = 0x8;
 const SLOT_FIRST_NIC: u8 = 0x10;
 
 /// SMBIOS manufacturer: identifies a process as berth's.
@@ -45,9 +46,8 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         firmware(uefi, &mut args);
     }
     monitors(&files.paths, &mut args);
-    args.device(
-        json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}),
-    );
+    args.json("-object", json!({"qom-type": "iothread", "id": DISK_THREAD}));
+    args.device(json!({"driver": "virtio-scsi-pci", "id": SCSI_CONTROLLER, "iothread": DISK_THREAD, "bus": "pcie.0", "addr": slot(SLOT_SCSI)}));
     for disk in &spec.disks {
         args.disk(disk);
     }
@@ -67,9 +67,14 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
 fn identity(spec: &MachineSpec, args: &mut Arguments) {
     args.pair("-name", format!("guest={},debug-threads=on", escape(&spec.name)));
     args.pair("-uuid", spec.uuid.clone());
+    let (instance, product) =
+        (escape(&spec.instance), format!("type=1,manufacturer={MANUFACTURER},product=VM"));
     args.pair(
         "-smbios",
-        format!("type=1,manufacturer={MANUFACTURER},product=VM,serial={}", escape(&spec.instance)),
+        match &spec.extras.serial_number {
+            None => format!("{product},serial={instance}"),
+            Some(serial) => format!("{product},serial={},sku={instance}", escape(serial)),
+        },
     );
 }
 
@@ -78,7 +83,17 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
         args.0.push(flag.to_owned());
     }
     args.pair("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
-    args.pair("-action", "shutdown=pause,reboot=reset,panic=pause");
+    let mut action = "shutdown=pause,reboot=reset,panic=pause".to_owned();
+    if let Some(watchdog) = spec.extras.watchdog {
+        action.push_str(match watchdog {
+            Watchdog::Reset => ",watchdog=reset",
+            Watchdog::Stop => ",watchdog=pause",
+        });
+        args.device(
+            json!({"driver": "i6300esb", "id": "watchdog0", "bus": "pcie.0", "addr": slot(SLOT_WATCHDOG)}),
+        );
+    }
+    args.pair("-action", action);
     let mut machine = format!("{},usb=off,memory-backend=ram", escape(&spec.machine_type));
     if spec.graphics == Graphics::None {
         // The firmware then writes to the serial line.
@@ -98,7 +113,7 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
             Accelerator::Tcg { tb_size_mib } => format!("tcg,thread=multi,tb-size={tb_size_mib}"),
         },
     );
-    args.pair("-cpu", spec.cpu_model.clone());
+    args.pair("-cpu", cpu(spec));
     let Topology { sockets, cores, threads } = spec.topology;
     args.pair(
         "-smp",
@@ -109,12 +124,24 @@ fn machine(spec: &MachineSpec, files: &MachineFiles, args: &mut Arguments) {
         ),
     );
     memory(spec, args);
-    args.pair("-rtc", "base=utc,driftfix=slew");
+    let base = if spec.extras.windows { "localtime" } else { "utc" };
+    args.pair("-rtc", format!("base={base},driftfix=slew"));
     args.pair("-boot", "menu=off,strict=on");
     args.json("-object", json!({"qom-type": "rng-random", "id": "entropy", "filename": "/dev/urandom"}));
     args.device(json!({"driver": "virtio-rng-pci", "id": "rng0", "rng": "entropy", "bus": "pcie.0", "addr": slot(SLOT_RNG)}));
     args.device(json!({"driver": "virtio-balloon-pci", "id": "balloon0", "deflate-on-oom": true, "free-page-reporting": true, "bus": "pcie.0", "addr": slot(SLOT_BALLOON)}));
     args.device(json!({"driver": "pvpanic", "id": "pvpanic0"}));
+}
+
+/// The interfaces of Hyper-V that every Windows since 8 and Server 2012 uses.
+const HYPER_V: &str = "hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi";
+
+fn cpu(spec: &MachineSpec) -> String {
+    match spec.accelerator {
+        // Only KVM implements them.
+        Accelerator::Kvm if spec.extras.windows => format!("{},{HYPER_V}", spec.cpu_model),
+        _ => spec.cpu_model.clone(),
+    }
 }
 
 fn memory(spec: &MachineSpec, args: &mut Arguments) {
@@ -179,10 +206,11 @@ fn monitors(paths: &MachinePaths, args: &mut Arguments) {
 
 fn network(nic: &NicSpec, args: &mut Arguments) {
     let source = match &nic.tap {
-        Tap::Name(name) => format!("ifname={},script=no,downscript=no", escape(name)),
-        Tap::Fd(fd) => format!("fd={fd}"),
+        Tap::Name(name) => format!("ifname={},script=no,downscript=no,vhost=off", escape(name)),
+        Tap::Fd(fd) => format!("fd={fd},vhost=off"),
+        Tap::Vhost { tap, vhost } => format!("fd={tap},vhost=on,vhostfd={vhost}"),
     };
-    args.pair("-netdev", format!("tap,id=net-{},{source},vhost=off", nic.id));
+    args.pair("-netdev", format!("tap,id=net-{},{source}", nic.id));
     let mut device = json!({
         "driver": nic.model.driver(),
         "id": nic.id,
@@ -233,11 +261,10 @@ pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
 /// Returns the instance that a QEMU process was started for, if berth started it.
 pub fn instance_of(argv: &[String]) -> Option<&str> {
     let value = argument(argv, "-smbios")?;
-    let mut fields = value.split(',');
-    fields
-        .any(|f| f == "manufacturer=berth")
-        .then(|| value.split(',').find_map(|f| f.strip_prefix("serial=")))
-        .flatten()
+    let field = |name: &str| value.split(',').find_map(|field| field.strip_prefix(name));
+    let is_ours = field("manufacturer=") == Some(MANUFACTURER);
+    // A serial number of its own leaves the place of the instance.
+    is_ours.then(|| field("sku=").or_else(|| field("serial="))).flatten()
 }
 
 /// Returns the guest's name on the command line of any QEMU process.

@@ -20,6 +20,10 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
         "discard": "unmap",
         "file": file(&disk.file, disk.read_only, disk.cache),
     });
+    if !disk.read_only {
+        // Zeros take no space, also where the guest writes them.
+        node["detect-zeroes"] = json!("unmap");
+    }
     if disk.format == Format::Qcow2 {
         // Explicit, because QEMU would otherwise open the file named in the header.
         node["backing"] = match &disk.backing {
@@ -27,7 +31,7 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
             Some(backing) => json!({
                 "driver": backing.format.driver(),
                 "read-only": true,
-                "file": file(&backing.file, true, disk.cache),
+                "file": file(&backing.file, true, Cache::Writeback),
             }),
         };
         if let Some(backing) = &disk.backing
@@ -45,7 +49,7 @@ fn file(path: &Path, read_only: bool, mode: Cache) -> Value {
         "filename": path.to_string_lossy(),
         "read-only": read_only,
         "auto-read-only": false,
-        "aio": match mode { Cache::Writeback => "threads", Cache::Direct => "native" },
+        "aio": mode.aio(),
         "cache": cache(mode),
         "discard": "unmap",
         "locking": "on",
@@ -53,7 +57,7 @@ fn file(path: &Path, read_only: bool, mode: Cache) -> Value {
 }
 
 fn cache(mode: Cache) -> Value {
-    json!({"direct": mode == Cache::Direct, "no-flush": false})
+    json!({"direct": mode.is_direct(), "no-flush": false})
 }
 
 /// Builds the arguments of `device_add` (or `-device`) for a disk on the controller.

@@ -27,6 +27,7 @@ fn spec() -> LaunchSpec {
             disks: vec![root()],
             nics: vec![],
             graphics: Graphics::None,
+            extras: Extras::default(),
         },
         files: MachineFiles::new(MachinePaths::in_directory("/run/berth/i-7f2f6d5e")),
     }
@@ -119,8 +120,9 @@ fn a_small_machine_is_this_command_line() {
     -device {"driver":"virtio-serial-pci","id":"virtio-serial0","bus":"pcie.0","addr":"0x3"}
     -chardev socket,id=qga0,path=/run/berth/i-7f2f6d5e/qga.sock,server=on,wait=off
     -device {"driver":"virtserialport","id":"qga-port0","bus":"virtio-serial0.0","chardev":"qga0","name":"org.qemu.guest_agent.0"}
-    -device {"driver":"virtio-scsi-pci","id":"scsi0","bus":"pcie.0","addr":"0x2"}
-    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"},"backing":{"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}}
+    -object {"qom-type":"iothread","id":"disks0"}
+    -device {"driver":"virtio-scsi-pci","id":"scsi0","iothread":"disks0","bus":"pcie.0","addr":"0x2"}
+    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"},"detect-zeroes":"unmap","backing":{"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}}
     -device {"driver":"scsi-hd","id":"root","bus":"scsi0.0","drive":"root","serial":"v-1","device_id":"v-1","rerror":"report","werror":"enospc","channel":0,"scsi-id":0,"lun":0,"bootindex":1}
     -display none
     "##);
@@ -236,6 +238,57 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
     -netdev tap,id=net-nic0,fd=7,vhost=off
     -device {"driver":"virtio-net-pci","id":"nic0","netdev":"net-nic0","mac":"52:54:00:12:34:56","romfile":"","bus":"pcie.0","addr":"0x13"}
     "##);
+}
+
+#[test]
+fn an_overlay_is_read_and_written_directly_and_its_base_stays_in_the_page_cache() {
+    let changed = with(|s| s.machine.disks[0].cache = Cache::DirectIoUring);
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -blockdev {"driver":"qcow2","node-name":"root","read-only":false,"cache":{"direct":true,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/pool/v-1.qcow2","read-only":false,"auto-read-only":false,"aio":"io_uring","cache":{"direct":true,"no-flush":false},"discard":"unmap","locking":"on"},"detect-zeroes":"unmap","backing":{"driver":"raw","read-only":true,"file":{"driver":"file","filename":"/pool/images/abc.raw","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}}
+    "##);
+}
+
+#[test]
+fn a_watchdog_is_a_device_and_an_action() {
+    let of = |watchdog| added(&spec(), &with(|s| s.machine.extras.watchdog = Some(watchdog)));
+    insta::assert_snapshot!(of(Watchdog::Reset), @r##"
+    -device {"driver":"i6300esb","id":"watchdog0","bus":"pcie.0","addr":"0x8"}
+    -action shutdown=pause,reboot=reset,panic=pause,watchdog=reset
+    "##);
+    assert!(of(Watchdog::Stop).ends_with("watchdog=pause"));
+}
+
+#[test]
+fn a_windows_guest_has_local_time_and_on_kvm_the_interfaces_of_hyper_v() {
+    let windows = |accelerator| {
+        let base = with(|s| s.machine.accelerator = accelerator);
+        let mut changed = base.clone();
+        changed.machine.extras.windows = true;
+        added(&base, &changed)
+    };
+    assert_eq!(windows(Accelerator::Tcg { tb_size_mib: 32 }), "-rtc base=localtime,driftfix=slew");
+    insta::assert_snapshot!(windows(Accelerator::Kvm), @r##"
+    -cpu qemu64,hv-relaxed,hv-vapic,hv-spinlocks=0x1fff,hv-vpindex,hv-runtime,hv-synic,hv-stimer,hv-reset,hv-time,hv-frequencies,hv-tlbflush,hv-ipi
+    -rtc base=localtime,driftfix=slew
+    "##);
+}
+
+#[test]
+fn a_machine_with_a_serial_number_of_its_own_is_found_by_its_instance() {
+    let changed = with(|s| s.machine.extras.serial_number = Some("ACME-0001".to_owned()));
+    insta::assert_snapshot!(added(&spec(), &changed), @"-smbios type=1,manufacturer=berth,product=VM,serial=ACME-0001,sku=i-7f2f6d5e");
+    assert_eq!(instance_of(&command_line(&changed)), Some("i-7f2f6d5e"));
+    for wrong in ["", "a,sku=i-other", "a b", "é"] {
+        let refused = with(|s| s.machine.extras.serial_number = Some(wrong.to_owned())).validate();
+        assert!(refused.is_err_and(|e| e.to_string().starts_with("serial number")), "{wrong}");
+    }
+}
+
+#[test]
+fn the_packets_of_a_card_with_vhost_are_moved_by_the_kernel() {
+    let vhost = NicSpec { tap: Tap::Vhost { tap: 7, vhost: 8 }, ..nic() };
+    let netdev = added(&with(|s| s.machine.nics = vec![nic()]), &with(|s| s.machine.nics = vec![vhost]));
+    assert_eq!(netdev, "-netdev tap,id=net-nic0,fd=7,vhost=on,vhostfd=8");
 }
 
 #[test]

@@ -85,6 +85,9 @@ impl MachineSpec {
             "needs a version, such as pc-q35-7.2",
         )?;
         check("cpu model", &self.cpu_model, printable(&self.cpu_model, 1024), "printable ASCII only")?;
+        if let Some(serial) = &self.extras.serial_number {
+            check("serial number", serial, plain(serial, 64), "letters, digits, '-', '.', '_', at most 64")?;
+        }
         self.validate_disks()?;
         self.validate_nics()
     }

@@ -27,7 +27,7 @@ use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
 use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, Limits};
 use crate::installation::find_binary;
-use crate::machine::{Accelerator, LaunchSpec, MachinePaths, Tap, UefiFiles, command_line};
+use crate::machine::{Accelerator, LaunchSpec, MachinePaths, NicModel, Tap, UefiFiles, command_line};
 use crate::qmp::{Events, Qmp, QmpError};
 use crate::single_flight::SingleFlight;
 
@@ -179,8 +179,18 @@ impl LocalHypervisor {
             if let Tap::Name(name) = &nic.tap {
                 let tap =
                     tap::open(name).map_err(|source| LaunchError::Tap { name: name.clone(), source })?;
-                nic.tap = Tap::Fd(tap.as_raw_fd());
+                let fd = tap.as_raw_fd();
                 taps.push(tap);
+                // Only virtio has it. It notifies by KVM's event descriptors: emulated guests gain nothing.
+                let is_virtio = nic.model == NicModel::Virtio && spec.machine.accelerator == Accelerator::Kvm;
+                nic.tap = match is_virtio.then(tap::open_vhost).flatten() {
+                    None => Tap::Fd(fd),
+                    Some(vhost) => {
+                        let numbers = Tap::Vhost { tap: fd, vhost: vhost.as_raw_fd() };
+                        taps.push(vhost);
+                        numbers
+                    }
+                };
             }
         }
         Ok(Prepared { spec, stderr, taps, ruleset })

@@ -5,6 +5,20 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 
+/// Opening it loads the kernel's module.
+const VHOST: &str = "/dev/vhost-net";
+
+/// Opens the host's packet mover for one card. None on a host without the module `vhost_net`: QEMU moves the packets then.
+pub(super) fn open_vhost() -> Option<File> {
+    match OpenOptions::new().read(true).write(true).open(VHOST) {
+        Ok(vhost) => Some(vhost),
+        Err(error) => {
+            tracing::debug!(%error, path = VHOST, "a card without vhost");
+            None
+        }
+    }
+}
+
 /// Attaches to an existing interface. The open is exclusive: a tap in use returns EBUSY.
 pub(super) fn open(name: &str) -> io::Result<File> {
     let valid = (1..libc::IFNAMSIZ).contains(&name.len()) && !name.contains(['/', '\0']);

@@ -38,6 +38,8 @@ pub enum EventKind {
         device: Option<String>,
     },
     GuestPanicked,
+    /// The guest did not reset its watchdog timer in time.
+    Watchdog,
     /// `no_space`: the host file system is full and the machine is paused because of it.
     BlockIoError {
         node: Option<String>,
@@ -76,6 +78,7 @@ impl Event {
             "POWERDOWN" => EventKind::Powerdown,
             "STOP" => EventKind::Stop,
             "RESUME" => EventKind::Resume,
+            "WATCHDOG" => EventKind::Watchdog,
             "DEVICE_DELETED" => EventKind::DeviceDeleted { device: self.text("device") },
             "DEVICE_UNPLUG_GUEST_ERROR" | "MEM_UNPLUG_ERROR" => {
                 EventKind::UnplugRefused { device: self.text("device") }

@@ -36,6 +36,7 @@ fn volume(size: u64) -> Observed {
         owner: VolumeOwner { namespace: "ns".into(), name: "d".into(), uid: None, image: None },
         path: "/v-1.qcow2".into(),
         format: Format::Qcow2,
+        cache: Default::default(),
         backing: None,
     };
     Observed { volume: Some(facts), ..Observed::default() }

@@ -20,6 +20,9 @@ use crate::networking::RefusedAddress;
 const MAX_LISTED: usize = 1000;
 /// Maximum number of address ranges in the API.
 const MAX_RANGES: usize = 64;
+/// Maximum number and length of CPU models in the API.
+const MAX_MODELS: usize = 200;
+const MAX_MODEL: usize = 64;
 /// Maximum length of QEMU's version in the API.
 const MAX_VERSION: usize = 64;
 const GIB: u64 = 1 << 30;
@@ -84,6 +87,10 @@ pub(super) fn status(host: &Host, observed: &Observed, config: &AgentConfig, now
     status.ranges = ranges(observed, config);
     let version = facts.qemu.as_ref().ok().map(|qemu| condition::cut(&qemu.version, MAX_VERSION).to_owned());
     status.qemu_version = version;
+    let qemu = facts.qemu.as_ref().ok();
+    let models = qemu.into_iter().flat_map(|qemu| &qemu.cpu_models).filter(|model| model.len() <= MAX_MODEL);
+    status.cpu_models = models.take(MAX_MODELS).cloned().collect();
+    status.disk_io = qemu.map(|qemu| if qemu.io_uring { "io_uring" } else { "native" }.to_owned());
     status.accelerator = Some(if accelerated { "kvm" } else { "tcg" }.to_owned());
     status.kvm = Some(KvmStatus {
         usable: facts.kvm.usable,

@@ -32,6 +32,7 @@ fn volume(id: &str) -> VolumeFacts {
         },
         path: "/v".into(),
         format: Format::Qcow2,
+        cache: Default::default(),
         backing: None,
         retained: false,
     }
@@ -44,6 +45,8 @@ fn observed() -> Observed {
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,
+        cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        io_uring: true,
     };
     Observed {
         generation: None,

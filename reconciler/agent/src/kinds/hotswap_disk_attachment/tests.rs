@@ -52,6 +52,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         size: 1,
         read_only: false,
         target: Some(1),
+        is_direct: true,
         io_error: false,
     };
     MachineState {
@@ -74,6 +75,7 @@ fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
         owner: VolumeOwner { namespace: "ns".into(), name: "data".into(), uid: None, image: None },
         path: "/v-1".into(),
         format: Format::Qcow2,
+        cache: Default::default(),
         backing: None,
     };
     Observed {

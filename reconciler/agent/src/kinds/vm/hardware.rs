@@ -1,13 +1,14 @@
 //! The hardware that a VM declares, compared with that of a running machine. Pure.
 
-use berth_api::{CpuTopology, Quantity, Size, VM};
+use berth_api::{CpuTopology, Profile, Quantity, Size, VM};
 use sha2::{Digest, Sha256};
 
 use crate::index::instance_of;
-use crate::journal::Run;
+use crate::journal::{Run, RunProfile};
 
 /// Returns the names of what is declared now and the machine does not have.
-pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> {
+pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) -> Vec<&'static str> {
+    let declared = RunProfile::declared(vm, profile);
     let parts = [
         ("class", run.class == class_name(vm)),
         ("cpus", run.cpus == size.cpus),
@@ -20,6 +21,10 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size) -> Vec<&'static str> 
             "cpuTopology",
             run.cpus != size.cpus || run.max_cpus != size.max_cpus || topology(run) == size.topology,
         ),
+        ("cpuModel", run.profile.cpu_model == declared.cpu_model),
+        ("guestOS", run.profile.guest_os == declared.guest_os),
+        ("watchdog", run.profile.watchdog == declared.watchdog),
+        ("serialNumber", run.profile.serial_number == declared.serial_number),
         ("graphics", run.graphics == vm.spec.graphics),
         ("uuid", run.uuid.as_ref().is_none_or(|uuid| *uuid == uuid_of(vm))),
     ];

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use berth_api::condition::{find, is_true};
 use berth_api::vm::ConsoleAddress;
 use berth_api::{
-    ConditionType, CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Quantity, Size,
-    SizeError, VM, VMStatus,
+    ConditionType, CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Quantity,
+    Size, SizeError, VM, VMStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -21,7 +21,7 @@ use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
-use crate::index::{Tables, cpu_controls, declared_size, instance_of, mtu_of, volume_of};
+use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
 use crate::kinds::network;
@@ -58,6 +58,8 @@ pub(crate) struct Observed {
     /// The size with which it is started next.
     pub(crate) size: Result<Size, SizeError>,
     pub(crate) cpu_controls: CpuControls,
+    /// The profile with which it is started next.
+    pub(crate) profile: Profile,
     /// The CPU time that its machine is to have, and that which it has; only observed while it runs.
     pub(crate) wanted_cpu_time: CpuTime,
     pub(crate) cpu_time: Option<CpuTime>,
@@ -241,6 +243,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         lease_taken: false,
         size: declared_size(&tables, name, vm),
         cpu_controls: cpu_controls(&tables, name, vm),
+        profile: declared_profile(&tables, name, vm),
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
         disks: Vec::new(),
@@ -360,7 +363,7 @@ async fn observe_running(
     }
     observe_cpu_time(ctx, observed).await?;
     let synced = match (&observed.journal.run, &observed.size) {
-        (Some(run), Ok(size)) => differences(run, vm, size).is_empty(),
+        (Some(run), Ok(size)) => differences(run, vm, size, &observed.profile).is_empty(),
         _ => true,
     };
     if !synced {

@@ -211,6 +211,7 @@ fn ending(observed: &Observed) -> Ended {
     let reported = observed.machine.as_ref().and_then(|machine| machine.ending.as_ref());
     let (orderly, how) = match (state, reported) {
         (Some(RunState::GuestPanicked), _) => (false, "the guest's kernel panicked".to_owned()),
+        (Some(RunState::Watchdog), _) => (false, "the guest did not reset its watchdog timer".to_owned()),
         (Some(RunState::InternalError), _) => (false, "QEMU reports an internal error".to_owned()),
         (_, Some(reported)) if reported.by_guest && reported.reason != "guest-panic" => {
             (true, "the guest switched itself off".to_owned())

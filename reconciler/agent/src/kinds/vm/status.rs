@@ -3,7 +3,7 @@
 use berth_api::condition::{self, remove};
 use berth_api::vm::{DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostRefusal, ProcessStatus};
 use berth_api::{
-    ConditionType, ConditionUpdate, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
+    ConditionType, ConditionUpdate, GuestOS, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
 };
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
@@ -167,7 +167,7 @@ fn write_guest_ready(status: &mut VMStatus, observed: &Observed, generation: i64
 fn is_left_to_the_guest(run: &Run, vm: &VM, size: &Size, observed: &Observed) -> bool {
     let has = observed.machine.as_ref().and_then(|machine| machine.growth);
     let requested = run.growth.zip(has).map(|(growth, has)| growth.base + has.requested);
-    requested == Some(size.memory) && differences(run, vm, size) == ["memory"]
+    requested == Some(size.memory) && differences(run, vm, size, &observed.profile) == ["memory"]
 }
 
 fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, generation: i64, now: Timestamp) {
@@ -177,7 +177,7 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
         remove(conditions, ConditionType::ClassSynced);
         return;
     };
-    let synced = differences(run, vm, size).is_empty();
+    let synced = differences(run, vm, size, &observed.profile).is_empty();
     let (reason, text) = if synced {
         (Reason::Synced, String::new())
     } else {
@@ -193,7 +193,7 @@ fn write_class_synced(status: &mut VMStatus, vm: &VM, observed: &Observed, gener
                 (Reason::PowerCycleNeeded, text)
             }
             None => {
-                let names = differences(run, vm, size).join(", ");
+                let names = differences(run, vm, size, &observed.profile).join(", ");
                 let text = format!("{has}: stop and start it for the change of {names} to take effect");
                 (Reason::PowerCycleNeeded, text)
             }
@@ -246,7 +246,8 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     if too_large(vm, size, observed).is_some() {
         return Vec::new();
     }
-    let mut pending: Vec<String> = differences(run, vm, size).into_iter().map(str::to_owned).collect();
+    let mut pending: Vec<String> =
+        differences(run, vm, size, &observed.profile).into_iter().map(str::to_owned).collect();
     pending.extend(
         observed.disks.iter().filter(|d| is_booted_later(d, observed)).map(|d| format!("disks[{}]", d.name)),
     );
@@ -334,9 +335,12 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         cpu_topology: Some(topology(run)),
         graphics: Some(run.graphics),
         machine_type: pins.machine_type.clone(),
-        cpu_model: pins.cpu_model.clone(),
+        cpu_model: run.profile.cpu_model.clone().unwrap_or_else(|| pins.cpu_model.clone()),
         accelerator: pins.accelerator.clone(),
         uuid: pins.uuid.clone(),
+        guest_os: Some(run.profile.guest_os).filter(|os| *os != GuestOS::Linux),
+        watchdog: run.profile.watchdog,
+        serial_number: run.profile.serial_number.clone(),
     })
 }
 
@@ -354,6 +358,7 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
             attached: plugged.is_some(),
             serial: plugged.map(|d| d.serial.clone()),
             device: plugged.map(|d| device(&d.serial, &observed.guest)),
+            cache: plugged.map(|d| if d.is_direct { "none" } else { "writeback" }.to_owned()),
             message: message.filter(|_| plugged.is_none()),
         }
     };

@@ -30,6 +30,8 @@ pub(super) const REFUSAL_COUNTS: SignedDuration = SignedDuration::from_secs(30);
 /// The inputs of a VM's decision.
 #[derive(Debug)]
 pub(super) struct Observed {
+    /// The CPU model that it declares.
+    pub(super) cpu_model: Option<String>,
     /// Its demand; `None`: its class does not exist, or it has neither a class nor CPUs.
     pub(super) size: Option<Demand>,
     pub(super) disks: Vec<DiskSeen>,
@@ -130,6 +132,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     if let Some(binding) = binding {
         let deleting = cache.first_deleted(of_disks);
         return Observed {
+            cpu_model: None,
             size: None,
             disks,
             group: None,
@@ -164,6 +167,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
     let deleting = cache.first_deleted(users::of_vm(vm).into_iter().chain(of_disks));
     Observed {
         deleting,
+        cpu_model: cache.cpu_model(vm),
         size: cache.demand(vm),
         disks,
         group,

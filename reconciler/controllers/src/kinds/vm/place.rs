@@ -162,6 +162,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         cpus: demand.cpus,
         memory: demand.memory,
         reserved: demand.reserved,
+        cpu_model: observed.cpu_model.clone(),
         host: placement.host,
         selector: placement.host_selector,
         preferred: placement.preferred_host_selector,

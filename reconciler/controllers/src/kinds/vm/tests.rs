@@ -71,6 +71,7 @@ fn capacity() -> HostCapacity {
 
 fn observed(disk: Option<Arc<Disk>>) -> Observed {
     Observed {
+        cpu_model: None,
         size: Some(Demand { cpus: 1, memory: 1 << 29, reserved: 0 }),
         disks: vec![DiskSeen {
             key: Key::namespaced(ObjectKind::Disk, "default", "root"),

@@ -74,6 +74,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         }],
         nics: Vec::new(),
         graphics: Graphics::None,
+        extras: Default::default(),
     };
     LaunchRequest {
         machine,

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface, NicModel};
-use berth_api::{Firmware, Graphics, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM};
+use berth_api::{
+    Firmware, Graphics, GuestOS, Power, Quantity, Readiness, Reason, RestartPolicy, Size, SizeError, VM,
+    Watchdog,
+};
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
+use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{self, Accelerator, DiskSpec, MachineSpec, NicSpec, Tap, Topology};
+use berth_qemu::machine::{self, Accelerator, DiskSpec, Extras, MachineSpec, NicSpec, Tap, Topology};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -17,7 +21,7 @@ use super::super::pending_leases;
 use super::super::seed::{Bootstrap, digest, seed};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, MemoryGrowth, PinnedHardware, Run, epoch_of};
+use crate::journal::{Journal, MemoryGrowth, PinnedHardware, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 
@@ -128,6 +132,15 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
     let qemu = qemu(size.firmware, host)?;
+    if let Some(model) = observed.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model))
+    {
+        let text = format!(
+            "this host's CPUs or its QEMU lack a feature of cpuModel {model}: see status.cpuModels of the Host"
+        );
+        return Err(
+            Plan::without_steps(Readiness::Stalled(Reason::NotSupported, text)).requeue_after(ASK_HOST)
+        );
+    }
     if let Some(text) = too_large(vm, &size, observed) {
         let stalled = Readiness::Stalled(Reason::NoHostLargeEnough, text);
         return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
@@ -180,6 +193,7 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
     let Prepared { size, host, qemu } = *prepared;
     let memory = size.memory;
+    let profile = RunProfile::declared(vm, &observed.profile);
     let pins = pinned_hardware(vm, observed, host, qemu);
     let names = vm.spec.network_interfaces.iter().map(|n| n.name.as_str());
     let mut journal = observed.journal.clone().with_slots(names);
@@ -200,6 +214,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         max_cpus: size.max_cpus,
         growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most }),
         graphics: vm.spec.graphics,
+        profile: profile.clone(),
         uuid: Some(pins.uuid.clone()),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
@@ -208,6 +223,7 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         started_at: None,
         ended: None,
     });
+    let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
     let taps = taps(vm, observed, &journal);
     let machine = MachineSpec {
         instance: observed.instance.clone(),
@@ -229,13 +245,14 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
             Firmware::UEFISecureBoot => machine::Firmware::UefiSecureBoot,
         },
         machine_type: pins.machine_type,
-        cpu_model: pins.cpu_model,
+        cpu_model,
         disks: disks(observed),
         nics: nics(vm, observed, &journal),
         graphics: match vm.spec.graphics {
             Graphics::None => machine::Graphics::None,
             Graphics::VGA => machine::Graphics::Vga,
         },
+        extras: extras(&profile),
     };
     let request = LaunchRequest {
         machine,
@@ -278,6 +295,18 @@ fn pinned_hardware(vm: &VM, observed: &Observed, host: &HostFacts, qemu: &QemuFa
         pins.accelerator = accelerator.to_owned();
     }
     pins
+}
+
+fn extras(profile: &RunProfile) -> Extras {
+    Extras {
+        windows: profile.guest_os == GuestOS::Windows,
+        serial_number: profile.serial_number.clone(),
+        watchdog: profile.watchdog.map(|watchdog| match watchdog {
+            Watchdog::Reset => machine::Watchdog::Reset,
+            // Not QEMU's own power-off, which leaves no trace of the reason.
+            Watchdog::PowerOff => machine::Watchdog::Stop,
+        }),
+    }
 }
 
 fn accelerator_name(accelerator: Accelerator) -> &'static str {
@@ -352,6 +381,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         max_cpus: size.and_then(|size| size.max_cpus),
         growth: None,
         graphics: vm.spec.graphics,
+        profile: RunProfile::declared(vm, &observed.profile),
         uuid: None,
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use berth_api::{CpuControls, CpuTopology, Graphics, Size, SizeError, VM, VMState, VMStatus};
+use berth_api::{CpuControls, CpuTopology, Graphics, Profile, Size, SizeError, VM, VMState, VMStatus};
 use berth_host::{HostFacts, KvmFacts, ProcessFacts, QemuFacts, VolumeFacts, VolumeOwner};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::{CpuTime, ProcessIdentity};
@@ -17,7 +17,7 @@ use super::super::seed::Bootstrap;
 use super::super::status::{restarted, status, without_progress};
 use super::*;
 use crate::admission::Admission;
-use crate::journal::{Ended, Journal, MemoryGrowth, Run};
+use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
 use crate::machine::{GuestFacts, MachineState};
 
 mod always;
@@ -62,6 +62,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         owner: VolumeOwner { namespace: "ns".into(), name: name.into(), uid: None, image: None },
         path: format!("/{id}.qcow2").into(),
         format: Format::Qcow2,
+        cache: Default::default(),
         backing: None,
     };
     DeclaredDisk {
@@ -83,6 +84,8 @@ fn host() -> HostFacts {
         cpu_model: "max".into(),
         uefi: true,
         secure_boot: true,
+        cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
+        io_uring: true,
     };
     HostFacts {
         cpus: 4,
@@ -124,6 +127,7 @@ fn ready_to_start() -> Observed {
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
         cpu_controls: CpuControls::default(),
+        profile: Profile::default(),
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
         disks: vec![disk("root", true), disk("data", false)],
@@ -162,6 +166,7 @@ fn run() -> Run {
         growth: None,
         graphics: Graphics::None,
         uuid: None,
+        profile: RunProfile::default(),
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,
@@ -180,6 +185,7 @@ fn plugged(id: &str) -> ObservedDisk {
         size: 1 << 30,
         read_only: false,
         target: Some(0),
+        is_direct: true,
         io_error: false,
     }
 }

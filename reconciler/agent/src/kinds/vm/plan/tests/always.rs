@@ -25,6 +25,7 @@ fn any_state() -> impl Strategy<Value = RunState> {
         RunState::Paused,
         RunState::Shutdown,
         RunState::GuestPanicked,
+        RunState::Watchdog,
         RunState::IoError,
         RunState::InternalError,
         RunState::Other("inmigrate".into()),

@@ -75,6 +75,7 @@ fn why_a_guest_ended_is_told_from_what_qemu_says() {
     };
     assert!(ending(RunState::Shutdown));
     assert!(!ending(RunState::GuestPanicked));
+    assert!(!ending(RunState::Watchdog));
     assert!(!ending(RunState::InternalError));
 }
 

@@ -206,3 +206,56 @@ fn a_placement_that_the_host_does_not_fit_is_told_of_and_moves_nothing() {
         }
     }
 }
+
+#[test]
+fn the_declared_profile_is_that_of_the_machine_and_of_its_journal() {
+    let object = vm(
+        json!({"cpuModel": "x86-64-v2", "guestOS": "Windows", "watchdog": "PowerOff", "serialNumber": "A-1"}),
+    );
+    let observed = Observed { profile: object.spec.profile(None), ..ready_to_start() };
+    let plan = plan(&object, &observed);
+    let launched = plan.steps.iter().find_map(|step| match step {
+        Step::Launch(request) => Some(request.machine.clone()),
+        _ => None,
+    });
+    let machine = launched.expect("it is launched");
+    assert!(
+        machine.cpu_model.starts_with("qemu64,+") && machine.cpu_model.ends_with(",enforce"),
+        "{}",
+        machine.cpu_model
+    );
+    let wanted = berth_qemu::machine::Extras {
+        windows: true,
+        serial_number: Some("A-1".into()),
+        watchdog: Some(berth_qemu::machine::Watchdog::Stop),
+    };
+    assert_eq!(machine.extras, wanted);
+    let Some(Step::WriteJournal(journal)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
+    assert_eq!(
+        journal.pins.as_ref().map(|pins| pins.cpu_model.as_str()),
+        Some("max"),
+        "without a declaration"
+    );
+    let mut running =
+        Observed { journal: (**journal).clone(), profile: observed.profile, ..present(RunState::Running) };
+    running.journal.run.as_mut().expect("a run").process = Some(identity());
+    let report = |object: &VM, observed: &Observed| {
+        let status = status(object, observed, &super::plan(object, observed).readiness, at(NOW));
+        (status.hardware.map(|hardware| hardware.cpu_model), status.pending_power_cycle)
+    };
+    let model = Some("x86-64-v2".to_owned());
+    assert_eq!(report(&object, &running), (model.clone(), vec![]));
+    let plain = vm(json!({}));
+    running.profile = plain.spec.profile(None);
+    let pending = ["cpuModel", "guestOS", "watchdog", "serialNumber"].map(str::to_owned).to_vec();
+    assert_eq!(report(&plain, &running), (model, pending));
+}
+
+#[test]
+fn a_host_without_the_cpu_model_starts_nothing() {
+    let object = vm(json!({"cpuModel": "EPYC-Milan"}));
+    let observed = Observed { profile: object.spec.profile(None), ..ready_to_start() };
+    let plan = plan(&object, &observed);
+    assert!(plan.steps.is_empty());
+    insta::assert_snapshot!(plan.readiness.message(), @"this host's CPUs or its QEMU lack a feature of cpuModel EPYC-Milan: see status.cpuModels of the Host");
+}

@@ -1,0 +1,49 @@
+//! The hardware profile of a VM beside its size: from its own attributes and those of its class.
+
+use crate::{GuestOS, VMClassSpec, VMSpec};
+
+/// The profile with which a VM is started next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// The CPU model or level; none: the one that the host chooses.
+    pub cpu_model: Option<String>,
+    /// The guest's operating system.
+    pub guest_os: GuestOS,
+}
+
+impl VMSpec {
+    /// The profile. `class` is the class that the VM names, if that exists. A value of the VM comes before that of its class.
+    #[must_use]
+    pub fn profile(&self, class: Option<&VMClassSpec>) -> Profile {
+        let class = class.filter(|_| self.class.is_some());
+        let model = self.cpu_model.as_ref().or(class.and_then(|class| class.cpu_model.as_ref()));
+        let guest_os = self.guest_os.or(class.and_then(|class| class.guest_os));
+        Profile { cpu_model: model.cloned(), guest_os: guest_os.unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_of_the_vm_comes_before_that_of_its_class() {
+        let spec = |own: serde_json::Value| {
+            let mut spec = json!({"disks": [], "class": "c"});
+            spec.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            serde_json::from_value::<VMSpec>(spec).expect("a spec")
+        };
+        let class: VMClassSpec =
+            serde_json::from_value(json!({"cpus": 1, "cpuModel": "x86-64-v2", "guestOS": "Windows"}))
+                .expect("a class");
+        let profile = |own| spec(own).profile(Some(&class));
+        assert_eq!(profile(json!({})).cpu_model.as_deref(), Some("x86-64-v2"));
+        assert_eq!(profile(json!({})).guest_os, GuestOS::Windows);
+        let own = profile(json!({"cpuModel": "EPYC", "guestOS": "Linux"}));
+        assert_eq!((own.cpu_model.as_deref(), own.guest_os), (Some("EPYC"), GuestOS::Linux));
+        assert_eq!(profile(json!({"class": null})), Profile::default(), "it names no class");
+        assert_eq!(spec(json!({})).profile(None), Profile::default());
+    }
+}

@@ -1,0 +1,98 @@
+//! CPU models: those that QEMU knows by name, and the levels of the x86-64 architecture.
+//!
+//! A level is a set of features that every processor from some year on has, of Intel and AMD alike. QEMU has no models for them:
+//! here they are made from its plainest one.
+
+use serde_json::Value;
+
+/// The levels, as in the psABI of x86-64. The second one with AES is what most processors of its age have.
+pub const LEVELS: [&str; 4] = ["x86-64-v2", "x86-64-v2-AES", "x86-64-v3", "x86-64-v4"];
+
+const V2: [&str; 7] = ["cx16", "lahf-lm", "popcnt", "pni", "sse4.1", "sse4.2", "ssse3"];
+const AES: [&str; 1] = ["aes"];
+const V3: [&str; 9] = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave", "abm"];
+const V4: [&str; 5] = ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"];
+/// Models that are not for guests.
+const NOT_FOR_GUESTS: [&str; 2] = ["base", "max"];
+
+/// Returns the features of a level.
+fn features(level: &str) -> Option<Vec<&'static str>> {
+    let parts: &[&[&str]] = match level {
+        "x86-64-v2" => &[&V2],
+        "x86-64-v2-AES" => &[&V2, &AES],
+        "x86-64-v3" => &[&V2, &AES, &V3],
+        "x86-64-v4" => &[&V2, &AES, &V3, &V4],
+        _ => return None,
+    };
+    Some(parts.concat())
+}
+
+/// Returns QEMU's `-cpu` value for a model or a level. QEMU ends at once if the host lacks one of its features.
+#[must_use]
+pub fn argument(model: &str) -> String {
+    match features(model) {
+        Some(features) => format!("qemu64,+{},enforce", features.join(",+")),
+        None => format!("{model},enforce"),
+    }
+}
+
+/// Returns the models and levels that a guest can have, from QEMU's answers: `query-cpu-definitions`, and the expansion of the
+/// model `max` by `query-cpu-model-expansion`. Versions of a model (`NAME-v1`) are left out: the machine type determines which one a name
+/// stands for.
+pub(crate) fn runnable(definitions: &Value, max: &Value) -> Vec<String> {
+    let has = |feature: &&str| max["model"]["props"][*feature] == true;
+    let levels = LEVELS.iter().filter(|level| features(level).is_some_and(|all| all.iter().all(|f| has(&f))));
+    let mut models: Vec<String> = levels.map(|level| (*level).to_owned()).collect();
+    for definition in definitions.as_array().into_iter().flatten() {
+        let Some(name) = definition["name"].as_str().filter(|name| !NOT_FOR_GUESTS.contains(name)) else {
+            continue;
+        };
+        let is_complete = definition["unavailable-features"].as_array().is_some_and(Vec::is_empty);
+        if is_complete && definition["deprecated"] != true && !is_version(name) {
+            models.push(name.to_owned());
+        }
+    }
+    models.sort();
+    models.dedup();
+    models
+}
+
+/// Whether the name ends in `-v` and a number.
+fn is_version(name: &str) -> bool {
+    let number = name.rsplit_once("-v").map(|(_, number)| number);
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_level_is_a_plain_model_with_features_and_another_model_is_itself() {
+        insta::assert_snapshot!(argument("x86-64-v2-AES"), @"qemu64,+cx16,+lahf-lm,+popcnt,+pni,+sse4.1,+sse4.2,+ssse3,+aes,enforce");
+        insta::assert_snapshot!(argument("Skylake-Server"), @"Skylake-Server,enforce");
+        for (level, above) in LEVELS.iter().zip(&LEVELS[1..]) {
+            assert!(argument(above).len() > argument(level).len(), "{above}");
+        }
+    }
+
+    #[test]
+    fn models_with_all_their_features_are_offered_by_name_without_versions() {
+        let model = |name: &str, missing: &[&str]| json!({"name": name, "unavailable-features": missing});
+        let definitions = json!([
+            model("Westmere-v1", &[]), model("Westmere", &[]), model("EPYC", &["svm"]), model("max", &[]), model("base", &[]),
+            {"name": "old", "unavailable-features": [], "deprecated": true}, {"name": "unknown"}, {}, 7,
+        ]);
+        let mut features: serde_json::Map<String, Value> =
+            V2.iter().chain(&AES).chain(&V3).map(|f| ((*f).to_owned(), json!(true))).collect();
+        let of = |features: &serde_json::Map<String, Value>| {
+            runnable(&definitions, &json!({"model": {"props": features}}))
+        };
+        assert_eq!(of(&features), ["Westmere", "x86-64-v2", "x86-64-v2-AES", "x86-64-v3"]);
+        features.insert("avx2".into(), json!(false));
+        assert_eq!(of(&features), ["Westmere", "x86-64-v2", "x86-64-v2-AES"]);
+        assert_eq!(runnable(&json!({}), &Value::Null), Vec::<String>::new());
+    }
+}
