@@ -17,6 +17,7 @@ use crate::{process, report};
 const NEEDED: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("qemu-img", "qemu-utils"),
+    ("swtpm", "swtpm"),
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
     ("nft", "nftables"),
     ("dnsmasq", "dnsmasq-base"),
@@ -29,6 +30,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("mcopy", "mtools"),
     ("syslinux", "syslinux"),
     ("/usr/lib/SYSLINUX/mbr.bin", "syslinux-common"),
+    ("/usr/lib/ISOLINUX/isolinux.bin", "isolinux"),
+    ("xorriso", "xorriso"),
     ("objcopy", "binutils"),
     ("mke2fs", "e2fsprogs"),
     ("ssh-keygen", "openssh-client"),

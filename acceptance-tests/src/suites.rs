@@ -12,6 +12,7 @@ pub mod gitops;
 pub mod graduate;
 pub mod hosts;
 pub mod inputs;
+pub mod install;
 pub mod kube_rs;
 pub mod kubectl;
 pub mod kubernetes;
@@ -268,6 +269,7 @@ pub struct Kit {
     binaries: OnceCell<Binaries>,
     small: OnceCell<GuestImage>,
     signed: OnceCell<GuestImage>,
+    installer: OnceCell<GuestImage>,
     debian: OnceCell<GuestImage>,
 }
 
@@ -288,6 +290,7 @@ impl Kit {
             binaries: OnceCell::new(),
             small: OnceCell::new(),
             signed: OnceCell::new(),
+            installer: OnceCell::new(),
             debian: OnceCell::new(),
         })
     }
@@ -353,6 +356,14 @@ impl Kit {
         once(&self.signed, || {
             prerequisites::ensure_installed()?;
             guests::small::signed_image(&self.cache)
+        })
+    }
+
+    /// The ISO image that installs the small guest.
+    pub fn installer(&self) -> Result<GuestImage> {
+        once(&self.installer, || {
+            prerequisites::ensure_installed()?;
+            guests::small::installer(&self.cache)
         })
     }
 

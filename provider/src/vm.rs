@@ -22,7 +22,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, NETWORK, Named, PUBLIC_IP, Reference},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, NETWORK, Named, PUBLIC_IP, Reference},
 };
 
 /// A virtual machine.
@@ -45,6 +45,19 @@ fn network_interfaces() -> Field {
     ];
     let one = Value::from(vec![Value::object([("name", Value::from("nic0"))])]);
     Field::spec("network_interfaces", Shape::Keyed(fields)).default(one).effect(Effect::PowerCycle)
+}
+
+fn cdroms() -> Field {
+    let fields = vec![
+        Field::spec("name", Shape::Text(Form::Name)).presence(Presence::Numbered("cdrom")).text(
+            "Name of the drive within the VM, the key of the list, at most 36 characters: the guest sees it as the drive's serial \
+             number. Default `cdrom0`, `cdrom1`, … by position.",
+        ),
+        Field::spec("image", Shape::Text(Form::Name)).refers(IMAGE),
+        Field::spec("connected", Shape::Bool).default(true),
+        Field::spec("boot_first", Shape::Bool).default(false).effect(Effect::PowerCycle),
+    ];
+    Field::spec("cdroms", Shape::Keyed(fields)).effect(Effect::PowerCycle)
 }
 
 fn placement_field() -> Field {
@@ -99,11 +112,11 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `firmware`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
-        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "cpu_topology", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "disks", "network_interfaces", "power"]),
+        .follows(&["class", "cpus", "max_cpus", "memory", "max_memory", "firmware", "tpm", "cpu_topology", "cpu_model", "guest_os", "watchdog", "serial_number", "graphics", "uuid", "disks", "cdroms", "network_interfaces", "power"]),
         Field::observed(
             "host",
             "/status/binding/host",
@@ -153,6 +166,7 @@ impl ResourceKind for Vm {
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).effect(Effect::PowerCycle),
+            Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),
             Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
             Field::spec("cpu_weight", Shape::Integer),
@@ -164,6 +178,7 @@ impl ResourceKind for Vm {
             Field::spec("serial_number", Shape::Text(Form::SerialNumber)).effect(Effect::PowerCycle),
             Field::spec("uuid", Shape::Text(Form::Uuid)).effect(Effect::PowerCycle),
             Field::spec("disks", Shape::Keyed(disk)).required(),
+            cdroms(),
             network_interfaces(),
             placement_field(),
             bootstrap::field(),
@@ -202,6 +217,7 @@ impl ResourceKind for Vm {
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = size::check(config);
         found.extend(check_disks(config));
+        found.extend(check_cdroms(config));
         found.extend(check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
         found.extend(restart::check(config.get("restart_token")));
@@ -366,6 +382,38 @@ fn check_disks(config: &Value) -> Vec<Diagnostic> {
             vec![Diagnostic::error("More than one boot disk", detail).at(path)]
         }
     }
+}
+
+/// Refuses one image in two drives, and two drives to boot from first.
+fn check_cdroms(config: &Value) -> Vec<Diagnostic> {
+    let drives = config.get("cdroms").elements();
+    let mut found = Vec::new();
+    let mut seen = std::collections::BTreeMap::new();
+    for (i, drive) in drives.iter().enumerate() {
+        if let Some(name) = drive.get("name").as_str().filter(|name| name.chars().count() > 36) {
+            let path = AttributePath::root("cdroms").index(i).attribute("name");
+            let detail = format!(
+                "{path}: {name:?} has more than 36 characters: it is the drive's serial number in the guest."
+            );
+            found.push(Diagnostic::error("The name of a CD-ROM drive is too long", detail).at(path));
+        }
+        let Some(image) = drive.get("image").as_str() else { continue };
+        if let Some(first) = seen.insert(image.to_owned(), i) {
+            let path = AttributePath::root("cdroms").index(i).attribute("image");
+            let detail =
+                format!("{path}: cdroms[{first}] has the image {image:?} too; it can be in one drive only.");
+            found.push(Diagnostic::error("One image in two CD-ROM drives", detail).at(path));
+        }
+    }
+    let mut first =
+        drives.iter().enumerate().filter(|(_, drive)| drive.get("boot_first").as_bool() == Some(true));
+    if let Some((second, _)) = first.nth(1) {
+        let path = AttributePath::root("cdroms").index(second).attribute("boot_first");
+        let detail =
+            "Several drives have boot_first = true; one may: the VM tries its medium before the boot disk.";
+        found.push(Diagnostic::error("More than one CD-ROM drive to boot from first", detail).at(path));
+    }
+    found
 }
 
 /// A value that two interfaces cannot share: its attribute, its name in a message, and how it is read.

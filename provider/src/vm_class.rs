@@ -43,6 +43,7 @@ impl ResourceKind for VmClass {
             Field::spec("memory", Shape::Text(Form::Memory)).effect(Effect::Resize),
             Field::spec("max_memory", Shape::Text(Form::Memory)).effect(Effect::PowerCycle),
             Field::spec("firmware", Shape::Text(Form::Any)).default("UEFI").effect(Effect::PowerCycle),
+            Field::spec("tpm", Shape::Bool).effect(Effect::PowerCycle),
             size::cpu_topology(),
             Field::spec("cpu_limit", Shape::Text(Form::Cpus)),
             Field::spec("cpu_weight", Shape::Integer),

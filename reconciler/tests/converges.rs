@@ -176,6 +176,43 @@ fn a_vm_gets_cpus_and_memory_while_it_runs() {
 }
 
 #[test]
+fn a_medium_is_exchanged_and_taken_out_while_the_vm_with_a_tpm_runs() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
+        let with = |drive: serde_json::Value| {
+            let mut spec = web("Running");
+            spec["tpm"] = json!(true);
+            spec["cdroms"] = json!([drive]);
+            spec
+        };
+        let media = || {
+            let hypervisor = rig.system.hypervisor();
+            let nodes = hypervisor.instances().first().and_then(|web| hypervisor.view(web));
+            let nodes = nodes.map(|view| view.nodes).unwrap_or_default();
+            nodes.into_iter().filter(|node| node.starts_with("cdrom")).collect::<Vec<_>>()
+        };
+        web_is_declared_with(rig, "Stopped").await;
+        for digit in ["c", "d"] {
+            let source = json!({"url": rig::iso_url(digit), "sha256": digit.repeat(64)});
+            rig.apply("Image", &format!("iso-{digit}"), json!({"source": source, "format": "iso"})).await;
+        }
+        rig.apply("VM", "web", with(json!({"name": "a", "image": "iso-c"}))).await;
+        web_runs(rig).await;
+        let pid = rig.pid("web").await;
+        assert_eq!(media(), ["cdrom0-cccccccccccccccccccc"]);
+        rig.strike_from_here();
+        for (drive, wanted) in [
+            (json!({"name": "a", "image": "iso-d"}), vec!["cdrom0-dddddddddddddddddddd"]),
+            (json!({"name": "a"}), Vec::new()),
+        ] {
+            rig.apply("VM", "web", with(drive)).await;
+            rig.until_vm("web", "has the medium", |vm| rig::is_ready(vm) && media() == wanted).await;
+        }
+        assert_eq!(rig.pid("web").await, pid, "it is the same QEMU all along");
+        rig.must_settle().await;
+    });
+}
+
+#[test]
 fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         web_is_declared(rig).await;

@@ -1,8 +1,10 @@
 //! The small guest: Debian's cloud kernel and busybox in one initramfs, in user space within seconds even when every
 //! instruction is emulated. One image boots under BIOS (syslinux) and UEFI (a unified kernel image).
 
+mod installer_iso;
+
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ const PAGES: &[(&str, &str)] = &[
     ("uptime", include_str!("small/uptime.cgi")),
     ("write", include_str!("small/write.cgi")),
     ("sum", include_str!("small/sum.cgi")),
+    ("tpm", include_str!("small/tpm.cgi")),
     ("network", include_str!("small/network.cgi")),
     ("reach", include_str!("small/reach.cgi")),
     ("door", include_str!("small/door.cgi")),
@@ -42,6 +45,7 @@ const MODULES: &[&str] = &[
     "virtio_rng",
     "virtio_mem",
     "sd_mod",
+    "sr_mod",
     "vfat",
     "nls_cp437",
     "nls_ascii",
@@ -52,7 +56,7 @@ const MODULES: &[&str] = &[
 ];
 const DISK: u64 = 56 << 20;
 /// The version of the recipe's part in Rust.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 /// The packages of the signed boot loaders.
 const SHIM: &str = "shim-signed";
 const GRUB: &str = "grub-efi-amd64-signed";
@@ -63,6 +67,16 @@ pub fn image(cache: &Cache) -> Result<GuestImage> {
     let entry =
         cache.entry("small-guest", &as_text(&ingredients(&package)?), |folder| build(&package.0, folder))?;
     GuestImage::at(entry.join("disk.qcow2"))
+}
+
+/// Returns an ISO image that boots by BIOS and UEFI and installs the small guest on the first disk.
+pub fn installer(cache: &Cache) -> Result<GuestImage> {
+    let package = kernel::package()?;
+    let mut ingredients = ingredients(&package)?;
+    ingredients.extend([prerequisites::candidate("xorriso")?, prerequisites::candidate("isolinux")?]);
+    let entry = cache
+        .entry("installer", &as_text(&ingredients), |folder| installer_iso::build(&package.0, folder))?;
+    GuestImage::at(entry.join("installer.iso"))
 }
 
 /// Returns the image that boots with Secure Boot: by Debian's signed shim, GRUB and kernel.
@@ -95,15 +109,15 @@ fn build(package: &str, folder: &Path) -> Result<()> {
     fs::write(&initramfs, archive(&kernel)?)?;
     let unified = work.path().join("unified.efi");
     kernel::unified(&kernel.image(), &initramfs, COMMAND_LINE, work.path(), &unified)?;
-    let menu = work.path().join("syslinux.cfg");
-    fs::write(
-        &menu,
-        format!(
-            "DEFAULT guest\nPROMPT 0\nLABEL guest\n  LINUX vmlinuz\n  INITRD initramfs\n  APPEND {COMMAND_LINE}\n"
-        ),
-    )?;
+    let disk = write_disk(work.path(), &kernel, &initramfs, &unified)?;
+    disk_image::compress(&disk, &folder.join("disk.qcow2"))
+}
 
-    let disk = work.path().join("disk.raw");
+/// Writes the raw disk.
+fn write_disk(work: &Path, kernel: &Kernel, initramfs: &Path, unified: &Path) -> Result<PathBuf> {
+    let menu = work.join("syslinux.cfg");
+    fs::write(&menu, syslinux_menu("vmlinuz", "initramfs", COMMAND_LINE))?;
+    let disk = work.join("disk.raw");
     File::create(&disk)?.set_len(DISK)?;
     let start = disk_image::FIRST_PARTITION;
     disk_image::write_mbr(&disk, Path::new("/usr/lib/SYSLINUX/mbr.bin"), start, DISK - start)?;
@@ -113,9 +127,9 @@ fn build(package: &str, folder: &Path) -> Result<()> {
         DISK - start,
         "BERTH",
         &[
-            ("EFI/BOOT/BOOTX64.EFI", &unified),
+            ("EFI/BOOT/BOOTX64.EFI", unified),
             ("vmlinuz", &kernel.image()),
-            ("initramfs", &initramfs),
+            ("initramfs", initramfs),
             ("syslinux.cfg", &menu),
             ("ldlinux.c32", Path::new("/usr/lib/syslinux/modules/bios/ldlinux.c32")),
         ],
@@ -123,7 +137,14 @@ fn build(package: &str, folder: &Path) -> Result<()> {
     let mut install = Command::new("syslinux");
     install.args(["--install", "--offset", &start.to_string()]).arg(&disk);
     process::run(&mut install, Duration::from_secs(60))?.success()?;
-    disk_image::compress(&disk, &folder.join("disk.qcow2"))
+    Ok(disk)
+}
+
+/// The menu of syslinux and isolinux, with one entry.
+fn syslinux_menu(kernel: &str, initramfs: &str, command_line: &str) -> String {
+    format!(
+        "DEFAULT guest\nPROMPT 0\nLABEL guest\n  LINUX {kernel}\n  INITRD {initramfs}\n  APPEND {command_line}\n"
+    )
 }
 
 fn build_signed(package: &str, folder: &Path) -> Result<()> {

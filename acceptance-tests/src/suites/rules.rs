@@ -330,11 +330,11 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
             project.plan_is_empty()
         },
     );
-    report.case("CPUs, memory and topology of the VM itself come before its class's, and need no class", || {
+    report.case("CPUs, memory, topology and TPM of the VM itself come before its class's, and need no class", || {
         project.edit(
             "main.tf",
             "class              = berth_vm_class.large.name",
-            "cpus               = 4\n  memory             = \"128Mi\"\n  firmware           = \"BIOS\"\n  cpu_topology       = { sockets = 2, cores = 2 }",
+            "cpus               = 4\n  memory             = \"128Mi\"\n  firmware           = \"BIOS\"\n  cpu_topology       = { sockets = 2, cores = 2 }\n  tpm                = true",
         )?;
         contains_all(&unwrapped(&project.plan()?.text), &["The VM will be restarted"])?;
         project.apply()?;
@@ -345,12 +345,17 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
         ensure!(topology == r#"{"cores":2,"sockets":2,"threads":1}"#, "{topology}");
         kubectl.condition("vm/rules", "ClassSynced=True", None, SOON)?;
         contains_all(&kubectl.ok(&["get", "vm", "rules"])?, &["CPUS", "MEMORY", "128Mi"])?;
+        let text =
+            http::get_within(platform.neighbour(), &address, "/cgi-bin/tpm?write=berth001", ANSWER)?;
+        ensure!(field(&text, "tpm")? == "2" && field(&text, "word")? == "berth001", "{text}");
         project.plan_is_empty()?;
         project.edit("main.tf", "  cpu_topology       = { sockets = 2, cores = 2 }\n", "")?;
         project.edit("main.tf", "cpus               = 4", "class              = berth_vm_class.large.name")?;
         project.apply()?;
         let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
         ensure!(field(&text, "cpus")? == "2", "{text}");
+        let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/tpm", ANSWER)?;
+        ensure!(field(&text, "word")? == "berth001", "the TPM keeps its memory over a power cycle: {text}");
         project.plan_is_empty()
     });
     report.case("another boot disk is booted from in the same apply, and the one before goes", || {

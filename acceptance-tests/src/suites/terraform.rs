@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, lifecycle, moves, rules, screen, secure_boot, verbs};
+use super::{Kit, inputs, install, lifecycle, moves, rules, screen, secure_boot, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -11,11 +11,13 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     let parts = report.step("the programs are built", || kit.parts("terraform"))?;
     let guest = report.step("the small guest is built", || kit.small_guest())?;
     let signed = report.step("the small guest with signed boot loaders is built", || kit.signed_guest())?;
+    let installer = report.step("the installer is built", || kit.installer())?;
     let mut platform = report.step("berth up is ready", || Platform::embedded(&parts))?;
     lifecycle::run_cases(report, &mut platform, &guest)?;
     rules::run(report, &platform, &guest);
     secure_boot::run(report, &platform, &signed, &guest);
     screen::run(report, &platform, &guest);
+    install::run(report, &platform, &installer);
     verbs::run(report, &platform);
     moves::run(report, &platform);
     inputs::run(report, &mut platform, &guest)

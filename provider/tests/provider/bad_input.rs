@@ -126,6 +126,23 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(disks(json!([])), "disks", "The list is empty"),
         everywhere(
+            own("cdroms", json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}])),
+            "cdroms[1].image",
+            "in one drive only",
+        ),
+        everywhere(
+            own("cdroms", json!([{"name": "a", "boot_first": true}, {"name": "b", "boot_first": true}])),
+            "cdroms[1].boot_first",
+            "one may",
+        ),
+        everywhere(own("cdroms", json!([{"name": "a"}, {"name": "a"}])), "cdroms", "\"a\" is used twice"),
+        everywhere(
+            own("cdroms", json!([{"name": "a".repeat(37)}])),
+            "cdroms[0].name",
+            "more than 36 characters",
+        ),
+        everywhere(own("cdroms", json!([{}, {}, {}, {}, {}])), "cdroms", "at most 4"),
+        everywhere(
             disks(json!([{"name": "a", "boot": true}, {"name": "a"}])),
             "disks",
             "\"a\" is used twice",

@@ -101,8 +101,9 @@ fn leaves(fields: &[Field], outer: &str, found: &mut Vec<(String, Effect)>) {
 fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
-        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
+        "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
+        "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio"}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
@@ -133,7 +134,15 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/serial_number", Json::Null, Announced::PowerCycle),
         ("/firmware", json!("BIOS"), Announced::PowerCycle),
         ("/firmware", json!("UEFISecureBoot"), Announced::PowerCycle),
+        ("/tpm", json!(true), Announced::PowerCycle),
+        ("/tpm", Json::Null, Announced::PowerCycle),
         ("/graphics", json!("VGA"), Announced::PowerCycle),
+        ("/cdroms/0/image", json!("j"), Announced::Live),
+        ("/cdroms/0/image", Json::Null, Announced::Live),
+        ("/cdroms/0/connected", json!(false), Announced::Live),
+        ("/cdroms/0/boot_first", json!(true), Announced::PowerCycle),
+        ("/cdroms", json!([]), Announced::PowerCycle),
+        ("/cdroms", json!([{"name": "installer", "image": "i"}, {"name": "drivers"}]), Announced::PowerCycle),
         ("/uuid", Json::Null, Announced::PowerCycle),
         ("/cpu_topology", Json::Null, Announced::PowerCycle),
         ("/cpu_topology/sockets", json!(4), Announced::PowerCycle),
@@ -190,7 +199,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
     let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete"});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
-        "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
+        "tpm": false, "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
     let hda = json!({"name": "a", "namespace": "default", "vm": "v", "disk": "d", "force": false});
     let network = json!({"name": "n", "namespace": "default", "cidr": "10.80.0.0/24", "dns": ["10.80.0.1"], "mtu": 1400});
@@ -214,6 +223,7 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", Json::Null, Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/firmware", json!("BIOS"), Announced::PowerCycle),
+        ("berth_vm_class", class.clone(), "/tpm", json!(true), Announced::PowerCycle),
         ("berth_vm_class", class, "/cpu_topology", Json::Null, Announced::PowerCycle),
         ("berth_public_ip", ip.clone(), "/pool", json!("other"), Announced::Replace),
         ("berth_public_ip", ip, "/address", json!("198.18.100.2"), Announced::Replace),

@@ -38,6 +38,7 @@ fn spec_of(type_name: &str, config: &Json) -> Json {
 fn a_vm_becomes_the_custom_resource() {
     let config = json!({
         "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}],
+        "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
@@ -47,6 +48,7 @@ fn a_vm_becomes_the_custom_resource() {
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
       "class": "small",
+      "tpm": true,
       "graphics": "None",
       "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c",
       "disks": [
@@ -57,6 +59,19 @@ fn a_vm_becomes_the_custom_resource() {
         {
           "name": "data",
           "boot": false
+        }
+      ],
+      "cdroms": [
+        {
+          "name": "cdrom0",
+          "image": "debian-netinst",
+          "connected": true,
+          "bootFirst": false
+        },
+        {
+          "name": "drivers",
+          "connected": false,
+          "bootFirst": true
         }
       ],
       "networkInterfaces": [

@@ -75,6 +75,9 @@ pub(crate) enum Error {
     /// The guest was asked to release the disk and has not done so yet.
     #[error("the guest still holds disk {name}")]
     StillHeld { name: String },
+    /// The guest was asked to release a medium and has not done so yet.
+    #[error("the guest has locked the tray of CD-ROM drive {name}")]
+    TrayLocked { name: String },
     /// Without these addresses the firewall would let guests reach hosts.
     #[error(
         "the addresses of the site's hosts are not known yet (ConfigMap berth-host-addresses in berth-system)"
@@ -142,6 +145,7 @@ impl Error {
             self,
             Self::Conflict
                 | Self::StillHeld { .. }
+                | Self::TrayLocked { .. }
                 | Self::Machine(
                     MachineError::Illegal(_) | MachineError::Gone | MachineError::ReservationBlocked { .. }
                 )

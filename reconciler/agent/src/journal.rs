@@ -127,6 +127,9 @@ pub(crate) struct Run {
     /// With what was plugged in.
     pub(crate) memory_bytes: u64,
     pub(crate) firmware: String,
+    /// Machines of older agents have none.
+    #[serde(default)]
+    pub(crate) tpm: bool,
     /// None in the journal of an older agent: one socket.
     #[serde(default)]
     pub(crate) topology: Option<CpuTopology>,
@@ -139,6 +142,9 @@ pub(crate) struct Run {
     /// Machines of older agents have none.
     #[serde(default)]
     pub(crate) graphics: Graphics,
+    /// The CD-ROM drives by slot; machines of older agents have none.
+    #[serde(default)]
+    pub(crate) cdroms: Vec<RunCdrom>,
     /// The SMBIOS UUID; None in the journal of an older agent.
     #[serde(default)]
     pub(crate) uuid: Option<String>,
@@ -184,6 +190,15 @@ impl RunProfile {
             serial_number: vm.spec.serial_number.clone(),
         }
     }
+}
+
+/// A CD-ROM drive of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunCdrom {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) boot_first: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -353,10 +368,12 @@ mod tests {
             cpus: 1,
             memory_bytes: 1,
             firmware: "UEFI".into(),
+            tpm: true,
             topology: None,
             max_cpus: Some(4),
             growth: Some(MemoryGrowth { base: 1, most: 2 }),
             graphics: Graphics::VGA,
+            cdroms: vec![RunCdrom { name: "installer".into(), boot_first: true }],
             uuid: None,
             profile: RunProfile::default(),
             boot_volume: "v-1".into(),

@@ -17,9 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_qemu::block::{Devices, DiskUse, ObservedDisk, Unplugged};
+use berth_qemu::block::{Devices, DiskUse, ObservedCdrom, ObservedDisk, Unplugged};
+use berth_qemu::cdrom::Changed;
 use berth_qemu::hypervisor::ProcessIdentity;
-use berth_qemu::machine::DiskSpec;
+use berth_qemu::machine::{DiskSpec, Medium};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
@@ -47,10 +48,13 @@ pub(crate) struct MachineState {
     pub(crate) run_state: RunState,
     /// Without the bootstrap volume.
     pub(crate) disks: Vec<ObservedDisk>,
+    pub(crate) cdroms: Vec<ObservedCdrom>,
     /// The number of CPUs; None if this QEMU does not tell.
     pub(crate) cpus: Option<i64>,
     /// The memory that was plugged in; None if the machine was not started for it.
     pub(crate) growth: Option<Growth>,
+    /// Whether its TPM's emulator is there. None: it has no TPM, or this QEMU does not tell.
+    pub(crate) has_tpm: Option<bool>,
     /// The shutdown event QEMU sent when the guest ended, if the driver was connected.
     pub(crate) ending: Option<Ending>,
     /// When it was last resumed after a pause.
@@ -137,6 +141,15 @@ impl Machine {
 
     pub(crate) async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.ask(|reply| Command::Unplug(id.to_owned(), reply)).await
+    }
+
+    /// Exchanges the medium of a CD-ROM drive.
+    pub(crate) async fn change_medium(
+        &self,
+        slot: u8,
+        medium: Option<Medium>,
+    ) -> Result<Changed, MachineError> {
+        self.ask(|reply| Command::ChangeMedium { slot, medium, reply }).await
     }
 
     pub(crate) async fn plug_cpus(&self, count: usize) -> Result<(), MachineError> {
@@ -390,6 +403,7 @@ impl Machines {
             devices: Devices::default(),
             cpus: None,
             can_grow: None,
+            may_have_tpm: true,
             expects_resume: false,
             has_started: false,
         };

@@ -10,6 +10,8 @@ mod disks;
 mod fixture;
 #[path = "agent/life.rs"]
 mod life;
+#[path = "agent/media.rs"]
+mod media;
 #[path = "agent/power.rs"]
 mod power;
 #[path = "agent/usage.rs"]

@@ -156,6 +156,9 @@ pub struct HostStatus {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "diskIO")]
     #[schemars(length(max = 16))]
     pub disk_io: Option<String>,
+    /// Whether VMs with a TPM can run here: `swtpm` is installed. Absent in the report of an older agent: they cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<bool>,
     /// The measurement of `/dev/kvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStatus>,

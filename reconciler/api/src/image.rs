@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Binding, Conditions, ObjectUser};
 
-/// The source of disks. The first host to use it verifies it; every host downloads it once at most.
+/// The source of disks, or of the medium of a CD-ROM drive. The first host to use it verifies it; every host downloads it once at most.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -44,7 +44,8 @@ use crate::{Binding, Conditions, ObjectUser};
 pub struct ImageSpec {
     /// The source of the image.
     pub source: ImageSource,
-    /// The format of the bytes at the source: `qcow2` (default) or `raw`. Never guessed. Cannot change.
+    /// The format of the bytes at the source: `qcow2` (default) or `raw` for disks, `iso` (ISO 9660) for CD-ROM drives of VMs.
+    /// Never guessed. Cannot change.
     #[serde(default)]
     pub format: ImageFormat,
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
@@ -129,6 +130,7 @@ pub enum ImageFormat {
     #[default]
     Qcow2,
     Raw,
+    Iso,
 }
 
 /// The observed state of an Image.
@@ -148,7 +150,7 @@ pub struct ImageStatus {
     /// The host that verifies it. Written by the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// The size disks made from it have at least, as a quantity.
+    /// The size disks made from it have at least, as a quantity; of an `iso`, its size in whole sectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_size: Option<String>,
     /// The number of bytes of the file.
@@ -162,7 +164,7 @@ pub struct ImageStatus {
     /// The number of bytes downloaded, while it is being downloaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,
-    /// At most four of the Disks that name it. A deleted Image stays until nothing uses it.
+    /// At most four of the Disks and VMs that name it. A deleted Image stays until nothing uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub used_by: Vec<ObjectUser>,

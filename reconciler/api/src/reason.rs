@@ -167,6 +167,10 @@ reasons! {
     NoSpace => "Free space on the host, or add some.",
     /// No host is large enough for the VM, however empty; the message names the largest.
     NoHostLargeEnough => "Lower the VM's size, or add a host of that size.",
+    /// No host that the VM may run on can emulate a TPM, which the VM or its class declares.
+    NoHostWithTPM => "Install swtpm on a host that the VM may run on.",
+    /// The emulator of the VM's TPM has ended: the guest's TPM does not answer.
+    TPMFailed => "Restart the VM: it then has an emulator again.",
     /// No host has the name or the labels the VM asks for.
     NoSuchHost => "Correct `placement`, or label a host: `kubectl label host`.",
     /// The placement group has more members than hosts, or zones, to keep them apart.

@@ -16,6 +16,8 @@ pub struct Size {
     pub max_memory: Option<u64>,
     /// The firmware.
     pub firmware: Firmware,
+    /// Whether it has a TPM.
+    pub tpm: bool,
     /// The CPUs up to which it can grow while it runs; none: not at all.
     pub max_cpus: Option<i64>,
     /// The arrangement of the CPUs: with `max_cpus` of that many.
@@ -74,6 +76,7 @@ impl VMSpec {
             memory: bytes,
             max_memory: max_memory.filter(|most| *most >= bytes),
             firmware: self.firmware.or(class.map(|class| class.firmware)).unwrap_or_default(),
+            tpm: self.tpm.or(class.map(|class| class.tpm)).unwrap_or_default(),
             max_cpus,
             topology: self.cpu_topology.or(of_class).unwrap_or(of_cores),
         })

@@ -55,6 +55,8 @@ use crate::{
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || !has(self.cpus) || quantity(self.cpuReservation).compareTo(quantity(string(self.cpus))) <= 0").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
+    validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
+    validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.publicIP) || self.networkInterfaces.filter(m, has(m.publicIP) && m.publicIP == n.publicIP).size() == 1)").message("a publicIP can be on one interface only").field_path(".networkInterfaces"),
     validation = Rule::new("self.networkInterfaces.all(n, !has(n.macAddress) || self.networkInterfaces.filter(m, has(m.macAddress) && m.macAddress.lowerAscii() == n.macAddress.lowerAscii()).size() == 1)").message("a macAddress can be on one interface only").field_path(".networkInterfaces"),
@@ -92,6 +94,11 @@ pub struct VMSpec {
     /// without a class. A change takes effect at the next power cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
+    /// Whether the guest has a TPM 2.0, which Windows 11 requires and which disk encryption can keep its keys in. Its memory
+    /// belongs to the VM: it is kept over power cycles, also while `tpm` is false, and removed with the VM. The VM's host needs
+    /// the program `swtpm`. Default: that of the class, or false without a class. A change takes effect at the next power cycle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<bool>,
     /// The arrangement of the CPUs that the guest sees: `sockets` × `cores` × `threads` must equal `cpus`, which may be left
     /// out. Default: one socket with `cpus` cores, or that of the class if `cpus` is the class's. A change takes effect at the
     /// next power cycle.
@@ -148,6 +155,13 @@ pub struct VMSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(min = 1, max = 16))]
     pub disks: Vec<VMDisk>,
+    /// The VM's CD-ROM drives, keyed by `name`, at most 4. Media are inserted, exchanged and taken out while the VM runs; a new
+    /// drive is there at the next power cycle, and one that is removed is empty at once and gone at the next power cycle.
+    /// Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 4))]
+    pub cdroms: Vec<Cdrom>,
     /// The network interfaces, keyed by `name`. Default: one, `nic0`, on the Network `default`. An empty list: no
     /// network.
     #[serde(default = "one_interface")]
@@ -193,6 +207,40 @@ pub struct VMDisk {
     /// Whether the VM boots from it. Exactly one disk does.
     #[serde(default)]
     pub boot: bool,
+}
+
+/// A CD-ROM drive of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cdrom {
+    /// Name of the drive within the VM, the key of the list, for example `installer`. At most 36 characters: the guest sees it as
+    /// the drive's serial number.
+    #[x_kube(validation = Rule::new("self.size() <= 36").message("the name of a CD-ROM drive has at most 36 characters: it is the drive's serial number in the guest"))]
+    pub name: ResourceName,
+    /// Name of an Image with the format `iso`, in the VM's namespace or in `berth-shared`: the medium. Another one is exchanged at
+    /// once; a guest that uses the medium is asked to release it. Default: none, the drive is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ResourceName>,
+    /// Whether the medium is in the drive. Default true. Applied live.
+    #[serde(default = "yes")]
+    pub connected: bool,
+    /// Whether the VM boots from the medium before it tries its boot disk. At most one drive does. Default false: the VM boots
+    /// from the medium only while its boot disk is not bootable, so that an installer runs once. Takes effect at the next
+    /// power cycle.
+    #[serde(default)]
+    pub boot_first: bool,
+}
+
+impl Cdrom {
+    /// The name of the Image that is to be in the drive.
+    #[must_use]
+    pub fn wanted_image(&self) -> Option<&str> {
+        self.image.as_ref().filter(|_| self.connected).map(|image| image.as_str())
+    }
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A network interface of a VM.
@@ -460,8 +508,9 @@ pub struct VMStatus {
     /// defaults: no limit, weight 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time: Option<CpuTime>,
-    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `cpuTopology`, `disks[NAME]`
-    /// of another boot disk, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small to start it again.
+    /// The names of what takes effect at the next power cycle: `class`, `cpus`, `memory`, `firmware`, `tpm`, `cpuTopology`,
+    /// `disks[NAME]` of another boot disk, `cdroms[NAME]`, `networkInterfaces[NAME]`. Empty while the VM does not run, and while its host is too small
+    /// to start it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128)))]
     pub pending_power_cycle: Vec<String>,
@@ -469,6 +518,11 @@ pub struct VMStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub disks: Vec<DiskAttachmentStatus>,
+    /// The CD-ROM drives that the running VM has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[schemars(length(max = 4))]
+    pub cdroms: Vec<CdromStatus>,
     /// Facts that the guest reports about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
@@ -572,6 +626,9 @@ pub struct Hardware {
     pub max_memory: Option<String>,
     /// `BIOS` or `UEFI`.
     pub firmware: String,
+    /// Whether it has a TPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<bool>,
     /// QEMU's machine type, pinned at the first start.
     pub machine_type: String,
     /// The declared CPU model or level, or else QEMU's model that was pinned at the first start.
@@ -634,6 +691,19 @@ pub struct DiskAttachmentStatus {
     /// The reason why it is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// A CD-ROM drive of a VM as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CdromStatus {
+    /// The drive's name.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Whether there is a medium in it.
+    pub inserted: bool,
+    /// Whether its tray is open: the guest has ejected the medium, and does not see it until the tray is closed.
+    pub tray_open: bool,
 }
 
 /// A VM's QEMU process.

@@ -92,6 +92,10 @@ pub struct VMClassSpec {
     /// cycle.
     #[serde(default)]
     pub firmware: Firmware,
+    /// Whether guests have a TPM 2.0, which Windows 11 requires and which disk encryption can keep its keys in. Such a VM is placed
+    /// on a host with the program `swtpm` only. Default false. A change reaches a VM at its next power cycle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tpm: bool,
 }
 
 /// The observed state of a VMClass.

@@ -388,6 +388,7 @@ impl Cache {
                 || host.spec.draining
                 || host.spec.fenced
                 || host.metadata.deletion_timestamp.is_some(),
+            tpm: status.and_then(|s| s.tpm).unwrap_or_default(),
             allocatable_cpus: allocatable.map_or(0, |a| a.cpus.clamp(0, MOST_CPUS)),
             allocatable_memory: allocatable.map_or(0, |a| bytes(&a.memory).min(MOST_MEMORY)),
             reservable: u32::try_from(real.saturating_sub(kept).max(0) * 1000).unwrap_or(u32::MAX),
@@ -421,6 +422,16 @@ impl Cache {
         let class = vm.spec.class.as_ref();
         let class = class.and_then(|class| self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str()));
         vm.spec.profile(class.map(|class| &class.spec)).cpu_model
+    }
+
+    /// Whether a VM is to have a TPM.
+    pub(crate) fn declares_tpm(&self, vm: &VM) -> bool {
+        let of_class = || {
+            let class = vm.spec.class.as_ref()?;
+            let class = self.tables.vm_classes.lookup(&vm.namespace()?, class.as_str())?;
+            Some(class.spec.tpm)
+        };
+        vm.spec.tpm.or_else(of_class).unwrap_or_default()
     }
 
     /// Whether a host in a recovery has reported, and everything that it or another host holds has been given back:

@@ -31,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) reserved: u32,
     /// The CPU model that the host must have.
     pub(crate) cpu_model: Option<String>,
+    /// Whether it has a TPM.
+    pub(crate) tpm: bool,
     /// The one host it may run on.
     pub(crate) host: Option<String>,
     /// Labels the host must have.
@@ -75,6 +77,7 @@ enum Unfit {
     Cordoned,
     DiskElsewhere,
     Labels,
+    NoTpm,
     TopologyLabel,
     GroupMember,
     GroupElsewhere,
@@ -174,6 +177,7 @@ fn filter(request: &Request, spread: Option<&Spread<'_, '_>>, candidate: &Candid
     check(request.host.as_ref().is_none_or(|host| *host == candidate.name), Unfit::NotTheOne)?;
     check(request.disk_hosts.iter().all(|host| *host == candidate.name), Unfit::DiskElsewhere)?;
     check(has_labels(candidate, &request.selector), Unfit::Labels)?;
+    check(candidate.tpm || !request.tpm, Unfit::NoTpm)?;
     check(candidate.ready, Unfit::NotReady)?;
     check(!candidate.cordoned, Unfit::Cordoned)?;
     if let Some(spread) = spread {

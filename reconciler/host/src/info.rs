@@ -91,6 +91,8 @@ pub struct QemuFacts {
     pub cpu_models: Vec<String>,
     /// Whether disks have io_uring.
     pub io_uring: bool,
+    /// Whether it has a TPM device, and swtpm is installed, which emulates it.
+    pub tpm: bool,
 }
 
 /// The measured state of `/dev/kvm`.

@@ -39,7 +39,7 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, ProcessIdentity};
-use berth_qemu::machine::DiskSpec;
+use berth_qemu::machine::{DiskSpec, Medium};
 use berth_qemu::process::RunAs;
 use berth_qemu::qmp::{Events, Qmp};
 use ipnet::IpNet;
@@ -446,6 +446,14 @@ impl Machines for LinuxSystem {
 
     async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()> {
         self.machines.revoke(instance, volume).await
+    }
+
+    async fn grant_medium(&self, instance: &str, medium: &Medium) -> Result<Medium> {
+        self.machines.grant_medium(instance, medium).await
+    }
+
+    async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()> {
+        self.machines.revoke_medium(instance, digest).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Limits, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, MachineSpec};
+use berth_qemu::machine::{DiskSpec, MachineSpec, Medium};
 use berth_qemu::qmp::{Events, Qmp};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -98,6 +98,14 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
 
     /// Revokes QEMU's access to the file of a volume that was unplugged from the instance's machine.
     async fn revoke_disk(&self, instance: &str, volume: &str) -> Result<()>;
+
+    /// Makes an image accessible to the instance's QEMU as a medium, and returns the path that this QEMU has to use. Required
+    /// before it is inserted into a running machine; [`Machines::launch`] does it for the media of its drives.
+    async fn grant_medium(&self, instance: &str, medium: &Medium) -> Result<Medium>;
+
+    /// Removes the instance's own name of an image that was taken out of its machine, so that the image's bytes can be freed. The
+    /// image is named by the beginning of its digest, at least 20 digits.
+    async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()>;
 
     /// The directory of an instance's files.
     fn instance_directory(&self, instance: &str) -> PathBuf;

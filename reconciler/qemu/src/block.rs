@@ -1,4 +1,4 @@
-//! Disks of a running machine: observe, plug, resize, unplug.
+//! Disks of a running machine: observe, plug, resize, unplug. CD-ROM drives are observed with them.
 //!
 //! A disk consists of two QEMU objects: a block node (the file, opened and locked) and a `scsi-hd` device (seen by the
 //! guest), both named by [`DiskSpec::id`]. Every function here first reads the current state and then does the missing
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::machine::{DiskSpec, SpecError, blockdev, scsi_disk};
 use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
-pub use observe::{Devices, disks, free_target};
+pub use observe::{Devices, cdroms, disks, free_target};
 use observe::{device_ids, node, nodes};
 pub use stats::{DURATION_LIMITS, DiskUse, OperationUse, disk_use};
 
@@ -45,6 +45,17 @@ pub struct ObservedDisk {
     pub is_direct: bool,
     /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
     pub io_error: bool,
+}
+
+/// A CD-ROM drive as QEMU reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedCdrom {
+    pub slot: u8,
+    /// The block node of the medium: [`Medium::node`](crate::machine::Medium::node). None: there is no medium.
+    pub node: Option<String>,
+    pub tray_open: bool,
+    /// The guest uses the medium, and has locked the tray.
+    pub locked: bool,
 }
 
 /// The result of [`unplug`].

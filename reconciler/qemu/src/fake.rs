@@ -12,6 +12,7 @@
 
 mod behaviour;
 mod blocks;
+mod cdroms;
 mod command_error;
 mod commands;
 mod files;

@@ -163,6 +163,11 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// *Errors*: `NotFound` if the machine has no graphics.
     async fn vnc(&self, paths: &MachinePaths) -> std::io::Result<ConsoleStream>;
 
+    /// Ends the emulator of the TPM with this directory, if QEMU has left one behind. Returns when it has ended.
+    async fn end_tpm(&self, _state: &Path) -> Result<(), ProcessError> {
+        Ok(())
+    }
+
     /// Makes a file accessible to the user that QEMU runs as. Required before a disk is plugged in;
     /// [`Hypervisor::launch`] does it for the files of its spec.
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError>;

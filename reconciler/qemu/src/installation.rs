@@ -45,6 +45,8 @@ pub struct Installation {
     pub cpu_models: Vec<String>,
     /// Whether QEMU and this kernel have io_uring for the I/O of disks.
     pub io_uring: bool,
+    /// Whether it has the TPM device and can connect it to an emulator.
+    pub tpm: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +111,7 @@ impl Installation {
             qmp.execute_within("query-machines", Value::Null, LIMIT).await.map_err(LaunchError::Monitor)?;
         let cpu_models = cpu_models(&qmp).await;
         let io_uring = has_io_uring(&qmp, binary).await;
+        let tpm = has_tpm(&qmp).await;
         // If it takes longer, it is killed on drop.
         let _ = qmp.execute_within("quit", Value::Null, Duration::from_secs(1)).await;
         let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
@@ -122,6 +125,7 @@ impl Installation {
             uefi: find_uefi(),
             cpu_models,
             io_uring,
+            tpm,
         })
     }
 }
@@ -144,6 +148,17 @@ async fn has_io_uring(qmp: &Qmp, file: &Path) -> bool {
     let node = json!({"driver": "file", "node-name": "io-uring", "filename": file.to_string_lossy(), "read-only": true,
         "aio": "io_uring", "locking": "off"});
     qmp.execute_within("blockdev-add", node, LIMIT).await.is_ok()
+}
+
+/// A build without TPM support does not have these commands.
+async fn has_tpm(qmp: &Qmp) -> bool {
+    for (command, wanted) in [("query-tpm-models", "tpm-crb"), ("query-tpm-types", "emulator")] {
+        let listed = qmp.execute_within(command, Value::Null, LIMIT).await;
+        if !listed.is_ok_and(|l| l.as_array().is_some_and(|l| l.iter().any(|name| name == wanted))) {
+            return false;
+        }
+    }
+    true
 }
 
 fn machine_types(machines: &Value) -> (Vec<String>, Option<String>) {

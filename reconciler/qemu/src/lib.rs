@@ -7,7 +7,7 @@
 //!     ▲     ▲                                                  single_flight shares one scan between callers
 //!  process  fake
 //!     ▼
-//!  qmp ◀── block, power    disks and power of a running machine
+//!  qmp ◀── block, cdrom, power, tpm    disks, media, power and TPM of a running machine
 //!  guest_agent, console    the agent in the guest, its serial console and its screen
 //! ```
 //!
@@ -19,6 +19,7 @@
 //! through [`qmp::Qmp`], which cannot distinguish the two.
 
 pub mod block;
+pub mod cdrom;
 pub mod console;
 pub mod cpu_models;
 pub mod cpus;
@@ -35,3 +36,4 @@ pub mod process;
 pub mod qcow2;
 pub mod qmp;
 pub mod single_flight;
+pub mod tpm;

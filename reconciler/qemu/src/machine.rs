@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use command_line::GUEST_AGENT_CHANNEL;
 #[cfg(feature = "fake")]
 pub(crate) use command_line::seed_disk;
+pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL};
 pub use command_line::{command_line, instance_of, name_of};
-pub(crate) use json::{blockdev, scsi_disk};
+pub(crate) use json::{blockdev, medium_blockdev, scsi_cdrom, scsi_disk};
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;
@@ -35,6 +35,10 @@ pub const MEMORY_DEVICE: &str = "memory0";
 pub const MEMORY_BLOCK: u64 = 2 << 20;
 /// The SCSI target of the bootstrap volume: the last one, so that no disk ever needs it.
 pub const SEED_TARGET: u8 = 255;
+/// The maximum number of CD-ROM drives.
+pub const MAX_CDROMS: u8 = 4;
+/// The SCSI target of the first CD-ROM drive: the last drive has the last target from which UEFI firmware boots.
+const FIRST_CDROM_TARGET: u8 = 28;
 /// The number of NICs with a reserved PCI slot.
 pub const MAX_NICS: u8 = 14;
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
@@ -73,11 +77,16 @@ pub struct MachineSpec {
     /// QEMU's `-cpu` value, e.g. `host` or `qemu64,+ssse3`.
     pub cpu_model: String,
     pub disks: Vec<DiskSpec>,
+    #[serde(default)]
+    pub cdroms: Vec<CdromSpec>,
     pub nics: Vec<NicSpec>,
     #[serde(default)]
     pub graphics: Graphics,
     #[serde(default)]
     pub extras: Extras,
+    /// Whether it has a TPM 2.0, which the program of [`MachineFiles::tpm`] emulates.
+    #[serde(default)]
+    pub tpm: bool,
 }
 
 /// Properties that most machines do not have.
@@ -142,6 +151,9 @@ pub struct MachineFiles {
     pub uefi: Option<UefiFiles>,
     /// A raw image with the bootstrap data (NoCloud), presented to the guest as a read-only disk.
     pub seed: Option<PathBuf>,
+    /// Present exactly for a machine with [`MachineSpec::tpm`].
+    #[serde(default)]
+    pub tpm: Option<TpmFiles>,
     /// Files that the firmware configuration device passes to the guest (Ignition reads `opt/com.coreos/config`).
     pub fw_cfg: Vec<FwCfg>,
     /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
@@ -151,7 +163,7 @@ pub struct MachineFiles {
 impl MachineFiles {
     /// Sockets and logs in `paths`, and no other file.
     pub fn new(paths: MachinePaths) -> Self {
-        Self { paths, uefi: None, seed: None, fw_cfg: Vec::new(), confinement: None }
+        Self { paths, uefi: None, seed: None, tpm: None, fw_cfg: Vec::new(), confinement: None }
     }
 }
 
@@ -202,19 +214,39 @@ pub struct UefiFiles {
     pub smm: bool,
 }
 
+/// The emulator of a machine's TPM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TpmFiles {
+    /// swtpm.
+    pub program: PathBuf,
+    /// The directory of the TPM's memory, used by this machine only. It outlives the machine's processes.
+    pub state: PathBuf,
+}
+
 /// An image format. Declared by the creator of the file; never probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Format {
     Raw,
     Qcow2,
+    /// ISO 9660: a medium of a CD-ROM drive. To QEMU it is raw.
+    Iso,
 }
 
 impl Format {
     /// The name of QEMU's block driver.
     pub fn driver(self) -> &'static str {
         match self {
+            Self::Raw | Self::Iso => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Raw => "raw",
             Self::Qcow2 => "qcow2",
+            Self::Iso => "iso",
         }
     }
 }
@@ -238,6 +270,41 @@ pub struct DiskSpec {
     /// SCSI target 0–254; None: QEMU takes the lowest free one. Firmware finds boot disks up to 31.
     pub target: Option<u8>,
     pub cache: Cache,
+}
+
+/// A CD-ROM drive on the virtio-scsi controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CdromSpec {
+    /// 0 to 3, unique in the machine: it determines the ids and the SCSI target.
+    pub slot: u8,
+    /// The drive's serial number in the guest; at most [`MAX_SERIAL`] printable ASCII characters.
+    pub serial: String,
+    /// Whether the firmware tries it before the boot disk, and not after it. At most one.
+    pub boot_first: bool,
+    pub medium: Option<Medium>,
+}
+
+impl CdromSpec {
+    /// The device's id.
+    pub fn id(slot: u8) -> String {
+        format!("cdrom{slot}")
+    }
+}
+
+/// A medium: an ISO 9660 image, which is only read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Medium {
+    /// Identifies the content: lower-case hexadecimal digits.
+    pub digest: String,
+    pub file: PathBuf,
+}
+
+impl Medium {
+    /// The name of the block node of a medium with this content in this drive.
+    pub fn node(slot: u8, digest: &str) -> String {
+        let id = CdromSpec::id(slot);
+        format!("{id}-{}", digest.get(..20).unwrap_or(digest))
+    }
 }
 
 /// The read-only backing file of an overlay.
@@ -346,6 +413,8 @@ pub struct MachinePaths {
     pub serial_socket: PathBuf,
     /// The VNC server of a machine with [`Graphics::Vga`]. It requires no password: who can connect sees and types.
     pub vnc: PathBuf,
+    /// The control socket of the TPM's emulator.
+    pub tpm: PathBuf,
     pub serial_log: PathBuf,
     /// QEMU's own output.
     pub stderr_log: PathBuf,
@@ -361,6 +430,7 @@ impl MachinePaths {
             guest_agent: directory.join("qga.sock"),
             serial_socket: directory.join("serial.sock"),
             vnc: directory.join("vnc.sock"),
+            tpm: directory.join("tpm.sock"),
             serial_log: directory.join("serial.log"),
             stderr_log: directory.join("qemu.log"),
             directory,
@@ -373,7 +443,7 @@ impl MachinePaths {
         Self { serial_log: folder.join("serial.log"), stderr_log: folder.join("qemu.log"), ..self }
     }
 
-    fn sockets(&self) -> [&Path; 5] {
-        [&self.qmp, &self.rescue, &self.guest_agent, &self.serial_socket, &self.vnc]
+    fn sockets(&self) -> [&Path; 6] {
+        [&self.qmp, &self.rescue, &self.guest_agent, &self.serial_socket, &self.vnc, &self.tpm]
     }
 }

@@ -12,6 +12,7 @@ mod local;
 mod log;
 mod pidfd;
 mod scan;
+mod swtpm;
 mod tap;
 #[cfg(test)]
 mod tests;

@@ -6,19 +6,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, BlockError, Unplugged};
+use berth_qemu::block::{self, BlockError, ObservedCdrom, Unplugged};
+use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::cpus;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits};
 use berth_qemu::machine::{
-    Accelerator, Backing, Cache, DiskSpec, Firmware, Format, Graphics, LaunchSpec, MachineFiles,
-    MachinePaths, MachineSpec, Topology,
+    Accelerator, Backing, Cache, CdromSpec, DiskSpec, Firmware, Format, Graphics, LaunchSpec, MachineFiles,
+    MachinePaths, MachineSpec, Medium, Topology, TpmFiles,
 };
 use berth_qemu::memory::{self, Growth};
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::{LaunchError, LocalHypervisor};
 use berth_qemu::qcow2;
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
+use berth_qemu::tpm;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -62,9 +64,11 @@ impl Bench {
                 machine_type: "pc-q35-7.2".to_owned(),
                 cpu_model: "qemu64".to_owned(),
                 disks: vec![disk(directory.path(), "boot", true)],
+                cdroms: vec![],
                 nics: vec![],
                 graphics: Graphics::None,
                 extras: Default::default(),
+                tpm: false,
             },
             files: MachineFiles::new(MachinePaths::in_directory(directory.path().join("run"))),
         };
@@ -426,6 +430,83 @@ async fn memory_is_requested_in_blocks_up_to_the_maximum() {
             let refused = memory::request(&qmp, wrong).await;
             assert!(matches!(refused, Err(QmpError::Refused { .. })), "{wrong}: {refused:?}");
         }
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_machine_says_whether_the_emulator_of_its_tpm_is_there() {
+    let program = Path::new("/usr/bin/swtpm");
+    for mut bench in Bench::all().into_iter().filter(|bench| !bench.real || program.is_file()) {
+        let (qmp, events) = bench.launch().await;
+        assert_eq!(tpm::emulator(&qmp).await.expect("asked"), None, "it has no TPM");
+        drop((qmp, events));
+        bench.end().await;
+        bench.spec.machine.tpm = true;
+        let state = bench.directory.path().join("tpm");
+        bench.spec.files.tpm = Some(TpmFiles { program: program.to_owned(), state });
+        let (qmp, _events) = bench.launch().await;
+        assert_eq!(tpm::emulator(&qmp).await.expect("asked"), Some(true));
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn media_are_inserted_exchanged_and_taken_out_and_no_file_stays_open() {
+    for mut bench in Bench::all() {
+        let medium = |name: char| {
+            let file = bench.directory.path().join(format!("{name}.iso"));
+            std::fs::write(&file, vec![0; 64 << 10]).expect("written");
+            Medium { digest: name.to_string().repeat(64), file }
+        };
+        let (a, b) = (medium('a'), medium('b'));
+        for file in [&a.file, &b.file] {
+            bench.host.grant(file, false).await.expect("granted");
+        }
+        let drive = |slot: u8, medium: Option<&Medium>| CdromSpec {
+            slot,
+            serial: format!("drive-{slot}"),
+            boot_first: false,
+            medium: medium.cloned(),
+        };
+        bench.spec.machine.cdroms = vec![drive(0, Some(&a)), drive(1, None)];
+        let (qmp, mut events) = bench.launch().await;
+        let state = async || block::cdroms(&qmp).await.expect("asked");
+        let seen = |slot: u8, medium: Option<&Medium>| ObservedCdrom {
+            slot,
+            node: medium.map(|medium| Medium::node(slot, &medium.digest)),
+            tray_open: false,
+            locked: false,
+        };
+        assert_eq!(state().await, [seen(0, Some(&a)), seen(1, None)]);
+        assert_eq!(block::disks(&qmp).await.expect("disks").len(), 1, "a drive is no disk");
+
+        let change = async |slot: u8, medium: Option<&Medium>| {
+            for _ in 0..2 {
+                let changed = cdrom::change_medium(&qmp, slot, medium).await.expect("changed");
+                assert_eq!(changed, Changed::Done);
+            }
+        };
+        change(0, Some(&b)).await;
+        wait_for(&mut events, |kind| *kind == EventKind::TrayMoved).await;
+        // The same content can be in two drives.
+        change(1, Some(&b)).await;
+        assert_eq!(state().await, [seen(0, Some(&b)), seen(1, Some(&b))]);
+        change(0, None).await;
+        assert_eq!(state().await, [seen(0, None), seen(1, Some(&b))]);
+        let open = |name: &str| {
+            let nodes = qmp.execute("query-named-block-nodes", json!({"flat": true}));
+            let name = name.to_owned();
+            async move { nodes.await.expect("asked").to_string().contains(&name) }
+        };
+        assert!(!open("a.iso").await, "no drive has it any more");
+        assert!(open("b.iso").await);
+        let absent = cdrom::change_medium(&qmp, 2, None).await.expect_err("no such drive");
+        assert!(matches!(absent, BlockError::NoSuchDisk { .. }), "{absent}");
+        let gone = Medium { file: "/nowhere.iso".into(), ..a.clone() };
+        cdrom::change_medium(&qmp, 0, Some(&gone)).await.expect_err("no such file");
+        change(0, Some(&a)).await;
+        assert_eq!(state().await, [seen(0, Some(&a)), seen(1, Some(&b))], "after an interrupted change too");
         bench.end().await;
     }
 }

@@ -8,12 +8,12 @@ use berth_qemu::hypervisor::{CpuTime, Hypervisor, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
     Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles, MachinePaths,
-    MachineSpec, Topology, UefiFiles,
+    MachineSpec, Topology, TpmFiles, UefiFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
 use berth_qemu::qmp::{EventKind, Events, Notice};
-use berth_qemu::{block, qcow2};
+use berth_qemu::{block, qcow2, tpm};
 
 struct Bench {
     host: LocalHypervisor,
@@ -52,9 +52,11 @@ impl Bench {
                 machine_type,
                 cpu_model: "max".to_owned(),
                 disks: vec![],
+                cdroms: vec![],
                 nics: vec![],
                 graphics: Graphics::None,
                 extras: Default::default(),
+                tpm: false,
             },
             files: MachineFiles::new(MachinePaths::in_directory(self.directory.path().join(name))),
         }
@@ -252,6 +254,95 @@ async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_a
     shut_down(&mut events).await;
     power::quit(&qmp).await.expect("ended");
     bench.host.exited(&process).await.expect("gone");
+}
+
+/// The swtpm processes with this directory.
+fn emulators(state: &Path) -> Vec<ProcessIdentity> {
+    let argument = format!("dir={},", state.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("it is there").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let command = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if command.split('\0').any(|word| word.starts_with(&argument)) {
+            found.push(ProcessIdentity { pid, start_time: 0, boot_id: String::new() });
+        }
+    }
+    found
+}
+
+fn kill(process: &ProcessIdentity) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.pid), nix::sys::signal::Signal::SIGKILL)
+        .expect("it runs");
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_emulator_of_a_tpm_is_its_machines_own_and_ends_with_it_whichever_way_that_ends() {
+    let Some(bench) = Bench::new().await else { return };
+    let program = Path::new("/usr/bin/swtpm").to_owned();
+    if !bench.installation.tpm || !program.is_file() {
+        eprintln!("skipped: swtpm is not installed, or this QEMU has no TPM");
+        return;
+    }
+    let mut spec = bench.spec("tpm");
+    let state = bench.file("tpm-state");
+    spec.machine.tpm = true;
+    spec.files.tpm = Some(TpmFiles { program: program.clone(), state: state.clone() });
+    let qemu = bench.host.launch(&spec, Limits::default()).await.expect("launched");
+    let (qmp, _events) = bench.host.connect(&spec.files.paths).await.expect("connected");
+    assert_eq!(tpm::emulator(&qmp).await.expect("asked"), Some(true));
+    power::start(&qmp).await.expect("started");
+    let emulator = emulators(&state).pop().expect("it runs");
+    assert_eq!(status(&emulator, "Uid"), status(&qemu, "Uid"));
+    assert_eq!((status(&emulator, "NoNewPrivs").as_str(), status(&emulator, "Groups").as_str()), ("1", ""));
+    assert_eq!(status(&emulator, "CapEff"), "0000000000000000");
+    let memory = state.join("tpm2-00.permall");
+    until("what the TPM stores has its file", || memory.exists()).await;
+    drop(qmp);
+
+    kill(&qemu);
+    bench.host.exited(&qemu).await.expect("gone");
+    until("it ends when QEMU is killed", || emulators(&state).is_empty()).await;
+    // As a crash of the caller between the two starts leaves it.
+    use std::os::unix::process::CommandExt;
+    let user = bench.host.run_as().copied();
+    let mut left_behind = std::process::Command::new(&program);
+    left_behind.args(["socket", "--tpm2", "--ctrl"]).arg(format!("type=unixio,path={}/x", state.display()));
+    left_behind.arg("--tpmstate").arg(format!("dir={},mode=0600", state.display()));
+    if let Some(user) = user {
+        left_behind.uid(user.uid).gid(user.gid);
+    }
+    let mut child = left_behind.spawn().expect("started");
+    until("it runs", || emulators(&state).len() == 1).await;
+    let left_behind = emulators(&state);
+    let qemu = bench.host.launch(&spec, Limits::default()).await.expect("launched");
+    // The launcher may have reaped it.
+    let _ = child.wait();
+    let running = emulators(&state);
+    assert!(running.len() == 1 && running != left_behind, "it was ended first: {running:?}");
+
+    let (qmp, _events) = bench.host.connect(&spec.files.paths).await.expect("connected");
+    kill(&emulators(&state).pop().expect("it runs"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while tpm::emulator(&qmp).await.expect("QEMU runs on") != Some(false) {
+        assert!(Instant::now() < deadline, "QEMU has noticed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(bench.host.is_alive(&qemu).await.expect("asked"));
+    bench.host.kill(&qemu, Duration::from_secs(5)).await.expect("killed");
+    assert!(memory.exists(), "what it stores is kept");
+
+    spec.files.tpm = Some(TpmFiles { program: "/bin/false".into(), state: state.clone() });
+    let failed = bench.host.launch(&spec, Limits::default()).await.expect_err("no emulator answers");
+    assert!(matches!(failed, berth_qemu::process::LaunchError::Exited { .. }), "{failed}");
+    assert!(bench.host.find(&spec.machine.instance).await.expect("listed").is_none());
 }
 
 /// The launcher is another process, which ends (and with it its runtime, threads and session).

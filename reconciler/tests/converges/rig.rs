@@ -57,6 +57,11 @@ impl Debug for PrintableClient {
     }
 }
 
+/// The address of the ISO image whose checksum consists of this digit.
+pub(crate) fn iso_url(digit: &str) -> String {
+    format!("http://images.example/{digit}.iso")
+}
+
 /// How often a run whose fault was not injected is repeated: the number of calls varies a little between runs, because
 /// the store works in its own thread.
 const ATTEMPTS: usize = 3;
@@ -135,6 +140,10 @@ impl Rig {
             bytes: 100 << 20,
             refused: None,
         };
+        for digit in ["c", "d"] {
+            let iso = FakeSource { sha256: digit.repeat(64), format: Format::Iso, ..source.clone() };
+            system.add_source(&iso_url(digit), iso);
+        }
         system.add_source(IMAGE_URL, source);
         system.set_faults(injector.clone());
         let no_trash = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "StoragePool", "metadata": {"name": "default"},

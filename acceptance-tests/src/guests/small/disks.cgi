@@ -5,6 +5,8 @@ echo
 for path in /sys/block/*; do
 	name=${path##*/}
 	case "$name" in loop* | ram*) continue ;; esac
+	# The kernel reads the size of another medium when the drive is opened.
+	case "$name" in sr*) head -c 1 "/dev/$name" >/dev/null 2>&1 ;; esac
 	serial=
 	if [ -f "$path/serial" ]; then
 		serial=$(cat "$path/serial")

@@ -9,6 +9,7 @@
 //! ```
 
 mod apply;
+pub(crate) mod local;
 mod observe;
 mod plan;
 mod status;
@@ -17,7 +18,7 @@ mod tests;
 
 use async_trait::async_trait;
 use berth_api::{
-    Binding, Conditions, Disk, Image, ImageFormat, ImageStatus, Readiness, SHARED_NAMESPACE, redacted_url,
+    Binding, Conditions, Disk, Image, ImageFormat, ImageStatus, Readiness, SHARED_NAMESPACE, VM, redacted_url,
 };
 use berth_host::{ChecksumSource, ImageSource};
 use berth_qemu::machine::Format;
@@ -50,6 +51,11 @@ impl Indexed for Image {
         let uses = |disk: &Disk| disk.spec.image.as_ref().is_some_and(|i| i.as_str() == name.name);
         let disks = tables.disks.all().filter(|(_, disk)| uses(disk));
         let mut keys: Vec<Key> = disks.map(|(name, _)| Key::new::<Disk>(name.clone())).collect();
+        let inserts = |vm: &VM| {
+            vm.spec.cdroms.iter().any(|c| c.image.as_ref().is_some_and(|i| i.as_str() == name.name))
+        };
+        let vms = tables.vms.all().filter(|(_, vm)| inserts(vm));
+        keys.extend(vms.map(|(name, _)| Key::new::<VM>(name.clone())));
         keys.extend([Key::new::<Image>(name.clone()), Key::host()]);
         keys
     }
@@ -99,6 +105,7 @@ pub(crate) fn wanted_by(image: &Image) -> Wanted {
             let format = match image.spec.format {
                 ImageFormat::Qcow2 => Format::Qcow2,
                 ImageFormat::Raw => Format::Raw,
+                ImageFormat::Iso => Format::Iso,
             };
             // Only administrators can declare images in the shared namespace, and they declare them for all.
             let (shared, shown) = (namespace == SHARED_NAMESPACE, redacted_url(&url));

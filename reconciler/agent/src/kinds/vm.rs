@@ -14,8 +14,10 @@
 
 mod apply;
 mod cpu_time;
+mod cdroms;
 mod dependents;
 mod hardware;
+mod media;
 mod observe;
 mod plan;
 mod seed;
@@ -27,10 +29,10 @@ use async_trait::async_trait;
 use berth_api::{
     Binding, Conditions, Disk, HotswapDiskAttachment, Readiness, Reason, StopMode, VM, VMStatus,
 };
-use berth_host::{LaunchRequest, ProcessFacts, TapConfig};
+use berth_host::{ImageSource, LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::CpuTime;
-use berth_qemu::machine::DiskSpec;
+use berth_qemu::machine::{DiskSpec, Medium};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -77,6 +79,12 @@ pub(crate) enum Step {
     },
     /// Changes the CPU time that the machine may use and gets.
     SetCpuTime(CpuTime),
+    /// Starts the download of an image for a CD-ROM drive, which continues in the background.
+    Pull(ImageSource),
+    /// Has the VM enqueued on the progress of a download that another object started.
+    FollowPull(ImageSource),
+    /// Exchanges the medium of a drive for this one, or takes it out.
+    ChangeMedium(Box<MediumChange>),
     /// Plugs CPUs in until the machine has this number.
     PlugCpus(i64),
     /// Requests that the guest has this many bytes of memory beside that of its start.
@@ -89,6 +97,16 @@ pub(crate) enum Step {
     RemoveInstance,
     /// Removes this host's finalizer.
     Release,
+}
+
+/// The change of the medium of a CD-ROM drive.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MediumChange {
+    pub(crate) name: String,
+    pub(crate) slot: u8,
+    pub(crate) medium: Option<Medium>,
+    /// The block node of the medium that is in the drive.
+    pub(crate) former: Option<String>,
 }
 
 impl Indexed for VM {

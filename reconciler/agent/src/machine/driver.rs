@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, Devices, DiskUse, ObservedDisk, Unplugged};
-use berth_qemu::machine::DiskSpec;
+use berth_qemu::block::{self, Devices, DiskUse, Unplugged};
+use berth_qemu::cdrom::{self, Changed};
+use berth_qemu::machine::{DiskSpec, Medium};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
-use berth_qemu::{cpus, guest_agent, memory};
+use berth_qemu::{cpus, guest_agent, memory, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::legal::{Action, check_legal};
@@ -34,6 +35,11 @@ pub(super) enum Command {
         id: String,
         bytes: u64,
         reply: Reply,
+    },
+    ChangeMedium {
+        slot: u8,
+        medium: Option<Medium>,
+        reply: oneshot::Sender<Result<Changed, MachineError>>,
     },
     PlugCpus(usize, Reply),
     RequestMemory(u64, Reply),
@@ -61,6 +67,8 @@ pub(super) struct Driver {
     pub(super) cpus: Option<i64>,
     /// Whether the machine has a device for memory that is plugged in, if it was asked.
     pub(super) can_grow: Option<bool>,
+    /// Whether the machine has a TPM, as far as it was asked.
+    pub(super) may_have_tpm: bool,
     /// Whether this driver has reported that the machine runs. Per driver: an earlier one may have ended before its
     /// report.
     pub(super) has_started: bool,
@@ -112,7 +120,7 @@ impl Driver {
             | EventKind::BlockIoError { .. }
             | EventKind::DeviceDeleted { .. } => {}
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
-            EventKind::MemoryChanged => {}
+            EventKind::MemoryChanged | EventKind::TrayMoved => {}
             EventKind::Reset { .. } | EventKind::Powerdown | EventKind::Other => return,
         }
         tracing::debug!(event = event.name, "the machine tells");
@@ -157,6 +165,9 @@ impl Driver {
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
             }
+            Command::ChangeMedium { slot, medium, reply } => {
+                let _ = reply.send(self.change_medium(slot, medium.as_ref()).await);
+            }
             Command::PlugCpus(count, reply) => {
                 let _ = reply.send(self.plug_cpus(count).await);
             }
@@ -186,22 +197,19 @@ impl Driver {
         if state != RunState::Prelaunch {
             self.report_started(false).await;
         }
-        let disks: Vec<ObservedDisk> = self
-            .devices
-            .look(&self.qmp)
-            .await?
-            .into_iter()
-            .filter(|d| d.id != berth_qemu::machine::SEED_ID)
-            .collect();
+        let (mut disks, cdroms) = self.devices.look(&self.qmp).await?;
+        disks.retain(|d| d.id != berth_qemu::machine::SEED_ID);
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
-        let (cpus, growth) = (self.cpus().await, self.growth().await);
+        let (cpus, growth, has_tpm) = (self.cpus().await, self.growth().await, self.tpm().await);
         let published = self.published.borrow();
         Ok(MachineState {
             run_state: state,
             disks,
+            cdroms,
             cpus,
             growth,
+            has_tpm,
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
         })
@@ -241,6 +249,11 @@ impl Driver {
         Ok(block::plug(&self.qmp, disk).await?)
     }
 
+    async fn change_medium(&self, slot: u8, medium: Option<&Medium>) -> Result<Changed, MachineError> {
+        self.allowed(Action::ChangeDisks).await?;
+        Ok(cdrom::change_medium(&self.qmp, slot, medium).await?)
+    }
+
     async fn plug_cpus(&mut self, count: usize) -> Result<(), MachineError> {
         self.allowed(Action::ChangeDisks).await?;
         self.cpus = None;
@@ -268,6 +281,16 @@ impl Driver {
         let growth = memory::observe(&self.qmp).await.ok()?;
         self.can_grow = Some(growth.is_some());
         growth
+    }
+
+    /// Reads whether the emulator of its TPM is there. Most machines have no TPM, and are asked once.
+    async fn tpm(&mut self) -> Option<bool> {
+        if !self.may_have_tpm {
+            return None;
+        }
+        let connected = tpm::emulator(&self.qmp).await.ok()?;
+        self.may_have_tpm = connected.is_some();
+        connected
     }
 
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {

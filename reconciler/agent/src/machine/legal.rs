@@ -14,7 +14,7 @@ pub(crate) enum Action {
     PressPowerButton,
     /// Ends QEMU.
     Quit,
-    /// Plugs, unplugs or grows a disk.
+    /// Plugs, unplugs or grows a disk, or exchanges a medium.
     ChangeDisks,
 }
 

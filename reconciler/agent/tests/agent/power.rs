@@ -314,6 +314,7 @@ async fn a_host_without_qemu_says_so_and_goes_on_once_it_is_installed() {
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
         io_uring: true,
+        tpm: true,
     };
     fixture.system.change_facts(|facts| facts.qemu = Ok(qemu));
     fixture.running_vm().await;
@@ -333,6 +334,29 @@ async fn a_class_that_changes_takes_effect_at_the_next_power_cycle() {
     let vm = fixture.until::<VM>("web", synced("Synced")).await;
     assert!(vm.status.as_ref().is_some_and(|status| status.pending_power_cycle.is_empty()));
     assert_eq!(vm.status.and_then(|s| s.hardware).map(|h| h.cpus), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tpm_comes_with_a_power_cycle_and_its_end_is_reported_until_a_restart() {
+    let fixture = booted().await;
+    fixture.change::<VM>("web", json!({"tpm": true})).await;
+    let is_pending = |vm: &VM| vm.status.as_ref().is_some_and(|status| status.pending_power_cycle == ["tpm"]);
+    fixture.until::<VM>("web", is_pending).await;
+    fixture.change::<VM>("web", json!({"restartToken": "1"})).await;
+    let has = |vm: &VM| {
+        let hardware = vm.status.as_ref().and_then(|status| status.hardware.clone()).unwrap_or_default();
+        hardware.tpm == Some(true) && is_ready(vm, "Running")
+    };
+    fixture.until::<VM>("web", has).await;
+    let set_ended = |ended: bool| {
+        fixture.system.hypervisor().set_behaviour(INSTANCE, |behaviour| behaviour.tpm_ended = ended);
+    };
+    set_ended(true);
+    fixture.until::<VM>("web", |vm| vm_reason(vm) == "TPMFailed").await;
+    set_ended(false);
+    fixture.change::<VM>("web", json!({"restartToken": "2"})).await;
+    fixture.until::<VM>("web", has).await;
+    fixture.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,6 +16,8 @@ pub(crate) struct Candidate {
     /// Its agent is alive and reports ready.
     pub(crate) ready: bool,
     pub(crate) cordoned: bool,
+    /// VMs with a TPM can run on it.
+    pub(crate) tpm: bool,
     /// Its standing in a recovery, and when that was opened.
     pub(crate) recovery: Option<(recovery::RecoveryState, Timestamp)>,
     /// The capacity VMs may use; zero before its first report.

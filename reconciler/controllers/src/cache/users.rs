@@ -54,6 +54,8 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     }
     if vm.metadata.deletion_timestamp.is_none() {
         uses.extend(vm.spec.class.as_ref().map(|class| named(ObjectKind::VMClass, class.as_str())));
+        let media = vm.spec.cdroms.iter().filter_map(|cdrom| cdrom.image.as_ref());
+        uses.extend(media.map(|image| named(ObjectKind::Image, image.as_str())));
         let group = vm.spec.placement.as_ref().and_then(|p| p.group.as_ref());
         uses.extend(group.map(|group| named(ObjectKind::PlacementGroup, group.as_str())));
     }
@@ -370,6 +372,7 @@ mod tests {
             let mut vm = serde_json::json!({
                 "apiVersion": "berth.dev/v1alpha1", "kind": "VM", "metadata": {"name": "web", "namespace": "a"},
                 "spec": {"class": "small", "disks": [{"name": "root", "boot": true}], "placement": {"group": "g"},
+                    "cdroms": [{"name": "a", "image": "installer"}, {"name": "b"}],
                     "networkInterfaces": [{"name": "nic0", "network": "net"}]},
             });
             if deleted {
@@ -385,7 +388,10 @@ mod tests {
             let uses = of_vm(&vm(deleted, bound));
             uses.iter().map(|k| format!("{} {}/{}", k.kind.as_str(), k.namespace(), k.name)).collect()
         };
-        assert_eq!(uses(false, false), ["Network a/net", "VMClass a/small", "PlacementGroup a/g"]);
+        assert_eq!(
+            uses(false, false),
+            ["Network a/net", "VMClass a/small", "PlacementGroup a/g", "Image a/installer"]
+        );
         assert_eq!(uses(true, true), ["Host /h1", "Network a/net", "Network berth-shared/net"]);
         assert!(uses(true, false).is_empty(), "it goes at once");
     }

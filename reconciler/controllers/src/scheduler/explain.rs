@@ -41,6 +41,7 @@ impl Unfit {
             Self::Cordoned => format!("{count} cordoned"),
             Self::DiskElsewhere => format!("{count} without the files of its disks"),
             Self::Labels => format!("{count} without the labels of placement.host_selector"),
+            Self::NoTpm => format!("{count} without swtpm, which a TPM needs"),
             Self::TopologyLabel => format!("{count} without the label {key} of placement group {group}"),
             Self::GroupMember => format!("{count} already with a member of placement group {group}"),
             Self::GroupElsewhere => format!("{count} apart from the members of placement group {group}"),
@@ -62,6 +63,7 @@ impl Unfit {
             Self::NotReady => format!("host {name} is not ready: its agent does not report"),
             Self::Cordoned => format!("host {name} is cordoned: it takes no new VMs"),
             Self::Labels => format!("host {name} does not have the labels of placement.host_selector"),
+            Self::NoTpm => format!("host {name} has no swtpm, which a TPM needs"),
             Self::TopologyLabel => {
                 let key = request.group.as_ref().map_or("", |g| g.topology_key.as_str());
                 format!("host {name} does not have the label {key} of placement group {group}")
@@ -173,10 +175,21 @@ fn never<'a>(
         let text = format!("none of {hosts} hosts has the labels {}", labels.join(", "));
         return Some((Reason::NoSuchHost, text));
     }
+    // A host that has not reported may have it.
+    let may_have_tpm = |c: &Candidate| c.tpm || c.allocatable_cpus == 0;
+    let tied = request.host.as_ref().or(request.disk_hosts.first());
+    let mut eligible = labelled.clone().filter(|c| tied.is_none_or(|tied| c.name == *tied)).peekable();
+    if request.tpm && eligible.peek().is_some() && !eligible.any(may_have_tpm) {
+        let text = match tied {
+            Some(host) => format!("host {host} cannot emulate a TPM"),
+            None => "no host that it may run on can emulate a TPM".to_owned(),
+        };
+        let text = format!("{text}: install swtpm there (Debian: apt install swtpm), or leave tpm out");
+        return Some((Reason::NoHostWithTPM, text));
+    }
     if let Some(text) = too_large_group(request, spread, members, labelled.clone()) {
         return Some((Reason::GroupTooLarge, text));
     }
-    let tied = request.host.as_ref().or(request.disk_hosts.first());
     let eligible = labelled.filter(|c| tied.is_none_or(|tied| c.name == *tied));
     if let Some(model) = &request.cpu_model
         // A host that has not reported may have any.

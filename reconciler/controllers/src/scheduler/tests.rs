@@ -28,6 +28,31 @@ fn request(memory: u64) -> Request {
     Request { cpus: 1, memory: memory << 20, ..Request::default() }
 }
 
+#[test]
+fn a_vm_with_a_tpm_goes_to_a_host_that_can_emulate_one_and_waits_for_a_person_without_any() {
+    let tpm = Request { tpm: true, ..request(100) };
+    let able = |name: &str| Candidate { tpm: true, ..host(name, 1000) };
+    let chosen = |request: &Request, hosts: &[Candidate]| {
+        choose(request, &Members::new(), hosts.iter(), PlacementPolicy::Balance).map(str::to_owned)
+    };
+    assert_eq!(chosen(&tpm, &[host("a", 9000), able("b")]), Ok("b".to_owned()));
+    assert_eq!(chosen(&request(100), &[host("a", 9000), able("b")]), Ok("a".to_owned()));
+    let never = |request: &Request, hosts: &[Candidate]| match chosen(request, hosts) {
+        Err(Unplaced::Never(Reason::NoHostWithTPM, text)) => Some(text),
+        _ => None,
+    };
+    let text = never(&tpm, &[host("a", 9000)]).expect("no host has swtpm");
+    assert!(text.contains("apt install swtpm"), "{text}");
+    let on_a = Request { disk_hosts: ["a".to_owned()].into(), ..tpm.clone() };
+    let text = never(&on_a, &[host("a", 9000), able("b")]).expect("its disk is on the other");
+    assert!(text.starts_with("host a cannot"), "{text}");
+    let silent = Candidate { allocatable_cpus: 0, ..host("c", 0) };
+    assert_eq!(never(&tpm, &[host("a", 9000), silent]), None, "it may have swtpm");
+    let full = Candidate { used: Usage { cpus: 8, ..Usage::default() }, ..able("b") };
+    let Err(Unplaced::Now(text)) = chosen(&tpm, &[host("a", 9000), full]) else { panic!("it is full") };
+    assert!(text.contains("1 without swtpm") && text.contains("1 with too few free CPUs"), "{text}");
+}
+
 fn group(enforcement: Enforcement, topology_key: &str) -> Option<Group> {
     let topology_key = topology_key.to_owned();
     Some(Group {

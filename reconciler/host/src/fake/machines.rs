@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
 use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity};
-use berth_qemu::machine::{DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Tap, UefiFiles};
+use berth_qemu::machine::{
+    DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, Tap, TpmFiles, UefiFiles,
+};
 use berth_qemu::process::LaunchError;
 use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
@@ -72,6 +74,9 @@ impl FakeSystem {
         if machine.firmware != Firmware::Bios {
             files.uefi =
                 Some(UefiFiles { code: "/fake/code.fd".into(), vars: directory.join("vars.fd"), smm: false });
+        }
+        if machine.tpm {
+            files.tpm = Some(TpmFiles { program: "/fake/swtpm".into(), state: directory.join("tpm") });
         }
         Ok(LaunchSpec { machine, files })
     }
@@ -206,6 +211,18 @@ impl Machines for FakeSystem {
 
     async fn revoke_disk(&self, _: &str, _: &str) -> Result<()> {
         self.call("revoke_disk", async { Ok(()) }).await
+    }
+
+    async fn grant_medium(&self, _: &str, medium: &Medium) -> Result<Medium> {
+        let work = async {
+            self.hypervisor.grant(&medium.file, false).await?;
+            Ok(medium.clone())
+        };
+        self.call("grant_medium", work).await
+    }
+
+    async fn revoke_medium(&self, _: &str, _: &str) -> Result<()> {
+        self.call("revoke_medium", async { Ok(()) }).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

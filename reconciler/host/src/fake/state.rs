@@ -88,6 +88,7 @@ fn facts() -> HostFacts {
             secure_boot: true,
             cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
             io_uring: true,
+            tpm: true,
         }),
         kvm: KvmFacts { usable: false, reason: "/dev/kvm does not exist".to_owned(), mips: None },
         accelerator: Accelerator::Tcg { tb_size_mib: 32 },

@@ -12,6 +12,7 @@ use berth_qemu::process::LaunchError;
 use tokio::sync::{Mutex, OnceCell};
 
 use super::files::{self, blocking, failed};
+use super::program::Program;
 use crate::{HostFacts, KvmFacts, QemuFacts, SystemError};
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -21,6 +22,12 @@ const TB_SIZE_MIB: u32 = 32;
 /// Memory of QEMU beyond its guest's, measured with Debian 12 guests on QEMU 7.2 (36–42 MiB and 82 MiB), plus a margin.
 const OVERHEAD_KVM: u64 = 50 << 20;
 const OVERHEAD_TCG: u64 = 90 << 20;
+
+/// Emulates the TPM of a machine.
+pub(super) const SWTPM: Program = Program {
+    name: "swtpm",
+    advice: "VMs with a TPM need it (Debian, Ubuntu: apt install swtpm; Fedora: dnf install swtpm)",
+};
 
 #[derive(Debug, Default)]
 pub(super) struct LinuxInfo {
@@ -112,6 +119,7 @@ fn qemu_facts(
         secure_boot: installation.uefi.iter().any(|firmware| firmware.secure_boot),
         cpu_models: installation.cpu_models.clone(),
         io_uring: installation.io_uring,
+        tpm: installation.tpm && SWTPM.find().is_ok(),
     })
 }
 

@@ -57,6 +57,11 @@ impl Layout {
         self.instance(instance).join("images")
     }
 
+    /// The memory of the instance's TPM.
+    pub(super) fn tpm(&self, instance: &str) -> PathBuf {
+        self.instance(instance).join("tpm")
+    }
+
     pub(super) fn networks(&self) -> PathBuf {
         self.root.join("network")
     }

@@ -4,6 +4,7 @@
 //!  instances/<id>/journal.json, process.json, user.json             the agent's only
 //!                 seed.img, ignition.json, vars*.fd, serial.log, …  the agent's; QEMU reads or writes only the content
 //!                 images/<sha256>                                   the agent's: hard links to its disks' base images
+//!                 tpm/…                                             swtpm's: the memory of the TPM
 //!                 run/…                                             QEMU's: sockets
 //!                 qmp.sock, …                                       links into run/, for people
 //! ```
@@ -25,7 +26,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
-    Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, UefiFiles,
+    Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
+    TpmFiles, UefiFiles,
 };
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
 use jiff::{SignedDuration, Timestamp};
@@ -34,6 +36,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use super::files::{self, blocking, failed};
+use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
 use super::seed;
 use super::users::Users;
@@ -118,6 +121,7 @@ impl LinuxMachines {
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
         let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
+        let mut cdroms = machine.cdroms.clone();
         let instance = machine.instance.clone();
         let paths = files.paths.clone();
         // With Secure Boot the variables contain keys: each firmware has its own.
@@ -129,13 +133,17 @@ impl LinuxMachines {
         let (vars, seed_file) = (folder.join(vars), folder.join("seed.img"));
         files.uefi = firmware.map(|f| UefiFiles { code: f.code.clone(), vars: vars.clone(), smm: f.smm });
         let template = firmware.map(|f| f.vars_template.clone());
+        if machine.tpm {
+            let state = self.layout.tpm(&machine.instance);
+            files.tpm = Some(TpmFiles { program: SWTPM.find()?, state });
+        }
         files.seed = seed.is_some().then(|| seed_file.clone());
         let ignition = seed.as_ref().and_then(|seed| seed.ignition.clone());
         let ignition_file = folder.join("ignition.json");
         let fw_cfg =
             ignition.iter().map(|_| FwCfg { name: IGNITION.to_owned(), file: ignition_file.clone() });
         files.fw_cfg = fw_cfg.collect();
-        let (user, disks, folders) = blocking(move || {
+        let (user, disks, cdroms, folders) = blocking(move || {
             files::ensure_folder(&folder)?;
             let user = users.assign(&instance)?;
             files::ensure_folder_for(&folder, user.as_ref())?;
@@ -164,11 +172,14 @@ impl LinuxMachines {
             remove_folder(&layout.bases(&instance))?;
             let lent: Result<Vec<DiskSpec>> =
                 disks.iter().map(|disk| grants::disk(&layout, &instance, disk, user.as_ref())).collect();
-            Ok::<_, SystemError>((user, lent?, grants::folders(&layout, &instance)?))
+            for medium in cdroms.iter_mut().filter_map(|cdrom| cdrom.medium.as_mut()) {
+                *medium = grants::medium(&layout, &instance, medium, user.as_ref())?;
+            }
+            Ok::<_, SystemError>((user, lent?, cdroms, grants::folders(&layout, &instance)?))
         })
         .await?;
         files.confinement = user.map(|user| Confinement { user, folders });
-        Ok(LaunchSpec { machine: MachineSpec { disks, ..machine }, files })
+        Ok(LaunchSpec { machine: MachineSpec { disks, cdroms, ..machine }, files })
     }
 
     pub(super) async fn mark_started(&self, instance: &str, just_now: bool) {
@@ -235,6 +246,7 @@ impl LinuxMachines {
             self.hypervisor().await?.kill(&process.identity, grace).await?;
             tracing::info!(instance, pid = process.identity.pid, "machine ended");
         }
+        self.end_tpm(instance).await?;
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
         blocking(move || {
             grants::revoke_all(&layout, &users, &instance)?;
@@ -249,6 +261,7 @@ impl LinuxMachines {
             let (instance, pid) = (instance.to_owned(), process.identity.pid);
             return Err(SystemError::StillRunning { instance, pid });
         }
+        self.end_tpm(instance).await?;
         let folder = self.layout.instance(instance);
         let (layout, users, instance) = (self.layout.clone(), self.users.clone(), instance.to_owned());
         blocking(move || {
@@ -257,6 +270,20 @@ impl LinuxMachines {
             remove_folder(&folder)
         })
         .await
+    }
+
+    /// Ends the emulator of the instance's TPM, which its QEMU may have left behind.
+    async fn end_tpm(&self, instance: &str) -> Result<()> {
+        let state = self.layout.tpm(instance);
+        let folder = state.clone();
+        if !blocking(move || folder.try_exists().map_err(failed("look for", &folder))).await? {
+            return Ok(());
+        }
+        match self.hypervisor().await {
+            Ok(hypervisor) => Ok(hypervisor.end_tpm(&state).await?),
+            // It ends with its QEMU; without QEMU nothing has started it.
+            Err(_) => Ok(()),
+        }
     }
 
     pub(super) async fn instances(&self) -> Result<Vec<InstanceFacts>> {
@@ -358,6 +385,25 @@ impl LinuxMachines {
         let user = self.runs_as(instance).await?;
         let (layout, volume) = (self.layout.clone(), volume.to_owned());
         blocking(move || grants::revoke(&layout, &volume, user.as_ref())).await
+    }
+
+    pub(super) async fn grant_medium(&self, instance: &str, medium: &Medium) -> Result<Medium> {
+        let user = self.runs_as(instance).await?;
+        let (layout, instance, medium) = (self.layout.clone(), instance.to_owned(), medium.clone());
+        blocking(move || grants::medium(&layout, &instance, &medium, user.as_ref())).await
+    }
+
+    pub(super) async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()> {
+        check_name("instance", instance)?;
+        let (folder, digest) = (self.layout.bases(instance), digest.to_owned());
+        blocking(move || {
+            let names = files::names(&folder)?;
+            // A file that is still open in another drive stays open.
+            let ours = names.iter().filter(|name| digest.len() >= 20 && name.starts_with(&digest));
+            ours.map(|name| folder.join(name))
+                .try_for_each(|name| files::remove_if_there(&name).map_err(failed("remove", &name)))
+        })
+        .await
     }
 
     /// The user that the instance's QEMU runs as now: an older version of berth may have started it. None: the agent's

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{BlockError, ObservedDisk};
-use crate::machine::SEED_TARGET;
+use super::{BlockError, ObservedCdrom, ObservedDisk};
+use crate::machine::{CdromSpec, MAX_CDROMS, SEED_TARGET};
 use crate::qmp::{Qmp, QmpError, shorten};
 
 pub(super) struct Node {
@@ -17,7 +17,7 @@ pub(super) struct Node {
 
 /// Lists the disks on the machine's controller, including the bootstrap volume, sorted by id.
 pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
-    Devices::default().look(qmp).await
+    Ok(Devices::default().look(qmp).await?.0)
 }
 
 /// The disks of one machine, for repeated queries: caches the properties that are constant while a device exists.
@@ -34,10 +34,10 @@ struct Fixed {
 }
 
 impl Devices {
-    /// Does the same as [`disks`].
+    /// Does the same as [`disks`], and lists the CD-ROM drives.
     ///
     /// *Assumptions:* since the last call no device was removed and added again under the same id.
-    pub async fn look(&mut self, qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
+    pub async fn look(&mut self, qmp: &Qmp) -> Result<(Vec<ObservedDisk>, Vec<ObservedCdrom>), BlockError> {
         let blocks = list(qmp, "query-block", json!({})).await?;
         let ids = disk_ids(qmp).await?;
         self.fixed.retain(|id, _| ids.contains(id));
@@ -56,7 +56,7 @@ impl Devices {
             found.push(observed(id, known, block));
         }
         found.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(found)
+        Ok((found, in_blocks(&blocks)))
     }
 }
 
@@ -83,6 +83,28 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
         io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
         id,
     }
+}
+
+/// Lists the drives, by slot.
+pub async fn cdroms(qmp: &Qmp) -> Result<Vec<ObservedCdrom>, BlockError> {
+    Ok(in_blocks(&list(qmp, "query-block", json!({})).await?))
+}
+
+/// Reads the drives from the reply to `query-block`.
+fn in_blocks(blocks: &[Value]) -> Vec<ObservedCdrom> {
+    let drive = |slot: u8| {
+        let id = CdromSpec::id(slot);
+        // `qdev` is the device's id, or its path if it has no id.
+        let block = blocks.iter().find(|block| block["qdev"] == id.as_str())?;
+        let node = block["inserted"]["node-name"].as_str().map(str::to_owned);
+        Some(ObservedCdrom {
+            slot,
+            node,
+            tray_open: block["tray_open"] == true,
+            locked: block["locked"] == true,
+        })
+    };
+    (0..MAX_CDROMS).filter_map(drive).collect()
 }
 
 /// Returns the lowest SCSI target that no disk of the machine uses.

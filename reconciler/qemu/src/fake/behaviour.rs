@@ -14,6 +14,10 @@ pub struct Behaviour {
     pub guest: GuestFacts,
     /// Whether the guest, once booted, plugs memory in and out as QEMU requests.
     pub plugs_memory: bool,
+    /// The guest, once booted, uses the media in its CD-ROM drives.
+    pub locks_trays: bool,
+    /// The emulator of its TPM has ended.
+    pub tpm_ended: bool,
     /// The guest ignores the power button.
     pub ignores_powerdown: bool,
     /// From the power button until the guest is off.
@@ -41,6 +45,8 @@ impl Default for Behaviour {
             guest_agent: true,
             guest: GuestFacts::default(),
             plugs_memory: true,
+            locks_trays: false,
+            tpm_ended: false,
             ignores_powerdown: false,
             shutdown_time: Duration::from_millis(100),
             keeps: Vec::new(),

@@ -118,7 +118,8 @@ pub(super) fn blockdev_del(
     if !machine.nodes.contains_key(name) {
         return Err(CommandError::generic(format!("Failed to find node with node-name='{name}'")));
     }
-    if machine.disks().any(|(_, d)| d.node == name) {
+    let is_medium = machine.cdroms.values().any(|cdrom| cdrom.node.as_deref() == Some(name));
+    if is_medium || machine.disks().any(|(_, d)| d.node == name) {
         return Err(CommandError::generic(format!("Node {name} is in use")));
     }
     machine.nodes.remove(name);

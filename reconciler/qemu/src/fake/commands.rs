@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::blocks;
 use super::command_error::{Answer, CommandError};
-use super::machine::{Device, Machine, Node};
+use super::machine::{Cdrom, Device, Machine, Node};
 use super::model::MachineModel;
+use super::{blocks, cdroms};
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 26] = [
+const COMMANDS: [(&str, &[&str]); 30] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -32,6 +32,10 @@ const COMMANDS: [(&str, &[&str]); 26] = [
     ("qom-get", &["!path", "!property"]),
     ("blockdev-add", &["*", "!driver"]),
     ("blockdev-del", &["!node-name"]),
+    ("blockdev-open-tray", &["!id", "force"]),
+    ("blockdev-close-tray", &["!id"]),
+    ("blockdev-remove-medium", &["!id"]),
+    ("blockdev-insert-medium", &["!id", "!node-name"]),
     ("block_resize", &["device", "node-name", "!size"]),
     ("device_add", &["*", "!driver"]),
     ("device_del", &["!id"]),
@@ -76,7 +80,16 @@ pub(super) fn execute(
         "query-named-block-nodes" => machine.nodes.iter().map(|(name, node)| describe(name, node)).collect(),
         "query-chardev" => {
             let label = crate::machine::GUEST_AGENT_CHANNEL;
-            json!([{"label": label, "frontend-open": machine.agent_port_is_open(), "filename": "unix"}])
+            let mut channels = vec![
+                json!({"label": label, "frontend-open": machine.agent_port_is_open(), "filename": "unix"}),
+            ];
+            if machine.spec.machine.tpm {
+                let filename =
+                    if machine.behaviour.tpm_ended { "disconnected:unix:tpm.sock" } else { "unix:" };
+                let label = crate::machine::TPM_CHANNEL;
+                channels.push(json!({"label": label, "frontend-open": false, "filename": filename}));
+            }
+            Value::Array(channels)
         }
         "query-balloon" => json!({"actual": machine.spec.machine.memory_bytes}),
         "query-hotpluggable-cpus" => hotpluggable_cpus(machine),
@@ -96,6 +109,10 @@ pub(super) fn execute(
         "device_add" => blocks::device_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
+        "blockdev-open-tray"
+        | "blockdev-close-tray"
+        | "blockdev-remove-medium"
+        | "blockdev-insert-medium" => cdroms::execute(machine, command, args)?,
         "block_resize" => blocks::block_resize(world, pid, args).map(|()| json!({}))?,
         other => return Err(unknown(other)),
     };
@@ -188,7 +205,17 @@ fn query_block(machine: &Machine) -> Value {
         }
         Some(block)
     };
-    machine.devices.iter().filter_map(one).collect()
+    let drive = |(id, drive): (&String, &Cdrom)| {
+        let mut block = json!({"device": "", "qdev": id, "type": "unknown", "removable": true, "locked": machine.locks_tray(drive),
+            "tray_open": drive.tray_open, "io-status": "ok"});
+        if let Some((name, node)) =
+            drive.node.as_ref().and_then(|name| Some((name, machine.nodes.get(name)?)))
+        {
+            block["inserted"] = describe(name, node);
+        }
+        block
+    };
+    machine.devices.iter().filter_map(one).chain(machine.cdroms.iter().map(drive)).collect()
 }
 
 /// A fake guest reads and writes nothing.

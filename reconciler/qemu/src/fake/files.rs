@@ -24,14 +24,14 @@ impl ImageFiles for LocalFiles {
     fn size(&self, path: &Path, format: Format) -> io::Result<u64> {
         let mut file = std::fs::File::open(path)?;
         match format {
-            Format::Raw => Ok(file.metadata()?.len()),
+            Format::Raw | Format::Iso => Ok(file.metadata()?.len()),
             Format::Qcow2 => qcow2::virtual_size(&mut file).map_err(io::Error::other),
         }
     }
 
     fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()> {
         match format {
-            Format::Raw => OpenOptions::new().write(true).open(path)?.set_len(bytes),
+            Format::Raw | Format::Iso => OpenOptions::new().write(true).open(path)?.set_len(bytes),
             Format::Qcow2 => qcow2::grow(path, bytes).map_err(io::Error::other),
         }
     }

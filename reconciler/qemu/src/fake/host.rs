@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use super::command_error::CommandError;
 use super::machine::{Later, Machine};
 use super::model::MachineModel;
-use super::{Behaviour, ImageFiles, LocalFiles, blocks, commands, guest};
+use super::{Behaviour, ImageFiles, LocalFiles, blocks, cdroms, commands, guest};
 use crate::hypervisor::{FoundQemu, LaunchError, ProcessIdentity};
-use crate::machine::{LaunchSpec, MachineSpec, blockdev, scsi_disk, seed_disk};
+use crate::machine::{CdromSpec, LaunchSpec, MachineSpec, blockdev, scsi_disk, seed_disk};
 use crate::power::RunState;
 
 pub(super) const BINARY: &str = "/usr/bin/qemu-system-x86_64";
@@ -107,6 +107,11 @@ impl FakeHypervisor {
     pub fn guest_releases(&self, instance: &str, disk: &str) {
         self.set_behaviour(instance, |behaviour| behaviour.keeps.retain(|kept| kept != disk));
         self.with(instance, |machine| machine.release(disk));
+    }
+
+    /// The guest opens the tray of a CD-ROM drive.
+    pub fn guest_ejects(&self, instance: &str, slot: u8) {
+        self.with(instance, |machine| cdroms::guest_ejects(machine, &CdromSpec::id(slot)));
     }
 
     /// The host's file system has no space for the guest's writes to this disk.
@@ -285,6 +290,11 @@ impl FakeHypervisor {
                 let stderr = format!("qemu-system-x86_64: -blockdev {}: {}", disk.id, refusal.desc);
                 return Err(LaunchError::Exited { status: "exit status: 1".to_owned(), stderr });
             }
+        }
+        if let Err(refusal) = cdroms::build(&mut world, pid, &spec.machine.cdroms) {
+            world.machines.remove(&pid);
+            let stderr = format!("qemu-system-x86_64: -blockdev: {}", refusal.desc);
+            return Err(LaunchError::Exited { status: "exit status: 1".to_owned(), stderr });
         }
         world.launches += 1;
         Ok(identity)

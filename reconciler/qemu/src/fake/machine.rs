@@ -35,6 +35,8 @@ pub(super) struct Machine {
     pub(super) life: u64,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) devices: BTreeMap<String, Device>,
+    /// By device id.
+    pub(super) cdroms: BTreeMap<String, Cdrom>,
     pub(super) events: broadcast::Sender<Value>,
     /// One client per monitor; the next one waits for its greeting.
     pub(super) monitor: Arc<Semaphore>,
@@ -58,6 +60,12 @@ pub(super) struct Device {
     /// For disks: the node, the serial number, the SCSI target.
     pub(super) disk: Option<Disk>,
     pub(super) unplugging: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cdrom {
+    pub(super) node: Option<String>,
+    pub(super) tray_open: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +120,7 @@ impl Machine {
             booted: false,
             life: 0,
             nodes: BTreeMap::new(),
+            cdroms: BTreeMap::new(),
             devices,
             events: broadcast::channel(EVENT_BUFFER).0,
             monitor: Arc::new(Semaphore::new(1)),
@@ -249,6 +258,11 @@ impl Machine {
     pub(super) fn free_target(&self) -> u8 {
         let taken: BTreeSet<u8> = self.disks().map(|(_, d)| d.target).collect();
         (0..=u8::MAX).find(|t| !taken.contains(t)).unwrap_or(u8::MAX)
+    }
+
+    /// Whether the guest uses the medium in the drive.
+    pub(super) fn locks_tray(&self, drive: &Cdrom) -> bool {
+        self.booted && self.behaviour.locks_trays && drive.node.is_some() && !drive.tray_open
     }
 
     /// A paused guest still has the port open.

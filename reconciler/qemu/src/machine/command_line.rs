@@ -12,7 +12,7 @@ use super::{
     MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap,
     Topology, UefiFiles, Watchdog,
 };
-use super::{blockdev, scsi_disk};
+use super::{blockdev, medium_blockdev, scsi_cdrom, scsi_disk};
 
 /// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
 const SLOT_VGA: u8 = 0x1;
@@ -29,6 +29,8 @@ const SLOT_FIRST_NIC: u8 = 0x10;
 const MANUFACTURER: &str = "berth";
 /// The id of QEMU's end of the guest agent's port.
 pub(crate) const GUEST_AGENT_CHANNEL: &str = "qga0";
+/// The id of QEMU's end of the TPM emulator's control socket.
+pub(crate) const TPM_CHANNEL: &str = "tpm0";
 /// The virtio-serial port that qemu-guest-agent opens.
 const GUEST_AGENT_PORT: &str = "org.qemu.guest_agent.0";
 
@@ -54,6 +56,12 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     if let Some(seed) = &files.seed {
         args.disk(&seed_disk(seed));
     }
+    for cdrom in &spec.cdroms {
+        if let Some(medium) = &cdrom.medium {
+            args.json("-blockdev", medium_blockdev(cdrom.slot, medium));
+        }
+        args.device(scsi_cdrom(cdrom));
+    }
     for nic in &spec.nics {
         network(nic, &mut args);
     }
@@ -61,6 +69,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
         args.pair("-fw_cfg", format!("name={},file={}", escape(&item.name), escape(&text(&item.file))));
     }
     graphics(spec.graphics, &files.paths.vnc, &mut args);
+    if spec.tpm {
+        tpm(&files.paths.tpm, &mut args);
+    }
     args.0
 }
 
@@ -241,6 +252,12 @@ fn graphics(graphics: Graphics, vnc: &Path, args: &mut Arguments) {
             args.pair("-vnc", format!("unix:{},share=ignore", escape(&text(vnc))));
         }
     }
+}
+
+fn tpm(socket: &Path, args: &mut Arguments) {
+    args.pair("-chardev", format!("socket,id={TPM_CHANNEL},path={}", escape(&text(socket))));
+    args.pair("-tpmdev", format!("emulator,id=tpm0,chardev={TPM_CHANNEL}"));
+    args.device(json!({"driver": "tpm-crb", "tpmdev": "tpm0"}));
 }
 
 pub(crate) fn seed_disk(file: &Path) -> DiskSpec {

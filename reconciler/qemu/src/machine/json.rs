@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Cache, DiskSpec, Format, SCSI_CONTROLLER};
+use super::{Cache, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Format, Medium, SCSI_CONTROLLER};
 
 /// Builds one `blockdev` tree: a format node named like the disk, with its file node and backing chain inside.
 ///
@@ -84,6 +84,37 @@ pub(crate) fn scsi_disk(disk: &DiskSpec) -> Value {
     }
     if disk.boot {
         device["bootindex"] = json!(1);
+    }
+    device
+}
+
+/// Builds the `blockdev` tree of a medium.
+pub(crate) fn medium_blockdev(slot: u8, medium: &Medium) -> Value {
+    json!({
+        "driver": Format::Iso.driver(),
+        "node-name": Medium::node(slot, &medium.digest),
+        "read-only": true,
+        "file": file(&medium.file, true, Cache::Writeback),
+    })
+}
+
+/// Builds the arguments of `-device` for a CD-ROM drive, with or without a medium.
+pub(crate) fn scsi_cdrom(cdrom: &CdromSpec) -> Value {
+    let slot = cdrom.slot;
+    let mut device = json!({
+        "driver": "scsi-cd",
+        "id": CdromSpec::id(slot),
+        "bus": format!("{SCSI_CONTROLLER}.0"),
+        "channel": 0,
+        "scsi-id": FIRST_CDROM_TARGET + slot,
+        "lun": 0,
+        "serial": cdrom.serial,
+        "device_id": cdrom.serial,
+        // The boot disk has 1: what is installed from a medium boots before it.
+        "bootindex": if cdrom.boot_first { 0 } else { 2 + slot },
+    });
+    if let Some(medium) = &cdrom.medium {
+        device["drive"] = json!(Medium::node(slot, &medium.digest));
     }
     device
 }

@@ -25,9 +25,11 @@ fn spec() -> LaunchSpec {
             machine_type: "pc-q35-7.2".to_owned(),
             cpu_model: "qemu64".to_owned(),
             disks: vec![root()],
+            cdroms: vec![],
             nics: vec![],
             graphics: Graphics::None,
             extras: Extras::default(),
+            tpm: false,
         },
         files: MachineFiles::new(MachinePaths::in_directory("/run/berth/i-7f2f6d5e")),
     }
@@ -155,6 +157,49 @@ fn secure_boot_protects_the_variables_by_system_management_mode() {
     -global driver=cfi.pflash01,property=secure,value=on
     -global driver=ICH9-LPC,property=disable_s3,value=1
     "##);
+}
+
+fn cdrom(slot: u8, medium: Option<Medium>) -> CdromSpec {
+    CdromSpec { slot, serial: format!("drive-{slot}"), boot_first: false, medium }
+}
+
+#[test]
+fn cdroms_come_after_the_boot_disk_unless_one_is_to_come_first() {
+    let medium = Medium { digest: "ab".repeat(32), file: "/i/images/ab".into() };
+    let with_cdroms = with(|s| {
+        s.machine.cdroms =
+            vec![cdrom(0, Some(medium.clone())), CdromSpec { boot_first: true, ..cdrom(1, None) }];
+    });
+    with_cdroms.validate().expect("they are fine");
+    insta::assert_snapshot!(added(&spec(), &with_cdroms), @r##"
+    -blockdev {"driver":"raw","node-name":"cdrom0-abababababababababab","read-only":true,"file":{"driver":"file","filename":"/i/images/ab","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}
+    -device {"driver":"scsi-cd","id":"cdrom0","bus":"scsi0.0","channel":0,"scsi-id":28,"lun":0,"serial":"drive-0","device_id":"drive-0","bootindex":2,"drive":"cdrom0-abababababababababab"}
+    -device {"driver":"scsi-cd","id":"cdrom1","bus":"scsi0.0","channel":0,"scsi-id":29,"lun":0,"serial":"drive-1","device_id":"drive-1","bootindex":0}
+    "##);
+    let refused = |cdroms: Vec<CdromSpec>| with(|s| s.machine.cdroms = cdroms).validate().is_err();
+    assert!(refused(vec![cdrom(4, None)]) && refused(vec![cdrom(0, None), cdrom(0, None)]));
+    let first = |slot| CdromSpec { boot_first: true, ..cdrom(slot, None) };
+    assert!(refused(vec![first(0), first(1)]), "one of them comes first");
+    assert!(refused(vec![CdromSpec { serial: "a b".to_owned(), ..cdrom(0, None) }]));
+    assert!(refused(vec![cdrom(0, Some(Medium { digest: "a,b".to_owned(), ..medium }))]));
+    assert!(with(|s| s.machine.disks[0].format = Format::Iso).validate().is_err());
+}
+
+#[test]
+fn a_tpm_is_a_device_that_its_emulator_answers_for() {
+    let emulator = || Some(TpmFiles { program: "/usr/bin/swtpm".into(), state: "/i/tpm".into() });
+    let tpm = with(|s| {
+        s.machine.tpm = true;
+        s.files.tpm = emulator();
+    });
+    tpm.validate().expect("it is complete");
+    insta::assert_snapshot!(added(&spec(), &tpm), @r##"
+    -chardev socket,id=tpm0,path=/run/berth/i-7f2f6d5e/tpm.sock
+    -tpmdev emulator,id=tpm0,chardev=tpm0
+    -device {"driver":"tpm-crb","tpmdev":"tpm0"}
+    "##);
+    assert!(with(|s| s.machine.tpm = true).validate().is_err(), "without its emulator");
+    assert!(with(|s| s.files.tpm = emulator()).validate().is_err(), "an emulator without a TPM");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::{
-    DiskSpec, Firmware, Format, LaunchSpec, MAX_NICS, MAX_SERIAL, MAX_SOCKET_PATH, MEMORY_BLOCK, MachineSpec,
-    SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS, MAX_SERIAL,
+    MAX_SOCKET_PATH, MEMORY_BLOCK, MachineSpec, Medium, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
 };
 
 /// Why a spec is not a valid machine.
@@ -30,6 +30,9 @@ impl LaunchSpec {
             fits,
             "its files are of another firmware",
         )?;
+        let has_emulator = self.files.tpm.is_some();
+        let fits = self.machine.tpm == has_emulator;
+        check("tpm", &self.machine.tpm.to_string(), fits, "its files have an emulator exactly for a TPM")?;
         for socket in self.files.paths.sockets() {
             let text = socket.to_string_lossy();
             check(
@@ -89,6 +92,7 @@ impl MachineSpec {
             check("serial number", serial, plain(serial, 64), "letters, digits, '-', '.', '_', at most 64")?;
         }
         self.validate_disks()?;
+        self.validate_cdroms()?;
         self.validate_nics()
     }
 
@@ -106,6 +110,25 @@ impl MachineSpec {
         }
         if self.disks.iter().filter(|d| d.boot).count() > 1 {
             return Err(SpecError::TwoBootDisks);
+        }
+        Ok(())
+    }
+
+    fn validate_cdroms(&self) -> Result<(), SpecError> {
+        let mut slots = HashSet::new();
+        for CdromSpec { slot, serial, medium, .. } in &self.cdroms {
+            check("cdrom slot", &slot.to_string(), *slot < MAX_CDROMS, "0 to 3")?;
+            unique("cdroms", &slot.to_string(), slots.insert(slot))?;
+            let printable = printable(serial, MAX_SERIAL) && !serial.contains(' ');
+            check("serial", serial, printable, "1 to 36 printable ASCII characters without spaces")?;
+            let target = Some(FIRST_CDROM_TARGET + slot);
+            let is_taken = self.disks.iter().any(|disk| disk.target == target);
+            check("target", &format!("{target:?}"), !is_taken, "of a disk and of a CD-ROM drive")?;
+            let Some(Medium { digest, .. }) = medium else { continue };
+            check("digest", digest, plain(digest, 128), "hexadecimal digits, at most 128")?;
+        }
+        if self.cdroms.iter().filter(|cdrom| cdrom.boot_first).count() > 1 {
+            return Err(SpecError::Twice { what: "cdroms", value: "boot_first".to_owned() });
         }
         Ok(())
     }
@@ -144,6 +167,7 @@ impl DiskSpec {
         check("serial", &self.serial, serial, "1 to 36 printable ASCII characters without spaces")?;
         let target = self.target.is_none_or(|t| t != SEED_TARGET);
         check("target", &format!("{:?}", self.target), target, "255 is the bootstrap volume's")?;
+        check("format", "iso", self.format != Format::Iso, "a medium of a CD-ROM drive is no disk")?;
         let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
         check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")
     }

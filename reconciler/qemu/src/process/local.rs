@@ -21,7 +21,7 @@ use super::landlock::{Reach, Ruleset};
 use super::pidfd::PidFd;
 use super::{
     Cgroups, LaunchError, ProcessError, ProcessIdentity, RunAs, identity, last_lines, launch, list_qemu, log,
-    tap,
+    swtpm, tap,
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
@@ -169,10 +169,14 @@ impl LocalHypervisor {
             let mode = std::fs::Permissions::from_mode(0o620);
             serial.set_permissions(mode).map_err(failed(&spec.files.paths.serial_log))?;
         }
-        let ruleset = match &spec.files.confinement {
-            Some(_) => self.ruleset(spec).map_err(LaunchError::Confine)?,
-            None => None,
-        };
+        let (mut ruleset, mut tpm_ruleset) = (None, None);
+        if let Some(tpm) = &spec.files.tpm {
+            swtpm::prepare(tpm, user)?;
+        }
+        if spec.files.confinement.is_some() {
+            ruleset = self.ruleset(spec).map_err(LaunchError::Confine)?;
+            tpm_ruleset = tpm_ruleset_of(spec).map_err(LaunchError::Confine)?;
+        }
         let mut spec = spec.clone();
         let mut taps = Vec::new();
         for nic in &mut spec.machine.nics {
@@ -193,7 +197,7 @@ impl LocalHypervisor {
                 };
             }
         }
-        Ok(Prepared { spec, stderr, taps, ruleset })
+        Ok(Prepared { spec, stderr, taps, ruleset, tpm_ruleset })
     }
 
     fn user_of(&self, spec: &LaunchSpec) -> Option<RunAs> {
@@ -202,25 +206,7 @@ impl LocalHypervisor {
 
     /// The files that the machine's QEMU can open: programs, its own directories, and files passed by name.
     fn ruleset(&self, spec: &LaunchSpec) -> io::Result<Option<Ruleset>> {
-        let Some(ruleset) = Ruleset::new()? else {
-            tracing::debug!(
-                "this kernel has no Landlock: QEMU is confined by users and modes of files alone"
-            );
-            return Ok(None);
-        };
-        for path in PROGRAMS {
-            ruleset.allow(Path::new(path), Reach::Run)?;
-        }
-        // If programs are installed elsewhere, their libraries are next to them.
-        let binary = self.binary.canonicalize()?;
-        let top: PathBuf = binary.components().take(2).collect();
-        ruleset.allow(if top == binary { &binary } else { &top }, Reach::Run)?;
-        for path in SETTINGS {
-            ruleset.allow(Path::new(path), Reach::Read)?;
-        }
-        for path in DEVICES {
-            ruleset.allow(Path::new(path), Reach::Write)?;
-        }
+        let Some(ruleset) = ruleset_of_program(&self.binary)? else { return Ok(None) };
         ruleset.allow(&spec.files.paths.directory, Reach::Own)?;
         ruleset.allow(&spec.files.paths.serial_log, Reach::Write)?;
         for folder in spec.files.confinement.iter().flat_map(|confinement| &confinement.folders) {
@@ -239,6 +225,7 @@ impl LocalHypervisor {
         let mut needed = vec![self.binary.as_path(), &spec.files.paths.directory];
         needed.extend(spec.files.confinement.iter().flat_map(|c| &c.folders).map(PathBuf::as_path));
         needed.extend(files(spec).into_iter().map(|(file, _)| file));
+        needed.extend(spec.files.tpm.iter().flat_map(|tpm| [tpm.program.as_path(), &tpm.state]));
         if let Some(UefiFiles { code, .. }) = &spec.files.uefi {
             needed.push(code);
         }
@@ -259,8 +246,9 @@ impl LocalHypervisor {
         hidden
     }
 
-    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<Child, LaunchError> {
-        let Prepared { spec, stderr, taps, ruleset } = self.prepare(spec)?;
+    /// Starts QEMU, and before it the emulator of its TPM, if it has one.
+    fn spawn(&self, spec: &LaunchSpec, limits: Limits) -> Result<(Child, Option<Child>), LaunchError> {
+        let Prepared { spec, stderr, taps, ruleset, tpm_ruleset } = self.prepare(spec)?;
         let entrances = self.cgroups.prepare(&spec.machine.instance, limits);
         let group = match spec.machine.accelerator {
             Accelerator::Kvm => kvm_group(),
@@ -271,7 +259,26 @@ impl LocalHypervisor {
         let cgroups = &entrances.files;
         let cell =
             launch::Cell { run_as: self.user_of(&spec), ruleset: ruleset.as_ref(), hidden, group, cgroups };
-        launch::spawn(&self.binary, &args, stderr, &taps, &cell)
+        let mut tpm = None;
+        if let Some(files) = &spec.files.tpm {
+            let cell = launch::Cell {
+                ruleset: tpm_ruleset.as_ref(),
+                group: None,
+                hidden: cell.hidden.clone(),
+                ..cell
+            };
+            let log = &spec.files.paths.stderr_log;
+            let stderr =
+                stderr.try_clone().map_err(|source| LaunchError::Prepare { path: log.clone(), source })?;
+            tpm = Some(swtpm::start(files, &spec.files.paths.tpm, stderr, &cell)?);
+        }
+        match launch::spawn(&self.binary, &args, stderr, &taps, &cell) {
+            Ok(qemu) => Ok((qemu, tpm)),
+            Err(error) => {
+                end_now(tpm);
+                Err(error)
+            }
+        }
     }
 
     /// Removes the cgroups of ended machines. One that stays busy is removed after the next machine ends.
@@ -323,6 +330,43 @@ struct Prepared {
     stderr: File,
     taps: Vec<File>,
     ruleset: Option<Ruleset>,
+    tpm_ruleset: Option<Ruleset>,
+}
+
+/// Allows the files that every program opens: itself, libraries, settings and devices.
+fn ruleset_of_program(binary: &Path) -> io::Result<Option<Ruleset>> {
+    let Some(ruleset) = Ruleset::new()? else {
+        tracing::debug!("this kernel has no Landlock: QEMU is confined by users and modes of files alone");
+        return Ok(None);
+    };
+    for path in PROGRAMS {
+        ruleset.allow(Path::new(path), Reach::Run)?;
+    }
+    // If programs are installed elsewhere, their libraries are next to them.
+    let binary = binary.canonicalize()?;
+    let top: PathBuf = binary.components().take(2).collect();
+    ruleset.allow(if top == binary { &binary } else { &top }, Reach::Run)?;
+    for path in SETTINGS {
+        ruleset.allow(Path::new(path), Reach::Read)?;
+    }
+    for path in DEVICES {
+        ruleset.allow(Path::new(path), Reach::Write)?;
+    }
+    Ok(Some(ruleset))
+}
+
+fn tpm_ruleset_of(spec: &LaunchSpec) -> io::Result<Option<Ruleset>> {
+    let Some(files) = &spec.files.tpm else { return Ok(None) };
+    let Some(ruleset) = ruleset_of_program(&files.program)? else { return Ok(None) };
+    swtpm::allow(&ruleset, files)?;
+    Ok(Some(ruleset))
+}
+
+fn end_now(child: Option<Child>) {
+    if let Some(mut child) = child {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
 }
 
 /// Lists the files that the machine opens, and whether it writes to them.
@@ -332,6 +376,8 @@ fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
         files.extend(disk.backing.as_ref().map(|b| (b.file.as_path(), false)));
         files.push((disk.file.as_path(), !disk.read_only));
     }
+    let media = spec.machine.cdroms.iter().flat_map(|cdrom| &cdrom.medium);
+    files.extend(media.map(|medium| (medium.file.as_path(), false)));
     files.extend(spec.files.seed.as_deref().map(|s| (s, false)));
     files.extend(spec.files.fw_cfg.iter().map(|f| (f.file.as_path(), false)));
     if let Some(UefiFiles { vars, .. }) = &spec.files.uefi {
@@ -372,16 +418,29 @@ impl Hypervisor for LocalHypervisor {
                 pid: other.pid,
             });
         }
+        if let Some(tpm) = &spec.files.tpm {
+            // Two of them must not write one TPM's memory.
+            let failed =
+                |error| LaunchError::Prepare { path: tpm.state.clone(), source: io::Error::other(error) };
+            swtpm::end(&tpm.state).await.map_err(failed)?;
+        }
         let (this, owned) = (self.clone(), spec.clone());
         let spawned = tokio::task::spawn_blocking(move || this.spawn(&owned, limits)).await;
-        let mut child =
+        let (mut child, tpm) =
             spawned.map_err(|e| LaunchError::Spawn { binary: self.binary.clone(), source: e.into() })??;
         match answers(&mut child, spec).await {
-            Ok(identity) => Ok(identity),
+            Ok(identity) => {
+                tpm.into_iter().for_each(swtpm::reap_later);
+                Ok(identity)
+            }
             Err(error) => {
                 // It has ended already, or is about to.
                 let _ = child.kill();
-                let _ = tokio::task::spawn_blocking(move || child.wait()).await;
+                let ended = move || {
+                    let _ = child.wait();
+                    end_now(tpm);
+                };
+                let _ = tokio::task::spawn_blocking(ended).await;
                 self.sweep().await;
                 Err(error)
             }
@@ -465,6 +524,10 @@ impl Hypervisor for LocalHypervisor {
 
     async fn vnc(&self, paths: &MachinePaths) -> io::Result<ConsoleStream> {
         ConsoleStream::connect(&paths.vnc).await
+    }
+
+    async fn end_tpm(&self, state: &Path) -> Result<(), ProcessError> {
+        swtpm::end(state).await
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

@@ -6,6 +6,9 @@ use super::header::{Header, MAGIC, incompatible};
 use super::{ImageInfo, InspectError, MAX_VIRTUAL_SIZE, SECTOR};
 use crate::machine::Format;
 
+/// Where the volume descriptors of ISO 9660 start, after the system area.
+const ISO_DESCRIPTOR: u64 = 16 * ISO_SECTOR;
+const ISO_SECTOR: u64 = 2048;
 /// The offset bits of an L1 entry.
 const L1_OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
@@ -23,15 +26,33 @@ pub fn inspect<R: Read + Seek>(reader: &mut R, declared: Format) -> Result<Image
         (Format::Qcow2, Some("a qcow2 image")) => inspect_qcow2(reader, file_size)?,
         (Format::Raw, None) if file_size.is_multiple_of(SECTOR) => file_size,
         (Format::Raw, None) => return Err(InspectError::NotSectors { size: file_size }),
+        (Format::Iso, None) => inspect_iso(reader, file_size)?,
         (Format::Qcow2, None) => {
             return Err(InspectError::WrongFormat { declared: "qcow2", found: "something else (raw?)" });
         }
-        (_, Some(found)) => return Err(InspectError::WrongFormat { declared: declared.driver(), found }),
+        (_, Some(found)) => return Err(InspectError::WrongFormat { declared: declared.name(), found }),
     };
     if virtual_size > MAX_VIRTUAL_SIZE {
         return Err(InspectError::TooLarge { size: virtual_size });
     }
     Ok(ImageInfo { format: declared, virtual_size, file_size })
+}
+
+/// Checks for the first volume descriptor of ISO 9660. Returns the size in whole sectors of a CD.
+fn inspect_iso<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<u64, InspectError> {
+    let mut descriptor = [0; 6];
+    if file_size < ISO_DESCRIPTOR + ISO_SECTOR {
+        return Err(InspectError::WrongFormat { declared: "iso", found: "something shorter" });
+    }
+    reader.seek(SeekFrom::Start(ISO_DESCRIPTOR))?;
+    reader.read_exact(&mut descriptor)?;
+    if &descriptor[1..] != b"CD001" {
+        return Err(InspectError::WrongFormat { declared: "iso", found: "something else (raw?)" });
+    }
+    if !file_size.is_multiple_of(SECTOR) {
+        return Err(InspectError::NotSectors { size: file_size });
+    }
+    Ok(file_size.next_multiple_of(ISO_SECTOR))
 }
 
 /// Returns the virtual size of a qcow2 file of berth's, which may have a backing file.

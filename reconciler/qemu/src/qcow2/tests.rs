@@ -328,3 +328,20 @@ proptest! {
         let _ = virtual_size(&mut Cursor::new(&image));
     }
 }
+
+#[test]
+fn an_iso_has_the_signature_of_iso_9660_after_its_system_area() {
+    let mut iso = vec![0; 40 << 10];
+    iso[0x8000..0x8006].copy_from_slice(b"\x01CD001");
+    let info = inspect(&mut Cursor::new(&iso), Format::Iso).expect("it has the signature");
+    assert_eq!((info.format, info.virtual_size), (Format::Iso, 40 << 10));
+    // A hybrid image also starts as a disk does.
+    iso[510..512].copy_from_slice(&[0x55, 0xaa]);
+    assert!(inspect(&mut Cursor::new(&iso), Format::Iso).is_ok());
+    assert!(inspect(&mut Cursor::new(&iso), Format::Raw).is_ok(), "as it is declared");
+    assert!(refused(&[0; 40 << 10], Format::Iso).contains("iso"));
+    assert!(refused(&iso[..0x8006], Format::Iso).contains("shorter"));
+    assert!(refused(&iso[..(40 << 10) - 100], Format::Iso).contains("multiple of 512"));
+    assert!(refused(&good(), Format::Iso).contains("qcow2"));
+    assert!(refused(b"<html><body>404", Format::Iso).contains("web page"));
+}

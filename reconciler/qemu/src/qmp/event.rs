@@ -47,6 +47,8 @@ pub enum EventKind {
     },
     /// The guest plugged memory in or out.
     MemoryChanged,
+    /// The tray of a CD-ROM drive was opened or closed, by the guest or by us.
+    TrayMoved,
     /// The guest agent's port was opened or closed inside the guest.
     PortOpened {
         port: String,
@@ -88,6 +90,7 @@ impl Event {
                 EventKind::BlockIoError { node: self.text("node-name"), no_space: self.flag("nospace") }
             }
             "MEMORY_DEVICE_SIZE_CHANGE" => EventKind::MemoryChanged,
+            "DEVICE_TRAY_MOVED" => EventKind::TrayMoved,
             "VSERPORT_CHANGE" => match self.text("id") {
                 Some(port) => EventKind::PortOpened { port, open: self.flag("open") },
                 None => EventKind::Other,

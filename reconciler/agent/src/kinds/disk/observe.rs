@@ -1,7 +1,7 @@
 //! Observation of a disk.
 
 use berth_api::{Disk, ObjectUse, UseKind, VM, former_uid};
-use berth_host::{ImageFacts, ImageSource, VolumeFacts};
+use berth_host::VolumeFacts;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
@@ -10,9 +10,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Index, Tables, volume_of};
 use crate::key::{Key, ObjectName};
-use crate::kinds::image::wanted_by;
+use crate::kinds::image::local::{self, LocalImage};
 use crate::machine::Holder;
-use crate::pulls::{Pull, Wanted};
 
 /// Everything a disk's plan is made from.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +19,8 @@ pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
     /// Size in bytes as seen by the running machine that has it open.
     pub(crate) open_size: Option<u64>,
-    pub(crate) image: BaseImage,
+    /// The image that a disk without a file is created from. None: a blank disk, or one that already has a file.
+    pub(crate) image: Option<LocalImage>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
     pub(crate) in_trash: bool,
     pub(crate) users: Vec<ObjectUse>,
@@ -28,20 +28,6 @@ pub(crate) struct Observed {
     pub(crate) has_orphan: bool,
     /// Whether the VM it is created for has not been admitted by this host yet.
     pub(crate) user_waits: bool,
-}
-
-/// The image that a disk without a file is created from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum BaseImage {
-    /// A blank disk, or one that already has a file.
-    #[default]
-    NotNeeded,
-    Missing,
-    /// Its checksum has not been read yet.
-    Unknown,
-    Absent(ImageSource),
-    Pulling(ImageSource, Pull),
-    Cached(ImageFacts),
 }
 
 pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Error> {
@@ -61,7 +47,7 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
         None => None,
     };
     let image = match &volume {
-        Some(_) => BaseImage::NotNeeded,
+        Some(_) => None,
         None => image(ctx, disk).await?,
     };
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
@@ -70,20 +56,10 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     Ok(Observed { volume, open_size, image, in_trash, users, has_orphan, user_waits })
 }
 
-async fn image(ctx: &Context, disk: &Disk) -> Result<BaseImage, Error> {
-    let Some(name) = &disk.spec.image else { return Ok(BaseImage::NotNeeded) };
+async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> {
+    let Some(name) = &disk.spec.image else { return Ok(None) };
     let namespace = disk.namespace().unwrap_or_default();
-    let found = ctx.index.read().images.find(&namespace, name.as_str());
-    let Some(image) = found else { return Ok(BaseImage::Missing) };
-    let wanted = wanted_by(&image);
-    let Wanted::Image(source) = &wanted else { return Ok(BaseImage::Unknown) };
-    if let Some(facts) = ctx.system.image(source).await? {
-        return Ok(BaseImage::Cached(facts));
-    }
-    Ok(match ctx.pulls.state(&wanted, &Key::of(disk)) {
-        Some(pull) => BaseImage::Pulling(source.clone(), pull),
-        None => BaseImage::Absent(source.clone()),
-    })
+    local::observe(ctx, &namespace, name.as_str(), &Key::of(disk)).await.map(Some)
 }
 
 /// Returns the users of the disk. A machine without a VM bound here can only have the file open if the file exists.

@@ -1,16 +1,15 @@
 //! Plan for a disk. Pure.
 
-use std::time::Duration;
-
 use berth_api::{DeletionPolicy, Disk, Quantity, Readiness, Reason, former_uid};
 use berth_host::{NewVolume, VolumeFacts, VolumeOwner};
+use berth_qemu::machine::Format;
 use kube::ResourceExt;
 
 use super::Step;
-use super::observe::{BaseImage, Observed};
+use super::observe::Observed;
 use crate::converge::Plan;
 use crate::index::volume_of;
-use crate::pulls::Pull;
+use crate::kinds::image::local::{self, Fetch, LocalImage};
 
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {
@@ -147,7 +146,7 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         Ok(size) => size,
         Err(plan) => return plan,
     };
-    let base = match base(disk, size, &observed.image) {
+    let base = match base(disk, size, observed.image.as_ref()) {
         Ok(base) => base,
         Err(plan) => return plan,
     };
@@ -162,60 +161,33 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
 }
 
 /// Returns the base image of the new file's overlay, or the plan to wait until it is known.
-fn base(disk: &Disk, size: Option<u64>, image: &BaseImage) -> Result<Option<String>, Plan<Step>> {
+fn base(disk: &Disk, size: Option<u64>, image: Option<&LocalImage>) -> Result<Option<String>, Plan<Step>> {
     let name = disk.spec.image.as_ref().map(ToString::to_string).unwrap_or_default();
-    match image {
-        BaseImage::NotNeeded if size.is_some() => Ok(None),
-        BaseImage::NotNeeded => {
-            let text = "size is required for a disk without an image".into();
-            Err(Plan::without_steps(Readiness::Stalled(Reason::InvalidSpec, text)))
-        }
-        BaseImage::Missing => {
-            let text = format!("Image {name} does not exist (yet)");
-            Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForImage, text)))
-        }
-        BaseImage::Unknown => {
-            let text = format!("the checksum of Image {name} was not read yet");
-            Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForImage, text)))
-        }
-        BaseImage::Absent(source) => {
-            let text = format!("Image {name} is being downloaded");
-            let readiness = Readiness::Reconciling(Reason::Pulling, text);
-            Err(Plan::steps(vec![Step::Pull(source.clone())], readiness))
-        }
-        BaseImage::Pulling(source, pull @ (Pull::Running { .. } | Pull::Found(_))) => {
-            let is_new = matches!(pull, Pull::Running { followed: false, .. });
-            let follow = is_new.then(|| Step::FollowPull(source.clone()));
-            let text = format!("Image {name} is being downloaded");
-            let readiness = Readiness::Reconciling(Reason::Pulling, text);
-            Err(Plan::steps(follow.into_iter().collect(), readiness))
-        }
-        BaseImage::Pulling(_, Pull::Failed { readiness, again }) => {
-            let mut plan = Plan::without_steps(prefixed(&name, readiness));
-            if let Some(again) = again {
-                plan = plan.requeue_after((*again).max(Duration::from_millis(1)));
-            }
-            Err(plan)
-        }
-        BaseImage::Cached(facts) => match size {
-            Some(size) if size < facts.virtual_size => {
-                let image = Quantity::from_bytes(facts.virtual_size);
-                let text = format!(
-                    "the disk has {}, its image {name} needs at least {image}",
-                    Quantity::from_bytes(size)
-                );
-                Err(Plan::without_steps(Readiness::Stalled(Reason::DiskSmallerThanImage, text)))
-            }
-            _ => Ok(Some(facts.digest.clone())),
-        },
+    let stalled = |reason, text| Err(Plan::without_steps(Readiness::Stalled(reason, text)));
+    let Some(image) = image else {
+        return match size {
+            Some(_) => Ok(None),
+            None => stalled(Reason::InvalidSpec, "size is required for a disk without an image".into()),
+        };
+    };
+    let facts = local::ready(&name, image, |fetch, source| match fetch {
+        Fetch::Pull => Step::Pull(source),
+        Fetch::FollowPull => Step::FollowPull(source),
+    })?;
+    if facts.format == Format::Iso {
+        let text = format!(
+            "Image {name} is an iso: it can be in a CD-ROM drive of a VM, and no disk is made from it"
+        );
+        return stalled(Reason::InvalidSpec, text);
     }
-}
-
-fn prefixed(image: &str, readiness: &Readiness) -> Readiness {
-    let text = format!("Image {image}: {}", readiness.message());
-    match readiness {
-        Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
-        other => Readiness::Reconciling(other.reason(), text),
+    match size {
+        Some(size) if size < facts.virtual_size => {
+            let image = Quantity::from_bytes(facts.virtual_size);
+            let size = Quantity::from_bytes(size);
+            let text = format!("the disk has {size}, its image {name} needs at least {image}");
+            stalled(Reason::DiskSmallerThanImage, text)
+        }
+        _ => Ok(Some(facts.digest.clone())),
     }
 }
 

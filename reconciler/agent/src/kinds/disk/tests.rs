@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kinds::disk::status::status;
+use crate::pulls::Pull;
 
 const GIB: u64 = 1 << 30;
 
@@ -66,7 +67,7 @@ fn cached(virtual_size: u64) -> Observed {
         path: "/ab".into(),
         readers: std::collections::BTreeSet::new(),
     };
-    Observed { image: BaseImage::Cached(facts), ..Observed::default() }
+    Observed { image: Some(LocalImage::Cached(facts)), ..Observed::default() }
 }
 
 fn reason(plan: &Plan<Step>) -> (bool, Reason) {
@@ -101,16 +102,20 @@ fn a_blank_disk_is_made_at_once() {
 #[test]
 fn a_disk_on_an_image_waits_for_it_has_it_downloaded_and_is_made_on_it() {
     let disk = disk(json!({"image": "debian"}), json!({}));
-    let see = |image| Observed { image, ..Observed::default() };
-    let missing = plan(&disk, &see(BaseImage::Missing));
+    let see = |image| Observed { image: Some(image), ..Observed::default() };
+    let missing = plan(&disk, &see(LocalImage::Missing));
     assert_eq!((missing.steps.len(), reason(&missing)), (0, (false, Reason::WaitingForImage)));
-    let absent = plan(&disk, &see(BaseImage::Absent(source())));
+    let absent = plan(&disk, &see(LocalImage::Absent(source())));
     assert_eq!((absent.steps, absent.readiness.reason()), (vec![Step::Pull(source())], Reason::Pulling));
     let pulling = Pull::Running { done: 1, total: None, followed: true };
-    assert!(plan(&disk, &see(BaseImage::Pulling(source(), pulling))).steps.is_empty());
+    assert!(plan(&disk, &see(LocalImage::Pulling(source(), pulling))).steps.is_empty());
     let made = plan(&disk, &cached(2 * GIB));
     let [Step::Create(new)] = &made.steps[..] else { panic!("{made:?}") };
     assert_eq!((new.size, new.base.as_deref()), (None, Some("ab")));
+    let mut iso = cached(2 * GIB);
+    let Some(LocalImage::Cached(facts)) = &mut iso.image else { panic!("it is cached") };
+    facts.format = Format::Iso;
+    assert_eq!(reason(&plan(&disk, &iso)), (true, Reason::InvalidSpec), "an iso is no disk");
 }
 
 #[test]
@@ -119,7 +124,7 @@ fn a_failed_download_says_so_on_the_disk_too() {
         readiness: Readiness::Stalled(Reason::ChecksumMismatch, "has another checksum".into()),
         again: None,
     };
-    let see = Observed { image: BaseImage::Pulling(source(), failed), ..Observed::default() };
+    let see = Observed { image: Some(LocalImage::Pulling(source(), failed)), ..Observed::default() };
     let plan = plan(&disk(json!({"image": "debian"}), json!({})), &see);
     assert_eq!(reason(&plan), (true, Reason::ChecksumMismatch));
     assert_eq!(plan.readiness.message(), "Image debian: has another checksum");
@@ -182,9 +187,9 @@ fn what_is_reported_is_what_the_file_is_not_what_was_declared() {
 
 fn any_observed() -> impl Strategy<Value = Observed> {
     let image = prop_oneof![
-        Just(BaseImage::NotNeeded),
-        Just(BaseImage::Missing),
-        Just(BaseImage::Absent(source())),
+        Just(None),
+        Just(Some(LocalImage::Missing)),
+        Just(Some(LocalImage::Absent(source()))),
         (0u64..4).prop_map(|gib| cached(gib * GIB).image),
     ];
     (prop::option::of(0u64..4), prop::option::of(0u64..4), image, any::<[bool; 3]>()).prop_map(

@@ -47,6 +47,7 @@ fn observed() -> Observed {
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
         io_uring: true,
+        tpm: true,
     };
     Observed {
         generation: None,

@@ -58,8 +58,10 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
     MachineState {
         run_state: state,
         disks: if plugged { vec![disk] } else { Vec::new() },
+        cdroms: Vec::new(),
         cpus: None,
         growth: None,
+        has_tpm: None,
         ending: None,
         resumed_at: None,
     }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use berth_api::{Disk, VM};
 use berth_host::{LaunchRequest, ProcessFacts};
+use berth_qemu::cdrom::Changed;
 use berth_qemu::machine::MachineSpec;
 use kube::ResourceExt;
 
-use super::{Step, observe::User};
+use super::{MediumChange, Step, observe::User};
 use crate::context::Context;
 use crate::converge::release;
 use crate::error::Error;
@@ -17,6 +18,7 @@ use crate::key::{Key, ObjectName};
 use crate::kinds::network;
 use crate::machine::{Machine, MachineError};
 use crate::plugging::unplug;
+use crate::pulls::Wanted;
 
 /// How long a QEMU that was asked to quit may take before it is killed.
 const QUIT_WAIT: Duration = Duration::from_secs(5);
@@ -59,6 +61,9 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             wake_disks(ctx, vm);
         }
         Step::SetCpuTime(time) => ctx.system.set_cpu_time(instance, *time).await?,
+        Step::Pull(source) => ctx.pulls.start(&Wanted::Image(source.clone()), Key::of(vm)),
+        Step::FollowPull(source) => ctx.pulls.follow(&Wanted::Image(source.clone()), Key::of(vm)),
+        Step::ChangeMedium(change) => change_medium(ctx, instance, machine()?, change).await?,
         Step::PlugCpus(count) => {
             let machine = machine()?;
             machine.plug_cpus(usize::try_from(*count).unwrap_or_default()).await?;
@@ -84,6 +89,27 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             wake_disks(ctx, vm);
         }
         Step::Release => release(ctx, vm).await?,
+    }
+    Ok(())
+}
+
+/// *Errors:* [`Error::TrayLocked`] while the guest uses the medium in the drive: the caller retries.
+async fn change_medium(
+    ctx: &Context,
+    instance: &str,
+    machine: Machine,
+    change: &MediumChange,
+) -> Result<(), Error> {
+    let medium = match &change.medium {
+        None => None,
+        Some(medium) => Some(ctx.system.grant_medium(instance, medium).await?),
+    };
+    if machine.change_medium(change.slot, medium).await? == Changed::Locked {
+        return Err(Error::TrayLocked { name: change.name.clone() });
+    }
+    let former = change.former.as_deref().and_then(|node| node.split_once('-'));
+    if let Some((_, digest)) = former {
+        ctx.system.revoke_medium(instance, digest).await?;
     }
     Ok(())
 }

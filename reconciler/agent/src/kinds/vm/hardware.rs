@@ -15,6 +15,7 @@ pub(super) fn differences(run: &Run, vm: &VM, size: &Size, profile: &Profile) ->
         ("memory", Quantity::from_bytes(run.memory_bytes) == Quantity::from_bytes(size.memory)),
         ("maxMemory", run.growth.map(|growth| growth.most) == size.max_memory),
         ("firmware", run.firmware == size.firmware.as_str()),
+        ("tpm", run.tpm == size.tpm),
         ("maxCpus", run.max_cpus == size.max_cpus),
         // Another number of CPUs, or of places for them, is another topology.
         (

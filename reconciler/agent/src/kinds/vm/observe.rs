@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 
 use super::cpu_time;
+use super::cdroms::{self, DeclaredCdrom};
 use super::hardware::differences;
 use super::pending_leases;
 use super::seed::Bootstrap;
@@ -65,6 +66,8 @@ pub(crate) struct Observed {
     pub(crate) cpu_time: Option<CpuTime>,
     /// In the order of the spec.
     pub(crate) disks: Vec<DeclaredDisk>,
+    /// In the order of the spec.
+    pub(crate) cdroms: Vec<DeclaredCdrom>,
     /// Disks to be plugged by attachments: volume → (disk, attachment).
     pub(crate) attachments: BTreeMap<String, (String, String)>,
     /// Mount points in the guest of volumes that are to be unplugged; without volumes that no guest agent reports on.
@@ -167,6 +170,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         guest: GuestFacts::default(),
         lease_taken: false,
         disks: disks(ctx, vm, &name).await?,
+        cdroms: cdroms::observe(ctx, vm).await?,
         mounts: BTreeMap::new(),
         bootstrap: Bootstrap::NotObserved,
         host: None,
@@ -247,6 +251,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
         disks: Vec::new(),
+        cdroms: Vec::new(),
         attachments: attachments(&tables, name),
         mounts: BTreeMap::new(),
         missing_networks,

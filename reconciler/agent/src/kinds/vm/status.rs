@@ -9,6 +9,7 @@ use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
 use super::hardware::{differences, topology};
+use super::media;
 use super::observe::DeclaredDisk;
 use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
 use super::{Observed, cpu_time};
@@ -37,6 +38,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     status.hardware = hardware(observed).or(status.hardware.take());
     status.cpu_time = cpu_time::report(observed.cpu_time);
     status.disks = disks(observed);
+    status.cdroms = media::status(observed);
     status.guest = guest(observed, status.guest.as_ref());
     status.process = process(observed);
     status.console.clone_from(&observed.console);
@@ -66,7 +68,8 @@ pub(super) fn without_progress(stored: &VMStatus, status: &VMStatus) -> VMStatus
     }
     let is_plugged = |status: &VMStatus| status.disks.iter().any(|disk| disk.attached);
     let disks = if is_plugged(status) || is_plugged(stored) { &status.disks } else { &stored.disks };
-    VMStatus { conditions, state: stored.state, disks: disks.clone(), ..status.clone() }
+    let (disks, cdroms) = (disks.clone(), stored.cdroms.clone());
+    VMStatus { conditions, state: stored.state, disks, cdroms, ..status.clone() }
 }
 
 /// Returns the status with the condition `GuestReady` as stored, if the guest was seen since, and not by its agent.
@@ -251,6 +254,7 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     pending.extend(
         observed.disks.iter().filter(|d| is_booted_later(d, observed)).map(|d| format!("disks[{}]", d.name)),
     );
+    pending.extend(media::unsynced(run, &observed.cdroms).into_iter().map(|name| format!("cdroms[{name}]")));
     let interfaces = unsynced_interfaces(run, vm, &observed.journal);
     pending.extend(interfaces.into_iter().map(|name| format!("networkInterfaces[{name}]")));
     pending
@@ -332,6 +336,7 @@ fn hardware(observed: &Observed) -> Option<Hardware> {
         max_memory: run.growth.map(|growth| Quantity::from_bytes(growth.most).0),
         memory: Quantity::from_bytes(*memory_bytes).0,
         firmware: firmware.clone(),
+        tpm: Some(run.tpm),
         cpu_topology: Some(topology(run)),
         graphics: Some(run.graphics),
         machine_type: pins.machine_type.clone(),

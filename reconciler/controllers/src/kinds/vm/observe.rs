@@ -34,6 +34,7 @@ pub(super) struct Observed {
     pub(super) cpu_model: Option<String>,
     /// Its demand; `None`: its class does not exist, or it has neither a class nor CPUs.
     pub(super) size: Option<Demand>,
+    pub(super) tpm: bool,
     pub(super) disks: Vec<DiskSeen>,
     /// The group it names, if that exists.
     pub(super) group: Option<Arc<PlacementGroup>>,
@@ -134,6 +135,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         return Observed {
             cpu_model: None,
             size: None,
+            tpm: false,
             disks,
             group: None,
             members: Members::new(),
@@ -169,6 +171,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         deleting,
         cpu_model: cache.cpu_model(vm),
         size: cache.demand(vm),
+        tpm: cache.declares_tpm(vm),
         disks,
         group,
         members: members.unwrap_or_default(),

@@ -163,6 +163,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         memory: demand.memory,
         reserved: demand.reserved,
         cpu_model: observed.cpu_model.clone(),
+        tpm: observed.tpm,
         host: placement.host,
         selector: placement.host_selector,
         preferred: placement.preferred_host_selector,

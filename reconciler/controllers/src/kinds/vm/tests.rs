@@ -73,6 +73,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
     Observed {
         cpu_model: None,
         size: Some(Demand { cpus: 1, memory: 1 << 29, reserved: 0 }),
+        tpm: false,
         disks: vec![DiskSeen {
             key: Key::namespaced(ObjectKind::Disk, "default", "root"),
             object: disk,

@@ -171,7 +171,7 @@ fn as_declared(facts: ImageFacts, source: &ImageSource) -> Result<ImageFacts> {
     if facts.format == source.format {
         return Ok(facts);
     }
-    let (declared, found) = (source.format.driver(), facts.format.driver());
+    let (declared, found) = (source.format.name(), facts.format.name());
     let detail = format!("the image is declared as {declared} and is {found}");
     Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
 }

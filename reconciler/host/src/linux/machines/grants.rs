@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use berth_qemu::machine::{Backing, DiskSpec};
+use berth_qemu::machine::{Backing, DiskSpec, Medium};
 use berth_qemu::process::RunAs;
 use nix::unistd::Uid;
 
@@ -37,6 +37,17 @@ pub(super) fn disk(
         }
     };
     Ok(DiskSpec { backing, ..disk.clone() })
+}
+
+/// Makes an image accessible to this user as a medium, and returns it with the path that its QEMU has to open.
+pub(super) fn medium(
+    layout: &Layout,
+    instance: &str,
+    medium: &Medium,
+    user: Option<&RunAs>,
+) -> Result<Medium> {
+    let Some(user) = user else { return Ok(medium.clone()) };
+    Ok(Medium { file: base(layout, instance, &medium.file, user)?, ..medium.clone() })
 }
 
 /// Creates a hard link to an image, in a directory that only this user can traverse. The image is world-readable, but

@@ -72,9 +72,11 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             target: Some(0),
             cache: Cache::Writeback,
         }],
+        cdroms: vec![],
         nics: Vec::new(),
         graphics: Graphics::None,
         extras: Default::default(),
+        tpm: false,
     };
     LaunchRequest {
         machine,
@@ -167,6 +169,40 @@ async fn what_qemu_says_when_it_gives_up_is_in_the_error() {
     assert!(error.chain().contains("unsupported machine type"), "{}", error.chain());
     assert!(system.stderr_tail(&instance).await.expect("read").contains("unsupported machine type"));
     assert_eq!(system.process(&instance).await.expect("looked"), None);
+}
+
+#[tokio::test]
+async fn the_memory_of_a_tpm_is_its_instances_own_and_is_removed_with_it() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let Some((folder, system)) = host().await else { return };
+    let instance = instance();
+    if !system.facts().await.expect("facts").qemu.is_ok_and(|q| q.tpm) {
+        eprintln!("skipped: swtpm is not installed");
+        return;
+    }
+    let mut config = machine(&system, &instance, Firmware::Bios).await;
+    config.machine.tpm = true;
+    let state = folder.path().join("instances").join(&instance).join("tpm");
+    let mut written = Vec::new();
+    for _ in 0..2 {
+        system.launch(&config).await.expect("started");
+        let (qmp, _events) = system.connect(&instance).await.expect("a monitor");
+        qmp.execute("cont", Value::Null).await.expect("started");
+        let memory = state.join("tpm2-00.permall");
+        while !memory.exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let metadata = fs::metadata(&state).expect("there");
+        let us = nix::unistd::Uid::effective().as_raw();
+        let user = system.machines.users.own(&instance).map_or(us, |user| user.uid);
+        assert_eq!((metadata.uid(), metadata.permissions().mode() & 0o777), (user, 0o700));
+        system.kill(&instance, GRACE).await.expect("ended");
+        written.push(fs::read(&memory).expect("kept"));
+    }
+    // The first bytes are the seeds of the TPM's keys, which a new TPM would choose anew.
+    assert!(written[0][..400] == written[1][..400], "it is another TPM");
+    system.remove_instance(&instance).await.expect("removed");
+    assert!(!state.exists());
 }
 
 #[tokio::test]

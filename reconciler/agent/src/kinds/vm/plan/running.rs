@@ -7,6 +7,7 @@ use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
 use super::super::cpu_time;
+use super::super::media;
 use super::super::observe::User;
 use super::super::surplus;
 use super::start::{since, too_large};
@@ -152,15 +153,27 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         busy = true;
         waiting.get_or_insert(why);
     }
+    // Last: a guest that does not release a medium holds up no disk.
+    let (changes, busy_with) = media::changes(observed, machine);
+    steps.extend(changes);
     if !steps.is_empty() {
-        let text = "disks are being plugged in or out".to_owned();
-        return Plan::steps(steps, Readiness::Reconciling(Reason::Attaching, text)).requeue_after(ASK_AGAIN);
+        let text = "disks or media are being plugged in or out".to_owned();
+        let readiness = busy_with.unwrap_or(Readiness::Reconciling(Reason::Attaching, text));
+        return Plan::steps(steps, readiness).requeue_after(ASK_AGAIN);
     }
-    let readiness = waiting.or_else(|| addresses(observed));
+    let waiting = waiting.or(busy_with);
+    let readiness = waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed));
     let declared = if vm.spec.power == Power::Paused { Reason::Paused } else { Reason::Running };
     let readiness = readiness.unwrap_or_else(|| Readiness::Ready(declared, String::new()));
     let plan = seek_guest(vm, observed, Plan::without_steps(readiness));
+    // QEMU does not report the end of its TPM's emulator by itself.
+    let plan = if machine.has_tpm == Some(true) { plan.requeue_after(SEEK_EVERY) } else { plan };
     if busy { plan.requeue_after(ASK_AGAIN) } else { plan }
+}
+
+fn tpm(machine: &MachineState) -> Option<Readiness> {
+    let text = "the emulator of the VM's TPM (swtpm) has ended, and the guest's TPM does not answer: restart the VM (restartToken)";
+    (machine.has_tpm == Some(false)).then(|| Readiness::Stalled(Reason::TPMFailed, text.to_owned()))
 }
 
 fn addresses(observed: &Observed) -> Option<Readiness> {

@@ -10,12 +10,15 @@ use berth_api::{
 use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{self, Accelerator, DiskSpec, Extras, MachineSpec, NicSpec, Tap, Topology};
+use berth_qemu::machine::{
+    self, Accelerator, CdromSpec, DiskSpec, Extras, MachineSpec, NicSpec, Tap, Topology,
+};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::super::cpu_time;
 use super::super::hardware::{class_name, uuid_of};
+use super::super::media;
 use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
 use super::super::seed::{Bootstrap, digest, seed};
@@ -81,6 +84,7 @@ struct Prepared<'a> {
     size: Size,
     host: &'a HostFacts,
     qemu: &'a QemuFacts,
+    cdroms: Vec<CdromSpec>,
 }
 
 fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<Step>> {
@@ -111,6 +115,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     for disk in &observed.disks {
         disk_ready(disk)?;
     }
+    let cdroms = media::drives(observed)?;
     if let Some(public) = observed.public.iter().find(|p| p.address.is_none()) {
         let text = format!("PublicIP {} does not exist or has no address (yet)", public.name);
         return Err(waits(Reason::WaitingForPublicIP, text));
@@ -131,7 +136,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));
     };
-    let qemu = qemu(size.firmware, host)?;
+    let qemu = qemu(&size, host)?;
     if let Some(model) = observed.profile.cpu_model.as_ref().filter(|model| !qemu.cpu_models.contains(model))
     {
         let text = format!(
@@ -152,24 +157,25 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
         let text = format!("the VM needs {needed} of memory and this host has {free} left");
         return Err(waits(Reason::Unschedulable, text).requeue_after(ASK_HOST));
     }
-    Ok(Prepared { size, host, qemu })
+    Ok(Prepared { size, host, qemu, cdroms })
 }
 
 fn has_interface(vm: &VM, name: &str) -> bool {
     vm.status.iter().flat_map(|s| &s.interfaces).any(|i| i.name == name)
 }
 
-fn qemu(firmware: Firmware, host: &HostFacts) -> Result<&QemuFacts, Plan<Step>> {
+fn qemu<'a>(size: &Size, host: &'a HostFacts) -> Result<&'a QemuFacts, Plan<Step>> {
     let stalled =
         |reason, text: String| Plan::without_steps(Readiness::Stalled(reason, text)).requeue_after(ASK_HOST);
     let qemu = host.qemu.as_ref().map_err(|missing| stalled(Reason::QemuMissing, missing.clone()))?;
-    let missing = match firmware {
-        Firmware::UEFI if !qemu.uefi => "UEFI firmware",
-        Firmware::UEFISecureBoot if !qemu.secure_boot => "UEFI firmware with Secure Boot",
+    let (missing, package) = match size.firmware {
+        Firmware::UEFI if !qemu.uefi => ("UEFI firmware", "ovmf"),
+        Firmware::UEFISecureBoot if !qemu.secure_boot => ("UEFI firmware with Secure Boot", "ovmf"),
+        _ if size.tpm && !qemu.tpm => ("swtpm, which emulates a TPM,", "swtpm"),
         _ => return Ok(qemu),
     };
     let text = format!(
-        "{missing} is not installed on this host (Debian: apt install ovmf), and the VM or its class asks for it"
+        "{missing} is not installed on this host (Debian: apt install {package}), and the VM or its class asks for it"
     );
     Err(stalled(Reason::NotSupported, text))
 }
@@ -191,7 +197,8 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
 
 /// Launches the machine; `is_restart` if its guest ended by itself.
 fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: bool) -> Plan<Step> {
-    let Prepared { size, host, qemu } = *prepared;
+    let Prepared { size, host, qemu, cdroms } = prepared;
+    let (size, host, qemu) = (*size, *host, *qemu);
     let memory = size.memory;
     let profile = RunProfile::declared(vm, &observed.profile);
     let pins = pinned_hardware(vm, observed, host, qemu);
@@ -210,11 +217,13 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         cpus: size.cpus,
         memory_bytes: memory,
         firmware: size.firmware.as_str().to_owned(),
+        tpm: size.tpm,
         topology: Some(size.topology),
         max_cpus: size.max_cpus,
         growth: size.max_memory.map(|most| MemoryGrowth { base: memory, most }),
         graphics: vm.spec.graphics,
         profile: profile.clone(),
+        cdroms: media::recorded(&observed.cdroms),
         uuid: Some(pins.uuid.clone()),
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
@@ -247,12 +256,14 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         machine_type: pins.machine_type,
         cpu_model,
         disks: disks(observed),
+        cdroms: cdroms.clone(),
         nics: nics(vm, observed, &journal),
         graphics: match vm.spec.graphics {
             Graphics::None => machine::Graphics::None,
             Graphics::VGA => machine::Graphics::Vga,
         },
         extras: extras(&profile),
+        tpm: size.tpm,
     };
     let request = LaunchRequest {
         machine,
@@ -377,11 +388,13 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         cpus: size.map_or(0, |size| size.cpus),
         memory_bytes: size.map_or(0, |size| size.memory),
         firmware: size.map_or("", |size| size.firmware.as_str()).to_owned(),
+        tpm: size.is_some_and(|size| size.tpm),
         topology: size.map(|size| size.topology),
         max_cpus: size.and_then(|size| size.max_cpus),
         growth: None,
         graphics: vm.spec.graphics,
         profile: RunProfile::declared(vm, &observed.profile),
+        cdroms: Vec::new(),
         uuid: None,
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,

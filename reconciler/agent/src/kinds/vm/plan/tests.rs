@@ -22,6 +22,7 @@ use crate::machine::{GuestFacts, MachineState};
 
 mod always;
 mod ended;
+mod media;
 mod running;
 mod start;
 mod stop;
@@ -86,6 +87,7 @@ fn host() -> HostFacts {
         secure_boot: true,
         cpu_models: vec!["Westmere".to_owned(), "x86-64-v2".to_owned()],
         io_uring: true,
+        tpm: true,
     };
     HostFacts {
         cpus: 4,
@@ -131,6 +133,7 @@ fn ready_to_start() -> Observed {
         wanted_cpu_time: CpuTime::default(),
         cpu_time: None,
         disks: vec![disk("root", true), disk("data", false)],
+        cdroms: Vec::new(),
         attachments: Default::default(),
         mounts: Default::default(),
         missing_networks: Vec::new(),
@@ -161,10 +164,12 @@ fn run() -> Run {
         cpus: 1,
         memory_bytes: 512 << 20,
         firmware: "UEFI".into(),
+        tpm: false,
         topology: None,
         max_cpus: None,
         growth: None,
         graphics: Graphics::None,
+        cdroms: Vec::new(),
         uuid: None,
         profile: RunProfile::default(),
         boot_volume: "v-root".into(),
@@ -195,8 +200,10 @@ fn present(state: RunState) -> Observed {
     let machine = MachineState {
         run_state: state,
         disks: vec![plugged("v-data"), plugged("v-root")],
+        cdroms: Vec::new(),
         cpus: None,
         growth: None,
+        has_tpm: None,
         ending: None,
         resumed_at: None,
     };
@@ -226,6 +233,9 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
         Step::SetCpuTime(_) => "SetCpuTime",
+        Step::Pull(_) => "Pull",
+        Step::FollowPull(_) => "FollowPull",
+        Step::ChangeMedium(_) => "ChangeMedium",
         Step::PlugCpus(_) => "PlugCpus",
         Step::RequestMemory(_) => "RequestMemory",
         Step::PressPowerButton => "PressPowerButton",

@@ -76,6 +76,49 @@ fn each_thing_that_is_missing_is_waited_for_under_its_own_name() {
     }
     assert_eq!(stands(&plan_with(|o| without_keys(o, "UEFISecureBoot"))), (true, Reason::NotSupported));
     assert!(plan_with(|o| without_keys(o, "UEFI")).steps.len() > 1, "the other firmware is installed");
+    fn without_swtpm(o: &mut Observed, tpm: bool) {
+        o.host.as_mut().expect("set").qemu.as_mut().expect("set").tpm = false;
+        o.size = size(json!({"cpus": 1, "memory": "512Mi", "tpm": tpm}));
+    }
+    let swtpm = plan_with(|o| without_swtpm(o, true));
+    assert_eq!(stands(&swtpm), (true, Reason::NotSupported));
+    assert!(swtpm.readiness.message().contains("apt install swtpm"), "{:?}", swtpm.readiness);
+    assert!(plan_with(|o| without_swtpm(o, false)).steps.len() > 1, "it has no TPM");
+}
+
+#[test]
+fn a_tpm_of_the_vm_or_its_class_is_part_of_the_machine_and_a_change_of_it_waits() {
+    let class = json!({"cpus": 1, "memory": "512Mi", "tpm": true});
+    let observed = |own: Value| {
+        let class = serde_json::from_value(class.clone()).expect("a class");
+        Observed { size: vm(own).spec.size(Some(&class)), ..ready_to_start() }
+    };
+    let has = |own: Value| {
+        let steps = plan(&vm(own.clone()), &observed(own)).steps;
+        steps.into_iter().find_map(|step| match step {
+            Step::Launch(request) => Some(request.machine.tpm),
+            _ => None,
+        })
+    };
+    assert_eq!((has(json!({})), has(json!({"tpm": false}))), (Some(true), Some(false)));
+    let running = Observed { size: observed(json!({})).size, ..present(RunState::Running) };
+    let reported =
+        status(&vm(json!({})), &running, &Readiness::Ready(Reason::Running, String::new()), at(NOW));
+    assert_eq!(reported.pending_power_cycle, ["tpm"]);
+}
+
+#[test]
+fn a_vm_whose_tpm_has_lost_its_emulator_needs_a_person() {
+    let with = |has_tpm| {
+        let mut observed = present(RunState::Running);
+        observed.machine.as_mut().expect("it runs").has_tpm = has_tpm;
+        plan(&vm(json!({})), &observed)
+    };
+    assert_eq!(stands(&with(Some(false))), (true, Reason::TPMFailed));
+    for works in [Some(true), None] {
+        assert_eq!(stands(&with(works)), (false, Reason::Running));
+    }
+    assert!(with(Some(true)).requeue_after.is_some(), "QEMU does not tell when it ends");
 }
 
 #[test]

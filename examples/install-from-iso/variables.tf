@@ -1,0 +1,33 @@
+variable "iso_url" {
+  description = "The installer, for example https://…/debian-12.11.0-amd64-netinst.iso."
+  type        = string
+}
+
+variable "iso_sha256" {
+  description = "Its checksum."
+  type        = string
+}
+
+variable "disk_size" {
+  description = "The size of the blank disk."
+  type        = string
+  default     = "20Gi"
+}
+
+variable "memory" {
+  description = "The guest's memory."
+  type        = string
+  default     = "2Gi"
+}
+
+variable "firmware" {
+  description = "UEFI, UEFISecureBoot or BIOS."
+  type        = string
+  default     = "UEFI"
+}
+
+variable "medium_inserted" {
+  description = "Whether the installer is in the drive: false takes it out of the running VM."
+  type        = bool
+  default     = true
+}

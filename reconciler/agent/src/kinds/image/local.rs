@@ -1,0 +1,92 @@
+//! The bytes of an Image on this host, for an object that needs them: a Disk without a file, a VM with a CD-ROM drive.
+
+use std::time::Duration;
+
+use berth_api::{Readiness, Reason};
+use berth_host::{ImageFacts, ImageSource};
+
+use super::wanted_by;
+use crate::context::Context;
+use crate::converge::Plan;
+use crate::error::Error;
+use crate::key::Key;
+use crate::pulls::{Pull, Wanted};
+
+/// Whether this host has an image that an object needs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum LocalImage {
+    Missing,
+    /// Its checksum has not been read yet.
+    Unknown,
+    Absent(ImageSource),
+    Pulling(ImageSource, Pull),
+    Cached(ImageFacts),
+}
+
+/// Observes the image of this name for an object of the namespace.
+pub(crate) async fn observe(
+    ctx: &Context,
+    namespace: &str,
+    name: &str,
+    needed_by: &Key,
+) -> Result<LocalImage, Error> {
+    let found = ctx.index.read().images.find(namespace, name);
+    let Some(image) = found else { return Ok(LocalImage::Missing) };
+    let wanted = wanted_by(&image);
+    let Wanted::Image(source) = &wanted else { return Ok(LocalImage::Unknown) };
+    if let Some(facts) = ctx.system.image(source).await? {
+        return Ok(LocalImage::Cached(facts));
+    }
+    Ok(match ctx.pulls.state(&wanted, needed_by) {
+        Some(pull) => LocalImage::Pulling(source.clone(), pull),
+        None => LocalImage::Absent(source.clone()),
+    })
+}
+
+/// A step towards an image: of the plan of the object that needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    Pull,
+    FollowPull,
+}
+
+/// Returns the image if it is cached, or else the plan to wait for it.
+pub(crate) fn ready<'a, S>(
+    name: &str,
+    image: &'a LocalImage,
+    step: impl Fn(Fetch, ImageSource) -> S,
+) -> Result<&'a ImageFacts, Plan<S>> {
+    let waits = |text| Err(Plan::without_steps(Readiness::Reconciling(Reason::WaitingForImage, text)));
+    match image {
+        LocalImage::Missing => waits(format!("Image {name} does not exist (yet)")),
+        LocalImage::Unknown => waits(format!("the checksum of Image {name} was not read yet")),
+        LocalImage::Absent(source) => {
+            let readiness =
+                Readiness::Reconciling(Reason::Pulling, format!("Image {name} is being downloaded"));
+            Err(Plan::steps(vec![step(Fetch::Pull, source.clone())], readiness))
+        }
+        LocalImage::Pulling(source, pull @ (Pull::Running { .. } | Pull::Found(_))) => {
+            let is_new = matches!(pull, Pull::Running { followed: false, .. });
+            let follow = is_new.then(|| step(Fetch::FollowPull, source.clone()));
+            let readiness =
+                Readiness::Reconciling(Reason::Pulling, format!("Image {name} is being downloaded"));
+            Err(Plan::steps(follow.into_iter().collect(), readiness))
+        }
+        LocalImage::Pulling(_, Pull::Failed { readiness, again }) => {
+            let mut plan = Plan::without_steps(prefixed(name, readiness));
+            if let Some(again) = again {
+                plan = plan.requeue_after((*again).max(Duration::from_millis(1)));
+            }
+            Err(plan)
+        }
+        LocalImage::Cached(facts) => Ok(facts),
+    }
+}
+
+fn prefixed(image: &str, readiness: &Readiness) -> Readiness {
+    let text = format!("Image {image}: {}", readiness.message());
+    match readiness {
+        Readiness::Stalled(reason, _) => Readiness::Stalled(*reason, text),
+        other => Readiness::Reconciling(other.reason(), text),
+    }
+}
