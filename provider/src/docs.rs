@@ -210,10 +210,10 @@ impl Effects {
         match self {
             Self::One => "*Effect* is the effect of a change on an existing resource",
             Self::OfVms => {
-                "The columns *Running*, *Stopped* and *Paused* are the effect of a change of an existing resource on VMs of that `power`"
+                "The columns *Running*, *Stopped*, *Paused* and *Suspended* are the effect of a change of an existing resource on VMs of that `power`"
             }
             Self::OfVm => {
-                "The columns *Running*, *Stopped* and *Paused* are the effect of a change on an existing VM of that `power`"
+                "The columns *Running*, *Stopped*, *Paused* and *Suspended* are the effect of a change on an existing VM of that `power`"
             }
         }
     }

@@ -137,8 +137,8 @@ impl Effect {
     pub const fn with_power(self, power: Power) -> Self {
         match (self, power) {
             (Self::PowerCycle | Self::Grow | Self::Resize, Power::Stopped) => Self::Start,
-            (Self::Grow | Self::Resize, Power::Paused) => Self::PowerCycle,
-            (Self::Reboot, Power::Stopped | Power::Paused) => Self::NotRunning,
+            (Self::Grow | Self::Resize, Power::Paused | Power::Suspended) => Self::PowerCycle,
+            (Self::Reboot, Power::Stopped | Power::Paused | Power::Suspended) => Self::NotRunning,
             (effect, _) => effect,
         }
     }

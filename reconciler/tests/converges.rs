@@ -146,6 +146,30 @@ fn a_vm_is_created_paused_and_resumed_and_paused_again_in_one_process() {
 }
 
 #[test]
+fn a_vm_is_suspended_and_goes_on_in_another_process() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::FullDisk], async |rig| {
+        web_is_declared(rig).await;
+        web_runs(rig).await;
+        let instance = rig.system.hypervisor().instances().remove(0);
+        let boot = || rig.system.hypervisor().view(&instance).and_then(|view| view.boot);
+        rig.until_vm("web", "has booted", |_| boot().is_some()).await;
+        let before = boot();
+        rig.strike_from_here();
+        rig.apply("VM", "web", web("Suspended")).await;
+        rig.until_vm("web", "is suspended and ready", |vm| {
+            rig::is_ready(vm) && rig::state(vm) == Some(VMState::Suspended)
+        })
+        .await;
+        assert!(rig.system.hypervisor().instances().is_empty(), "a suspended VM has no QEMU");
+        rig.apply("VM", "web", web("Running")).await;
+        web_runs(rig).await;
+        assert!(rig.system.saved_states_now().is_empty(), "a state is used once");
+        assert_eq!(boot(), before, "the guest did not boot again");
+        rig.must_settle().await;
+    });
+}
+
+#[test]
 fn a_vm_gets_cpus_and_memory_while_it_runs() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {
         let small = async |cpus: i64, memory: &str| {

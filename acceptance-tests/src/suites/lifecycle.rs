@@ -471,6 +471,36 @@ impl Lifecycle<'_> {
                 project.plan_is_empty()
             },
         );
+        self.case(
+            "power = Suspended leaves no QEMU, and the guest goes on where it was in another, with what was plugged in",
+            |platform, project| {
+                let address = project.output("public_address")?;
+                let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+                let (boot, pid) = (field(&text, "boot_id")?.to_owned(), platform.qemu()?);
+                let uptime: f64 = field(&text, "uptime")?.parse()?;
+                let (cpus, memory) = (field(&text, "cpus")?.to_owned(), field(&text, "memory_kib")?.to_owned());
+                project.edit("main.tf", r#"power    = "Running""#, r#"power    = "Suspended""#)?;
+                project.apply()?;
+                let kubectl = platform.kubectl();
+                kubectl.condition("vm/web", "Ready=True", Some("Suspended"), SOON)?;
+                let status = kubectl.object("vm", "web")?["status"].clone();
+                ensure!(status["state"] == "Suspended" && status["process"].is_null(), "{status:#}");
+                ensure!(platform.qemu().is_err(), "it still has a QEMU");
+                project.plan_is_empty()?;
+                let off = r#"{"spec":{"power":"Stopped"}}"#;
+                let refused = kubectl.refused(&["patch", "vm", "web", "--type=merge", "-p", off])?;
+                contains_all(&refused, &["spec.power", "the VM is suspended"])?;
+                project.edit("main.tf", r#"power    = "Suspended""#, r#"power    = "Running""#)?;
+                project.apply()?;
+                let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+                ensure!(field(&text, "boot_id")? == boot, "another boot: {text}");
+                ensure!(field(&text, "uptime")?.parse::<f64>()? > uptime, "its time stood still: {text}");
+                ensure!(field(&text, "cpus")? == cpus && field(&text, "memory_kib")? == memory, "{text}");
+                ensure!(platform.qemu()? != pid, "the same process");
+                kubectl.condition("vm/web", "GuestReady=True", None, SOON)?;
+                project.plan_is_empty()
+            },
+        );
     }
 
     fn replacement(&mut self) {

@@ -72,14 +72,14 @@ impl Action for VmPower {
 
     fn schema(&self) -> Schema {
         let own = vec![
-            Attribute::string("power").required().description("`Running` starts or resumes the VM, `Stopped` stops it as its `stop` says, `Paused` stops its CPUs."),
+            Attribute::string("power").required().description("`Running` starts or resumes the VM, `Stopped` stops it as its `stop` says, `Paused` stops its CPUs, `Suspended` saves its memory to a file of its host."),
             Attribute::bool("force_conflicts").optional().description(
                 "Whether to change a power that a configuration declares. Default false: that is an error, because the next plan \
                  there would undo the action.",
             ),
         ];
         Schema::new(arguments(own)).description(
-            "Starts, stops or pauses a VM, and waits until it is so. Terraform 1.14 and later.\n\nA resource `berth_vm` \
+            "Starts, stops, pauses or suspends a VM, and waits until it is so. Terraform 1.14 and later.\n\nA resource `berth_vm` \
              declares `power`, `Running` by default, and its next plan would undo the action. So the action is for VMs that no \
              configuration declares, and for resources that leave the power to others: with `lifecycle { ignore_changes = [power] }` \
              in the resource and `force_conflicts = true` in the action, the next plan is empty.",
@@ -141,9 +141,9 @@ impl Action for VmPower {
             if wanted == "Running" {
                 return action.running(object);
             }
-            if wanted == "Paused" {
-                let is_paused = state(object) == wanted && Readiness::of(object).current;
-                return if is_paused { Verdict::Done(None) } else { Verdict::Wait(state(object).to_owned()) };
+            if matches!(wanted, "Paused" | "Suspended") {
+                let is_so = state(object) == wanted && Readiness::of(object).current;
+                return if is_so { Verdict::Done(None) } else { Verdict::Wait(state(object).to_owned()) };
             }
             let is_off =
                 object.pointer("/status/process").is_none_or(Json::is_null) && state(object) != "Stopping";

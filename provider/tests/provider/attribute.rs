@@ -90,7 +90,7 @@ async fn an_attribute_is_one_line_of_the_field_table() {
     let schema = source.schema().block;
     assert!(attribute(&schema.attributes).computed);
     let page = docs::resource_page(&resource);
-    let row = "| `cpu_flavor` | string | optional | next power cycle | next start | next power cycle | QEMU's model of the CPU. |";
+    let row = "| `cpu_flavor` | string | optional | next power cycle | next start | next power cycle | next power cycle | QEMU's model of the CPU. |";
     assert!(page.contains(row), "{page}");
     assert!(docs::data_source_page(&source).contains("| `cpu_flavor` | string | QEMU's model of the CPU. |"));
 

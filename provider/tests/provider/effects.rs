@@ -30,7 +30,7 @@ impl Announced {
     /// running one is restarted.
     fn while_declared(self, power: Power) -> Self {
         match (self, power) {
-            (Self::Reboot, Power::Stopped | Power::Paused) => Self::Refused,
+            (Self::Reboot, Power::Stopped | Power::Paused | Power::Suspended) => Self::Refused,
             (Self::PowerCycle, Power::Stopped) => Self::Live,
             (other, _) => other,
         }

@@ -301,7 +301,7 @@ async fn a_restart_token_is_refused_in_the_plan_and_by_the_control_plane_unless_
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");
     let mut machine = Stage::new(&provider, "berth_vm");
-    for power in ["Stopped", "Paused"] {
+    for power in ["Stopped", "Paused", "Suspended"] {
         let config = with(vm("web"), json!({"power": power}));
         let applied = machine.apply(&config).await;
         assert!(applied.is_clean(), "{}", applied.text());

@@ -200,6 +200,7 @@ pub(crate) fn reason_of(error: &SystemError) -> Reason {
         | SystemError::Process(_)
         | SystemError::Monitor(_)
         | SystemError::GuestAgent(_)
+        | SystemError::Lend(_)
         | SystemError::NotRunning { .. }
         | SystemError::StillRunning { .. } => Reason::Retrying,
     }

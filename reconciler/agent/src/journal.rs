@@ -11,6 +11,7 @@ use berth_api::{
 };
 use berth_host::ProcessFacts;
 use berth_qemu::hypervisor::ProcessIdentity;
+use berth_qemu::machine::MachineSpec;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,10 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// The newest version, which this agent writes; older ones can be read.
+/// The version of a journal that an older agent can read, too.
 const VERSION: u32 = 1;
+/// The newest version: that of a suspended machine. An older agent would boot it and so lose what its memory holds.
+const WITH_SUSPENSION: u32 = 2;
 /// A machine that ran for this long before it ended is not in a crash loop.
 const STABLE: SignedDuration = SignedDuration::from_secs(600);
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(10);
@@ -52,6 +55,9 @@ pub(crate) struct Journal {
     pub(crate) bootstrap: Option<BootstrapRecord>,
     #[serde(default)]
     pub(crate) stop: Option<Stop>,
+    /// Set while the machine is being suspended, is suspended, or is being resumed.
+    #[serde(default)]
+    pub(crate) suspension: Option<Suspension>,
     #[serde(default)]
     pub(crate) restarts: i64,
     /// The last end that was not requested; it outlives the run.
@@ -151,6 +157,9 @@ pub(crate) struct Run {
     /// Machines of older agents have none of it.
     #[serde(default)]
     pub(crate) profile: RunProfile,
+    /// The machine as it was launched; None in the journal of an older agent.
+    #[serde(default)]
+    pub(crate) machine: Option<Box<MachineSpec>>,
     /// The boot volume: it cannot be unplugged while the machine runs.
     pub(crate) boot_volume: String,
     /// The network interfaces it was started with, as `name/MAC`; `None` if not known.
@@ -164,6 +173,9 @@ pub(crate) struct Run {
     pub(crate) process: Option<ProcessIdentity>,
     #[serde(default)]
     pub(crate) started_at: Option<Timestamp>,
+    /// When its guest was booted: before `started_at`, if it was suspended since.
+    #[serde(default)]
+    pub(crate) booted_at: Option<Timestamp>,
     /// Set when it ended by itself.
     #[serde(default)]
     pub(crate) ended: Option<Ended>,
@@ -210,6 +222,37 @@ pub(crate) struct Ended {
     pub(crate) how: String,
 }
 
+/// A suspension: the state of the machine in a file, and the machine that can load it.
+///
+/// ```text
+///   Saving ──QEMU has saved it, the file is durable──▶ Saved ──QEMU is launched for it──▶ Resuming
+///                                                        ▲    │ loaded: the file is removed
+///     none (the guest runs) ◀─failed, cancelled─ Saving  └────┤ QEMU ended before: the file is there
+///     none (the guest runs) ◀─────────────────────────────────┘
+/// ```
+///
+/// The removal of the file is what makes a state be used once: a guest runs only after it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Suspension {
+    pub(crate) phase: SuspensionPhase,
+    pub(crate) since: Timestamp,
+    /// The machine as it was launched, with the disks that it had when it was saved.
+    pub(crate) machine: MachineSpec,
+    /// The CPUs that it had when it was saved.
+    pub(crate) cpus: i64,
+    /// How often a QEMU that was to load it has ended.
+    #[serde(default)]
+    pub(crate) attempts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SuspensionPhase {
+    Saving,
+    Saved,
+    Resuming,
+}
+
 /// A requested stop that is in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -246,6 +289,7 @@ impl Journal {
             run: None,
             bootstrap: None,
             stop: None,
+            suspension: None,
             restarts: 0,
             last_end: None,
             failures: 0,
@@ -257,8 +301,9 @@ impl Journal {
     pub(crate) fn parse(value: Value) -> Result<Self, Error> {
         let journal: Self =
             serde_json::from_value(value).map_err(|e| Error::Journal { detail: e.to_string() })?;
-        if journal.version > VERSION {
-            let detail = format!("its version {} is newer than this agent ({VERSION})", journal.version);
+        if journal.version > WITH_SUSPENSION {
+            let detail =
+                format!("its version {} is newer than this agent ({WITH_SUSPENSION})", journal.version);
             return Err(Error::Journal { detail });
         }
         Ok(journal)
@@ -316,6 +361,19 @@ impl Journal {
         }
     }
 
+    /// Whether there is no machine and a state that it can be resumed from.
+    pub(crate) fn is_suspended(&self) -> bool {
+        let phase = self.suspension.as_ref().map(|suspension| suspension.phase);
+        matches!(phase, Some(SuspensionPhase::Saved | SuspensionPhase::Resuming))
+    }
+
+    /// Returns the journal with this suspension, or without one.
+    pub(crate) fn with_suspension(mut self, suspension: Option<Suspension>) -> Self {
+        self.version = if suspension.is_some() { WITH_SUSPENSION } else { VERSION };
+        self.suspension = suspension;
+        self
+    }
+
     /// Returns the journal after the machine ended by itself; decides when it may be started again.
     pub(crate) fn with_ending(mut self, ended: Ended) -> Self {
         let Some(run) = &mut self.run else { return self };
@@ -332,12 +390,14 @@ impl Journal {
         if let Some(run) = &mut self.run {
             run.process = Some(process.identity.clone());
             run.started_at = Some(process.started_at);
+            run.booted_at.get_or_insert(process.started_at);
         }
         self
     }
 
     /// Returns the journal after a requested stop has completed.
     pub(crate) fn stopped(mut self) -> Self {
+        self = self.with_suspension(None);
         self.run = None;
         self.stop = None;
         self.failures = 0;
@@ -376,11 +436,13 @@ mod tests {
             cdroms: vec![RunCdrom { name: "installer".into(), boot_first: true }],
             uuid: None,
             profile: RunProfile::default(),
+            machine: None,
             boot_volume: "v-1".into(),
             interfaces: None,
             token: None,
             process: None,
             started_at: Some(Timestamp::UNIX_EPOCH),
+            booted_at: None,
             ended: None,
         };
         Journal { run: Some(run), ..Journal::new(&VM::default()) }
@@ -398,7 +460,7 @@ mod tests {
 
     #[test]
     fn one_of_a_newer_agent_is_refused_rather_than_misread() {
-        let newer = Journal { version: VERSION + 1, ..journal() };
+        let newer = Journal { version: WITH_SUSPENSION + 1, ..journal() };
         assert!(matches!(Journal::parse(newer.to_value()), Err(Error::Journal { .. })));
     }
 

@@ -23,6 +23,7 @@ use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::{DiskSpec, Medium};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::RunState;
+use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -59,6 +60,10 @@ pub(crate) struct MachineState {
     pub(crate) ending: Option<Ending>,
     /// When it was last resumed after a pause.
     pub(crate) resumed_at: Option<Timestamp>,
+    /// The saving or loading of its state. Not queried while the guest runs.
+    pub(crate) transfer: Transfer,
+    /// Why the last save failed, and when it was begun.
+    pub(crate) save_failure: Option<(Timestamp, String)>,
 }
 
 /// How a guest ended.
@@ -74,6 +79,9 @@ pub(crate) struct Ending {
 struct DriverState {
     ending: Option<Ending>,
     resumed_at: Option<Timestamp>,
+    /// When the last save was begun, and why it failed.
+    save_began: Option<Timestamp>,
+    save_failure: Option<(Timestamp, String)>,
     /// The volumes QEMU had at the last observation.
     volumes: Option<BTreeSet<String>>,
 }
@@ -127,6 +135,21 @@ impl Machine {
         self.ask(Command::Pause).await
     }
 
+    /// Begins to save the machine's state, of at most this many bytes. The guest's CPUs are stopped.
+    pub(crate) async fn save(&self, at_most: u64) -> Result<(), MachineError> {
+        self.ask(|reply| Command::Save(at_most, reply)).await
+    }
+
+    /// Cancels a save; the guest's CPUs stay stopped.
+    pub(crate) async fn cancel_save(&self) -> Result<(), MachineError> {
+        self.ask(Command::CancelSave).await
+    }
+
+    /// Begins to load the state of a machine that had this number of CPUs.
+    pub(crate) async fn load(&self, cpus: usize) -> Result<(), MachineError> {
+        self.ask(|reply| Command::Load(cpus, reply)).await
+    }
+
     pub(crate) async fn press_power_button(&self) -> Result<(), MachineError> {
         self.ask(Command::PressPowerButton).await
     }
@@ -173,6 +196,14 @@ impl Machine {
         }
         // A guest task that has ended belongs to a machine that has ended.
         let _ = self.requests.send(GuestRequest::SetOnline).await;
+    }
+
+    /// Has the guest agent set the guest's clock to the host's. Does not wait for it.
+    pub(crate) async fn set_clock(&self) {
+        if self.guest_listens().await {
+            // A guest task that has ended belongs to a machine that has ended.
+            let _ = self.requests.send(GuestRequest::SetClock).await;
+        }
     }
 
     pub(crate) async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
@@ -415,6 +446,7 @@ impl Machines {
             facts,
             queue: self.queue.clone(),
             wake: key,
+            clock: self.clock.clone(),
         };
         self.spawn(driver, guest_task);
         Ok(Machine { process: process.clone(), commands, requests, driver: state, facts: facts_reader })

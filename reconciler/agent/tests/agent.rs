@@ -14,5 +14,7 @@ mod life;
 mod media;
 #[path = "agent/power.rs"]
 mod power;
+#[path = "agent/suspend.rs"]
+mod suspend;
 #[path = "agent/usage.rs"]
 mod usage;

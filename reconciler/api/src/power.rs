@@ -14,11 +14,12 @@ pub enum Power {
     Running,
     Stopped,
     Paused,
+    Suspended,
 }
 
 impl Power {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Running, Self::Stopped, Self::Paused];
+    pub const ALL: [Self; 4] = [Self::Running, Self::Stopped, Self::Paused, Self::Suspended];
 
     /// The value of the field.
     #[must_use]
@@ -27,6 +28,7 @@ impl Power {
             Self::Running => "Running",
             Self::Stopped => "Stopped",
             Self::Paused => "Paused",
+            Self::Suspended => "Suspended",
         }
     }
 }
@@ -42,6 +44,10 @@ pub enum VMState {
     /// QEMU runs and the guest's CPUs are stopped: as declared, or for the reason in the condition `Running`, for example an I/O
     /// error of a full disk of the host.
     Paused,
+    /// The guest's memory is being saved to a file of its host.
+    Suspending,
+    /// The guest's memory is in a file of its host: there is no QEMU.
+    Suspended,
     Stopping,
     Stopped,
     CrashLoop,
@@ -52,13 +58,15 @@ pub enum VMState {
 
 impl VMState {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Pending,
         Self::Unschedulable,
         Self::Creating,
         Self::Starting,
         Self::Running,
         Self::Paused,
+        Self::Suspending,
+        Self::Suspended,
         Self::Stopping,
         Self::Stopped,
         Self::CrashLoop,
@@ -79,6 +87,8 @@ impl VMState {
             Self::Starting => "QEMU is being started, or has started and the guest does not run yet.",
             Self::Running => "The guest runs.",
             Self::Paused => "QEMU runs and the guest's CPUs are stopped: as declared, or after an I/O error.",
+            Self::Suspending => "The guest's memory is being saved to a file of its host.",
+            Self::Suspended => "The guest's memory is in a file of its host: there is no QEMU.",
             Self::Stopping => "The guest was asked to shut down, or is being powered off.",
             Self::Stopped => {
                 "There is no QEMU: as declared, or because the guest ended, its host is drained, or a gate holds it back."
@@ -120,7 +130,7 @@ pub struct Refused {
 const BEING_DELETED: &str = "the VM is being deleted: its power no longer changes";
 
 /// All refused changes. Every other change is allowed.
-pub const REFUSED: [Refused; 5] = [
+pub const REFUSED: [Refused; 9] = [
     Refused {
         change: PowerChange::Restart,
         declared: &[Power::Stopped],
@@ -132,6 +142,24 @@ pub const REFUSED: [Refused; 5] = [
         declared: &[Power::Paused],
         observed: &[],
         message: "restartToken cannot change while power is Paused: a paused guest is not restarted. Set power to Running",
+    },
+    Refused {
+        change: PowerChange::Restart,
+        declared: &[Power::Suspended],
+        observed: &[],
+        message: "restartToken cannot change while power is Suspended: a suspended guest is not restarted. Set power to Running",
+    },
+    Refused {
+        change: PowerChange::To(Power::Stopped),
+        declared: &[Power::Stopped],
+        observed: &[VMState::Suspended],
+        message: "the VM is suspended: what its guest has in memory would be lost. Set power to Running, which resumes it, and then to Stopped",
+    },
+    Refused {
+        change: PowerChange::To(Power::Suspended),
+        declared: &[Power::Suspended],
+        observed: &[VMState::Stopped, VMState::CrashLoop],
+        message: "the VM is off: there is no guest to suspend. Set power to Running first",
     },
     Refused {
         change: PowerChange::Restart,
@@ -148,6 +176,12 @@ pub const REFUSED: [Refused; 5] = [
     Refused {
         change: PowerChange::To(Power::Paused),
         declared: &[Power::Paused],
+        observed: &[VMState::Terminating],
+        message: BEING_DELETED,
+    },
+    Refused {
+        change: PowerChange::To(Power::Suspended),
+        declared: &[Power::Suspended],
         observed: &[VMState::Terminating],
         message: BEING_DELETED,
     },

@@ -41,6 +41,8 @@ reasons! {
     Stopped,
     /// The guest's CPUs are stopped.
     Paused,
+    /// The guest's memory is in a file of its host, and it takes no CPU and no memory.
+    Suspended,
     /// The disk has no file yet: its first VM decides the host.
     WaitingForFirstUse,
     /// The image's checksum, format and virtual size were verified.
@@ -91,6 +93,8 @@ reasons! {
     Starting,
     /// The guest was asked to shut down.
     Stopping,
+    /// The guest's memory is being saved.
+    Suspending,
     /// Being attached.
     Attaching,
     /// Being detached.
@@ -159,6 +163,10 @@ reasons! {
     MountsUnknown => "Run qemu-guest-agent in the guest, stop the VM, or set `force`.",
     /// The guest was asked to shut down and still runs; the mode `Soft` leaves it running.
     ShutdownIgnored => "Shut the guest down from inside, or set `stop.mode` to `Graceful` or `Hard`.",
+    /// The guest's memory could not be saved: the guest runs on.
+    SuspendFailed => "It is tried every minute. The message is QEMU's; set `power` to `Running` to leave it.",
+    /// The guest's saved memory could not be loaded: the VM stays suspended.
+    ResumeFailed => "Set `power` to `Suspended` and back to try again, or change `restartToken`, which boots the guest without its memory.",
     /// The host does not support what is declared.
     NotSupported => "Change the declaration as the message says, or use another host.",
     /// The declared data cannot be used (for example bootstrap data that is too large).

@@ -39,6 +39,7 @@ use crate::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Message", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("metadata.name must be a DNS label (it is the guest's host name): lower-case letters, digits and '-', at most 63 characters"),
+    validation = Rule::new("!(has(oldSelf.status) && has(oldSelf.status.state) && oldSelf.status.state == 'Suspended') || self.spec.networkInterfaces.map(n, n.name) == oldSelf.spec.networkInterfaces.map(n, n.name)").message("interfaces cannot be added or removed while the VM is suspended: its guest goes on with those that it has. Set power to Running first").field_path(".spec.networkInterfaces"),
     // A decided value may be written into the spec and left out again: the interface keeps it.
     validation = Rule::new("self.spec.networkInterfaces.all(n, oldSelf.spec.networkInterfaces.all(o, o.name != n.name || (has(n.macAddress) ? n.macAddress.lowerAscii() : '') == (has(o.macAddress) ? o.macAddress.lowerAscii() : '') || (has(oldSelf.status) && has(oldSelf.status.interfaces) && oldSelf.status.interfaces.exists(s, s.name == n.name && (has(n.macAddress) ? n.macAddress.lowerAscii() : s.macAddress) == (has(o.macAddress) ? o.macAddress.lowerAscii() : s.macAddress)))))").message("macAddress cannot change on an existing interface: give the interface another name").field_path(".spec.networkInterfaces"),
     validation = Rule::new("self.spec.networkInterfaces.all(n, oldSelf.spec.networkInterfaces.all(o, o.name != n.name || (has(n.address) ? n.address : '') == (has(o.address) ? o.address : '') || (has(oldSelf.status) && has(oldSelf.status.interfaces) && oldSelf.status.interfaces.exists(s, s.name == n.name && (has(n.address) ? n.address : s.address) == (has(o.address) ? o.address : s.address)))))").message("address cannot change on an existing interface: give the interface another name").field_path(".spec.networkInterfaces")
@@ -174,8 +175,9 @@ pub struct VMSpec {
     /// Data for the guest's first boot (cloud-init, NoCloud).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// `Running`, `Stopped`, or `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
-    /// is created with its CPUs stopped. Default `Running`. Applied live.
+    /// `Running`, `Stopped`, `Paused`: a running guest's CPUs are stopped and its memory is kept; a VM that starts as `Paused`
+    /// is created with its CPUs stopped, or `Suspended`: the guest's memory is saved to a file of its host, and the guest goes on
+    /// where it was once `power` is `Running` again. Default `Running`. Applied live.
     #[serde(default)]
     pub power: Power,
     /// The action when the guest ends by itself. Default `OnFailure`. Applied live.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use berth_engine::ErrorChain;
 use berth_qemu::guest_agent::GuestAgentError;
+use berth_qemu::hypervisor::LendError;
 use berth_qemu::process::{LaunchError, ProcessError};
 use berth_qemu::qmp::QmpError;
 
@@ -65,6 +66,8 @@ pub enum SystemError {
     Monitor(#[from] QmpError),
     #[error("cannot talk to the guest's agent")]
     GuestAgent(#[from] GuestAgentError),
+    #[error("cannot give the machine the file of its saved state")]
+    Lend(#[from] LendError),
     #[error("instance {instance} has no QEMU running")]
     NotRunning { instance: String },
     #[error("instance {instance} still runs as pid {pid}")]

@@ -49,6 +49,7 @@ pub struct Leftovers {
     pub firewall: Firewall,
     pub volumes: Vec<String>,
     pub images: Vec<String>,
+    pub saved_states: Vec<String>,
 }
 
 impl Leftovers {
@@ -159,6 +160,11 @@ impl FakeSystem {
         self.state().firewall.clone()
     }
 
+    /// Returns the files with the saved state of a machine.
+    pub fn saved_states_now(&self) -> Vec<String> {
+        self.files.saved_states()
+    }
+
     /// Returns everything berth created here that still exists.
     pub fn leftovers(&self) -> Leftovers {
         let processes = self.hypervisor.instances();
@@ -171,6 +177,7 @@ impl FakeSystem {
             firewall: state.firewall.clone(),
             volumes: state.volumes.keys().cloned().collect(),
             images: state.images.keys().cloned().collect(),
+            saved_states: self.files.saved_states(),
         }
     }
 

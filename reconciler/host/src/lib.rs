@@ -33,7 +33,7 @@ pub use error::{Retry, SystemError};
 pub use images::{ChecksumSource, ImageFacts, ImageSource, Images, Progress};
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFacts};
 pub use linux::bridge_mac;
-pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed};
+pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
     Firewall, Forward, Forwarding, HostRange, Lease, LeaseTaken, Nat, NetworkConfig, Networks, Port,
     TapConfig, TapFacts, Tunnel, Uplink,

@@ -50,8 +50,8 @@ use tokio::sync::RwLock;
 use super::{
     ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse, ImageFacts,
     ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, NetworkConfig,
-    Networks, NewVolume, ProcessFacts, Progress, Result, SystemError, TapConfig, TapFacts, TrashedVolume,
-    Uplink, VolumeFacts, VolumeOwner, Volumes,
+    Networks, NewVolume, ProcessFacts, Progress, Result, StateAccess, SystemError, TapConfig, TapFacts,
+    TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
@@ -454,6 +454,22 @@ impl Machines for LinuxSystem {
 
     async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()> {
         self.machines.revoke_medium(instance, digest).await
+    }
+
+    async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
+        self.machines.lend_state(instance, qmp, access).await
+    }
+
+    async fn seal_state(&self, instance: &str) -> Result<()> {
+        self.machines.seal_state(instance).await
+    }
+
+    async fn has_state(&self, instance: &str) -> Result<bool> {
+        self.machines.has_state(instance).await
+    }
+
+    async fn remove_state(&self, instance: &str) -> Result<()> {
+        self.machines.remove_state(instance).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

@@ -107,6 +107,20 @@ pub trait Machines: Send + Sync + fmt::Debug + 'static {
     /// image is named by the beginning of its digest, at least 20 digits.
     async fn revoke_medium(&self, instance: &str, digest: &str) -> Result<()>;
 
+    /// Gives the instance's QEMU the file of its saved state, over this connection.
+    ///
+    /// *Errors*: [`SystemError::NoSpace`] if the disk has less free space than the state can take.
+    async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()>;
+
+    /// Makes the saved state durable: when this returns, it survives a crash of the host.
+    async fn seal_state(&self, instance: &str) -> Result<()>;
+
+    /// Whether the instance has a file with a saved state, complete or not.
+    async fn has_state(&self, instance: &str) -> Result<bool>;
+
+    /// Removes the saved state; it is gone, also after a crash of the host, when this returns. Succeeds if there is none.
+    async fn remove_state(&self, instance: &str) -> Result<()>;
+
     /// The directory of an instance's files.
     fn instance_directory(&self, instance: &str) -> PathBuf;
 }
@@ -117,6 +131,19 @@ pub struct LaunchRequest {
     pub machine: MachineSpec,
     pub seed: Option<Seed>,
     pub limits: Limits,
+    /// Whether the machine waits for its saved state instead of booting. It keeps the bootstrap data that it had, and `seed` is
+    /// not read. Otherwise a saved state is removed.
+    pub from_saved_state: bool,
+}
+
+/// How QEMU uses the file of a saved state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateAccess {
+    /// Writes it anew: this many bytes at most.
+    Write {
+        at_most: u64,
+    },
+    Read,
 }
 
 /// Bootstrap data (NoCloud, Ignition). May contain secrets: never printed.

@@ -20,7 +20,9 @@ mod guest;
 mod host;
 mod hypervisor;
 mod machine;
+mod migration;
 mod model;
+mod saved_states;
 mod server;
 #[cfg(test)]
 mod tests;

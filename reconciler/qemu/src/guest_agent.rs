@@ -138,6 +138,12 @@ impl GuestAgent {
         self.execute("guest-set-memory-blocks", json!({"mem-blks": online})).await.map(|_| ())
     }
 
+    /// Sets the guest's clock, in nanoseconds since the epoch.
+    pub async fn set_time(&mut self, nanoseconds: i128) -> Result<(), GuestAgentError> {
+        let nanoseconds = i64::try_from(nanoseconds).unwrap_or(i64::MAX);
+        self.execute("guest-set-time", json!({"time": nanoseconds})).await.map(|_| ())
+    }
+
     /// Requests a shutdown of the guest. The agent does not reply on success, so a missing reply counts as success.
     pub async fn shutdown(&mut self, mode: ShutdownMode) -> Result<(), GuestAgentError> {
         self.ping().await?;

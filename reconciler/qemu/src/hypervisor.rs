@@ -61,6 +61,33 @@ impl Default for CpuTime {
     }
 }
 
+/// The file of a machine's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateFile<'a> {
+    /// Created, or emptied, and written.
+    Empty(&'a Path),
+    Saved(&'a Path),
+}
+
+impl<'a> StateFile<'a> {
+    /// Its path.
+    #[must_use]
+    pub fn path(self) -> &'a Path {
+        match self {
+            Self::Empty(path) | Self::Saved(path) => path,
+        }
+    }
+}
+
+/// Why QEMU was not given a file.
+#[derive(Debug, thiserror::Error)]
+pub enum LendError {
+    #[error("cannot open {}", path.display())]
+    Open { path: PathBuf, source: std::io::Error },
+    #[error("cannot pass the file to QEMU")]
+    Pass(#[source] QmpError),
+}
+
 /// Why a machine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -167,6 +194,11 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     async fn end_tpm(&self, _state: &Path) -> Result<(), ProcessError> {
         Ok(())
     }
+
+    /// Opens the file for the machine's state and gives it to QEMU, which names it [`STATE_FILE`](crate::saved_state::STATE_FILE):
+    /// an empty one to write, or a saved one to read. QEMU's user needs no access to it.
+    async fn lend_state(&self, qmp: &Qmp, paths: &MachinePaths, file: StateFile<'_>)
+    -> Result<(), LendError>;
 
     /// Makes a file accessible to the user that QEMU runs as. Required before a disk is plugged in;
     /// [`Hypervisor::launch`] does it for the files of its spec.

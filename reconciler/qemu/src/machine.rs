@@ -158,12 +158,23 @@ pub struct MachineFiles {
     pub fw_cfg: Vec<FwCfg>,
     /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
     pub confinement: Option<Confinement>,
+    /// Whether the machine waits for a saved state instead of booting: see [`crate::saved_state`].
+    #[serde(default)]
+    pub from_saved_state: bool,
 }
 
 impl MachineFiles {
     /// Sockets and logs in `paths`, and no other file.
     pub fn new(paths: MachinePaths) -> Self {
-        Self { paths, uefi: None, seed: None, tpm: None, fw_cfg: Vec::new(), confinement: None }
+        Self {
+            paths,
+            uefi: None,
+            seed: None,
+            tpm: None,
+            fw_cfg: Vec::new(),
+            confinement: None,
+            from_saved_state: false,
+        }
     }
 }
 

@@ -33,6 +33,10 @@ pub enum RunState {
     Watchdog,
     /// QEMU or the accelerator failed: only a reset helps.
     InternalError,
+    /// Launched for a saved state, which is not loaded yet.
+    InMigrate,
+    /// Its state was saved. It can still run on.
+    PostMigrate,
     /// Any other, in QEMU's terms.
     Other(String),
 }
@@ -48,6 +52,8 @@ impl RunState {
             "io-error" => Self::IoError,
             "watchdog" => Self::Watchdog,
             "internal-error" => Self::InternalError,
+            "inmigrate" => Self::InMigrate,
+            "postmigrate" => Self::PostMigrate,
             other => Self::Other(other.to_owned()),
         }
     }

@@ -22,6 +22,7 @@ mod frame;
 #[cfg(test)]
 mod tests;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,9 @@ impl Qmp {
         let stream = UnixStream::connect(path)
             .await
             .map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
-        Self::over(stream).await
+        let socket = stream.as_fd().try_clone_to_owned();
+        let socket = socket.map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
+        Self::open(stream, DEFAULT_TIMEOUT, Some(socket)).await
     }
 
     /// Reads the greeting and negotiates over a connected stream, then returns the handle and all events from the first
@@ -132,6 +135,14 @@ impl Qmp {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        Self::open(stream, limit, None).await
+    }
+
+    /// `socket` is the stream's own, if files can be passed over it.
+    async fn open<S>(stream: S, limit: Duration, socket: Option<OwnedFd>) -> Result<(Self, Events), QmpError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (reader, writer) = tokio::io::split(stream);
         let mut frames = Frames::new(reader, MAX_MESSAGE);
         let greeting = tokio::time::timeout(limit, frames.next())
@@ -144,7 +155,7 @@ impl Qmp {
         let (events, first) = broadcast::channel(EVENT_CAPACITY);
         let (end, ended) = watch::channel(None);
         let weak = events.downgrade();
-        let task = tokio::spawn(connection::run(frames, writer, queue, events, end)).abort_handle();
+        let task = tokio::spawn(connection::run((frames, writer, socket), queue, events, end)).abort_handle();
         let qmp = Self { shared: Arc::new(Shared { requests, events: weak, ended, version, task }) };
         qmp.execute_within("qmp_capabilities", Value::Null, limit).await?;
         Ok((qmp, Events::new(first)))
@@ -165,8 +176,25 @@ impl Qmp {
         args: Value,
         limit: Duration,
     ) -> Result<Value, QmpError> {
+        self.exchange(command, args, None, limit).await
+    }
+
+    /// Gives QEMU an open file, which its commands name `fd:NAME`. A file that it had under this name is closed.
+    ///
+    /// *Errors*: also if this connection is no unix socket.
+    pub async fn give_file(&self, name: &str, file: OwnedFd) -> Result<(), QmpError> {
+        self.exchange("getfd", json!({"fdname": name}), Some(file), DEFAULT_TIMEOUT).await.map(|_| ())
+    }
+
+    async fn exchange(
+        &self,
+        command: &str,
+        args: Value,
+        file: Option<OwnedFd>,
+        limit: Duration,
+    ) -> Result<Value, QmpError> {
         let (reply, answer) = oneshot::channel();
-        let request = Request { command: command.to_owned(), args, reply };
+        let request = Request { command: command.to_owned(), args, file, reply };
         let exchange = async {
             self.shared.requests.send(request).await.ok()?;
             answer.await.ok()

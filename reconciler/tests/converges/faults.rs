@@ -67,6 +67,7 @@ fn has_effect(call: &str) -> bool {
         "connect",
         "guest_agent",
         "exited",
+        "has_state",
         "read_site",
     ];
     !call.starts_with("GET ") && !reads.contains(&call) && !more.contains(&call)
@@ -215,7 +216,8 @@ impl Injector {
 }
 
 fn needs_space(call: &str) -> bool {
-    ["create_volume", "pull", "launch", "write_journal", "grow_volume"].contains(&call)
+    ["create_volume", "pull", "launch", "write_journal", "grow_volume", "lend_state", "seal_state"]
+        .contains(&call)
 }
 
 #[async_trait]

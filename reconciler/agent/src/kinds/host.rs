@@ -254,9 +254,24 @@ pub(crate) async fn inventory(ctx: &Context) -> Result<(), Error> {
     Ok(())
 }
 
+/// The disks of a suspended machine count as open: it goes on with them.
+fn hold_disks(ctx: &Context, instance: &str, journal: &Journal) {
+    let key = Key::new::<VM>(ObjectName::new(&journal.namespace, &journal.name));
+    ctx.machines.expect(instance, Some(&journal.uid), Some(&key));
+    for disk in journal.suspension.iter().flat_map(|suspension| &suspension.machine.disks) {
+        // Nothing blocks a reservation before the first reconcile.
+        let _ = ctx.machines.reserve(instance, &journal.uid, &disk.id);
+    }
+}
+
 async fn adopt(ctx: &Context, found: InstanceFacts) {
-    let Some(process) = &found.process else { return };
     let journal = found.journal.and_then(|value| Journal::parse(value).ok());
+    let Some(process) = &found.process else {
+        if let Some(journal) = journal.filter(Journal::is_suspended) {
+            hold_disks(ctx, &found.instance, &journal);
+        }
+        return;
+    };
     let uid = journal.as_ref().map(|j| j.uid.as_str());
     let key = journal.as_ref().map(|j| Key::new::<VM>(ObjectName::new(&j.namespace, &j.name)));
     // An unresponsive machine must not block the others; its VM's reconcile tries again.

@@ -71,6 +71,23 @@ pub(crate) enum Step {
     Start,
     /// Stops the guest's CPUs.
     Pause,
+    /// Begins to save the machine's state, of at most this many bytes.
+    Save {
+        at_most: u64,
+    },
+    CancelSave,
+    /// Makes the saved state durable.
+    SealState,
+    /// Begins to load the state of a machine that had this number of CPUs.
+    Load {
+        cpus: i64,
+    },
+    /// Removes the saved state: it is not used again.
+    RemoveState,
+    /// Has the guest agent, if there is one, set the guest's clock.
+    SetClock,
+    /// Counts these volumes as open by the suspended machine.
+    HoldDisks(Vec<String>),
     Plug {
         disk: Box<DiskSpec>,
     },

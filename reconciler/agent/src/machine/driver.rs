@@ -10,12 +10,13 @@ use berth_qemu::machine::{DiskSpec, Medium};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::{self, RunState};
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
+use berth_qemu::saved_state::{self, Transfer};
 use berth_qemu::{cpus, guest_agent, memory, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::legal::{Action, check_legal};
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
-use berth_host::ProcessFacts;
+use berth_host::{ProcessFacts, StateAccess};
 
 /// How long one request waits for the guest to release a disk; the caller retries.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
@@ -27,6 +28,9 @@ pub(super) enum Command {
     ReadState(oneshot::Sender<Result<MachineState, MachineError>>),
     Start(Reply),
     Pause(Reply),
+    Save(u64, Reply),
+    CancelSave(Reply),
+    Load(usize, Reply),
     PressPowerButton(Reply),
     Quit(Reply),
     Plug(Box<DiskSpec>, Reply),
@@ -120,7 +124,7 @@ impl Driver {
             | EventKind::BlockIoError { .. }
             | EventKind::DeviceDeleted { .. } => {}
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
-            EventKind::MemoryChanged | EventKind::TrayMoved => {}
+            EventKind::MemoryChanged | EventKind::TrayMoved | EventKind::StateTransfer => {}
             EventKind::Reset { .. } | EventKind::Powerdown | EventKind::Other => return,
         }
         tracing::debug!(event = event.name, "the machine tells");
@@ -139,6 +143,17 @@ impl Driver {
             }
             Command::Pause(reply) => {
                 let done = self.pause().await;
+                let _ = reply.send(done);
+            }
+            Command::Save(at_most, reply) => {
+                let done = self.save(at_most).await;
+                let _ = reply.send(done);
+            }
+            Command::CancelSave(reply) => {
+                let _ = reply.send(saved_state::cancel(&self.qmp).await.map_err(MachineError::from));
+            }
+            Command::Load(cpus, reply) => {
+                let done = self.load(cpus).await;
                 let _ = reply.send(done);
             }
             Command::PressPowerButton(reply) => {
@@ -202,6 +217,17 @@ impl Driver {
         let held: BTreeSet<String> = disks.iter().map(|d| d.id.clone()).collect();
         self.published.send_modify(|state| state.volumes = Some(held));
         let (cpus, growth, has_tpm) = (self.cpus().await, self.growth().await, self.tpm().await);
+        let transfer = match state {
+            RunState::Running => Transfer::Idle,
+            _ => saved_state::transfer(&self.qmp).await?,
+        };
+        if let Transfer::Failed(why) = &transfer {
+            let now = self.notifier.clock.now();
+            self.published.send_modify(|state| {
+                let began = *state.save_began.get_or_insert(now);
+                state.save_failure = Some((began, why.clone()));
+            });
+        }
         let published = self.published.borrow();
         Ok(MachineState {
             run_state: state,
@@ -212,7 +238,31 @@ impl Driver {
             has_tpm,
             ending: published.ending.clone(),
             resumed_at: published.resumed_at,
+            transfer,
+            save_failure: published.save_failure.clone(),
         })
+    }
+
+    async fn save(&mut self, at_most: u64) -> Result<(), MachineError> {
+        let state = power::run_state(&self.qmp).await?;
+        check_legal(&state, Action::Save)?;
+        self.system.lend_state(&self.instance, &self.qmp, StateAccess::Write { at_most }).await?;
+        let now = self.notifier.clock.now();
+        self.published.send_modify(|state| {
+            state.save_began = Some(now);
+            state.save_failure = None;
+            // The resume after this pause does not wait.
+            state.resumed_at = None;
+        });
+        Ok(saved_state::save(&self.qmp, state == RunState::Running).await?)
+    }
+
+    async fn load(&mut self, cpus: usize) -> Result<(), MachineError> {
+        self.allowed(Action::Load).await?;
+        self.cpus = None;
+        cpus::plug(&self.qmp, cpus).await?;
+        self.system.lend_state(&self.instance, &self.qmp, StateAccess::Read).await?;
+        Ok(saved_state::load(&self.qmp).await?)
     }
 
     async fn start(&mut self) -> Result<(), MachineError> {

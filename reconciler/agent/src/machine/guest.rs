@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::guest_facts::GuestFacts;
 use crate::key::Key;
-use berth_engine::Queue;
+use berth_engine::{Clock, Queue};
 
 const FIRST_POLL: Duration = Duration::from_secs(1);
 const POLL_EVERY: Duration = Duration::from_secs(30);
@@ -32,6 +32,8 @@ pub(super) enum GuestRequest {
     Shutdown(oneshot::Sender<bool>),
     /// Sets the CPUs and the memory online that the kernel knows and does not use.
     SetOnline,
+    /// Sets the guest's clock to the host's.
+    SetClock,
 }
 
 pub(super) struct GuestTask {
@@ -42,6 +44,7 @@ pub(super) struct GuestTask {
     pub(super) facts: watch::Sender<GuestFacts>,
     pub(super) queue: Arc<Queue<Key>>,
     pub(super) wake: Option<Key>,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl GuestTask {
@@ -120,6 +123,12 @@ impl GuestTask {
                 let Some(agent) = connected else { return };
                 if let Err(error) = set_online(agent).await {
                     tracing::debug!(%error, "the guest's agent did not set CPUs and memory online");
+                }
+            }
+            GuestRequest::SetClock => {
+                let Some(agent) = connected else { return };
+                if let Err(error) = agent.set_time(self.clock.now().as_nanosecond()).await {
+                    tracing::debug!(%error, "the guest's agent did not set its clock");
                 }
             }
             GuestRequest::Shutdown(reply) => {

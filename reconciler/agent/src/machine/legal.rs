@@ -16,12 +16,24 @@ pub(crate) enum Action {
     Quit,
     /// Plugs, unplugs or grows a disk, or exchanges a medium.
     ChangeDisks,
+    /// Saves the machine's state.
+    Save,
+    /// Loads a saved state.
+    Load,
 }
 
 impl Action {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 6] =
-        [Self::ReadState, Self::Start, Self::Pause, Self::PressPowerButton, Self::Quit, Self::ChangeDisks];
+    pub(super) const ALL: [Self; 8] = [
+        Self::ReadState,
+        Self::Start,
+        Self::Pause,
+        Self::PressPowerButton,
+        Self::Quit,
+        Self::ChangeDisks,
+        Self::Save,
+        Self::Load,
+    ];
 }
 
 /// The machine's state does not allow the request.
@@ -46,13 +58,18 @@ pub(crate) fn check_legal(state: &RunState, action: Action) -> Result<(), Illega
     let ended = has_ended(state);
     let allowed = match action {
         Action::ReadState | Action::Quit => true,
-        Action::Start => !ended,
+        // QEMU would let the guest run as soon as its state is loaded, before the caller has recorded it.
+        Action::Start => !ended && *state != RunState::InMigrate,
+        Action::Load => *state == RunState::InMigrate,
+        Action::Save => matches!(state, RunState::Running | RunState::Paused),
         // Any other state is kept: its name is the reason why the guest does not run.
         Action::Pause => matches!(state, RunState::Running | RunState::Paused),
         // A guest that does not run cannot receive the button; acting on it after a later resume is not what the caller
         // wants.
         Action::PressPowerButton => *state == RunState::Running,
-        Action::ChangeDisks => !ended && !matches!(state, RunState::Other(_)),
+        Action::ChangeDisks => {
+            !ended && !matches!(state, RunState::Other(_) | RunState::InMigrate | RunState::PostMigrate)
+        }
     };
     if allowed { Ok(()) } else { Err(IllegalAction { action, state: state.clone() }) }
 }
@@ -72,6 +89,8 @@ mod tests {
             Just(RunState::GuestPanicked),
             Just(RunState::IoError),
             Just(RunState::InternalError),
+            Just(RunState::InMigrate),
+            Just(RunState::PostMigrate),
             "[a-z-]{0,12}".prop_map(RunState::Other),
         ]
     }
@@ -81,6 +100,8 @@ mod tests {
         match action {
             Action::ReadState | Action::ChangeDisks | Action::PressPowerButton => Some(state),
             Action::Start => Some(RunState::Running),
+            Action::Save => Some(RunState::PostMigrate),
+            Action::Load => Some(RunState::Paused),
             Action::Pause => Some(RunState::Paused),
             Action::Quit => None,
         }
@@ -90,7 +111,7 @@ mod tests {
         #[test]
         fn a_guest_that_ended_never_runs_again_in_the_same_qemu(
             start in any_state(),
-            requests in prop::collection::vec((0usize..6, any::<bool>()), 0..40),
+            requests in prop::collection::vec((0usize..8, any::<bool>()), 0..40),
         ) {
             let mut state = start;
             let mut ended = has_ended(&state);
@@ -121,6 +142,13 @@ mod tests {
             prop_assume!(has_ended(&state));
             prop_assert!(check_legal(&state, Action::ChangeDisks).is_err());
             prop_assert!(check_legal(&state, Action::PressPowerButton).is_err());
+        }
+
+        #[test]
+        fn a_machine_that_waits_for_its_state_is_only_loaded_or_ended(action in 0usize..8) {
+            let action = Action::ALL[action];
+            let is_legal = check_legal(&RunState::InMigrate, action).is_ok();
+            prop_assert_eq!(is_legal, matches!(action, Action::ReadState | Action::Load | Action::Quit));
         }
     }
 }

@@ -22,6 +22,13 @@ impl FakeFiles {
         self.sizes().insert(path.to_owned(), size);
     }
 
+    /// The files that hold a saved state.
+    pub(super) fn saved_states(&self) -> Vec<String> {
+        let sizes = self.sizes();
+        let states = sizes.keys().filter(|path| path.ends_with("saved.state"));
+        states.map(|path| path.display().to_string()).collect()
+    }
+
     pub(super) fn remove(&self, path: &Path) {
         self.sizes().remove(path);
     }
@@ -34,6 +41,11 @@ impl FakeFiles {
 impl ImageFiles for FakeFiles {
     fn size(&self, path: &Path, _: Format) -> io::Result<u64> {
         self.size_of(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.put(path, bytes);
+        Ok(())
     }
 
     fn grow(&self, path: &Path, _: Format, bytes: u64) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_qemu::console::ConsoleStream;
 use berth_qemu::guest_agent::GuestAgent;
-use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity};
+use berth_qemu::hypervisor::{CpuTime, Hypervisor as _, ProcessIdentity, StateFile};
 use berth_qemu::machine::{
     DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, Medium, Tap, TpmFiles, UefiFiles,
 };
@@ -16,7 +16,8 @@ use berth_qemu::qmp::{Events, Qmp};
 use serde_json::Value;
 
 use crate::{
-    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, ProcessFacts, Result, SystemError,
+    InstanceFacts, InterfaceUse, LaunchRequest, MachineUse, Machines, ProcessFacts, Result, StateAccess,
+    SystemError,
 };
 
 use super::FakeSystem;
@@ -25,6 +26,26 @@ use super::state::instance_path;
 impl FakeSystem {
     fn paths(instance: &str) -> MachinePaths {
         MachinePaths::in_directory(instance_path(instance))
+    }
+
+    fn state_path(instance: &str) -> PathBuf {
+        instance_path(instance).join("saved.state")
+    }
+
+    async fn lend(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
+        let path = Self::state_path(instance);
+        let file = match access {
+            StateAccess::Write { at_most } => {
+                let free = self.state().facts.storage_free_bytes;
+                if at_most > free {
+                    let what = path.display().to_string();
+                    return Err(SystemError::NoSpace { what, needed: at_most, free });
+                }
+                StateFile::Empty(&path)
+            }
+            StateAccess::Read => StateFile::Saved(&path),
+        };
+        Ok(self.hypervisor.lend_state(qmp, &Self::paths(instance), file).await?)
     }
 
     async fn running(&self, instance: &str) -> Result<Option<ProcessFacts>> {
@@ -55,7 +76,17 @@ impl FakeSystem {
         let machine = request.machine.clone();
         let mut files = MachineFiles::new(Self::paths(&machine.instance));
         let directory = instance_path(&machine.instance);
-        files.seed = request.seed.as_ref().map(|_| directory.join("seed.img"));
+        let seed = directory.join("seed.img");
+        let has_seed = if request.from_saved_state {
+            self.files.size_of(&seed).is_some()
+        } else {
+            request.seed.is_some()
+        };
+        files.seed = has_seed.then_some(seed);
+        files.from_saved_state = request.from_saved_state;
+        if !request.from_saved_state {
+            self.files.remove(&Self::state_path(&machine.instance));
+        }
         if let Some(seed) = &files.seed {
             self.files.put(seed, 1 << 20);
         }
@@ -143,6 +174,7 @@ impl Machines for FakeSystem {
                 return Err(SystemError::StillRunning { instance, pid });
             }
             self.files.remove(&instance_path(instance).join("seed.img"));
+            self.files.remove(&Self::state_path(instance));
             self.state().journals.remove(instance);
             Ok(())
         };
@@ -223,6 +255,36 @@ impl Machines for FakeSystem {
 
     async fn revoke_medium(&self, _: &str, _: &str) -> Result<()> {
         self.call("revoke_medium", async { Ok(()) }).await
+    }
+
+    async fn lend_state(&self, instance: &str, qmp: &Qmp, access: StateAccess) -> Result<()> {
+        self.call("lend_state", self.lend(instance, qmp, access)).await
+    }
+
+    async fn seal_state(&self, instance: &str) -> Result<()> {
+        let work = async {
+            let path = Self::state_path(instance);
+            match self.files.size_of(&path) {
+                Some(_) => Ok(()),
+                None => {
+                    let source = io::ErrorKind::NotFound.into();
+                    Err(SystemError::File { attempt: "write", path, source })
+                }
+            }
+        };
+        self.call("seal_state", work).await
+    }
+
+    async fn has_state(&self, instance: &str) -> Result<bool> {
+        self.call("has_state", async { Ok(self.files.size_of(&Self::state_path(instance)).is_some()) }).await
+    }
+
+    async fn remove_state(&self, instance: &str) -> Result<()> {
+        let work = async {
+            self.files.remove(&Self::state_path(instance));
+            Ok(())
+        };
+        self.call("remove_state", work).await
     }
 
     fn instance_directory(&self, instance: &str) -> PathBuf {

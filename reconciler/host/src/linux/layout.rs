@@ -52,6 +52,11 @@ impl Layout {
         self.instance(instance).join("user.json")
     }
 
+    /// The saved state of the instance's machine.
+    pub(super) fn state(&self, instance: &str) -> PathBuf {
+        self.instance(instance).join("saved.state")
+    }
+
     /// Hard links to the base images of the instance's disks: QEMU has no access to the images themselves.
     pub(super) fn bases(&self, instance: &str) -> PathBuf {
         self.instance(instance).join("images")

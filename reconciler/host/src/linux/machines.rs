@@ -3,6 +3,7 @@
 //! ```text
 //!  instances/<id>/journal.json, process.json, user.json             the agent's only
 //!                 seed.img, ignition.json, vars*.fd, serial.log, …  the agent's; QEMU reads or writes only the content
+//!                 saved.state                                       the agent's: QEMU gets it as an open descriptor
 //!                 images/<sha256>                                   the agent's: hard links to its disks' base images
 //!                 tpm/…                                             swtpm's: the memory of the TPM
 //!                 run/…                                             QEMU's: sockets
@@ -14,6 +15,7 @@
 
 mod grants;
 mod logs;
+mod state;
 
 use std::fs;
 use std::io;
@@ -117,7 +119,7 @@ impl LinuxMachines {
 
     /// Creates the machine's files and returns its full description.
     async fn prepare(&self, request: &LaunchRequest, qemu: &Installation) -> Result<LaunchSpec> {
-        let LaunchRequest { machine, seed, .. } = request.clone();
+        let LaunchRequest { machine, seed, from_saved_state, .. } = request.clone();
         let folder = self.layout.instance(&machine.instance);
         let mut files = MachineFiles::new(self.paths(&machine.instance));
         let (users, layout, disks) = (self.users.clone(), self.layout.clone(), machine.disks.clone());
@@ -137,12 +139,15 @@ impl LinuxMachines {
             let state = self.layout.tpm(&machine.instance);
             files.tpm = Some(TpmFiles { program: SWTPM.find()?, state });
         }
-        files.seed = seed.is_some().then(|| seed_file.clone());
         let ignition = seed.as_ref().and_then(|seed| seed.ignition.clone());
         let ignition_file = folder.join("ignition.json");
-        let fw_cfg =
-            ignition.iter().map(|_| FwCfg { name: IGNITION.to_owned(), file: ignition_file.clone() });
-        files.fw_cfg = fw_cfg.collect();
+        // A guest that goes on keeps the bootstrap data that it has.
+        let has = |file: &Path, is_new: bool| if from_saved_state { file.exists() } else { is_new };
+        files.seed = has(&seed_file, seed.is_some()).then(|| seed_file.clone());
+        let fw_cfg = FwCfg { name: IGNITION.to_owned(), file: ignition_file.clone() };
+        files.fw_cfg = has(&ignition_file, ignition.is_some()).then_some(fw_cfg).into_iter().collect();
+        files.from_saved_state = from_saved_state;
+        let state = self.layout.state(&machine.instance);
         let (user, disks, cdroms, folders) = blocking(move || {
             files::ensure_folder(&folder)?;
             let user = users.assign(&instance)?;
@@ -152,7 +157,11 @@ impl LinuxMachines {
             if let Some(template) = template {
                 ensure_vars(&vars, &template, user.as_ref())?;
             }
+            if !from_saved_state {
+                files::remove_if_there(&state).map_err(failed("remove", &state))?;
+            }
             match seed {
+                _ if from_saved_state => {}
                 None => files::remove_if_there(&seed_file).map_err(failed("remove", &seed_file))?,
                 Some(seed) => {
                     files::write_atomic(&seed_file, &seed::volume(&seed)?, 0o600)?;
@@ -160,6 +169,7 @@ impl LinuxMachines {
                 }
             }
             match ignition {
+                _ if from_saved_state => {}
                 None => files::remove_if_there(&ignition_file).map_err(failed("remove", &ignition_file))?,
                 Some(text) => {
                     files::write_atomic(&ignition_file, text.as_bytes(), 0o600)?;

@@ -36,6 +36,12 @@ pub struct Behaviour {
     pub fails_at_start: Option<String>,
     /// From the launch until the monitor replies.
     pub launch_time: Duration,
+    /// How long the saving or loading of its state takes.
+    pub save_time: Duration,
+    /// A save fails at its end with this text.
+    pub save_fails: Option<String>,
+    /// QEMU ends with this text on stderr when it loads a saved state.
+    pub load_fails: Option<String>,
 }
 
 impl Default for Behaviour {
@@ -56,6 +62,9 @@ impl Default for Behaviour {
             hangs: false,
             fails_at_start: None,
             launch_time: Duration::from_millis(20),
+            save_time: Duration::from_millis(50),
+            save_fails: None,
+            load_fails: None,
         }
     }
 }

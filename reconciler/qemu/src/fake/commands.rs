@@ -9,7 +9,7 @@ use super::{blocks, cdroms};
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 30] = [
+const COMMANDS: [(&str, &[&str]); 37] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -43,6 +43,13 @@ const COMMANDS: [(&str, &[&str]); 30] = [
     ("stop", &[]),
     ("system_powerdown", &[]),
     ("system_reset", &[]),
+    ("getfd", &["!fdname"]),
+    ("migrate", &["!uri"]),
+    ("migrate-incoming", &["!uri"]),
+    ("migrate_cancel", &[]),
+    ("migrate-set-capabilities", &["!capabilities"]),
+    ("migrate-set-parameters", &["max-bandwidth"]),
+    ("query-migrate", &[]),
 ];
 
 /// Runs one command of a machine's monitor. The server handles `quit`, which ends the process.
@@ -114,6 +121,15 @@ pub(super) fn execute(
         | "blockdev-remove-medium"
         | "blockdev-insert-medium" => cdroms::execute(machine, command, args)?,
         "block_resize" => blocks::block_resize(world, pid, args).map(|()| json!({}))?,
+        "getfd" => return Err(CommandError::generic("No file descriptor supplied via SCM_RIGHTS")),
+        "migrate" => return machine.migrate(&args["uri"]),
+        "migrate-incoming" => return machine.migrate_incoming(&args["uri"]),
+        "migrate_cancel" => {
+            machine.migrate_cancel();
+            json!({})
+        }
+        "migrate-set-capabilities" | "migrate-set-parameters" => json!({}),
+        "query-migrate" => machine.query_migrate(),
         other => return Err(unknown(other)),
     };
     Ok((value, Vec::new()))

@@ -14,6 +14,8 @@ pub trait ImageFiles: Send + Sync + fmt::Debug {
     fn size(&self, path: &Path, format: Format) -> io::Result<u64>;
     /// Grows the image.
     fn grow(&self, path: &Path, format: Format, bytes: u64) -> io::Result<()>;
+    /// Creates or overwrites a file, which then has this many bytes.
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<()>;
 }
 
 /// Real files, read and written as QEMU does.
@@ -34,5 +36,9 @@ impl ImageFiles for LocalFiles {
             Format::Raw | Format::Iso => OpenOptions::new().write(true).open(path)?.set_len(bytes),
             Format::Qcow2 => qcow2::grow(path, bytes).map_err(io::Error::other),
         }
+    }
+
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        std::fs::File::create(path)?.set_len(bytes)
     }
 }

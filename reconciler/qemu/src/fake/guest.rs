@@ -17,7 +17,7 @@ pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<
     let args = message.get("arguments").and_then(Value::as_object).unwrap_or(&empty);
     let value = match message.get("execute").and_then(Value::as_str).unwrap_or_default() {
         "guest-sync-delimited" | "guest-sync" => args.get("id").cloned().unwrap_or(Value::Null),
-        "guest-ping" => json!({}),
+        "guest-ping" | "guest-set-time" => json!({}),
         "guest-get-host-name" => {
             json!({"host-name": machine.behaviour.guest.host_name.as_ref().unwrap_or(&machine.spec.machine.name)})
         }

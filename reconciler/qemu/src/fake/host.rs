@@ -31,6 +31,8 @@ pub struct MachineView {
     pub run_state: RunState,
     /// The guest's operating system is running.
     pub booted: bool,
+    /// Which boot of the guest's operating system this is: another number after each boot, and the same after a suspension.
+    pub boot: Option<u64>,
     /// Device id → file and size of every plugged disk.
     pub disks: BTreeMap<String, (PathBuf, u64)>,
     /// Every block node, with or without a device: one without a device is a leak.
@@ -148,6 +150,7 @@ impl FakeHypervisor {
             spec: machine.spec.machine.clone(),
             run_state: RunState::from_qemu(machine.status),
             booted: machine.booted,
+            boot: machine.boot.filter(|_| machine.booted),
             disks: machine.disks().filter_map(disk).collect(),
             nodes: machine.nodes.keys().cloned().collect(),
         })
@@ -218,6 +221,9 @@ impl FakeHypervisor {
             tokio::spawn(async move {
                 tokio::time::sleep(item.after).await;
                 let next = host.lock().machine(pid).map(|m| m.happen(&item)).unwrap_or_default();
+                if host.lock().machine(pid).is_ok_and(|m| m.has_failed) {
+                    host.end(pid);
+                }
                 host.schedule(pid, next);
             });
         }
@@ -279,7 +285,8 @@ impl FakeHypervisor {
         }
         let identity = world.next_identity();
         let pid = identity.pid;
-        world.machines.insert(pid, Machine::new(identity.clone(), spec.clone(), behaviour));
+        let shared = (world.files.clone(), world.states.clone());
+        world.machines.insert(pid, Machine::new(identity.clone(), spec.clone(), behaviour, shared));
         for disk in &disks {
             let outcome = arguments(&blockdev(disk))
                 .and_then(|args| blocks::blockdev_add(&mut world, pid, &args))

@@ -11,7 +11,9 @@ use super::machine::Machine;
 use super::server;
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LaunchError, Limits, ProcessError, ProcessIdentity};
+use crate::hypervisor::{
+    CpuTime, FoundQemu, Hypervisor, LaunchError, LendError, Limits, ProcessError, ProcessIdentity, StateFile,
+};
 use crate::machine::{Graphics, LaunchSpec, MachinePaths, command_line, instance_of, name_of};
 use crate::qmp::{Events, Qmp, QmpError};
 
@@ -118,6 +120,17 @@ impl Hypervisor for FakeHypervisor {
         let has_graphics = |m: &Machine| m.spec.machine.graphics != Graphics::None;
         let wire = self.wire(|m| m.spec.files.paths.vnc == paths.vnc && has_graphics(m));
         Ok(echo(wire.ok_or(std::io::ErrorKind::NotFound)?))
+    }
+
+    async fn lend_state(&self, _: &Qmp, paths: &MachinePaths, file: StateFile<'_>) -> Result<(), LendError> {
+        let (path, is_empty) = (file.path().to_owned(), matches!(file, StateFile::Empty(_)));
+        let mut world = self.lock();
+        let machine = world.machines.values_mut().find(|m| m.spec.files.paths.qmp == paths.qmp);
+        let lent = match machine {
+            Some(machine) => machine.lend(path.clone(), is_empty),
+            None => Err(std::io::ErrorKind::NotConnected.into()),
+        };
+        lent.map_err(|source| LendError::Open { path, source })
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch};
 
-use super::Behaviour;
+use super::saved_states::{Migration, SavedStates};
+use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
 use crate::machine::{Format, LaunchSpec, MEMORY_DEVICE};
 
@@ -30,6 +31,12 @@ pub(super) struct Machine {
     pub(super) status: &'static str,
     /// The guest's operating system is running.
     pub(super) booted: bool,
+    /// A number of its own for each boot of the guest's operating system: a guest that is loaded from a saved state goes on
+    /// with the same.
+    pub(super) boot: Option<u64>,
+    pub(super) migration: Migration,
+    pub(super) states: SavedStates,
+    pub(super) files: Arc<dyn ImageFiles>,
     /// Counts resets and shutdowns, so that a delayed transition of an earlier life of the guest does not apply to a
     /// later one.
     pub(super) life: u64,
@@ -41,6 +48,8 @@ pub(super) struct Machine {
     /// One client per monitor; the next one waits for its greeting.
     pub(super) monitor: Arc<Semaphore>,
     pub(super) exited: watch::Sender<bool>,
+    /// QEMU is about to end by itself.
+    pub(super) has_failed: bool,
 }
 
 /// A named block node with the file it holds open.
@@ -90,10 +99,18 @@ pub(super) enum Happening {
     GuestOff,
     GuestReboots,
     DeviceGone(String),
+    Saved,
+    Loaded,
 }
 
 impl Machine {
-    pub(super) fn new(identity: ProcessIdentity, spec: LaunchSpec, behaviour: Behaviour) -> Self {
+    pub(super) fn new(
+        identity: ProcessIdentity,
+        spec: LaunchSpec,
+        behaviour: Behaviour,
+        (files, states): (Arc<dyn ImageFiles>, SavedStates),
+    ) -> Self {
+        let status = if spec.files.from_saved_state { "inmigrate" } else { "prelaunch" };
         let mut devices = BTreeMap::new();
         let fixed = [
             ("scsi0", "virtio-scsi-pci"),
@@ -116,8 +133,12 @@ impl Machine {
             cpu_time: CpuTime::default(),
             spec,
             behaviour,
-            status: "prelaunch",
+            status,
             booted: false,
+            boot: None,
+            migration: Migration::default(),
+            states,
+            files,
             life: 0,
             nodes: BTreeMap::new(),
             cdroms: BTreeMap::new(),
@@ -125,6 +146,7 @@ impl Machine {
             events: broadcast::channel(EVENT_BUFFER).0,
             monitor: Arc::new(Semaphore::new(1)),
             exited: watch::channel(false).0,
+            has_failed: false,
         }
     }
 
@@ -140,6 +162,8 @@ impl Machine {
     pub(super) fn cont(&mut self) -> Result<Vec<Later>, String> {
         match self.status {
             "running" => return Ok(Vec::new()),
+            // QEMU would let the guest run as soon as its state is loaded, perhaps twice.
+            "inmigrate" => return Err("a machine that waits for its state is never started".to_owned()),
             "shutdown" | "internal-error" => {
                 return Err("Resetting the Virtual Machine is required".to_owned());
             }
@@ -233,12 +257,15 @@ impl Machine {
         match &later.what {
             Happening::Booted => {
                 self.booted = true;
+                self.boot = u64::try_from(self.identity.pid).ok().map(|pid| (pid << 32) + self.life);
                 self.agent_port(true);
                 self.plug_memory();
             }
             Happening::GuestOff => self.guest_off(),
             Happening::GuestReboots => return self.reset(true),
             Happening::DeviceGone(id) => self.release(id),
+            Happening::Saved => self.saved(),
+            Happening::Loaded => self.has_failed = !self.loaded(),
         }
         Vec::new()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::command_error::CommandError;
 use super::machine::Machine;
+use super::saved_states::SavedStates;
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{FoundQemu, ProcessIdentity};
 
@@ -17,6 +18,7 @@ pub(super) struct MachineModel {
     pub(super) default_behaviour: Behaviour,
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) files: Arc<dyn ImageFiles>,
+    pub(super) states: SavedStates,
     /// Files that QEMU's user may open; true: also for writing.
     pub(super) granted: BTreeMap<PathBuf, bool>,
     next_pid: i32,
@@ -31,6 +33,7 @@ impl MachineModel {
             default_behaviour: Behaviour::default(),
             behaviours: BTreeMap::new(),
             files,
+            states: SavedStates::default(),
             granted: BTreeMap::new(),
             next_pid: 1000,
             launches: 0,

@@ -24,6 +24,9 @@ impl ImageFiles for Anything {
     fn grow(&self, _: &Path, _: Format, _: u64) -> std::io::Result<()> {
         Ok(())
     }
+    fn create(&self, _: &Path, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn disk(id: &str) -> DiskSpec {

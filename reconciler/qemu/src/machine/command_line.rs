@@ -72,6 +72,9 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     if spec.tpm {
         tpm(&files.paths.tpm, &mut args);
     }
+    if files.from_saved_state {
+        args.pair("-incoming", "defer");
+    }
     args.0
 }
 

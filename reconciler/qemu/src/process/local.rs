@@ -25,10 +25,11 @@ use super::{
 };
 use crate::console::ConsoleStream;
 use crate::guest_agent::{GuestAgent, GuestAgentError};
-use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, Limits};
+use crate::hypervisor::{CpuTime, FoundQemu, Hypervisor, LendError, Limits, StateFile};
 use crate::installation::find_binary;
 use crate::machine::{Accelerator, LaunchSpec, MachinePaths, NicModel, Tap, UefiFiles, command_line};
 use crate::qmp::{Events, Qmp, QmpError};
+use crate::saved_state::STATE_FILE;
 use crate::single_flight::SingleFlight;
 
 /// From the start of the process until its monitor must reply. A hundred at once on two cores need 8 s.
@@ -528,6 +529,16 @@ impl Hypervisor for LocalHypervisor {
 
     async fn end_tpm(&self, state: &Path) -> Result<(), ProcessError> {
         swtpm::end(state).await
+    }
+
+    async fn lend_state(&self, qmp: &Qmp, _: &MachinePaths, file: StateFile<'_>) -> Result<(), LendError> {
+        let opened = match file {
+            StateFile::Empty(path) => log::open_state(path),
+            StateFile::Saved(path) => log::open_plain(path),
+        };
+        let path = file.path().to_owned();
+        let opened = opened.map_err(|source| LendError::Open { path, source })?;
+        qmp.give_file(STATE_FILE, opened.into()).await.map_err(LendError::Pass)
     }
 
     async fn grant(&self, file: &Path, writable: bool) -> Result<(), ProcessError> {

@@ -23,6 +23,20 @@ pub(super) fn open_log(path: &Path) -> io::Result<File> {
     options.create_new(true).open(path)
 }
 
+/// Opens an empty file for a machine's state, which only the caller's user can open. Replaces any other object at its path.
+pub(super) fn open_state(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(CAREFUL).open(path)
+}
+
+/// Opens a file for reading that is a regular file with a single link.
+pub(super) fn open_plain(path: &Path) -> io::Result<File> {
+    plain(OpenOptions::new().read(true).custom_flags(CAREFUL).open(path)?)
+}
+
 /// Returns the file if it is a regular file with a single link.
 fn plain(file: File) -> io::Result<File> {
     let metadata = file.metadata()?;

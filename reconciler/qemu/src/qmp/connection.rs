@@ -1,7 +1,10 @@
 //! The task that owns a monitor's stream.
 
 use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -15,6 +18,8 @@ use super::request_line;
 pub(super) struct Request {
     pub(super) command: String,
     pub(super) args: Value,
+    /// A file that QEMU is given with the command.
+    pub(super) file: Option<OwnedFd>,
     pub(super) reply: oneshot::Sender<Result<Value, Refusal>>,
 }
 
@@ -33,8 +38,7 @@ type Waiting = HashMap<u64, oneshot::Sender<Result<Value, Refusal>>>;
 /// Runs until either side disconnects. Waiting callers are notified by their dropped reply channels, after the reason
 /// has been published.
 pub(super) async fn run<R, W>(
-    mut frames: Frames<R>,
-    mut writer: W,
+    (mut frames, mut writer, socket): (Frames<R>, W, Option<OwnedFd>),
     mut requests: mpsc::Receiver<Request>,
     events: broadcast::Sender<Event>,
     ended: watch::Sender<Option<Ended>>,
@@ -66,6 +70,11 @@ pub(super) async fn run<R, W>(
                     if request.reply.is_closed() {
                         continue;
                     }
+                    if let Some(file) = &request.file && let Err(error) = send(file, socket.as_ref()) {
+                        let desc = format!("cannot pass a file: {error}");
+                        let _ = request.reply.send(Err(Refusal { class: "GenericError".to_owned(), desc }));
+                        continue;
+                    }
                     waiting.retain(|_, reply| !reply.is_closed());
                     next_id += 1;
                     line = request_line(next_id, &request.command, &request.args);
@@ -76,6 +85,17 @@ pub(super) async fn run<R, W>(
         }
     };
     ended.send_replace(Some(Ended(why)));
+}
+
+/// Passes a file ahead of the command that names it. QEMU keeps the last file that came with a byte; this byte is white space
+/// between two messages.
+fn send(file: &OwnedFd, socket: Option<&OwnedFd>) -> io::Result<()> {
+    let socket = socket.ok_or(io::ErrorKind::Unsupported)?;
+    let files = [file.as_raw_fd()];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let message = [ControlMessage::ScmRights(&files)];
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(b"\n")], &message, flags, None)?;
+    Ok(())
 }
 
 fn dispatch(message: &Value, waiting: &mut Waiting, events: &broadcast::Sender<Event>) {

@@ -49,6 +49,8 @@ pub enum EventKind {
     MemoryChanged,
     /// The tray of a CD-ROM drive was opened or closed, by the guest or by us.
     TrayMoved,
+    /// The saving or loading of a state went on, see [`crate::saved_state`].
+    StateTransfer,
     /// The guest agent's port was opened or closed inside the guest.
     PortOpened {
         port: String,
@@ -89,6 +91,7 @@ impl Event {
             "BLOCK_IO_ERROR" => {
                 EventKind::BlockIoError { node: self.text("node-name"), no_space: self.flag("nospace") }
             }
+            "MIGRATION" => EventKind::StateTransfer,
             "MEMORY_DEVICE_SIZE_CHANGE" => EventKind::MemoryChanged,
             "DEVICE_TRAY_MOVED" => EventKind::TrayMoved,
             "VSERPORT_CHANGE" => match self.text("id") {

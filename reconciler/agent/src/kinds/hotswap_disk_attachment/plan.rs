@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::{HotswapDiskAttachment, Power, Readiness, Reason};
+use berth_api::{HotswapDiskAttachment, Power, Readiness, Reason, VMState};
 use kube::ResourceExt;
 
 use super::{Observed, Step, uses};
@@ -49,7 +49,9 @@ fn attach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     if vm.metadata.deletion_timestamp.is_some() {
         return waits(Reason::WaitingForVM, format!("VM {vm_name} is being deleted"));
     }
-    if vm.spec.power == Power::Stopped && observed.machine.is_none() && !observed.unreachable {
+    // The disks of a machine that is being saved do not change.
+    let is_off = observed.machine.is_none() && !observed.unreachable;
+    if vm.spec.power == Power::Suspended || (vm.spec.power == Power::Stopped && is_off) {
         // Everything declared is in place: the disk is reserved for the VM, which is stopped as declared.
         let text = format!("attached when VM {vm_name} runs");
         return Plan::without_steps(Readiness::Ready(Reason::Available, text));
@@ -76,6 +78,11 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     if ended {
         return Plan::without_steps(detaching("the machine is ending")).requeue_after(ASK_AGAIN);
     }
+    let is_to_be_suspended = observed.vm.as_ref().is_some_and(|vm| vm.spec.power == Power::Suspended);
+    if is_to_be_suspended && observed.plugged().is_some() {
+        let text = "the VM is being suspended with this disk: it is released after the VM was resumed";
+        return Plan::without_steps(detaching(text)).requeue_after(ASK_AGAIN);
+    }
     if let (Some(plugged), Some(instance)) = (observed.plugged(), instance) {
         if let Some(why) = why_not_unplug(attachment, observed) {
             return Plan::without_steps(why).requeue_after(ASK_AGAIN);
@@ -87,7 +94,14 @@ fn detach(attachment: &HotswapDiskAttachment, observed: &Observed) -> Plan<Step>
     let vm_uid = observed.vm.as_ref().and_then(|vm| vm.uid()).unwrap_or_default();
     let still_user = observed.user().is_some_and(|user| uses(user, &attachment.name_any(), &vm_uid));
     if still_user {
-        return Plan::without_steps(detaching("the Disk is being given back")).requeue_after(ASK_AGAIN);
+        let is_suspended = observed.vm.as_ref().and_then(|vm| vm.status.as_ref()).and_then(|s| s.state);
+        let text = match is_suspended {
+            Some(VMState::Suspended) => {
+                "the VM is suspended with this disk: it is released after the VM was resumed"
+            }
+            _ => "the Disk is being given back",
+        };
+        return Plan::without_steps(detaching(text)).requeue_after(ASK_AGAIN);
     }
     Plan::steps(vec![Step::Release], detaching("released"))
 }

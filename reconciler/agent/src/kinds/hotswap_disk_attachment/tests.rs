@@ -64,6 +64,8 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         has_tpm: None,
         ending: None,
         resumed_at: None,
+        transfer: berth_qemu::saved_state::Transfer::Idle,
+        save_failure: None,
     }
 }
 

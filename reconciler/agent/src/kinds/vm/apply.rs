@@ -50,6 +50,17 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         Step::Launch(request) => launch(ctx, vm, request).await?,
         Step::Start => open(ctx, vm, instance).await?.start().await?,
         Step::Pause => machine()?.pause().await?,
+        Step::Save { at_most } => machine()?.save(*at_most).await?,
+        Step::CancelSave => machine()?.cancel_save().await?,
+        Step::SealState => ctx.system.seal_state(instance).await?,
+        Step::Load { cpus } => machine()?.load(usize::try_from(*cpus).unwrap_or_default()).await?,
+        Step::RemoveState => ctx.system.remove_state(instance).await?,
+        Step::SetClock => machine()?.set_clock().await,
+        Step::HoldDisks(volumes) => {
+            for volume in volumes {
+                ctx.machines.reserve(instance, &vm.uid().unwrap_or_default(), volume)?;
+            }
+        }
         Step::Plug { disk } => {
             take(ctx, vm, instance, &disk.id)?;
             let machine = machine()?;
@@ -117,7 +128,11 @@ async fn change_medium(
 async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), Error> {
     let MachineSpec { instance, disks, .. } = &request.machine;
     for disk in disks {
-        take(ctx, vm, instance, &disk.id)?;
+        // A suspended machine has kept its disks, also those that an attachment plugged in.
+        let keeps = request.from_saved_state && ctx.machines.holds(&vm.uid().unwrap_or_default(), &disk.id);
+        if !keeps {
+            take(ctx, vm, instance, &disk.id)?;
+        }
     }
     let process = ctx.system.launch(request).await?;
     tracing::info!(pid = process.identity.pid, instance, "launched");

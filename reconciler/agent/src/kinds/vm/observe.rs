@@ -89,6 +89,14 @@ pub(crate) struct Observed {
     pub(crate) free_memory: Option<u64>,
     /// Taps of this instance; only observed while it has no QEMU and is not to be started.
     pub(crate) taps: Vec<String>,
+    /// Whether there is a file with the state of the suspended machine; only observed during a suspension.
+    pub(crate) state_kept: bool,
+    /// The disks of a suspended machine, if they do not count as open yet.
+    pub(crate) disks_to_hold: Vec<String>,
+    /// The volumes of the disks that attachments plug; only observed when the VM is to be suspended.
+    pub(crate) attached: Vec<VolumeFacts>,
+    /// The last output of a QEMU that did not resume its guest.
+    pub(crate) last_words: Option<String>,
     /// Whether a Disk still lists this VM as its user.
     pub(crate) still_user: bool,
     /// The address of this host's consoles.
@@ -180,6 +188,9 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         instance,
         ..from_index(ctx, vm, &name)
     };
+    if observed.journal.suspension.is_some() {
+        observed.state_kept = ctx.system.has_state(&observed.instance).await?;
+    }
     match &process {
         // Another VM's machine is not observed for this VM.
         Some(_) if observed.journal.owner(vm) == Owner::Other => {}
@@ -191,7 +202,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
 
 /// Whether the VM is to have a QEMU.
 fn should_run(vm: &VM) -> bool {
-    vm.spec.power != Power::Stopped && vm.metadata.deletion_timestamp.is_none()
+    matches!(vm.spec.power, Power::Running | Power::Paused) && vm.metadata.deletion_timestamp.is_none()
 }
 
 /// Returns why a VM's placement, as declared now, would not choose its host.
@@ -264,6 +275,10 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         offered: None,
         free_memory: None,
         taps: Vec::new(),
+        state_kept: false,
+        disks_to_hold: Vec::new(),
+        attached: Vec::new(),
+        last_words: None,
         console: ctx.config.console.as_ref().map(|server| server.published()),
         host_address: host.as_ref().and_then(|h| h.status.as_ref()?.address.clone()),
         draining: host.as_ref().is_some_and(|h| h.spec.draining),
@@ -367,6 +382,9 @@ async fn observe_running(
         },
     }
     observe_cpu_time(ctx, observed).await?;
+    if vm.spec.power == Power::Suspended {
+        observed.attached = attached(ctx, name).await?;
+    }
     let synced = match (&observed.journal.run, &observed.size) {
         (Some(run), Ok(size)) => differences(run, vm, size, &observed.profile).is_empty(),
         _ => true,
@@ -380,7 +398,9 @@ async fn observe_running(
     }
     let mut pending = Vec::new();
     if !observed.guest.agent {
-        pending = pending_leases(vm, &observed.bridges, process.started_at);
+        // A guest that was suspended goes on with its lease.
+        let booted = observed.journal.run.as_ref().and_then(|run| run.booted_at);
+        pending = pending_leases(vm, &observed.bridges, booted.unwrap_or(process.started_at));
         observed.lease_taken = lease_taken(ctx.system.as_ref(), &pending).await?;
     }
     let is_young = pending.iter().any(|lease| lease.is_young(observed.now));
@@ -401,6 +421,22 @@ async fn observe_cpu_time(ctx: &Context, observed: &mut Observed) -> Result<(), 
     observed.wanted_cpu_time = cpu_time::of(&observed.cpu_controls, cpus);
     observed.cpu_time = Some(ctx.system.cpu_time(&observed.instance).await?);
     Ok(())
+}
+
+/// Returns the volumes of the disks that attachments plug into the VM.
+async fn attached(ctx: &Context, name: &ObjectName) -> Result<Vec<VolumeFacts>, Error> {
+    let disks: Vec<_> = {
+        let tables = ctx.index.read();
+        let attachments: Vec<_> = tables.attachments_of(name).collect();
+        attachments.iter().filter_map(|a| tables.disks.get(&name.beside(a.spec.disk.as_str()))).collect()
+    };
+    let mut volumes = Vec::new();
+    for disk in disks {
+        if let Some(id) = volume_of(&disk) {
+            volumes.extend(ctx.system.volume(disk.spec.pool.as_str(), id).await?);
+        }
+    }
+    Ok(volumes)
 }
 
 /// Queries mount points; only of disks that are to be unplugged.
@@ -434,7 +470,19 @@ async fn observe_absent(
     name: &ObjectName,
     observed: &mut Observed,
 ) -> Result<(), Error> {
-    observed.machine_known = ctx.machines.is_known(&observed.instance);
+    match observed.journal.suspension.as_ref().filter(|_| observed.journal.is_suspended()) {
+        Some(suspension) => {
+            // It still has them: no other machine may change them before it goes on.
+            let ids = suspension.machine.disks.iter().map(|disk| &disk.id);
+            let uid = vm.metadata.uid.as_deref().unwrap_or_default();
+            let unheld = ids.filter(|id| !ctx.machines.holds(uid, id));
+            observed.disks_to_hold = unheld.cloned().collect();
+            if suspension.attempts > 0 {
+                observed.last_words = Some(ctx.system.stderr_tail(&observed.instance).await?);
+            }
+        }
+        None => observed.machine_known = ctx.machines.is_known(&observed.instance),
+    }
     observed.lease_watch = (!ctx.lease_watcher.is_watching(name, &[])).then(Vec::new);
     if !should_run(vm) || observed.draining {
         let prefix = tap_prefix(&observed.instance);

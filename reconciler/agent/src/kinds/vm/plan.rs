@@ -3,6 +3,7 @@
 mod running;
 mod start;
 mod stop;
+mod suspend;
 #[cfg(test)]
 mod tests;
 
@@ -27,8 +28,9 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
 /// Steps that bring what the agent keeps in memory up to date, whatever is decided about the VM.
 fn bookkeeping(observed: &Observed) -> Vec<Step> {
     let forget = observed.machine_known.then_some(Step::ForgetMachine);
+    let hold = (!observed.disks_to_hold.is_empty()).then(|| Step::HoldDisks(observed.disks_to_hold.clone()));
     let watch = observed.lease_watch.clone().map(Step::WatchLeases);
-    forget.into_iter().chain(watch).collect()
+    forget.into_iter().chain(hold).chain(watch).collect()
 }
 
 fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {
@@ -132,6 +134,10 @@ fn with_public(observed: &Observed) -> Option<Journal> {
 fn with_size(observed: &Observed) -> Option<Journal> {
     let machine = observed.machine.as_ref()?;
     let mut journal = observed.journal.clone();
+    // While it is being resumed it does not have them yet.
+    if journal.suspension.is_some() {
+        return None;
+    }
     let run = journal.run.as_mut()?;
     let before = (run.cpus, run.memory_bytes);
     run.cpus = machine.cpus.unwrap_or(run.cpus);
@@ -159,6 +165,9 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     let ended = observed.machine.as_ref().is_some_and(|machine| has_ended(&machine.run_state));
     if ended {
         return finish(observed);
+    }
+    if let Some(plan) = suspend::present(vm, observed) {
+        return plan;
     }
     let wanted = reason_to_stop(vm, journal.run.as_ref(), observed.draining);
     match (&journal.stop, wanted) {
@@ -201,8 +210,13 @@ fn finish(observed: &Observed) -> Plan<Step> {
     if known {
         return Plan::steps(vec![Step::EndProcess], readiness);
     }
-    let updated = journal.clone().with_ending(ending(observed));
-    Plan::steps(vec![write_journal(updated), Step::EndProcess], readiness)
+    let updated = journal.clone().with_ending(ending(observed)).with_suspension(None);
+    let mut steps = vec![write_journal(updated), Step::EndProcess];
+    // It ended before its state was saved.
+    if journal.suspension.is_some() {
+        steps.insert(0, Step::RemoveState);
+    }
+    Plan::steps(steps, readiness)
 }
 
 fn ending(observed: &Observed) -> Ended {
@@ -249,6 +263,9 @@ fn cancelled(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
 /// Plans for a VM without a QEMU.
 fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     let journal = &observed.journal;
+    if let Some(plan) = suspend::absent(vm, observed) {
+        return plan;
+    }
     if journal.stop.is_some() {
         let updated = Journal { deleting: deleting(vm), ..journal.clone().stopped() };
         return Plan::steps(
@@ -258,7 +275,7 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     if journal.has_process() {
         return Plan::steps(
-            vec![write_journal(vanished(observed))],
+            vec![write_journal(vanished(observed, "QEMU was gone without having been asked to end"))],
             Readiness::Reconciling(Reason::Stopping, "ended".into()),
         );
     }
@@ -267,6 +284,10 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     }
     if vm.spec.power == Power::Stopped {
         return stop::stopped(observed);
+    }
+    if vm.spec.power == Power::Suspended {
+        let text = "there is no guest to suspend: it is off".to_owned();
+        return stop::off(observed, Readiness::Ready(Reason::Stopped, text));
     }
     if observed.draining {
         return stop::held(observed);
@@ -280,11 +301,11 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
 }
 
 /// Returns the journal after QEMU exited without a request, or after the guest was seen to end before QEMU exited.
-fn vanished(observed: &Observed) -> Journal {
+fn vanished(observed: &Observed, how: &str) -> Journal {
     let mut journal = observed.journal.clone();
     let known = journal.run.as_ref().is_some_and(|run| run.ended.is_some());
     if !known {
-        let how = "QEMU was gone without having been asked to end".to_owned();
+        let how = how.to_owned();
         journal = journal.with_ending(Ended { at: observed.now, orderly: false, how });
     }
     if let Some(run) = &mut journal.run {

@@ -15,7 +15,7 @@ use super::plan::{IO_ERROR, too_large, unsynced_interfaces};
 use super::{Observed, cpu_time};
 use crate::admission::Admission;
 use crate::converge::held_conditions;
-use crate::journal::{Ended, Run};
+use crate::journal::{Ended, Run, SuspensionPhase};
 use crate::machine::with_stored_use;
 use crate::plugging::device;
 
@@ -286,7 +286,13 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
     if vm.metadata.deletion_timestamp.is_some() {
         return VMState::Terminating;
     }
+    let phase = observed.journal.suspension.as_ref().map(|suspension| suspension.phase);
     if observed.process.is_some() {
+        match phase {
+            Some(SuspensionPhase::Saving | SuspensionPhase::Saved) => return VMState::Suspending,
+            Some(SuspensionPhase::Resuming) => return VMState::Starting,
+            None => {}
+        }
         if observed.journal.stop.as_ref().is_some_and(|stop| !stop.cancelled) {
             return VMState::Stopping;
         }
@@ -298,6 +304,10 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
             // The monitor does not answer (yet).
             None => last_read(vm, observed).unwrap_or(VMState::Starting),
         };
+    }
+    if observed.journal.is_suspended() {
+        let is_resumed = matches!(readiness, Readiness::Reconciling(Reason::Starting, _));
+        return if is_resumed { VMState::Starting } else { VMState::Suspended };
     }
     match readiness {
         Readiness::Ready(..) => VMState::Stopped,

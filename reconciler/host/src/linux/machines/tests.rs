@@ -87,6 +87,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             ignition: None,
         }),
         limits: Limits::default(),
+        from_saved_state: false,
     }
 }
 

@@ -53,7 +53,9 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         RunState::Prelaunch => {
             Plan::steps(vec![Step::Start], Readiness::Reconciling(Reason::Starting, "being started".into()))
         }
-        RunState::Paused => resume(observed, machine, Reason::Paused, "the guest is paused, and is resumed"),
+        RunState::Paused | RunState::PostMigrate => {
+            resume(observed, machine, Reason::Paused, "the guest is paused, and is resumed")
+        }
         // It is paused, and its write is repeated when it is resumed.
         RunState::IoError if is_paused => {
             Plan::without_steps(Readiness::Reconciling(Reason::NoSpace, IO_ERROR.into()))
@@ -164,7 +166,14 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     let waiting = waiting.or(busy_with);
     let readiness = waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed));
     let declared = if vm.spec.power == Power::Paused { Reason::Paused } else { Reason::Running };
-    let readiness = readiness.unwrap_or_else(|| Readiness::Ready(declared, String::new()));
+    let readiness = readiness.unwrap_or_else(|| match vm.spec.power {
+        Power::Suspended => {
+            let text =
+                "the guest is suspended once it does not shut down any more, as it was asked to".to_owned();
+            Readiness::Reconciling(Reason::Suspending, text)
+        }
+        _ => Readiness::Ready(declared, String::new()),
+    });
     let plan = seek_guest(vm, observed, Plan::without_steps(readiness));
     // QEMU does not report the end of its TPM's emulator by itself.
     let plan = if machine.has_tpm == Some(true) { plan.requeue_after(SEEK_EVERY) } else { plan };

@@ -225,11 +225,13 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         profile: profile.clone(),
         cdroms: media::recorded(&observed.cdroms),
         uuid: Some(pins.uuid.clone()),
+        machine: None,
         boot_volume: boot.unwrap_or_default(),
         interfaces: Some(interface_names(vm, &journal)),
         token: vm.spec.restart_token.clone(),
         process: None,
         started_at: None,
+        booted_at: None,
         ended: None,
     });
     let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
@@ -268,11 +270,12 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
     let request = LaunchRequest {
         machine,
         seed: Some(seed(vm, &cloud_instance, &observed.bootstrap)),
-        limits: Limits {
-            memory_max: Some(size.max_memory.unwrap_or(memory) + 2 * host.overhead_bytes + SLACK),
-            cpu: cpu_time::of(&observed.cpu_controls, host.cpus),
-        },
+        limits: limits(size.max_memory.unwrap_or(memory), observed, host),
+        from_saved_state: false,
     };
+    if let Some(run) = &mut journal.run {
+        run.machine = Some(Box::new(request.machine.clone()));
+    }
     let mut steps = vec![write_journal(journal)];
     if !taps.is_empty() {
         steps.push(Step::EnsureNetworks);
@@ -288,6 +291,14 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         steps.push(Step::WatchLeases(leases));
     }
     Plan::steps(steps, Readiness::Reconciling(Reason::Starting, "being started".into()))
+}
+
+/// Returns the limits of a machine with at most this memory.
+pub(super) fn limits(memory: u64, observed: &Observed, host: &HostFacts) -> Limits {
+    Limits {
+        memory_max: Some(memory + 2 * host.overhead_bytes + SLACK),
+        cpu: cpu_time::of(&observed.cpu_controls, host.cpus),
+    }
 }
 
 /// Returns the pins: chosen at the first start and kept. Only another UUID is declared, and a CPU model that the host's
@@ -396,11 +407,13 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         profile: RunProfile::declared(vm, &observed.profile),
         cdroms: Vec::new(),
         uuid: None,
+        machine: None,
         boot_volume: boot.unwrap_or_default(),
         interfaces: None,
         token: vm.spec.restart_token.clone(),
         process: None,
         started_at: None,
+        booted_at: None,
         ended: None,
     }
 }

@@ -64,9 +64,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     }
     match observed.machine.as_ref().map(|machine| &machine.run_state) {
         // The guest has not executed anything yet, so it cannot react.
-        Some(RunState::Prelaunch) => Plan::steps(vec![Step::EndProcess], readiness),
+        Some(RunState::Prelaunch | RunState::InMigrate) => Plan::steps(vec![Step::EndProcess], readiness),
         // The request to shut down reaches a guest that runs.
-        Some(RunState::Paused) => Plan::steps(vec![Step::Start], readiness).requeue_after(left),
+        Some(RunState::Paused | RunState::PostMigrate) => {
+            Plan::steps(vec![Step::Start], readiness).requeue_after(left)
+        }
         Some(RunState::Running) if stop.asked < ASKED_AT_MOST => ask(vm, observed, stop, readiness, left),
         Some(_) if left.is_zero() => Plan::without_steps(ignored(stop)),
         Some(_) => Plan::without_steps(readiness).requeue_after(left),

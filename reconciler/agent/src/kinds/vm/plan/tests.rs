@@ -7,6 +7,7 @@ use berth_qemu::hypervisor::{CpuTime, ProcessIdentity};
 use berth_qemu::machine::{Accelerator, Format};
 use berth_qemu::memory::Growth;
 use berth_qemu::power::RunState;
+use berth_qemu::saved_state::Transfer;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use proptest::prelude::*;
@@ -26,6 +27,7 @@ mod media;
 mod running;
 mod start;
 mod stop;
+mod suspend;
 
 const NOW: i64 = 1_000_000;
 
@@ -146,6 +148,10 @@ fn ready_to_start() -> Observed {
         offered: Some((16, 7 << 30)),
         free_memory: Some(1 << 30),
         taps: Vec::new(),
+        state_kept: false,
+        disks_to_hold: Vec::new(),
+        attached: Vec::new(),
+        last_words: None,
         still_user: false,
         console: None,
         host_address: None,
@@ -172,11 +178,13 @@ fn run() -> Run {
         cdroms: Vec::new(),
         uuid: None,
         profile: RunProfile::default(),
+        machine: None,
         boot_volume: "v-root".into(),
         interfaces: None,
         token: None,
         process: Some(identity()),
         started_at: Some(at(NOW - 100)),
+        booted_at: None,
         ended: None,
     }
 }
@@ -206,6 +214,8 @@ fn present(state: RunState) -> Observed {
         has_tpm: None,
         ending: None,
         resumed_at: None,
+        transfer: Transfer::Idle,
+        save_failure: None,
     };
     Observed {
         journal: Journal { run: Some(run()), ..Journal::new(&vm(json!({}))) },
@@ -230,6 +240,13 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Launch(_) => "Launch",
         Step::Start => "Start",
         Step::Pause => "Pause",
+        Step::Save { .. } => "Save",
+        Step::CancelSave => "CancelSave",
+        Step::SealState => "SealState",
+        Step::Load { .. } => "Load",
+        Step::RemoveState => "RemoveState",
+        Step::SetClock => "SetClock",
+        Step::HoldDisks(_) => "HoldDisks",
         Step::Plug { .. } => "Plug",
         Step::Unplug { .. } => "Unplug",
         Step::SetCpuTime(_) => "SetCpuTime",

@@ -1,0 +1,345 @@
+//! Plan for a VM that is suspended or resumed: its state in a file, and no QEMU.
+//!
+//! The order of the steps is what makes a state be used at most once, at every crash: a state counts only once it is durable and
+//! recorded ([`SuspensionPhase::Saved`]), and a guest runs on from it only once its file is gone.
+
+use std::time::Duration;
+
+use berth_api::gates::power_on_gate;
+use berth_api::{Power, Quantity, Readiness, Reason, VM};
+use berth_host::{LaunchRequest, TapConfig};
+use berth_qemu::block::ObservedDisk;
+use berth_qemu::machine::{CdromSpec, DiskSpec, MachineSpec, Tap};
+use berth_qemu::power::RunState;
+use berth_qemu::saved_state::Transfer;
+use jiff::SignedDuration;
+
+use super::start::{limits, since};
+use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
+use crate::converge::Plan;
+use crate::journal::{Journal, Suspension, SuspensionPhase};
+use crate::machine::MachineState;
+use crate::networking::tap_of;
+use crate::plugging::disk_spec;
+
+/// How often the progress of a save or a load is read if QEMU reports nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long after a save that failed the next one is tried. The guest runs meanwhile.
+const SAVE_AGAIN: Duration = Duration::from_secs(60);
+/// How often a missing dependency of a resume is looked for.
+const ASK_HOST: Duration = Duration::from_secs(10);
+/// How often QEMU may fail to load the state.
+const ATTEMPTS: u32 = 3;
+/// The size of a state beside the guest's memory, in bytes: devices, and a header for each page.
+const DEVICES: u64 = 64 << 20;
+
+/// Whether the VM is to be suspended now.
+fn is_wanted(vm: &VM) -> bool {
+    vm.spec.power == Power::Suspended && !deleting(vm)
+}
+
+fn suspending() -> Readiness {
+    Readiness::Reconciling(Reason::Suspending, "the guest's memory is being saved".to_owned())
+}
+
+fn resuming() -> Readiness {
+    Readiness::Reconciling(Reason::Starting, "the guest's saved memory is being loaded".to_owned())
+}
+
+/// Plans for a machine that is being suspended or resumed, or is to be; None: neither.
+pub(super) fn present(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    let suspension = observed.journal.suspension.as_ref();
+    match suspension.map(|suspension| suspension.phase) {
+        None if is_wanted(vm) && observed.journal.stop.is_none() => begin(vm, observed),
+        None => None,
+        Some(SuspensionPhase::Saving) if is_wanted(vm) => save(observed, suspension?),
+        Some(SuspensionPhase::Saving) => Some(cancel(observed)),
+        // It was let go on at QEMU's monitor: the file is outdated.
+        Some(SuspensionPhase::Saved) if runs(observed) => Some(cancel(observed)),
+        Some(SuspensionPhase::Saved) => Some(Plan::steps(vec![Step::EndProcess], suspending())),
+        Some(SuspensionPhase::Resuming) => resume(vm, observed, suspension?),
+    }
+}
+
+fn runs(observed: &Observed) -> bool {
+    observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running)
+}
+
+/// Records what is to be saved, of a guest that runs or is paused.
+fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    let machine = observed.machine.as_ref()?;
+    if !matches!(machine.run_state, RunState::Running | RunState::Paused) {
+        return None;
+    }
+    if let Some((began, why)) = &machine.save_failure {
+        // It does not hold back the administrator of its host: it is shut down.
+        if observed.draining {
+            return None;
+        }
+        let again = SignedDuration::try_from(SAVE_AGAIN).unwrap_or(SignedDuration::ZERO);
+        let left = Duration::try_from(again - since(*began, observed.now)).unwrap_or(Duration::ZERO);
+        if !left.is_zero() {
+            let text = format!("the guest runs on: QEMU could not save its memory: {why}");
+            let readiness = Readiness::Stalled(Reason::SuspendFailed, text);
+            let steps = if runs(observed) { Vec::new() } else { vec![Step::Start] };
+            return Some(Plan::steps(steps, readiness).requeue_after(left));
+        }
+    }
+    match as_it_is(observed, machine) {
+        Ok(saved) => {
+            let suspension = Suspension {
+                phase: SuspensionPhase::Saving,
+                since: observed.now,
+                machine: saved,
+                cpus: machine.cpus.unwrap_or_else(|| observed.journal.run.as_ref().map_or(1, |run| run.cpus)),
+                attempts: 0,
+            };
+            let updated = observed.journal.clone().with_suspension(Some(suspension));
+            Some(Plan::steps(vec![write_journal(updated)], suspending()))
+        }
+        Err(_) if observed.draining => None,
+        Err(why) => {
+            let text = format!("VM {} cannot be suspended: {why}", kube::ResourceExt::name_any(vm));
+            Some(Plan::without_steps(Readiness::Stalled(Reason::SuspendFailed, text)).requeue_after(ASK_HOST))
+        }
+    }
+}
+
+/// Returns the machine as it was launched, with the disks that it has now.
+fn as_it_is(observed: &Observed, machine: &MachineState) -> Result<MachineSpec, String> {
+    let launched = observed.journal.run.as_ref().and_then(|run| run.machine.as_deref());
+    let Some(launched) = launched else {
+        return Err("it was started by an earlier version of berth, which did not record its hardware. Stop and start it once"
+            .to_owned());
+    };
+    if launched.tpm {
+        return Err("it has a TPM, whose state is not saved with the guest's memory".to_owned());
+    }
+    if machine.cdroms.iter().any(|drive| drive.node.is_some()) {
+        return Err("there is a medium in a CD-ROM drive: take it out first".to_owned());
+    }
+    let without_medium = |drive: &CdromSpec| CdromSpec { medium: None, ..drive.clone() };
+    let cdroms = launched.cdroms.iter().map(without_medium).collect();
+    // The disks of the start in their order, which QEMU's command line has, then those that were plugged in.
+    let place =
+        |disk: &ObservedDisk| launched.disks.iter().position(|d| d.id == disk.id).unwrap_or(usize::MAX);
+    let mut now: Vec<&ObservedDisk> = machine.disks.iter().collect();
+    now.sort_by_key(|disk| (place(disk), disk.target));
+    let disks: Result<Vec<DiskSpec>, String> =
+        now.into_iter().map(|disk| disk_of(disk, launched, observed)).collect();
+    Ok(MachineSpec { disks: disks?, cdroms, ..launched.clone() })
+}
+
+fn disk_of(disk: &ObservedDisk, launched: &MachineSpec, observed: &Observed) -> Result<DiskSpec, String> {
+    if let Some(known) = launched.disks.iter().find(|d| d.id == disk.id) {
+        return Ok(DiskSpec { target: disk.target.or(known.target), ..known.clone() });
+    }
+    let declared = observed.disks.iter().filter_map(|d| d.volume.as_ref());
+    let volume = declared.chain(&observed.attached).find(|volume| volume.id == disk.id);
+    match volume {
+        Some(volume) => Ok(disk_spec(volume, &disk.serial, false, disk.target)),
+        None => Err(format!("disk {} is being taken out, or its file is not known", disk.serial)),
+    }
+}
+
+fn save(observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
+    let machine = observed.machine.as_ref()?;
+    let waits = || Plan::without_steps(suspending()).requeue_after(LOOK_AGAIN);
+    Some(match (&machine.run_state, &machine.transfer) {
+        (RunState::PostMigrate, _) => {
+            let saved = Suspension { phase: SuspensionPhase::Saved, ..suspension.clone() };
+            let updated = observed.journal.clone().with_suspension(Some(saved));
+            Plan::steps(vec![Step::SealState, write_journal(updated), Step::EndProcess], suspending())
+        }
+        // The guest goes on; `begin` tries again later.
+        _ if machine.save_failure.as_ref().is_some_and(|(began, _)| *began >= suspension.since) => {
+            cancel(observed)
+        }
+        (_, Transfer::Active) => waits(),
+        (RunState::Running | RunState::Paused, _) => {
+            let at_most =
+                suspension.machine.max_memory_bytes.unwrap_or(suspension.machine.memory_bytes) + DEVICES;
+            Plan::steps(vec![Step::Save { at_most }], suspending()).requeue_after(LOOK_AGAIN)
+        }
+        _ => waits(),
+    })
+}
+
+/// Ends a save. The file is incomplete, or is not needed: the guest is resumed, or stopped, as declared.
+fn cancel(observed: &Observed) -> Plan<Step> {
+    let updated = observed.journal.clone().with_suspension(None);
+    let text = "the suspension is cancelled".to_owned();
+    let mut steps = Vec::new();
+    if observed.machine.as_ref().is_some_and(|machine| machine.transfer == Transfer::Active) {
+        steps.push(Step::CancelSave);
+    }
+    steps.extend([Step::RemoveState, write_journal(updated)]);
+    Plan::steps(steps, Readiness::Reconciling(Reason::Starting, text))
+}
+
+/// Loads the state; then removes its file, and only then lets the guest run.
+fn resume(vm: &VM, observed: &Observed, suspension: &Suspension) -> Option<Plan<Step>> {
+    let is_given_up = observed.state_kept && (deleting(vm) || observed.draining || !is_to_run(vm));
+    let machine = observed.machine.as_ref();
+    if is_given_up && machine.is_none_or(|machine| machine.run_state != RunState::Running) {
+        return Some(Plan::steps(vec![Step::EndProcess], suspending()));
+    }
+    let waits = || Plan::without_steps(resuming()).requeue_after(LOOK_AGAIN);
+    Some(match (&machine?.run_state, &machine?.transfer) {
+        (RunState::InMigrate, Transfer::Active | Transfer::Completed) => waits(),
+        (RunState::InMigrate, _) if observed.state_kept => {
+            Plan::steps(vec![Step::Load { cpus: suspension.cpus }], resuming()).requeue_after(LOOK_AGAIN)
+        }
+        // Without its file the state is neither there nor in QEMU.
+        (RunState::InMigrate, _) => Plan::steps(vec![Step::EndProcess], resuming()),
+        (RunState::Paused | RunState::Running, _) => {
+            let updated = observed.journal.clone().with_suspension(None);
+            let mut steps = vec![Step::RemoveState, write_journal(updated)];
+            if vm.spec.power == Power::Running {
+                steps.extend([Step::Start, Step::SetClock]);
+            }
+            Plan::steps(steps, resuming())
+        }
+        _ => waits(),
+    })
+}
+
+fn is_to_run(vm: &VM) -> bool {
+    matches!(vm.spec.power, Power::Running | Power::Paused)
+}
+
+/// Plans for a VM without a QEMU that is, or was, suspended.
+pub(super) fn absent(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    let journal = &observed.journal;
+    let suspension = journal.suspension.as_ref()?;
+    let lost = |how: &str| {
+        let updated = vanished(observed, how).with_suspension(None);
+        let readiness = Readiness::Reconciling(Reason::Stopping, "ended".into());
+        Plan::steps(vec![Step::RemoveState, write_journal(updated)], readiness)
+    };
+    if suspension.phase == SuspensionPhase::Saving {
+        return Some(lost("QEMU was gone before the guest's memory was saved"));
+    }
+    if suspension.phase == SuspensionPhase::Resuming && !observed.state_kept {
+        return Some(lost("QEMU was gone just after the guest's memory was loaded"));
+    }
+    if deleting(vm) {
+        return None;
+    }
+    if journal.has_process() {
+        let mut ended = journal.clone();
+        ended.run.iter_mut().for_each(|run| run.process = None);
+        if let Some(suspension) = ended.suspension.as_mut().filter(|s| s.phase == SuspensionPhase::Resuming) {
+            suspension.attempts += 1;
+        }
+        return Some(Plan::steps(vec![write_journal(ended)], suspending()));
+    }
+    let text = match (vm.spec.power, observed.draining, power_on_gate(vm)) {
+        (Power::Suspended, ..) => {
+            return Some(rest(observed, Readiness::Ready(Reason::Suspended, String::new())));
+        }
+        (Power::Stopped, ..) => {
+            let text =
+                "its guest's memory is kept: set power to Running, which resumes it, and then to Stopped";
+            return Some(rest(observed, Readiness::Ready(Reason::Suspended, text.to_owned())));
+        }
+        (_, true, _) => "its host is being drained: it is resumed when the host is uncordoned".to_owned(),
+        (_, _, Some((gate, reason))) => {
+            let text = format!(
+                "the annotation {gate} holds back the start ({reason}): it is resumed once that is removed"
+            );
+            return Some(rest(observed, Readiness::Reconciling(Reason::PowerOnHeld, text)));
+        }
+        _ => return Some(launch(vm, observed, suspension)),
+    };
+    Some(rest(observed, Readiness::Reconciling(Reason::HostDraining, text)))
+}
+
+/// A VM that stays suspended.
+fn rest(observed: &Observed, readiness: Readiness) -> Plan<Step> {
+    let mut steps: Vec<Step> = observed.taps.iter().cloned().map(Step::RemoveTap).collect();
+    // Once it is to run again, it is tried anew.
+    steps.extend(recorded_as_saved(&observed.journal).map(write_journal));
+    Plan::steps(steps, readiness)
+}
+
+fn recorded_as_saved(journal: &Journal) -> Option<Journal> {
+    let suspension = journal.suspension.as_ref()?;
+    let saved = Suspension { phase: SuspensionPhase::Saved, attempts: 0, ..suspension.clone() };
+    (saved != *suspension).then(|| journal.clone().with_suspension(Some(saved)))
+}
+
+/// Launches a QEMU that waits for the state, with the hardware that was saved whatever is declared now.
+fn launch(vm: &VM, observed: &Observed, suspension: &Suspension) -> Plan<Step> {
+    let journal = &observed.journal;
+    if journal.run.as_ref().is_some_and(|run| asks_for_restart(vm, run)) {
+        let text = "another restartToken: the saved memory is discarded, and the guest boots".to_owned();
+        let steps = vec![write_journal(journal.clone().stopped()), Step::RemoveState];
+        return Plan::steps(steps, Readiness::Reconciling(Reason::Starting, text));
+    }
+    let stalled = |text: &str| {
+        let remedy = "Set power to Suspended and back to Running to try again, or change restartToken: its guest then boots, and \
+                      what was only in its memory is lost";
+        let text = format!("{text}; the VM stays suspended. {remedy}");
+        Plan::without_steps(Readiness::Stalled(Reason::ResumeFailed, text))
+    };
+    if !observed.state_kept {
+        return stalled("the file with the guest's memory is gone from its host");
+    }
+    if suspension.attempts >= ATTEMPTS {
+        let words = observed.last_words.as_deref().unwrap_or_default();
+        return stalled(&format!("QEMU could not load the guest's memory ({words})"));
+    }
+    let waits =
+        |reason, text| Plan::without_steps(Readiness::Reconciling(reason, text)).requeue_after(ASK_HOST);
+    let memory = journal.run.as_ref().map_or(suspension.machine.memory_bytes, |run| run.memory_bytes);
+    if let Some(free) = observed.free_memory.filter(|free| *free < memory) {
+        let (needed, free) = (Quantity::from_bytes(memory), Quantity::from_bytes(free >> 20 << 20));
+        let text = format!("the VM needs {needed} of memory to be resumed and this host has {free} left");
+        return waits(Reason::Unschedulable, text);
+    }
+    let Some(host) = &observed.host else {
+        return waits(Reason::Starting, "the host is being looked at".to_owned());
+    };
+    let taps = match taps(observed, &suspension.machine) {
+        Ok(taps) => taps,
+        Err(text) => return waits(Reason::WaitingForNetwork, text),
+    };
+    let resumed = Suspension { phase: SuspensionPhase::Resuming, ..suspension.clone() };
+    let most = suspension.machine.max_memory_bytes.unwrap_or(suspension.machine.memory_bytes);
+    let request = LaunchRequest {
+        machine: suspension.machine.clone(),
+        seed: None,
+        limits: limits(most, observed, host),
+        from_saved_state: true,
+    };
+    let mut steps = vec![write_journal(journal.clone().with_suspension(Some(resumed)))];
+    if !taps.is_empty() {
+        steps.push(Step::EnsureNetworks);
+    }
+    steps.extend(taps.into_iter().map(Step::MakeTap));
+    steps.push(Step::Launch(Box::new(request)));
+    Plan::steps(steps, resuming()).requeue_after(LOOK_AGAIN)
+}
+
+/// Returns the taps of the saved machine's network cards.
+fn taps(observed: &Observed, machine: &MachineSpec) -> Result<Vec<TapConfig>, String> {
+    let journal = &observed.journal;
+    let tap = |name: &str| {
+        let (interface, _) =
+            journal.slots.iter().find(|(_, slot)| tap_of(&observed.instance, **slot) == name)?;
+        let known = journal.interfaces.iter().find(|i| i.name == *interface)?;
+        let mtu = observed.mtus.get(&known.network).copied().unwrap_or(1500);
+        Some(TapConfig { name: name.to_owned(), bridge: observed.bridges.get(&known.network)?.clone(), mtu })
+    };
+    let names = machine.nics.iter().filter_map(|nic| match &nic.tap {
+        Tap::Name(name) => Some(name),
+        Tap::Fd(_) => None,
+    });
+    let missing = |name: &String| {
+        format!(
+            "the network of a network card that the suspended guest has is not there ({name}): declare its interface again"
+        )
+    };
+    names.map(|name| tap(name).ok_or_else(|| missing(name))).collect()
+}

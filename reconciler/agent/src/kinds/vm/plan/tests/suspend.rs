@@ -1,0 +1,252 @@
+//! A VM that is suspended and resumed.
+
+use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, Topology};
+
+use super::*;
+use crate::journal::{Suspension, SuspensionPhase};
+
+fn machine() -> MachineSpec {
+    let Step::Launch(request) = plan(&vm(json!({})), &ready_to_start())
+        .steps
+        .into_iter()
+        .find(|step| matches!(step, Step::Launch(_)))
+        .expect("it starts")
+    else {
+        panic!("a launch")
+    };
+    assert_eq!((request.machine.cpus, request.machine.topology), (1, Topology::of_cores(1)));
+    assert_eq!(
+        (request.machine.accelerator, request.machine.firmware),
+        (Accelerator::Tcg { tb_size_mib: 32 }, Firmware::Uefi)
+    );
+    request.machine
+}
+
+fn suspended_vm() -> VM {
+    vm(json!({"power": "Suspended"}))
+}
+
+fn with(mut observed: Observed, phase: Option<SuspensionPhase>) -> Observed {
+    let machine = machine();
+    let mut journal = observed.journal.clone();
+    journal.run.iter_mut().for_each(|run| run.machine = Some(Box::new(machine.clone())));
+    let suspension =
+        phase.map(|phase| Suspension { phase, since: at(NOW - 5), machine, cpus: 1, attempts: 0 });
+    observed.state_kept = suspension.is_some();
+    observed.journal = journal.with_suspension(suspension);
+    observed.journal.slots = [("nic0".to_owned(), 0)].into();
+    observed.journal.interfaces = vm(json!({})).status.expect("bound").interfaces;
+    observed
+}
+
+fn running(state: RunState, phase: Option<SuspensionPhase>) -> Observed {
+    with(present(state), phase)
+}
+
+fn off(phase: SuspensionPhase) -> Observed {
+    let mut observed = ready_to_start();
+    observed.journal_written = true;
+    observed.journal.run = Some(Run { process: None, ..run() });
+    with(observed, Some(phase))
+}
+
+fn transfers(mut observed: Observed, transfer: Transfer) -> Observed {
+    let machine = observed.machine.as_mut().expect("present");
+    if let Transfer::Failed(why) = &transfer {
+        machine.save_failure = Some((at(NOW - 1), why.clone()));
+    }
+    machine.transfer = transfer;
+    observed
+}
+
+fn written(plan: &Plan<Step>) -> Journal {
+    let journal = plan.steps.iter().find_map(|step| match step {
+        Step::WriteJournal(journal) => Some(journal.as_ref().clone()),
+        _ => None,
+    });
+    journal.expect("the journal is written")
+}
+
+#[test]
+fn the_machine_is_recorded_before_it_is_saved_and_the_file_is_durable_before_qemu_ends() {
+    let first = plan(&suspended_vm(), &running(RunState::Running, None));
+    assert_eq!(names(&first), ["WriteJournal"]);
+    let recorded = written(&first).suspension.expect("recorded");
+    assert_eq!(recorded.phase, SuspensionPhase::Saving);
+    assert_eq!(
+        recorded.machine.disks.iter().map(|d| d.id.as_str()).collect::<Vec<_>>(),
+        ["v-root", "v-data"]
+    );
+    let saving = Some(SuspensionPhase::Saving);
+    assert_eq!(names(&plan(&suspended_vm(), &running(RunState::Running, saving))), ["Save"]);
+    let active = transfers(running(RunState::Paused, saving), Transfer::Active);
+    assert_eq!(stands(&plan(&suspended_vm(), &active)), (false, Reason::Suspending));
+    let done = plan(&suspended_vm(), &running(RunState::PostMigrate, saving));
+    assert_eq!(names(&done), ["SealState", "WriteJournal", "EndProcess"]);
+    assert_eq!(written(&done).suspension.expect("kept").phase, SuspensionPhase::Saved);
+    let ends = plan(&suspended_vm(), &running(RunState::PostMigrate, Some(SuspensionPhase::Saved)));
+    assert_eq!(names(&ends), ["EndProcess"]);
+}
+
+#[test]
+fn a_disk_that_was_plugged_in_is_saved_at_its_place_and_one_that_is_not_known_holds_it_back() {
+    let mut observed = running(RunState::Running, None);
+    let machine = observed.machine.as_mut().expect("present");
+    machine.disks.push(ObservedDisk { target: Some(7), ..plugged("v-extra") });
+    assert_eq!(stands(&plan(&suspended_vm(), &observed)), (true, Reason::SuspendFailed));
+    observed.attached = vec![disk("extra", false).volume.expect("there")];
+    let recorded = written(&plan(&suspended_vm(), &observed)).suspension.expect("recorded");
+    let last = recorded.machine.disks.last().expect("disks");
+    assert_eq!((last.id.as_str(), last.target), ("v-extra", Some(7)));
+}
+
+#[test]
+fn a_failed_save_leaves_the_guest_running_and_is_tried_again_later() {
+    let failed = Transfer::Failed("no space".to_owned());
+    let saving = transfers(running(RunState::Paused, Some(SuspensionPhase::Saving)), failed.clone());
+    let given_up = plan(&suspended_vm(), &saving);
+    assert_eq!(names(&given_up), ["RemoveState", "WriteJournal"]);
+    assert_eq!(written(&given_up).suspension, None);
+    let mut paused = transfers(running(RunState::Paused, None), failed.clone());
+    assert_eq!(names(&plan(&suspended_vm(), &paused)), ["Start"]);
+    let runs = plan(&suspended_vm(), &transfers(running(RunState::Running, None), failed));
+    assert_eq!(stands(&runs), (true, Reason::SuspendFailed));
+    assert!(runs.readiness.message().contains("no space") && runs.requeue_after.is_some(), "{runs:?}");
+    paused.now = at(NOW + 60);
+    assert_eq!(names(&plan(&suspended_vm(), &paused)), ["WriteJournal"], "it is tried again");
+}
+
+#[test]
+fn a_vm_that_is_to_run_again_before_it_was_saved_runs_on() {
+    let active = transfers(running(RunState::Paused, Some(SuspensionPhase::Saving)), Transfer::Active);
+    let cancelled = plan(&vm(json!({})), &active);
+    assert_eq!(names(&cancelled), ["CancelSave", "RemoveState", "WriteJournal"]);
+    let saved = plan(&vm(json!({})), &running(RunState::PostMigrate, Some(SuspensionPhase::Saving)));
+    assert_eq!(names(&saved), ["RemoveState", "WriteJournal"]);
+    assert_eq!(names(&plan(&vm(json!({})), &running(RunState::PostMigrate, None))), ["Start"]);
+    let let_go = running(RunState::Running, Some(SuspensionPhase::Saved));
+    assert_eq!(
+        names(&plan(&suspended_vm(), &let_go)),
+        ["RemoveState", "WriteJournal"],
+        "the file is outdated"
+    );
+}
+
+#[test]
+fn a_suspended_vm_has_no_qemu_and_is_not_started_by_itself() {
+    for power in ["Suspended", "Stopped"] {
+        let observed = off(SuspensionPhase::Saved);
+        let rests = plan(&vm(json!({"power": power})), &observed);
+        assert_eq!(stands(&rests), (false, Reason::Suspended));
+        let reported = status(&suspended_vm(), &observed, &rests.readiness, at(NOW));
+        assert_eq!(reported.state, Some(VMState::Suspended));
+    }
+    let gated: VM = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "u1", "annotations": {"poweron.check.berth.dev/b": "copies"}},
+        "spec": vm(json!({})).spec, "status": vm(json!({})).status,
+    }))
+    .expect("a VM");
+    assert_eq!(stands(&plan(&gated, &off(SuspensionPhase::Saved))), (false, Reason::PowerOnHeld));
+    let draining = Observed { draining: true, ..off(SuspensionPhase::Saved) };
+    assert_eq!(stands(&plan(&vm(json!({})), &draining)), (false, Reason::HostDraining));
+}
+
+#[test]
+fn a_resumed_guest_runs_only_after_its_file_is_gone() {
+    let launched = plan(&vm(json!({"class": "large"})), &off(SuspensionPhase::Saved));
+    assert_eq!(names(&launched), ["WriteJournal", "EnsureNetworks", "MakeTap", "Launch"]);
+    let Some(Step::Launch(request)) = launched.steps.last() else { panic!("a launch") };
+    assert!(request.from_saved_state && request.machine == machine(), "as it was saved");
+    let resuming = Some(SuspensionPhase::Resuming);
+    assert_eq!(names(&plan(&vm(json!({})), &running(RunState::InMigrate, resuming))), ["Load"]);
+    let loaded = plan(&vm(json!({})), &running(RunState::Paused, resuming));
+    assert_eq!(names(&loaded), ["RemoveState", "WriteJournal", "Start", "SetClock"]);
+    assert_eq!(written(&loaded).suspension, None);
+    let paused = plan(&vm(json!({"power": "Paused"})), &running(RunState::Paused, resuming));
+    assert_eq!(names(&paused), ["RemoveState", "WriteJournal"]);
+    let again = plan(&suspended_vm(), &running(RunState::Paused, resuming));
+    assert_eq!(names(&again), ["EndProcess"], "it did not run: its file is still its state");
+}
+
+#[test]
+fn a_state_that_was_used_or_is_incomplete_is_never_used_again() {
+    let consumed = Observed { state_kept: false, ..off(SuspensionPhase::Resuming) };
+    for observed in [consumed, off(SuspensionPhase::Saving)] {
+        let lost = plan(&vm(json!({})), &observed);
+        assert_eq!(names(&lost), ["RemoveState", "WriteJournal"]);
+        let journal = written(&lost);
+        let ended = journal.run.and_then(|run| run.ended).expect("it ended");
+        assert!(journal.suspension.is_none() && !ended.orderly, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_state_that_qemu_does_not_load_is_kept_for_a_person() {
+    let mut observed = off(SuspensionPhase::Resuming);
+    observed.last_words = Some("bad section".to_owned());
+    observed.journal.suspension.as_mut().expect("set").attempts = 3;
+    let stuck = plan(&vm(json!({})), &observed);
+    assert_eq!(stands(&stuck), (true, Reason::ResumeFailed));
+    assert!(stuck.readiness.message().contains("bad section"), "{stuck:?}");
+    assert_eq!(status(&vm(json!({})), &observed, &stuck.readiness, at(NOW)).state, Some(VMState::Suspended));
+    // Tried anew after it was declared suspended.
+    let anew = plan(&suspended_vm(), &observed);
+    assert_eq!(written(&anew).suspension.map(|s| (s.phase, s.attempts)), Some((SuspensionPhase::Saved, 0)));
+    // Discarded by another token.
+    let fresh = plan(&vm(json!({"restartToken": "2"})), &observed);
+    assert_eq!(names(&fresh), ["WriteJournal", "RemoveState"]);
+    let journal = written(&fresh);
+    assert_eq!((journal.suspension, journal.run), (None, None));
+    let gone = Observed { state_kept: false, ..off(SuspensionPhase::Saved) };
+    assert_eq!(stands(&plan(&vm(json!({})), &gone)), (true, Reason::ResumeFailed));
+    let full = Observed { free_memory: Some(1 << 20), ..off(SuspensionPhase::Saved) };
+    assert_eq!(stands(&plan(&vm(json!({})), &full)), (false, Reason::Unschedulable));
+}
+
+#[test]
+fn a_vm_that_is_off_has_nothing_to_suspend_and_a_deleted_one_keeps_nothing() {
+    assert_eq!(stands(&plan(&suspended_vm(), &ready_to_start())), (false, Reason::Stopped));
+    let removed = plan(&deleted(suspended_vm()), &off(SuspensionPhase::Saved));
+    assert_eq!(names(&removed), ["RemoveInstance"]);
+    let resuming = running(RunState::InMigrate, Some(SuspensionPhase::Resuming));
+    assert_eq!(names(&plan(&deleted(vm(json!({}))), &resuming)), ["EndProcess"]);
+}
+
+fn any_phase() -> impl Strategy<Value = Option<SuspensionPhase>> {
+    use SuspensionPhase::{Resuming, Saved, Saving};
+    prop::sample::select(vec![None, Some(Saving), Some(Saved), Some(Resuming)])
+}
+
+proptest! {
+    /// Whatever is declared and whatever QEMU reports: no guest runs while a file holds its state.
+    #[test]
+    fn no_guest_is_let_run_while_its_state_is_kept(
+        state in prop::sample::select(vec![RunState::InMigrate, RunState::PostMigrate, RunState::Paused, RunState::Running]),
+        phase in any_phase(),
+        power in prop::sample::select(vec!["Running", "Stopped", "Paused", "Suspended"]),
+        is_present in any::<bool>(),
+        is_deleted in any::<bool>(),
+        draining in any::<bool>(),
+        is_reachable in any::<bool>(),
+    ) {
+        let mut observed = match (is_present, phase) {
+            (false, Some(phase)) => off(phase),
+            _ => running(state, phase),
+        };
+        observed.draining = draining;
+        if !is_reachable {
+            observed.machine = None;
+        }
+        let object = vm(json!({"power": power}));
+        let plan = plan(&if is_deleted { deleted(object) } else { object }, &observed);
+        let steps = names(&plan);
+        let removed = steps.iter().position(|step| *step == "RemoveState");
+        let started = steps.iter().position(|step| *step == "Start");
+        if observed.state_kept && phase != Some(SuspensionPhase::Saving) && let Some(started) = started {
+            prop_assert!(removed.is_some_and(|removed| removed < started), "{steps:?}");
+        }
+        if let Some(Step::Launch(request)) = plan.steps.last() {
+            prop_assert!(request.from_saved_state || !observed.journal.is_suspended(), "{steps:?}");
+        }
+    }
+}

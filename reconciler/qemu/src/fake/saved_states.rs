@@ -1,0 +1,36 @@
+//! Saved states of fake machines. Plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The contents of the files. Shared by all machines of a host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SavedStates(Arc<Mutex<BTreeMap<PathBuf, SavedState>>>);
+
+impl SavedStates {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, SavedState>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of a guest, and the hardware without which QEMU does not load it.
+#[derive(Clone, Debug)]
+pub(super) struct SavedState {
+    pub(super) hardware: Hardware,
+    pub(super) boot: Option<u64>,
+}
+
+/// CPUs, memory, and device id → SCSI target of every disk.
+pub(super) type Hardware = (BTreeSet<u32>, u64, BTreeMap<String, u8>);
+
+/// The saving or loading of a machine.
+#[derive(Debug, Default)]
+pub(super) struct Migration {
+    /// The file that QEMU was given.
+    pub(super) lent: Option<PathBuf>,
+    /// The file in use.
+    pub(super) file: PathBuf,
+    pub(super) status: Option<&'static str>,
+    pub(super) error: Option<String>,
+}

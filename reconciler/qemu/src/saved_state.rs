@@ -1,0 +1,81 @@
+//! The state of a machine (the guest's memory and its devices), saved to a file and loaded into another QEMU.
+//!
+//! ```text
+//!  Running ──save──▶ Paused … PostMigrate ──quit──▶ (the file is the guest)
+//!                       │ failed or cancelled: start
+//!                       ▼
+//!                    Running
+//!
+//!  launch for a saved state ──▶ InMigrate ──load──▶ Paused ──start──▶ Running
+//!                                   │ failed: QEMU ends with an error
+//! ```
+//!
+//! QEMU gets the file as an open descriptor ([`Hypervisor::lend_state`](crate::hypervisor::Hypervisor::lend_state)) on the
+//! connection that then saves or loads: its sandbox allows no program (`exec:`), and a descriptor needs no access by path. A
+//! guest that is loaded runs only after [`power::start`](crate::power::start).
+
+use serde_json::{Value, json};
+
+use crate::power;
+use crate::qmp::{Qmp, QmpError};
+
+/// The name under which QEMU knows the file.
+pub const STATE_FILE: &str = "state";
+/// Bytes per second. QEMU's own limit is meant for networks.
+const NO_LIMIT: u64 = 1 << 40;
+
+/// The progress of a save or a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// None was begun in this QEMU, or it was cancelled.
+    Idle,
+    Active,
+    Completed,
+    /// Failed for this reason.
+    Failed(String),
+}
+
+/// Stops the guest's CPUs and begins to save the state to the file that QEMU was given. The end shows in
+/// [`power::run_state`] and [`transfer`]. If the save does not begin, a guest that ran goes on.
+pub async fn save(qmp: &Qmp, runs: bool) -> Result<(), QmpError> {
+    announce(qmp).await?;
+    qmp.execute("migrate-set-parameters", json!({"max-bandwidth": NO_LIMIT})).await?;
+    power::stop(qmp).await?;
+    let begun = qmp.execute("migrate", json!({"uri": format!("fd:{STATE_FILE}")})).await;
+    if let (Err(_), true) = (&begun, runs) {
+        power::start(qmp).await?;
+    }
+    begun.map(|_| ())
+}
+
+/// Cancels a save. The guest's CPUs stay stopped. Succeeds if there is none.
+pub async fn cancel(qmp: &Qmp) -> Result<(), QmpError> {
+    qmp.execute("migrate_cancel", Value::Null).await.map(|_| ())
+}
+
+/// Begins to load the state from the file that QEMU was given. The machine must have been launched as the saved one was, with the
+/// disks that were plugged in since; CPUs that were plugged in must be plugged in again. QEMU answers no further command while it loads, and ends if it
+/// cannot load it.
+pub async fn load(qmp: &Qmp) -> Result<(), QmpError> {
+    announce(qmp).await?;
+    qmp.execute("migrate-incoming", json!({"uri": format!("fd:{STATE_FILE}")})).await.map(|_| ())
+}
+
+/// Queries the progress.
+pub async fn transfer(qmp: &Qmp) -> Result<Transfer, QmpError> {
+    let answer = qmp.execute("query-migrate", Value::Null).await?;
+    let status = answer.get("status").and_then(Value::as_str).unwrap_or("none");
+    let detail = answer.get("error-desc").and_then(Value::as_str);
+    Ok(match status {
+        "none" | "cancelled" => Transfer::Idle,
+        "completed" => Transfer::Completed,
+        "failed" => Transfer::Failed(detail.unwrap_or(status).chars().take(500).collect()),
+        _ => Transfer::Active,
+    })
+}
+
+/// Requests an event for each step.
+async fn announce(qmp: &Qmp) -> Result<(), QmpError> {
+    let events = json!({"capabilities": [{"capability": "events", "state": true}]});
+    qmp.execute("migrate-set-capabilities", events).await.map(|_| ())
+}
