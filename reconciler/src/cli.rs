@@ -1,5 +1,6 @@
 //! The command line.
 
+mod guest;
 mod import;
 mod observe;
 mod time;
@@ -16,6 +17,8 @@ use clap::{Args, Parser, Subcommand};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::log::LogOptions;
+pub(crate) use guest::Site;
+pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
 pub use import::{ImportOptions, ImportSource, LibvirtOptions};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
@@ -60,6 +63,14 @@ pub enum Command {
     Top(TopOptions),
     /// Checks whether this machine can run VMs, and how to fix each finding. Exit code 1: a check failed.
     Doctor(DoctorOptions),
+    /// Runs a program in the guest of a VM, by its guest agent: its output and its exit code are those of this command.
+    Exec(ExecOptions),
+    /// Copies a file to or from the guest of a VM, by its guest agent: `berth cp FILE VM:PATH`.
+    Cp(CpOptions),
+    /// Serves TCP ports of a VM on this machine, whatever networks are in between. Ctrl-C ends it.
+    PortForward(PortForwardOptions),
+    /// Connects to a VM with ssh, whatever networks are in between.
+    Ssh(SshOptions),
     /// Restores a deleted disk from the trash.
     Undelete(UndeleteOptions),
     /// Backs up this machine's control plane. `berth up` may be running.

@@ -12,12 +12,14 @@ mod descriptors;
 mod diff;
 mod doctor;
 mod graduate;
+mod guest;
 mod history;
 mod host;
 pub mod hosts;
 mod import;
 mod kubeconfig;
 mod machine;
+mod port_forward;
 mod resources;
 mod signals;
 mod simulate;
@@ -31,17 +33,21 @@ mod usage_server;
 mod vnc;
 mod why;
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 
 use crate::cli::{Cli, Command, ImportSource};
 
-/// Runs the command.
+/// Runs the command; returns the exit code of this process.
 ///
 /// *Errors:* the failure, as a chain for the user.
-pub fn run(cli: Cli) -> anyhow::Result<()> {
-    match cli.command {
+pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let done = match cli.command {
+        Command::Exec(options) => return Ok(runtime()?.block_on(Box::pin(guest::exec(options)))),
+        Command::Cp(options) => runtime()?.block_on(Box::pin(guest::copy(options))),
+        Command::PortForward(options) => runtime()?.block_on(Box::pin(port_forward::run(options))),
+        Command::Ssh(options) => runtime()?.block_on(Box::pin(port_forward::ssh(options))),
         Command::Crds(options) => crds::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Up(options) => runtime()?.block_on(Box::pin(up::run(options))),
@@ -68,7 +74,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Top(options) => runtime()?.block_on(Box::pin(top::run(options))),
         Command::Why(options) => runtime()?.block_on(Box::pin(why::run(options))),
         Command::Undelete(options) => runtime()?.block_on(Box::pin(undelete::run(options))),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// How long an idle thread for blocking work lives: each keeps some 300 KiB for its allocations.

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     berth::log::start(&cli.log);
     match commands::run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("berth: {error:#}");
             ExitCode::FAILURE

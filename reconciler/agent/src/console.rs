@@ -1,16 +1,20 @@
-//! The consoles of the machines on this host, served over HTTPS to clients with a ticket.
+//! The consoles of the machines on this host and the other ways into a guest, served over HTTPS to clients with a ticket.
 //!
 //! ```text
 //!  client ─ TLS ─▶ one HTTP/1.1 request ─▶ ticket verified ─▶ 101, then plain bytes in both directions
 //!                                                                  │
 //!                          viewers ◀── broadcast ◀── serial line (one connection to QEMU for all viewers)
 //!                          viewer  ◀───────────────▶ VNC server  (one connection to QEMU for each viewer)
+//!                          client  ◀───────────────▶ guest agent (one exchange at a time), or a port of the guest
 //! ```
 //!
 //! *Guarantees:* a ticket opens one connection (`ticket`). A viewer that does not read loses output and is then
 //! disconnected; it delays neither the guest nor another viewer (`serial_line`, `session`). Connections, requests and
 //! memory are limited, also for clients without a ticket. Nothing here changes an object or a machine.
 
+mod copying;
+mod forward;
+mod guest_session;
 mod places;
 mod refusal;
 mod screen;
@@ -42,12 +46,14 @@ use tokio_rustls::TlsAcceptor;
 use crate::context::Context;
 use crate::index::instance_of;
 use crate::key::ObjectName;
-use places::Places;
+use forward::Forward;
+use guest_session::GuestSession;
+use places::{Place, Places};
 use refusal::ConsoleRefusal;
 use screen::Screen;
 use serial_line::SerialLines;
 use session::SerialSession;
-use ticket::Tickets;
+use ticket::{Claim, Tickets};
 use use_of_vm::UsageSession;
 
 /// The limit of connections, with and without a ticket.
@@ -66,6 +72,12 @@ const LOGS: usize = 4;
 const SCREENS: usize = 64;
 /// The number of connections to the screen of a VM: each takes memory of its QEMU.
 const SCREENS_OF_VM: usize = 8;
+/// The number of sessions with the agents of guests on this host, and with that of a VM: each has some MiB in memory.
+const GUEST_SESSIONS: usize = 16;
+const GUEST_SESSIONS_OF_VM: usize = 4;
+/// The number of connections to ports of guests on this host, and of a VM.
+const FORWARDS: usize = 128;
+const FORWARDS_OF_VM: usize = 64;
 /// The time for a client to read what was written.
 const STALLED: Duration = Duration::from_secs(30);
 /// The time without a byte in either direction after which a session ends.
@@ -78,6 +90,8 @@ struct Consoles {
     logs: Arc<Semaphore>,
     /// By instance.
     screens: Places<String>,
+    guest_sessions: Places<String>,
+    forwards: Places<String>,
 }
 
 /// A session to run.
@@ -85,6 +99,8 @@ enum Session {
     Serial(SerialSession),
     Screen(Screen),
     Usage(UsageSession),
+    Guest(GuestSession),
+    Forward(Forward),
 }
 
 impl Session {
@@ -93,6 +109,8 @@ impl Session {
             Self::Serial(session) => session.run(stream).await,
             Self::Screen(session) => session.run(stream).await,
             Self::Usage(session) => session.run(stream).await,
+            Self::Guest(session) => session.run(stream).await,
+            Self::Forward(session) => session.run(stream).await,
         }
     }
 }
@@ -105,6 +123,8 @@ pub(crate) async fn serve(ctx: &Arc<Context>) {
         lines: SerialLines::new(ctx.system.clone()),
         logs: Arc::new(Semaphore::new(LOGS)),
         screens: Places::new(SCREENS, SCREENS_OF_VM),
+        guest_sessions: Places::new(GUEST_SESSIONS, GUEST_SESSIONS_OF_VM),
+        forwards: Places::new(FORWARDS, FORWARDS_OF_VM),
     });
     let places = Places::<IpAddr>::new(CONNECTIONS, CONNECTIONS_OF_ADDRESS);
     let acceptor = TlsAcceptor::from(server.tls.clone());
@@ -201,7 +221,8 @@ async fn open(
     // The VM's uid is part of the ticket, so that only a ticket's holder learns which VMs are here.
     let uid = vm.as_ref().and_then(|vm| vm.metadata.uid.clone()).unwrap_or_default();
     let audience = wanted.audience(namespace, name, &uid);
-    consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, namespace, &audience).await?;
+    let claim = Claim { namespace, audience, account: wanted.account() };
+    consoles.tickets.redeem(&ctx.client, ctx.now(), ticket, &claim).await?;
     let instance = vm.as_deref().and_then(instance_of).map(str::to_owned).ok_or(ConsoleRefusal::NotHere)?;
     tracing::info!(namespace, vm = name, used = wanted.as_str(), %peer, "console opened");
     if wanted == ConsoleUse::Log {
@@ -211,8 +232,22 @@ async fn open(
     if ctx.system.process(&instance).await?.is_none() {
         return Err(ConsoleRefusal::NotRunning);
     }
-    if wanted == ConsoleUse::Usage {
-        return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
+    match wanted {
+        ConsoleUse::Usage => {
+            return Ok(Session::Usage(UsageSession::new(ctx.clone(), ObjectName::new(namespace, name))));
+        }
+        ConsoleUse::Exec | ConsoleUse::File => {
+            let place = taken(&consoles.guest_sessions, &instance, GUEST_SESSIONS_OF_VM, GUEST_SESSIONS)?;
+            let machine = ctx.machines.get(&instance).ok_or(ConsoleRefusal::NotRunning)?;
+            return Ok(Session::Guest(GuestSession::new(machine, wanted, place)));
+        }
+        ConsoleUse::PortForward => {
+            let place = taken(&consoles.forwards, &instance, FORWARDS_OF_VM, FORWARDS)?;
+            let vm = vm.ok_or(ConsoleRefusal::NotHere)?;
+            let forward = Forward::connect(ctx, &vm, request.uri().query(), place).await?;
+            return Ok(Session::Forward(forward));
+        }
+        ConsoleUse::Console | ConsoleUse::Log | ConsoleUse::Follow | ConsoleUse::Vnc => {}
     }
     if wanted == ConsoleUse::Vnc {
         let place = consoles.screens.take(instance.clone());
@@ -228,6 +263,16 @@ async fn open(
     let permit = consoles.logs.clone().acquire_owned().await.map_err(|_| ConsoleRefusal::NotHere)?;
     let log = consoles.lines.log(&instance).await?;
     Ok(Session::Serial(SerialSession::follow(viewer, &log, permit)))
+}
+
+fn taken(
+    places: &Places<String>,
+    instance: &str,
+    most: usize,
+    most_of_host: usize,
+) -> Result<Place<String>, ConsoleRefusal> {
+    let place = places.take(instance.to_owned());
+    place.ok_or(ConsoleRefusal::TooManyConnections { most, most_of_host })
 }
 
 fn switching_protocols() -> Response<Full<Bytes>> {

@@ -9,8 +9,10 @@
 
 mod driver;
 mod error;
+mod exchange;
 mod guest;
 mod guest_facts;
+mod guest_programs;
 mod legal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +36,7 @@ use berth_engine::{Clock, Queue};
 use berth_host::ProcessFacts;
 use driver::{Command, Driver};
 pub(crate) use error::MachineError;
+pub(crate) use exchange::GuestError;
 use guest::{GuestRequest, GuestTask};
 pub(crate) use guest_facts::{GuestFacts, with_stored_use};
 pub(crate) use legal::has_ended;

@@ -8,6 +8,8 @@ mod crash;
 mod disks;
 #[path = "agent/fixture.rs"]
 mod fixture;
+#[path = "agent/guest_access.rs"]
+mod guest_access;
 #[path = "agent/life.rs"]
 mod life;
 #[path = "agent/media.rs"]

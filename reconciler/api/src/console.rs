@@ -1,14 +1,20 @@
-//! Tickets for the consoles of VMs.
+//! Tickets for the consoles of VMs, and for the other ways into a guest.
 //!
-//! A ticket is a token of the ServiceAccount [`ACCOUNT`] in the VM's namespace, requested for the audience of one VM and one
-//! use. The right to request such tokens (`create` on `serviceaccounts/token` with this name) is therefore the right to
-//! open the consoles of the namespace. A ticket opens one connection, within [`TICKET_LIFE`] of its issue. It is stored
-//! nowhere, and no role gives the account a right on the control plane.
+//! A ticket is a token of a ServiceAccount in the VM's namespace, requested for the audience of one VM and one use. The
+//! account depends on the use ([`ConsoleUse::account`]): the right to request its tokens (`create` on `serviceaccounts/token`
+//! with its name) is the right to this use of the VMs of the namespace. A ticket opens one connection, within [`TICKET_LIFE`]
+//! of its issue. It is stored nowhere, and no role gives the accounts a right on the control plane.
 
 use std::time::Duration;
 
-/// The ServiceAccount whose tokens are tickets, in each namespace with VMs.
-pub const ACCOUNT: &str = "berth-console";
+/// The ServiceAccount whose tokens open consoles: serial line, its log, screen.
+pub const CONSOLE_ACCOUNT: &str = "berth-console";
+/// The ServiceAccount whose tokens run programs and copy files in a guest.
+pub const EXEC_ACCOUNT: &str = "berth-exec";
+/// The ServiceAccount whose tokens connect to ports of a guest.
+pub const FORWARD_ACCOUNT: &str = "berth-port-forward";
+/// The ServiceAccounts whose tokens are tickets, in each namespace with VMs.
+pub const ACCOUNTS: [&str; 3] = [CONSOLE_ACCOUNT, EXEC_ACCOUNT, FORWARD_ACCOUNT];
 /// How long after its issue a ticket is accepted.
 pub const TICKET_LIFE: Duration = Duration::from_secs(60);
 /// The name of the protocol to which a client upgrades its HTTP/1.1 request: plain bytes in both directions.
@@ -27,10 +33,39 @@ pub enum ConsoleUse {
     Vnc,
     /// To read the use of the host by the VM, twice, as two lines of JSON.
     Usage,
+    /// To run a program in the guest, by its agent: see [`crate::guest_access`].
+    Exec,
+    /// To read or write a file in the guest, by its agent: see [`crate::guest_access`].
+    File,
+    /// To connect to a TCP port of the guest, named by [`PORT`] and [`ADDRESS`] in the query of the path.
+    PortForward,
 }
 
+/// The parameter with the port of a guest.
+pub const PORT: &str = "port";
+/// The parameter with the address of a guest, one of its interfaces. Default: that of the first.
+pub const ADDRESS: &str = "address";
+
 impl ConsoleUse {
-    const ALL: [Self; 5] = [Self::Console, Self::Log, Self::Follow, Self::Vnc, Self::Usage];
+    const ALL: [Self; 8] = [
+        Self::Console,
+        Self::Log,
+        Self::Follow,
+        Self::Vnc,
+        Self::Usage,
+        Self::Exec,
+        Self::File,
+        Self::PortForward,
+    ];
+
+    /// The ServiceAccount whose tokens are tickets for it.
+    pub fn account(self) -> &'static str {
+        match self {
+            Self::Console | Self::Log | Self::Follow | Self::Vnc | Self::Usage => CONSOLE_ACCOUNT,
+            Self::Exec | Self::File => EXEC_ACCOUNT,
+            Self::PortForward => FORWARD_ACCOUNT,
+        }
+    }
 
     /// Its name, in audiences and paths.
     pub fn as_str(self) -> &'static str {
@@ -40,6 +75,9 @@ impl ConsoleUse {
             Self::Follow => "follow",
             Self::Vnc => "vnc",
             Self::Usage => "usage",
+            Self::Exec => "exec",
+            Self::File => "file",
+            Self::PortForward => "portforward",
         }
     }
 
@@ -83,6 +121,14 @@ mod tests {
         ] {
             assert_eq!(ConsoleUse::of_path(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn each_kind_of_use_is_a_right_of_its_own() {
+        assert_eq!(ConsoleUse::Vnc.account(), "berth-console");
+        assert_eq!((ConsoleUse::Exec.account(), ConsoleUse::File.account()), ("berth-exec", "berth-exec"));
+        assert_eq!(ConsoleUse::PortForward.account(), "berth-port-forward");
+        assert!(ConsoleUse::ALL.iter().all(|each| ACCOUNTS.contains(&each.account())));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //!                          guest (of a VM's status)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
-//!                          unmanaged (objects read without their managed fields)
+//!                          console, guest_access (ways into a guest)   unmanaged (objects read without their managed fields)
 //! ```
 //!
 //! Pure data. This crate must not know a client, a runtime or a clock: times are arguments. The types and doc comments here
@@ -34,6 +34,7 @@ pub mod cpu_controls;
 pub mod disk;
 pub mod gates;
 pub mod guest;
+pub mod guest_access;
 pub mod hardware;
 pub mod host;
 pub mod host_addresses;

@@ -28,8 +28,8 @@ pub(crate) enum Write {
     Allow { role: Key, host: String, secrets: Vec<String> },
     /// A host may no longer read any Secret of a namespace.
     Disallow(Key),
-    /// A namespace's ServiceAccount for the tickets of consoles.
-    ConsoleAccount(String),
+    /// A namespace's ServiceAccount for tickets.
+    TicketAccount { namespace: String, account: &'static str },
     /// The list of all hosts' addresses.
     HostAddresses(BTreeMap<String, String>),
     /// Not a write: reads the current Lease of a host that seems silent.
@@ -51,7 +51,7 @@ impl Write {
         match self {
             Self::Finalizers(object, _) | Self::Status(object) => object.key(),
             Self::Allow { role, .. } | Self::Disallow(role) => role.clone(),
-            Self::ConsoleAccount(namespace) => Key::console_account(namespace),
+            Self::TicketAccount { namespace, account } => Key::ticket_account(namespace, account),
             Self::HostAddresses(_) => Key::host_addresses(),
             Self::ReadLease(host) => Key::namespaced(ObjectKind::Lease, SYSTEM_NAMESPACE, host),
             Self::EnsureGone { vm, .. } => vm.clone(),

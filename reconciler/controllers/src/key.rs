@@ -99,9 +99,9 @@ impl Key {
         Self::namespaced(ObjectKind::Role, namespace, &access::secrets_role_name(host))
     }
 
-    /// The key of a namespace's ServiceAccount for the tickets of consoles.
-    pub(crate) fn console_account(namespace: &str) -> Self {
-        Self::namespaced(ObjectKind::ServiceAccount, namespace, berth_api::console::ACCOUNT)
+    /// The key of a namespace's ServiceAccount for tickets, see [`berth_api::console`].
+    pub(crate) fn ticket_account(namespace: &str, account: &str) -> Self {
+        Self::namespaced(ObjectKind::ServiceAccount, namespace, account)
     }
 
     /// The namespace, empty for cluster-scoped kinds.

@@ -4,8 +4,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use berth_api::{
-    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, console::ACCOUNT,
-    host_addresses::HOST_ADDRESSES, manifests::access,
+    CONTROLLER_MANAGER, Host, Network, SYSTEM_NAMESPACE, Unmanaged, host_addresses::HOST_ADDRESSES,
+    manifests::access,
 };
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
@@ -189,7 +189,9 @@ impl Writer {
                 ended(roles.delete(&role.name, &DeleteParams::default()).await)?;
                 Some(Response::Gone(role.clone()))
             }
-            Write::ConsoleAccount(namespace) => Some(self.console_account(namespace).await?),
+            Write::TicketAccount { namespace, account } => {
+                Some(self.ticket_account(namespace, account).await?)
+            }
             Write::HostAddresses(data) => {
                 let map = json!({
                     "apiVersion": "v1", "kind": "ConfigMap",
@@ -316,20 +318,20 @@ impl Writer {
         Ok(Response::Is(roles.patch(&key.name, &params, &Patch::Apply(&role)).await?.into()))
     }
 
-    /// Creates the account, or leaves it as it is. A refusal is not repeated before the next list of accounts: consoles are
+    /// Creates the account, or leaves it as it is. A refusal is not repeated before the next list of accounts: tickets are
     /// not worth a VM's other writes.
-    async fn console_account(&self, namespace: &str) -> Result<Response, kube::Error> {
+    async fn ticket_account(&self, namespace: &str, name: &str) -> Result<Response, kube::Error> {
         let account = json!({
             "apiVersion": "v1", "kind": "ServiceAccount", "automountServiceAccountToken": false,
-            "metadata": {"name": ACCOUNT, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace},
         });
         let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
         let params = PatchParams::apply(CONTROLLER_MANAGER).force();
-        match accounts.patch(ACCOUNT, &params, &Patch::Apply(&account)).await {
+        match accounts.patch(name, &params, &Patch::Apply(&account)).await {
             Err(kube::Error::Api(status)) => {
-                warn!(namespace, error = %status.message, "the account for tickets of consoles cannot be created");
+                warn!(namespace, name, error = %status.message, "the account for tickets cannot be created");
                 let mut refused = ServiceAccount::default();
-                refused.metadata.name = Some(ACCOUNT.to_owned());
+                refused.metadata.name = Some(name.to_owned());
                 refused.metadata.namespace = Some(namespace.to_owned());
                 Ok(Response::Is(refused.into()))
             }

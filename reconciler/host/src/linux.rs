@@ -29,7 +29,7 @@ mod users;
 mod volumes;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +45,7 @@ use berth_qemu::qmp::{Events, Qmp};
 use ipnet::IpNet;
 use nix::unistd::{Uid, User};
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::sync::RwLock;
 
 use super::{
@@ -348,6 +349,10 @@ impl Networks for LinuxSystem {
 
     async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>> {
         self.networks.occupant(interface, address).await
+    }
+
+    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddrV4) -> Result<TcpStream> {
+        network::guest_port::connect_to_guest(bridge, guest).await
     }
 
     async fn forwarding(&self) -> Result<Forwarding> {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
 
 use crate::Result;
 
@@ -47,6 +48,10 @@ pub trait Networks: Send + Sync + fmt::Debug + 'static {
     /// Returns the MAC address of another machine that answers for an address on the segment of this interface. Takes
     /// about a second.
     async fn occupant(&self, interface: &str, address: Ipv4Addr) -> Result<Option<String>>;
+
+    /// Connects to a TCP port of a guest on this bridge, from the bridge and by no other interface. The caller limits the
+    /// time.
+    async fn connect_to_guest(&self, bridge: &str, guest: SocketAddrV4) -> Result<TcpStream>;
 
     /// Whether the host forwards guests' packets, as far as can be read from its settings.
     async fn forwarding(&self) -> Result<Forwarding>;

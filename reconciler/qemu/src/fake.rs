@@ -17,6 +17,7 @@ mod command_error;
 mod commands;
 mod files;
 mod guest;
+mod guest_programs;
 mod host;
 mod hypervisor;
 mod machine;

@@ -6,7 +6,9 @@
 //! may only affect the information shown to this guest's owner.
 
 mod channel;
+mod commands;
 mod facts;
+mod files;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +21,10 @@ use tokio::net::UnixStream;
 
 use crate::machine::GUEST_AGENT_CHANNEL;
 use crate::qmp::{Qmp, QmpError, shorten};
-use channel::Channel;
+use channel::{Channel, MAX_MESSAGE};
+pub use commands::{GuestCommand, GuestExit, MAX_OUTPUT};
 pub use facts::{Filesystem, FilesystemDisk, GuestPart, Interface, OsInfo, mounts_of};
+pub use files::{FileAccess, FileHandle, MAX_PIECE};
 
 /// The time limit for one reply. A present agent replies within milliseconds.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -41,6 +45,14 @@ pub async fn has_listener(qmp: &Qmp) -> Result<bool, QmpError> {
     let of_agent = |channel: &&Value| channel["label"] == GUEST_AGENT_CHANNEL;
     let ours = channels.as_array().into_iter().flatten().find(of_agent);
     Ok(ours.is_none_or(|channel| channel["frontend-open"] != false))
+}
+
+/// The limits of one exchange.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    time: Duration,
+    /// The length of the reply in bytes.
+    reply: usize,
 }
 
 /// The action after the guest has shut down.
@@ -158,7 +170,17 @@ impl GuestAgent {
     }
 
     async fn execute(&mut self, command: &'static str, args: Value) -> Result<Value, GuestAgentError> {
-        let limit = self.timeout;
+        let limits = Limits { time: self.timeout, reply: MAX_MESSAGE };
+        self.execute_within(limits, command, args).await
+    }
+
+    async fn execute_within(
+        &mut self,
+        limits: Limits,
+        command: &'static str,
+        args: Value,
+    ) -> Result<Value, GuestAgentError> {
+        let limit = limits.time;
         let mut message = json!({"execute": command});
         if !args.is_null() {
             message["arguments"] = args;
@@ -168,7 +190,7 @@ impl GuestAgent {
             if !already {
                 self.channel.sync().await?;
             }
-            self.channel.exchange(&message).await
+            self.channel.exchange(&message, limits.reply).await
         };
         let answer = match tokio::time::timeout(limit, exchange).await {
             Err(_) => return Err(GuestAgentError::Silent { after: limit }),

@@ -24,7 +24,7 @@ const CHUNK: usize = 16 << 10;
 ///
 /// *Errors:* no console, for a reason that the message has.
 pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
-    let stream = connection::open(&options.target, ConsoleUse::Console).await?;
+    let stream = connection::open(&options.target, ConsoleUse::Console, None).await?;
     let is_terminal = std::io::stdin().is_terminal();
     let raw = if is_terminal { Some(RawTerminal::enter()?) } else { None };
     if raw.is_some() {
@@ -59,11 +59,11 @@ pub(super) async fn console(options: ConsoleOptions) -> anyhow::Result<()> {
 /// *Errors:* no log, for a reason that the message has.
 pub(super) async fn logs(options: LogsOptions) -> anyhow::Result<()> {
     let wanted = if options.follow { ConsoleUse::Follow } else { ConsoleUse::Log };
-    show(&mut connection::open(&options.target, wanted).await?).await
+    show(&mut connection::open(&options.target, wanted, None).await?).await
 }
 
 /// Copies the output of the guest to the standard output, to its end.
-async fn show(output: &mut (impl tokio::io::AsyncRead + Unpin)) -> anyhow::Result<()> {
+pub(super) async fn show(output: &mut (impl tokio::io::AsyncRead + Unpin)) -> anyhow::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
         let count = output.read(&mut chunk).await.context("the connection to the host broke")?;
@@ -80,11 +80,11 @@ async fn show(output: &mut (impl tokio::io::AsyncRead + Unpin)) -> anyhow::Resul
 }
 
 /// Returns what is typed. A thread of its own reads: a read of the standard input cannot be cancelled.
-fn typed() -> mpsc::Receiver<Bytes> {
+pub(super) fn typed() -> mpsc::Receiver<Bytes> {
     let (sender, typed) = mpsc::channel(1);
     std::thread::spawn(move || {
         use std::io::Read as _;
-        let mut chunk = [0; 1 << 10];
+        let mut chunk = [0; CHUNK];
         while let Ok(count @ 1..) = std::io::stdin().read(&mut chunk) {
             if sender.blocking_send(Bytes::copy_from_slice(&chunk[..count])).is_err() {
                 return;

@@ -1,6 +1,6 @@
 //! `berth vnc` and `berth screenshot`: the screen of a VM.
 
-mod local_user;
+pub(super) mod local_user;
 mod picture;
 
 use std::{io::Write, net::Ipv4Addr, path::Path, time::Duration};
@@ -29,7 +29,7 @@ const SCREEN: Duration = Duration::from_secs(30);
 pub(super) async fn vnc(options: VncOptions) -> anyhow::Result<()> {
     let VncOptions { port, target } = options;
     // A viewer would show the reason badly, or not at all.
-    drop(connection::open(&target, ConsoleUse::Vnc).await?);
+    drop(connection::open(&target, ConsoleUse::Vnc, None).await?);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
     let listener = listener.with_context(|| format!("listening on port {port} of 127.0.0.1 (--port)"))?;
     let address = listener.local_addr().context("asking for the port")?;
@@ -67,7 +67,7 @@ async fn serve(target: &ConsoleTarget, mut viewer: TcpStream) -> anyhow::Result<
         bail!("it belongs to another user of this machine");
     }
     viewer.set_nodelay(true).context("connecting")?;
-    let mut screen = connection::open(target, ConsoleUse::Vnc).await?;
+    let mut screen = connection::open(target, ConsoleUse::Vnc, None).await?;
     // Either end may disconnect at any time.
     let _ = tokio::io::copy_bidirectional(&mut viewer, &mut screen).await;
     Ok(())
@@ -78,7 +78,7 @@ async fn serve(target: &ConsoleTarget, mut viewer: TcpStream) -> anyhow::Result<
 /// *Errors:* no screen, for a reason that the message has; the file cannot be written.
 pub(super) async fn screenshot(options: ScreenshotOptions) -> anyhow::Result<()> {
     let ScreenshotOptions { output, target } = options;
-    let screen = connection::open(&target, ConsoleUse::Vnc).await?;
+    let screen = connection::open(&target, ConsoleUse::Vnc, None).await?;
     let picture = timeout(SCREEN, Picture::take(screen)).await;
     let picture = picture.context("the VM's VNC server did not send its screen within 30 seconds")?;
     let picture = picture.context("reading the screen")?;

@@ -116,7 +116,7 @@ async fn read(client: &Client, reference: &Reference) -> anyhow::Result<Found> {
 
 /// Reads the use of the host by the VM twice, and returns the sentences about it.
 async fn measured(target: &ConsoleTarget) -> anyhow::Result<Vec<String>> {
-    let stream = connection::open(target, ConsoleUse::Usage).await?;
+    let stream = connection::open(target, ConsoleUse::Usage, None).await?;
     let mut text = String::new();
     let mut stream = stream.take(MAX_USAGE);
     timeout(MEASURING, stream.read_to_string(&mut text))

@@ -1,5 +1,7 @@
 //! Why a request for a console is refused, for the person at the client.
 
+use std::net::Ipv4Addr;
+
 use berth_host::SystemError;
 use http::StatusCode;
 
@@ -36,6 +38,14 @@ pub(super) enum ConsoleRefusal {
          (berth console)"
     )]
     NoGraphics,
+    #[error(
+        "the VM has its maximum of {most} such connections, or the host its maximum of {most_of_host}: wait, or end one"
+    )]
+    TooManyConnections { most: usize, most_of_host: usize },
+    #[error("{detail}")]
+    NoSuchPort { detail: String },
+    #[error("port {port} of {address} does not answer: {detail}")]
+    NoConnection { address: Ipv4Addr, port: u16, detail: String },
     #[error("the VM is not on this host any more, or not yet: try again in a moment")]
     NotHere,
     #[error("the VM does not run: start it, or read its log (berth logs)")]
@@ -60,12 +70,15 @@ impl ConsoleRefusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::NoSuchPath | Self::NotHere => StatusCode::NOT_FOUND,
+            Self::NoSuchPort { .. } => StatusCode::BAD_REQUEST,
+            Self::NoConnection { .. } => StatusCode::BAD_GATEWAY,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoTicket => StatusCode::UNAUTHORIZED,
             Self::NotValid | Self::Used | Self::Expired { .. } | Self::BeforeStart => StatusCode::FORBIDDEN,
-            Self::TooManyTickets | Self::TooManyViewers { .. } | Self::TooManyScreens { .. } => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::TooManyTickets
+            | Self::TooManyViewers { .. }
+            | Self::TooManyScreens { .. }
+            | Self::TooManyConnections { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotRunning | Self::NoGraphics => StatusCode::CONFLICT,
             Self::MustNotReview | Self::CannotReview { .. } | Self::System { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE

@@ -1,4 +1,4 @@
-//! The tickets that clients present: tokens of the ServiceAccount `berth-console`, see [`berth_api::console`].
+//! The tickets that clients present: tokens of a ServiceAccount such as `berth-console`, see [`berth_api::console`].
 //!
 //! ```text
 //!  issued within a minute ─▶ TokenReview: signature, expiry, audience (VM, uid, use), account ─▶ first use ─▶ accepted
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use berth_api::console::{ACCOUNT, TICKET_LIFE};
+use berth_api::console::TICKET_LIFE;
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::api::PostParams;
@@ -29,6 +29,15 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// The number of used tickets of a namespace that are remembered; further ones are refused until some are forgotten.
 const USED_OF_NAMESPACE: usize = 512;
 
+/// The ticket that a request needs.
+#[derive(Debug)]
+pub(super) struct Claim<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) audience: String,
+    /// The name of the ServiceAccount.
+    pub(super) account: &'static str,
+}
+
 /// Verifies tickets, and remembers those that were used.
 #[derive(Debug)]
 pub(super) struct Tickets {
@@ -45,15 +54,15 @@ impl Tickets {
 
     /// Accepts a ticket, which is used from then on.
     ///
-    /// *Errors:* it is not valid for this audience, not of this namespace, too old, or used.
+    /// *Errors:* it is not valid for this audience, not of this account and namespace, too old, or used.
     pub(super) async fn redeem(
         &self,
         client: &Client,
         now: Timestamp,
         ticket: &str,
-        namespace: &str,
-        audience: &str,
+        claim: &Claim<'_>,
     ) -> Result<(), ConsoleRefusal> {
+        let namespace = claim.namespace;
         // Nothing is verified yet: this only saves the control plane from tickets that are refused anyway.
         self.check_age(issued(ticket).ok_or(ConsoleRefusal::NotValid)?, now)?;
         let id = Sha256::digest(ticket.as_bytes()).into();
@@ -61,7 +70,7 @@ impl Tickets {
         if is_used(&self.used.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Err(ConsoleRefusal::Used);
         }
-        self.review(client, ticket, namespace, audience).await?;
+        self.review(client, ticket, claim).await?;
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace, id, Instant::now())
     }
 
@@ -78,14 +87,8 @@ impl Tickets {
         Ok(())
     }
 
-    async fn review(
-        &self,
-        client: &Client,
-        ticket: &str,
-        namespace: &str,
-        audience: &str,
-    ) -> Result<(), ConsoleRefusal> {
-        let audiences = Some(vec![audience.to_owned()]);
+    async fn review(&self, client: &Client, ticket: &str, claim: &Claim<'_>) -> Result<(), ConsoleRefusal> {
+        let audiences = Some(vec![claim.audience.clone()]);
         let spec = TokenReviewSpec { token: ticket.to_owned(), audiences };
         let review = TokenReview { spec, ..TokenReview::default() };
         let reviews: Api<TokenReview> = Api::all(client.clone());
@@ -98,8 +101,8 @@ impl Tickets {
             Err(error) => return Err(ConsoleRefusal::CannotReview { detail: error.to_string() }),
         };
         // An authenticator that knows no audiences accepts a token for any.
-        let is_for_audience = status.audiences.iter().flatten().any(|each| each == audience);
-        let account = format!("system:serviceaccount:{namespace}:{ACCOUNT}");
+        let is_for_audience = status.audiences.iter().flatten().any(|each| *each == claim.audience);
+        let account = format!("system:serviceaccount:{}:{}", claim.namespace, claim.account);
         let holder = status.user.and_then(|user| user.username);
         if status.authenticated != Some(true) || !is_for_audience || holder != Some(account) {
             return Err(ConsoleRefusal::NotValid);

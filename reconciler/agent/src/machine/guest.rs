@@ -10,6 +10,7 @@ use std::time::Duration;
 use berth_qemu::guest_agent::{Filesystem, GuestAgent, GuestAgentError, GuestPart, ShutdownMode, mounts_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::exchange::Exchange;
 use super::guest_facts::GuestFacts;
 use crate::key::Key;
 use berth_engine::{Clock, Queue};
@@ -30,6 +31,7 @@ pub(super) enum GuestRequest {
         reply: oneshot::Sender<Option<Vec<String>>>,
     },
     Shutdown(oneshot::Sender<bool>),
+    Exchange(Exchange),
     /// Sets the CPUs and the memory online that the kernel knows and does not use.
     SetOnline,
     /// Sets the guest's clock to the host's.
@@ -109,6 +111,7 @@ impl GuestTask {
     async fn answer(&self, agent: &mut Option<GuestAgent>, request: GuestRequest) {
         let connected = self.connected(agent).await;
         match request {
+            GuestRequest::Exchange(exchange) => exchange.run(agent).await,
             GuestRequest::Mounts { serial, target, reply } => {
                 let mounts = match connected {
                     Some(agent) => agent.filesystems().await.ok(),

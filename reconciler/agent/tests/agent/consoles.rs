@@ -22,18 +22,18 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::fixture::{Fixture, INSTANCE, is_ready};
 
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// An agent that serves consoles, and a VM that runs.
-struct Site {
-    fixture: Fixture,
+pub(crate) struct Site {
+    pub(crate) fixture: Fixture,
     address: std::net::SocketAddr,
     connector: TlsConnector,
-    vm: VM,
+    pub(crate) vm: VM,
 }
 
 impl Site {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with_clock_ahead(Duration::ZERO).await
     }
 
@@ -72,7 +72,7 @@ impl Site {
             .with_no_client_auth();
         for namespace in ["ns", "default"] {
             let accounts: Api<ServiceAccount> = Api::namespaced(fixture.client.clone(), namespace);
-            for name in ["berth-console", "other"] {
+            for name in ["berth-console", "berth-exec", "berth-port-forward", "other"] {
                 let mut account = ServiceAccount::default();
                 account.metadata.name = Some(name.to_owned());
                 accounts.create(&PostParams::default(), &account).await.expect("created");
@@ -87,7 +87,7 @@ impl Site {
         Self { fixture, address, connector: TlsConnector::from(Arc::new(client)), vm }
     }
 
-    async fn token(&self, namespace: &str, account: &str, audience: String) -> String {
+    pub(crate) async fn token(&self, namespace: &str, account: &str, audience: String) -> String {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.fixture.client.clone(), namespace);
         let spec = TokenRequestSpec { audiences: Some(vec![audience]), ..TokenRequestSpec::default() };
         let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
@@ -95,12 +95,12 @@ impl Site {
         made.expect("a token").status.and_then(|status| status.token).expect("a token")
     }
 
-    fn audience(&self, wanted: ConsoleUse) -> String {
+    pub(crate) fn audience(&self, wanted: ConsoleUse) -> String {
         wanted.audience("ns", "web", &self.vm.uid().expect("a uid"))
     }
 
-    async fn ticket(&self, wanted: ConsoleUse) -> String {
-        self.token("ns", "berth-console", self.audience(wanted)).await
+    pub(crate) async fn ticket(&self, wanted: ConsoleUse) -> String {
+        self.token("ns", wanted.account(), self.audience(wanted)).await
     }
 
     async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
@@ -109,7 +109,7 @@ impl Site {
     }
 
     /// Sends a request; returns the connection and the head of the answer.
-    async fn request(&self, path: &str, ticket: &str) -> (TlsStream<TcpStream>, String) {
+    pub(crate) async fn request(&self, path: &str, ticket: &str) -> (TlsStream<TcpStream>, String) {
         let mut stream = self.connect().await.expect("connected");
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: berth-console\r\n\
@@ -123,7 +123,7 @@ impl Site {
         (stream, String::from_utf8(head).expect("text"))
     }
 
-    async fn open(&self, wanted: ConsoleUse) -> TlsStream<TcpStream> {
+    pub(crate) async fn open(&self, wanted: ConsoleUse) -> TlsStream<TcpStream> {
         let ticket = self.ticket(wanted).await;
         let (stream, head) = self.request(&wanted.path("ns", "web"), &ticket).await;
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
@@ -131,7 +131,7 @@ impl Site {
     }
 
     /// Sends a request that is refused; returns the code and the text.
-    async fn refused(&self, path: &str, ticket: &str) -> String {
+    pub(crate) async fn refused(&self, path: &str, ticket: &str) -> String {
         let (mut stream, head) = self.request(path, ticket).await;
         let mut body = Vec::new();
         // The server closes the connection without an end of TLS: the length is in the head.

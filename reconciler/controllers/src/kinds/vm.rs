@@ -2,13 +2,13 @@
 //! agent owns the VM.
 
 mod addresses;
-mod console_account;
 mod observe;
 mod place;
 mod plan;
 mod status;
 #[cfg(test)]
 mod tests;
+mod ticket_accounts;
 
 use berth_api::{
     HOST_FINALIZER, Readiness, VM, VMState, VMStatus, placement_group::TopologyClaim, vm::InterfaceStatus,
@@ -126,7 +126,7 @@ pub(crate) fn reconcile(cache: &Cache, config: &Config, key: &Key, batch: &mut W
     }
     batch.steps(cache, config.clock.now(), &plan.steps);
     batch.status(vm.as_ref(), status(&vm, &plan.decision, config.clock.now()));
-    console_account::ensure(cache, &vm, batch);
+    ticket_accounts::ensure(cache, &vm, batch);
     plan.outcome
 }
 

@@ -162,11 +162,11 @@ impl Server {
                         }
                         Write::Status(Object::VM(written)) => vm.status.clone_from(&written.status),
                         Write::Finalizers(_, finalizers) => vm.metadata.finalizers = Some(finalizers.clone()),
-                        Write::ConsoleAccount(namespace) => {
-                            let mut account = ServiceAccount::default();
-                            account.metadata.name = Some(berth_api::console::ACCOUNT.to_owned());
-                            account.metadata.namespace = Some(namespace.clone());
-                            others.push(Response::Is(account.into()));
+                        Write::TicketAccount { namespace, account } => {
+                            let mut written = ServiceAccount::default();
+                            written.metadata.name = Some((*account).to_owned());
+                            written.metadata.namespace = Some(namespace.clone());
+                            others.push(Response::Is(written.into()));
                         }
                         other => panic!("a VM alone writes no {other:?}"),
                     }

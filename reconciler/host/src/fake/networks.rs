@@ -1,12 +1,16 @@
 //! Networks of the fake host.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use async_trait::async_trait;
 use berth_qemu::machine::Tap;
+use tokio::net::TcpStream;
 
-use crate::{Firewall, Forwarding, LeaseTaken, NetworkConfig, Networks, Result, TapConfig, TapFacts, Uplink};
+use crate::{
+    Firewall, Forwarding, LeaseTaken, NetworkConfig, Networks, Result, SystemError, TapConfig, TapFacts,
+    Uplink,
+};
 
 use super::FakeSystem;
 use super::calls::refused;
@@ -111,6 +115,19 @@ impl Networks for FakeSystem {
 
     async fn occupant(&self, _: &str, address: Ipv4Addr) -> Result<Option<String>> {
         self.call("occupant", async { Ok(self.state().occupied.get(&address).cloned()) }).await
+    }
+
+    /// A fake guest has the ports of this machine's loopback interface.
+    async fn connect_to_guest(&self, _: &str, guest: SocketAddrV4) -> Result<TcpStream> {
+        let work = async {
+            let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, guest.port())).await;
+            connected.map_err(|error| SystemError::Network {
+                attempt: "connect to",
+                name: guest.to_string(),
+                detail: error.to_string(),
+            })
+        };
+        self.call("connect_to_guest", work).await
     }
 
     async fn forwarding(&self) -> Result<Forwarding> {

@@ -8,6 +8,7 @@ mod announce;
 mod dnsmasq;
 mod firewall;
 mod foreign;
+pub(super) mod guest_port;
 mod host_ranges;
 mod netlink;
 mod probe;

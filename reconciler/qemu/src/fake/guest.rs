@@ -9,13 +9,21 @@ pub(super) fn is_delimited(message: &Value) -> bool {
 }
 
 /// None: no reply, because no agent listens or because the command has none.
-pub(super) fn answer(machine: &Machine, message: &Value) -> (Option<Value>, Vec<Later>) {
+pub(super) fn answer(machine: &mut Machine, message: &Value) -> (Option<Value>, Vec<Later>) {
     if !machine.agent_answers() {
         return (None, Vec::new());
     }
     let empty = Map::new();
     let args = message.get("arguments").and_then(Value::as_object).unwrap_or(&empty);
-    let value = match message.get("execute").and_then(Value::as_str).unwrap_or_default() {
+    let command = message.get("execute").and_then(Value::as_str).unwrap_or_default();
+    match machine.programs.answer(command, args) {
+        Some(Ok(value)) => return (Some(json!({ "return": value })), Vec::new()),
+        Some(Err(desc)) => {
+            return (Some(json!({"error": {"class": "GenericError", "desc": desc}})), Vec::new());
+        }
+        None => {}
+    }
+    let value = match command {
         "guest-sync-delimited" | "guest-sync" => args.get("id").cloned().unwrap_or(Value::Null),
         "guest-ping" | "guest-set-time" => json!({}),
         "guest-get-host-name" => {

@@ -192,7 +192,7 @@ impl FakeHypervisor {
     }
 
     pub(super) fn ask_guest(&self, pid: i32, message: &Value) -> Option<Value> {
-        let (value, later) = guest::answer(self.lock().machines.get(&pid)?, message);
+        let (value, later) = guest::answer(self.lock().machines.get_mut(&pid)?, message);
         self.schedule(pid, later);
         value
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, broadcast, watch};
 
+use super::guest_programs::GuestPrograms;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
@@ -27,6 +28,7 @@ pub(super) struct Machine {
     pub(super) memory_plugged: u64,
     pub(super) cpu_time: CpuTime,
     pub(super) behaviour: Behaviour,
+    pub(super) programs: GuestPrograms,
     /// `query-status` in QEMU's terms.
     pub(super) status: &'static str,
     /// The guest's operating system is running.
@@ -133,6 +135,7 @@ impl Machine {
             cpu_time: CpuTime::default(),
             spec,
             behaviour,
+            programs: GuestPrograms::default(),
             status,
             booted: false,
             boot: None,

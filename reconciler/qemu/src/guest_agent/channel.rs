@@ -8,8 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use super::GuestAgentError;
 use crate::qmp::{FrameError, Frames};
 
-/// The maximum length of a guest's reply.
-const MAX_MESSAGE: usize = 1 << 20;
+/// The maximum length of a guest's reply, unless the request allows a longer one.
+pub(super) const MAX_MESSAGE: usize = 1 << 20;
 /// The maximum number of stale replies skipped before the reply to our sync.
 const MAX_STALE: usize = 64;
 
@@ -52,6 +52,7 @@ impl Channel {
         );
         line.push(b'\n');
         self.write(&line).await?;
+        self.frames.set_max(MAX_MESSAGE);
         for _ in 0..MAX_STALE {
             match self.frames.next().await {
                 Ok(answer) if answer.get("return").and_then(Value::as_u64) == Some(id) => return Ok(()),
@@ -63,10 +64,12 @@ impl Channel {
         Err(GuestAgentError::Broken { detail: "it talks and never answers".to_owned() })
     }
 
-    pub(super) async fn exchange(&mut self, message: &Value) -> Result<Value, GuestAgentError> {
+    /// Sends a request, and returns its reply of at most `max` bytes.
+    pub(super) async fn exchange(&mut self, message: &Value, max: usize) -> Result<Value, GuestAgentError> {
         let mut line = message.to_string().into_bytes();
         line.push(b'\n');
         self.write(&line).await?;
+        self.frames.set_max(max);
         self.frames.next().await.map_err(|e| broken(&e))
     }
 

@@ -3,7 +3,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::*;
 
 /// A guest that replies to every line with the result of `answer`. Sync is answered automatically.
-fn guest(answer: impl Fn(&Value) -> Option<String> + Send + 'static) -> GuestAgent {
+pub(super) fn guest(answer: impl Fn(&Value) -> Option<String> + Send + 'static) -> GuestAgent {
     let (near, far) = tokio::io::duplex(4 << 20);
     tokio::spawn(serve(far, answer));
     GuestAgent::over(near)

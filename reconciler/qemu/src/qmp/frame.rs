@@ -31,6 +31,11 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Self { reader: BufReader::with_capacity(BUFFER, reader), line: Vec::new(), max }
     }
 
+    /// Changes the maximum length of a line.
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
     /// Returns the next value. Cancel safe: a partially read line is kept for the next call.
     pub(crate) async fn next(&mut self) -> Result<Value, FrameError> {
         loop {

@@ -1,11 +1,11 @@
-//! A client's way to a console: the VM's status, a ticket from the control plane, the VM's host.
+//! A client's way to a console or into a guest: the VM's status, a ticket from the control plane, the VM's host.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use berth_api::{
     VM,
-    console::{ACCOUNT, ConsoleUse, PROTOCOL},
+    console::{ConsoleUse, PROTOCOL},
     vm::ConsoleAddress,
 };
 use bytes::Bytes;
@@ -37,26 +37,36 @@ const TICKET_SECONDS: i64 = 600;
 /// The maximum length of a host's refusal in bytes.
 const MAX_REFUSAL: usize = 4 << 10;
 
-/// Opens a connection to the VM's host for this use.
+/// Opens a connection to the VM's host for this use, with more in the query of the request where the use needs it.
 ///
 /// *Errors:* each step's, with its remedy.
 pub(in crate::commands) async fn open(
     target: &ConsoleTarget,
     wanted: ConsoleUse,
+    query: Option<&str>,
 ) -> anyhow::Result<TokioIo<Upgraded>> {
+    let (client, vm) = vm(target).await?;
+    let (namespace, name) = (target.namespace.as_str(), target.vm.as_str());
+    let console = address(&vm)?;
+    let uid = vm.uid().unwrap_or_default();
+    let ticket = ticket(&client, namespace, wanted, wanted.audience(namespace, name, &uid)).await?;
+    let mut path = wanted.path(namespace, name);
+    if let Some(query) = query {
+        path = format!("{path}?{query}");
+    }
+    let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map_or("?", |b| b.host.as_str());
+    let connected = connect_to(&console, &path, &ticket).await;
+    connected.with_context(|| format!("VM {namespace}/{name} on host {host}, {}", console.address))
+}
+
+/// Reads the VM; returns the control plane too.
+pub(in crate::commands) async fn vm(target: &ConsoleTarget) -> anyhow::Result<(Client, VM)> {
     let (namespace, name) = (resources::checked(&target.namespace)?, resources::checked(&target.vm)?);
     let client = client_of(connect::admin(&target.connection, &target.state.state_dir).await?)?;
     let vms: Api<VM> = Api::namespaced(client.clone(), namespace);
     let vm = vms.get_opt(name).await.with_context(|| format!("reading VM {namespace}/{name}"))?;
     let Some(vm) = vm else { bail!("there is no VM {name} in namespace {namespace} (see -n)") };
-    let console = address(&vm)?;
-    let uid = vm.uid().unwrap_or_default();
-    let ticket = ticket(&client, namespace, wanted.audience(namespace, name, &uid)).await?;
-    let path = wanted.path(namespace, name);
-    let host = vm.status.as_ref().and_then(|s| s.binding.as_ref()).map_or("?", |b| b.host.as_str());
-    let connected = connect_to(&console, &path, &ticket).await;
-    connected
-        .with_context(|| format!("the console of VM {namespace}/{name} on host {host}, {}", console.address))
+    Ok((client, vm))
 }
 
 /// Returns where the VM's console is.
@@ -78,7 +88,13 @@ fn address(vm: &VM) -> anyhow::Result<ConsoleAddress> {
     Ok(console)
 }
 
-async fn ticket(client: &Client, namespace: &str, audience: String) -> anyhow::Result<String> {
+async fn ticket(
+    client: &Client,
+    namespace: &str,
+    wanted: ConsoleUse,
+    audience: String,
+) -> anyhow::Result<String> {
+    let account = wanted.account();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let spec = TokenRequestSpec {
         audiences: Some(vec![audience]),
@@ -86,18 +102,18 @@ async fn ticket(client: &Client, namespace: &str, audience: String) -> anyhow::R
         ..TokenRequestSpec::default()
     };
     let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
-    let made = accounts.create_token_request(ACCOUNT, &PostParams::default(), &request).await;
+    let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
     let remedy = match &made {
         Err(error) if has_code(error, 404) => format!(
             "; the controllers create this account with the first VM of a namespace: try again in a moment, or \
-             kubectl create serviceaccount {ACCOUNT} -n {namespace}"
+             kubectl create serviceaccount {account} -n {namespace}"
         ),
         Err(error) if has_code(error, 403) => format!(
-            "; it takes the verb create on serviceaccounts/token of {ACCOUNT} (role berth-editor has it)"
+            "; it takes the verb create on serviceaccounts/token of {account} (role berth-editor has it)"
         ),
         _ => String::new(),
     };
-    let made = made.with_context(|| format!("requesting a ticket of {namespace}/{ACCOUNT}{remedy}"))?;
+    let made = made.with_context(|| format!("requesting a ticket of {namespace}/{account}{remedy}"))?;
     Ok(made.status.and_then(|status| status.token).unwrap_or_default())
 }
 

@@ -1,7 +1,7 @@
 //! The user at the other end of a connection on the loopback interface.
 //!
-//! VNC has no password here, and every user of this machine can connect to a port of it. Only the user who runs
-//! `berth vnc`, and root, may.
+//! A port that `berth vnc` or `berth port-forward` serves has no password, and every user of this machine can connect to it.
+//! Only the user of this process, and root, may.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -15,7 +15,7 @@ const CONNECTIONS: &str = "/proc/net/tcp";
 /// Returns whether the client is this process's user, or root.
 ///
 /// *Errors:* the kernel's table cannot be read.
-pub(super) fn may_connect(client: &TcpStream) -> anyhow::Result<bool> {
+pub(in crate::commands) fn may_connect(client: &TcpStream) -> anyhow::Result<bool> {
     let (SocketAddr::V4(from), SocketAddr::V4(to)) =
         (client.peer_addr().context("its address")?, client.local_addr().context("its address")?)
     else {

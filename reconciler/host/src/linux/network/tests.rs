@@ -357,6 +357,14 @@ async fn reach_public_address() {
     let host = guest::fetch("198.18.100.1", 80);
     assert!(host.is_some(), "from the host itself");
     assert!(guest::fetch("10.77.0.5", 80).is_some(), "the host reaches private addresses");
+    let guest = std::net::SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 5), 80);
+    assert!(
+        guest_port::connect_to_guest(BRIDGE, guest).await.is_ok(),
+        "from the bridge of the guest's network"
+    );
+    let elsewhere =
+        tokio::time::timeout(Duration::from_secs(1), guest_port::connect_to_guest(OTHER, guest)).await;
+    assert!(!matches!(elsewhere, Ok(Ok(_))), "and from no other, whatever the routes are");
     assert_eq!(outside.fetch("198.18.100.1", 80).as_deref(), Some("10.9.0.2"), "guests see who asks");
     assert!(outside.fetch("10.77.0.5", 80).is_none(), "private is private");
     assert!(neighbour.fetch("198.18.100.1", 80).is_some(), "a neighbour on the same network");

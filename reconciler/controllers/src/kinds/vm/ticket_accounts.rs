@@ -1,9 +1,9 @@
-//! The ServiceAccount `berth-console` of a namespace with VMs: its tokens are the tickets for their consoles.
+//! The ServiceAccounts of a namespace with VMs, such as `berth-console`: their tokens are the tickets for consoles and guests.
 //!
-//! The account is not watched: it is written once for each start of the controllers, and again after each new list of
+//! The accounts are not watched: each is written once for each start of the controllers, and again after each new list of
 //! accounts. So one that was deleted comes back with a later decision about a VM of its namespace.
 
-use berth_api::VM;
+use berth_api::{VM, console::ACCOUNTS};
 use kube::ResourceExt;
 
 use crate::{
@@ -12,16 +12,18 @@ use crate::{
     key::Key,
 };
 
-/// Creates the account of the VM's namespace, unless the controllers did already. The last write of a decision, so that
-/// it delays none.
+/// Creates the accounts of the VM's namespace, unless the controllers did already. The last writes of a decision, so that
+/// they delay none.
 pub(super) fn ensure(cache: &Cache, vm: &VM, batch: &mut WriteBatch) {
     let is_bound = vm.status.as_ref().is_some_and(|status| status.binding.is_some());
     if !is_bound || vm.metadata.deletion_timestamp.is_some() {
         return;
     }
     let namespace = vm.namespace().unwrap_or_default();
-    if cache.tables.accounts.get(&Key::console_account(&namespace)).is_none() {
-        batch.write(Write::ConsoleAccount(namespace));
+    for account in ACCOUNTS {
+        if cache.tables.accounts.get(&Key::ticket_account(&namespace, account)).is_none() {
+            batch.write(Write::TicketAccount { namespace: namespace.clone(), account });
+        }
     }
 }
 
@@ -44,17 +46,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_namespace_with_a_bound_vm_gets_one_account() {
+    async fn a_namespace_with_a_bound_vm_gets_each_account_once() {
         let mut cache = Cache::new(Duration::from_secs(40));
         let bound = json!({"binding": {"host": "h1", "epoch": 1}});
         assert_eq!(written(&cache, &json!({})), [], "it waits for a host");
-        assert_eq!(written(&cache, &bound), [Key::console_account("ns")]);
-        let mut account = ServiceAccount::default();
-        account.metadata.namespace = Some("ns".to_owned());
-        account.metadata.name = Some(berth_api::console::ACCOUNT.to_owned());
-        cache.put(account, Instant::now());
-        assert_eq!(written(&cache, &bound), [], "the account exists");
-        cache.remove(&Key::console_account("ns"));
-        assert_eq!(written(&cache, &bound), [Key::console_account("ns")], "it is gone from the list");
+        let keys = ACCOUNTS.map(|account| Key::ticket_account("ns", account));
+        assert_eq!(written(&cache, &bound), keys);
+        for name in ACCOUNTS {
+            let mut account = ServiceAccount::default();
+            account.metadata.namespace = Some("ns".to_owned());
+            account.metadata.name = Some(name.to_owned());
+            cache.put(account, Instant::now());
+        }
+        assert_eq!(written(&cache, &bound), [], "the accounts exist");
+        cache.remove(&keys[1]);
+        assert_eq!(written(&cache, &bound), keys[1..2], "one is gone from the list");
     }
 }

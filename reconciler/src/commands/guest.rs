@@ -1,0 +1,78 @@
+//! `berth exec` and `berth cp`: a program and files in a guest, by its agent.
+
+mod copy;
+mod session;
+
+use std::{
+    io::{Read, Write},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use berth_api::{
+    console::ConsoleUse,
+    guest_access::{ClientMessage, Content, Exec, Exit, HostMessage, MAX_INPUT},
+};
+
+pub(super) use copy::run as copy;
+
+use crate::cli::ExecOptions;
+
+use session::Session;
+
+/// The exit code for a failure of berth itself, as of ssh.
+const FAILED: u8 = 255;
+/// Added to the number of a signal that ended the program, as in a shell.
+const BY_SIGNAL: i64 = 128;
+
+/// Runs a program in the guest; returns its exit code.
+pub(super) async fn exec(options: ExecOptions) -> ExitCode {
+    match run(options).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("berth: {error:#}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+async fn run(options: ExecOptions) -> anyhow::Result<ExitCode> {
+    let ExecOptions { stdin, timeout, target, command } = options;
+    let input = if stdin { input()? } else { Vec::new() };
+    let exec = Exec { command, input: Content(input), seconds: timeout.0.as_secs() };
+    if let Err(problem) = exec.check() {
+        bail!("{problem}");
+    }
+    let mut session = Session::open(&target, ConsoleUse::Exec).await?;
+    session.send(&ClientMessage::Exec(exec)).await?;
+    // Ctrl-C ends this process, and with it the session.
+    match session.next_within(timeout.0 + session::ANSWER).await? {
+        HostMessage::Exit(exit) => print(&exit),
+        HostMessage::Error(text) => bail!("{text}"),
+        _ => bail!("the host sent something else than the exit of the command"),
+    }
+}
+
+fn input() -> anyhow::Result<Vec<u8>> {
+    let mut input = Vec::new();
+    let limit = u64::try_from(MAX_INPUT).unwrap_or(u64::MAX) + 1;
+    std::io::stdin().take(limit).read_to_end(&mut input).context("reading the standard input")?;
+    Ok(input)
+}
+
+fn print(exit: &Exit) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(&exit.stdout.0).and_then(|()| out.flush()) {
+        // The reader of a pipe has read enough, as `head` does.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+        written => written.context("printing")?,
+    }
+    std::io::stderr().write_all(&exit.stderr.0).context("printing")?;
+    if exit.is_truncated {
+        eprintln!("berth: the guest agent did not keep all of the output");
+    }
+    let code = exit.code.or(exit.signal.map(|signal| BY_SIGNAL + signal));
+    let code = code.context("the guest agent told neither an exit code nor a signal")?;
+    // Windows has larger codes.
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(FAILED)))
+}

@@ -1,0 +1,140 @@
+//! `berth cp`: one file, in one direction.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail, ensure};
+use berth_api::{
+    console::ConsoleUse,
+    guest_access::{ClientMessage, Content, HostMessage, MAX_FILE, MAX_PIECE, WriteFile, check_path},
+};
+
+use crate::cli::{CpOptions, Place};
+
+use super::session::Session;
+
+/// Copies a file from or to a guest.
+///
+/// *Errors:* no file of this name, no right to read or write it; each step's of the connection.
+pub(in crate::commands) async fn run(options: CpOptions) -> anyhow::Result<()> {
+    let CpOptions { from, to, site } = options;
+    match (from, to) {
+        (Place::Here(from), Place::Guest { vm, path }) => {
+            let path = within(&path, &from);
+            let target = site.target(&vm);
+            let session = || Session::open(&target, ConsoleUse::File);
+            upload(Path::new(&from), path, session).await
+        }
+        (Place::Guest { vm, path }, Place::Here(to)) => {
+            let to = if Path::new(&to).is_dir() { format!("{to}/") } else { to };
+            let to = PathBuf::from(within(&to, &path));
+            download(Session::open(&site.target(&vm), ConsoleUse::File).await?, path, &to).await
+        }
+        (Place::Here(_), Place::Here(_)) => bail!("one of the two files must be in a VM: VM:PATH"),
+        (Place::Guest { .. }, Place::Guest { .. }) => {
+            bail!("one of the two files must be on this machine: copy in two steps")
+        }
+    }
+}
+
+/// The path of a copy: with a slash at its end, a folder for a file of the same name.
+fn within(to: &str, from: &str) -> String {
+    let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or(from);
+    if to.ends_with('/') { format!("{to}{name}") } else { to.to_owned() }
+}
+
+async fn upload<F: Future<Output = anyhow::Result<Session>>>(
+    from: &Path,
+    path: String,
+    session: impl FnOnce() -> F,
+) -> anyhow::Result<()> {
+    if let Err(problem) = check_path(&path) {
+        bail!("{problem}");
+    }
+    let what = || format!("reading {}", from.display());
+    let mut file = File::open(from).with_context(what)?;
+    let metadata = file.metadata().with_context(what)?;
+    ensure!(metadata.is_file(), "{} is not a file: copy folders with tar or scp (berth ssh)", from.display());
+    ensure!(
+        metadata.len() <= MAX_FILE,
+        "{} is larger than 4 GiB: copy it with scp (berth ssh)",
+        from.display()
+    );
+    let mode = metadata.permissions().mode() & 0o777;
+    let mut session = session().await?;
+    session.send(&ClientMessage::Write(WriteFile { path, mode })).await?;
+    expect(&mut session, &HostMessage::Ready).await?;
+    let mut piece = vec![0; MAX_PIECE];
+    loop {
+        let count = file.read(&mut piece).with_context(what)?;
+        if count == 0 {
+            break;
+        }
+        if session.send(&ClientMessage::Piece(Content(piece[..count].to_vec()))).await.is_err() {
+            // The host has closed the connection: its last message says why.
+            break;
+        }
+    }
+    // The same as above.
+    let _ = session.send(&ClientMessage::End).await;
+    expect(&mut session, &HostMessage::End).await
+}
+
+async fn expect(session: &mut Session, wanted: &HostMessage) -> anyhow::Result<()> {
+    match session.next().await? {
+        HostMessage::Error(text) => bail!("{text}"),
+        message if message == *wanted => Ok(()),
+        _ => bail!("the host sent another message than the one expected"),
+    }
+}
+
+async fn download(mut session: Session, path: String, to: &Path) -> anyhow::Result<()> {
+    if let Err(problem) = check_path(&path) {
+        bail!("{problem}");
+    }
+    session.send(&ClientMessage::Read(path)).await?;
+    let what = || format!("writing {}", to.display());
+    // Made with the first message: a copy that fails at once leaves nothing.
+    let mut file: Option<File> = None;
+    let mut total = 0;
+    loop {
+        let message = session.next().await?;
+        if let HostMessage::Error(text) = message {
+            bail!("{text}");
+        }
+        let file = match &mut file {
+            Some(file) => file,
+            none => none.insert(File::create(to).with_context(what)?),
+        };
+        match message {
+            HostMessage::Piece(Content(piece)) => {
+                total += piece.len() as u64;
+                ensure!(total <= MAX_FILE, "the guest sends more than 4 GiB");
+                file.write_all(&piece).with_context(what)?;
+            }
+            HostMessage::End => return file.sync_all().or_else(unsupported).with_context(what),
+            _ => bail!("the host sent something else than the file"),
+        }
+    }
+}
+
+/// Pipes and devices, such as /dev/stdout, have nothing to synchronise.
+fn unsupported(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slash_at_the_end_means_a_folder() {
+        assert_eq!(within("/tmp/", "/etc/motd"), "/tmp/motd");
+        assert_eq!(within("/tmp/a", "/etc/motd"), "/tmp/a");
+        assert_eq!(within("./", "motd"), "./motd");
+    }
+}
