@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use berth_api::{
     CpuAmount, Quantity, ResourceName,
     hardware::{LEAST_MEMORY, is_uuid},
-    redacted_url,
+    password, redacted_url, sysprep,
 };
 
 use crate::selector::{LABEL_KEY, is_label_key};
@@ -60,6 +60,14 @@ pub enum Form {
     SshKey,
     /// A cloud-init document.
     UserData,
+    /// The name of a user of a guest.
+    UserName,
+    /// A password, or its hash.
+    Password,
+    /// The hash of a password.
+    PasswordHash,
+    /// An answer file for Windows.
+    Unattend,
     /// A network configuration of cloud-init.
     NetworkConfig,
     /// Meta-data of cloud-init.
@@ -75,7 +83,7 @@ impl Form {
             Self::Cpus => CpuAmount(a.to_owned()) == CpuAmount(b.to_owned()),
             Self::Mac | Self::Uuid => self.canonical(a) == self.canonical(b),
             Self::SshKey => ssh_key(a) == ssh_key(b),
-            Self::NetworkConfig | Self::MetaData => self.canonical(a) == self.canonical(b),
+            Self::NetworkConfig | Self::MetaData | Self::Unattend => self.canonical(a) == self.canonical(b),
             Self::UserData => {
                 self.canonical(a) == self.canonical(b) || berth_api::user_data::is_same_cloud_config(a, b)
             }
@@ -90,7 +98,7 @@ impl Form {
             Self::Mac => mac(text).unwrap_or_else(|| text.to_ascii_lowercase()),
             Self::Uuid => text.to_ascii_lowercase(),
             Self::SshKey => text.split_whitespace().collect::<Vec<_>>().join(" "),
-            Self::UserData | Self::NetworkConfig | Self::MetaData => {
+            Self::UserData | Self::NetworkConfig | Self::MetaData | Self::Unattend => {
                 text.replace("\r\n", "\n").trim_end().to_owned()
             }
             _ => text.to_owned(),
@@ -103,6 +111,14 @@ impl Form {
         match self {
             Self::Any => None,
             Self::UserData => Some(sentence(&berth_api::user_data::check_declared(text).err()?.to_string())),
+            Self::UserName if is_user_name(text) => None,
+            Self::UserName => Some(format!(
+                "{text:?} is not the name of a user: use lower-case letters, digits, \"-\" and \"_\", at most 32 characters, with a \
+                 letter or \"_\" at the beginning."
+            )),
+            Self::Password => Some(sentence(password::check(text).err()?)),
+            Self::PasswordHash => Some(sentence(password::check_hash(text).err()?)),
+            Self::Unattend => Some(sentence(&sysprep::check_unattend(text).err()?)),
             Self::NetworkConfig => Some(sentence(&berth_api::user_data::check_network_config(text).err()?)),
             Self::MetaData => Some(sentence(&berth_api::user_data::check_meta_data(text).err()?)),
             Self::Name if ResourceName::is_dns_label(text) => None,
@@ -202,6 +218,12 @@ fn is_plain(text: &str) -> bool {
 fn sentence(error: &str) -> String {
     let (first, rest) = error.split_at(1);
     format!("{}{rest}.", first.to_uppercase())
+}
+
+fn is_user_name(text: &str) -> bool {
+    let is_first = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let is_other = |byte: u8| is_first(byte) || byte.is_ascii_digit() || byte == b'-';
+    text.len() <= 32 && text.bytes().next().is_some_and(is_first) && text.bytes().all(is_other)
 }
 
 /// Whether a text and a suffix are a name.

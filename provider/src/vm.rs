@@ -325,11 +325,11 @@ impl ResourceKind for Vm {
     }
 
     fn has_side_object(&self, side_object: &SideObject<'_>) -> bool {
-        bootstrap::user_data_to_write(side_object).is_some()
+        bootstrap::content_to_write(side_object).is_some()
     }
 
     async fn write_side_object(&self, side_object: SideObject<'_>) -> Result<(), ApiError> {
-        bootstrap::write_secret(side_object).await
+        bootstrap::write(side_object).await
     }
 
     async fn read_side_object(

@@ -1,30 +1,31 @@
 //! Bootstrap data: possible secrets go into a Secret beside the VM, and never into the VM, an error or a log.
 
-use berth_api::user_data::{has_top_key, is_ignition};
-use serde_json::{Map, Value as Json, json};
-use sha2::{Digest, Sha256};
+mod secret;
+
+use berth_api::user_data::{decoded, has_top_key, is_ignition};
 use tfplugin6::{AttributePath, Diagnostic, Value};
+
+pub(super) use secret::{content_to_write, declare, read, view, write};
 
 use super::restart;
 use crate::{
-    api::{Address, Api, ApiError, ApplyOptions, RetryLimit},
     change::PlannedChange,
     field::{Effect, Field, Presence, Shape},
     form::Form,
-    kind::SideObject,
     planning,
-    private::Private,
     references::SECRET,
 };
 
-/// The annotation that keeps a Secret's content out of the state, with the version of the content written.
-const WRITE_ONLY_VERSION: &str = "terraform.berth.dev/user-data-wo-version";
-/// The Secret's key.
-const KEY: &str = "userData";
 /// The parts that a guest sees, all of them at its first boot.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 14] = [
     "user_data",
     "user_data_wo_version",
+    "user",
+    "password_hash",
+    "password_wo_version",
+    "password_expires",
+    "sysprep_unattend",
+    "ssh_authorized_keys_secret",
     "ssh_authorized_keys",
     "hostname",
     "domain",
@@ -34,17 +35,63 @@ const PARTS: [&str; 8] = [
 ];
 
 /// The parts that Ignition does not read.
-const CLOUD_INIT_ONLY: [&str; 4] = ["ssh_authorized_keys", "domain", "network_config", "meta_data"];
+const CLOUD_INIT_ONLY: [&str; 8] = [
+    "ssh_authorized_keys",
+    "ssh_authorized_keys_secret",
+    "user",
+    "password_hash",
+    "password_wo_version",
+    "domain",
+    "network_config",
+    "meta_data",
+];
+/// The parts that are kept in one Secret, which a Secret of the user's own replaces.
+const IN_SECRET: [&str; 5] =
+    ["user_data", "user_data_wo", "password_hash", "password_wo", "sysprep_unattend"];
+/// The write-only parts.
+const WRITE_ONLY: [&str; 2] = ["user_data_wo", "password_wo"];
 
 /// The attribute `bootstrap`.
 pub(super) fn field() -> Field {
     let fields = vec![
         Field::spec("ssh_authorized_keys", Shape::TextList(Form::SshKey)).effect(Effect::Policy),
+        Field::spec("ssh_authorized_keys_secret", Shape::Text(Form::DottedName))
+            .refers(SECRET)
+            .effect(Effect::Policy),
+        Field::spec("user", Shape::Text(Form::UserName)).effect(Effect::Policy),
+        Field::local(
+            "password_wo",
+            Shape::Text(Form::Password),
+            "The password of the default user, in no plan and no state (Terraform 1.11 and later). Only its hash is stored, in a \
+             Secret beside the VM. Written again when `password_wo_version` changes.",
+        )
+        .sensitive()
+        .write_only(),
+        Field::local("password_wo_version", Shape::Integer, "Increase it when `password_wo` changes. 0 or more.")
+            .at_least(0)
+            .effect(Effect::Policy),
+        Field::local(
+            "password_hash",
+            Shape::Text(Form::PasswordHash),
+            "The hash of the password of the default user, as `mkpasswd -m sha-512` prints it: instead of `password_wo`.",
+        )
+        .sensitive()
+        .effect(Effect::Policy),
+        Field::spec("password_expires", Shape::Bool).effect(Effect::Policy),
+        Field::local(
+            "sysprep_unattend",
+            Shape::Text(Form::Unattend),
+            "An answer file for Windows Setup and Sysprep (XML). The guest gets it as `Unattend.xml` and `Autounattend.xml` on a \
+             removable disk. Kept in a Secret beside the VM, and in Terraform's state as a sensitive value.",
+        )
+        .sensitive()
+        .effect(Effect::Policy),
         Field::local(
             "user_data",
             Shape::Text(Form::UserData),
-            "cloud-init user data, or an Ignition configuration (JSON). Kept in a Secret beside the VM, and in Terraform's \
-             state as a sensitive value; `user_data_wo` keeps it out of the state.",
+            "cloud-init user data, or an Ignition configuration (JSON); also in base64, and compressed with gzip before. Kept in a \
+             Secret beside the VM, and in Terraform's state as a sensitive value; `user_data_wo` keeps it out of the state. \
+             Its own users and passwords come before `user` and the password.",
         )
         .sensitive()
         .effect(Effect::Policy),
@@ -66,9 +113,10 @@ pub(super) fn field() -> Field {
         Field::spec("secret_name", Shape::Text(Form::DottedName))
             .refers(SECRET)
             .text(
-                "Name of a Secret of your own in the VM's namespace, instead of `user_data`. Its key `userData` is the \
-                 cloud-init user data. `networkConfig`, when present, replaces the configuration that berth generates; the keys \
-                 of `metaData` (YAML) are added to those that berth generates.",
+                "Name of a Secret of your own in the VM's namespace, instead of `user_data`, a password and `sysprep_unattend`. Its key \
+                 `userData` is the cloud-init user data. `networkConfig`, when present, replaces the configuration that berth \
+                 generates; the keys of `metaData` (YAML) are added to those that berth generates; `password` is that of the default \
+                 user, as text or as a hash; `unattend.xml` is an answer file for Windows.",
             )
             .effect(Effect::Policy),
         Field::local(
@@ -92,31 +140,73 @@ pub(super) fn check(bootstrap: &Value) -> Vec<Diagnostic> {
     // An unknown value may become null, for example when a module passes on its variables.
     let set = |name: &str| !bootstrap.get(name).is_null() && !bootstrap.get(name).is_unknown();
     let mut found = Vec::new();
-    let sources: Vec<&str> =
-        ["user_data", "user_data_wo", "secret_name"].into_iter().filter(|name| set(name)).collect();
-    if let [_, second, ..] = sources.as_slice() {
-        let detail = format!(
-            "Only one of user_data, user_data_wo and secret_name can be set; {} are.",
-            sources.join(" and ")
-        );
-        found.push(Diagnostic::error("User data from two places", detail).at(path(second)));
+    for (own, other) in exclusive() {
+        if set(own) && set(other) {
+            let detail = format!("Only one of {own} and {other} can be set.");
+            let what = if own.starts_with("user_data") { "User data" } else { "Bootstrap data" };
+            found.push(Diagnostic::error(format!("{what} from two places"), detail).at(path(other)));
+        }
     }
-    if set("user_data_wo") && bootstrap.get("user_data_wo_version").is_null() {
-        let detail = "Set user_data_wo_version too, for example 1, and raise it when user_data_wo changes: Terraform keeps no \
-                      trace of a write-only value to compare with.";
-        found
-            .push(Diagnostic::error("Missing user_data_wo_version", detail).at(path("user_data_wo_version")));
+    for name in WRITE_ONLY {
+        let version = format!("{name}_version");
+        if set(name) && bootstrap.get(&version).is_null() {
+            let detail = format!(
+                "Set {version} too, for example 1, and raise it when {name} changes: Terraform keeps no trace of a write-only \
+                 value to compare with."
+            );
+            found.push(Diagnostic::error(format!("Missing {version}"), detail).at(path(&version)));
+        }
+        if set(&version) && bootstrap.get(name).is_null() {
+            let detail = format!(
+                "It is the version of {name}, which is not set: set {name}, or leave out the version."
+            );
+            found.push(Diagnostic::error(format!("Missing {name}"), detail).at(path(&version)));
+        }
     }
-    if set("user_data_wo_version") && bootstrap.get("user_data_wo").is_null() {
-        let detail = "It is the version of user_data_wo, which is not set: set user_data_wo, or leave out the version.";
-        found.push(Diagnostic::error("Missing user_data_wo", detail).at(path("user_data_wo_version")));
+    if set("password_expires")
+        && ["password_hash", "password_wo", "secret_name"].iter().all(|name| bootstrap.get(name).is_null())
+    {
+        let detail = "It is about the password of the default user, which is not set: set password_wo or password_hash.";
+        found.push(Diagnostic::error("Missing password", detail).at(path("password_expires")));
     }
+    found.extend(check_user_data(bootstrap));
     found.extend(check_meta_data(bootstrap));
     found.extend(check_ignition(bootstrap));
     for name in ["user_data", "user_data_wo"] {
         if bootstrap.get(name).as_str().is_some_and(|text| text.len() > 65_536) {
             let detail = "User data can be 65,536 bytes at most. Fetch what is larger from within the guest.";
             found.push(Diagnostic::error("User data is too long", detail).at(path(name)));
+        }
+    }
+    found
+}
+
+/// The pairs of parts of which only one can be set; of three, the message is about each pair.
+fn exclusive() -> Vec<(&'static str, &'static str)> {
+    let alternatives = [("user_data", "user_data_wo"), ("password_hash", "password_wo")];
+    alternatives.into_iter().chain(IN_SECRET.map(|name| (name, "secret_name"))).collect()
+}
+
+/// The parts that the user data declares a second time.
+fn check_user_data(bootstrap: &Value) -> Vec<Diagnostic> {
+    let twice = [("user", "user"), ("password", "password_hash"), ("password", "password_wo")];
+    let mut found = Vec::new();
+    for name in ["user_data", "user_data_wo"] {
+        let Some(text) = bootstrap.get(name).as_str().and_then(|text| decoded(text.as_bytes()).ok()) else {
+            continue;
+        };
+        if !text.trim_start().to_lowercase().starts_with("#cloud-config\n") {
+            continue;
+        }
+        for (key, part) in twice {
+            if bootstrap.get(part).as_str().is_some() && has_top_key(&text, &[key]) {
+                let detail = format!(
+                    "The key {key} of the cloud-config would take the place of {part}, so that {part} would have no effect: \
+                     leave out one of them."
+                );
+                let at = AttributePath::root("bootstrap").attribute(name);
+                found.push(Diagnostic::error(format!("{name} and {part} declare the same"), detail).at(at));
+            }
         }
     }
     found
@@ -147,7 +237,8 @@ fn check_meta_data(bootstrap: &Value) -> Vec<Diagnostic> {
 /// The parts that no guest reads beside an Ignition configuration.
 fn check_ignition(bootstrap: &Value) -> Vec<Diagnostic> {
     let text = |name: &str| bootstrap.get(name).as_str();
-    if !["user_data", "user_data_wo"].into_iter().filter_map(text).any(is_ignition) {
+    let is_one = |text: &str| decoded(text.as_bytes()).is_ok_and(|text| is_ignition(&text));
+    if !["user_data", "user_data_wo"].into_iter().filter_map(text).any(is_one) {
         return Vec::new();
     }
     let ignored = CLOUD_INIT_ONLY.into_iter().filter(|name| has_content(bootstrap.get(name)));
@@ -164,7 +255,7 @@ fn check_ignition(bootstrap: &Value) -> Vec<Diagnostic> {
 }
 
 fn has_content(value: &Value) -> bool {
-    value.as_str().is_some() || !value.elements().is_empty()
+    value.as_str().is_some() || value.as_i64().is_some() || !value.elements().is_empty()
 }
 
 /// Applies `user_data_policy` to a change.
@@ -218,143 +309,4 @@ pub(super) fn refine(change: &mut PlannedChange<'_>) {
             change.refuse(summary, detail, first);
         }
     }
-}
-
-/// Removes the provider's own Secret from the view: it is not the user's `secret_name`.
-pub(super) fn view(object: &mut Json) {
-    let ours = has_our_secret(object);
-    if let Some(bootstrap) = object.pointer_mut("/spec/bootstrap").and_then(Json::as_object_mut)
-        && ours
-    {
-        bootstrap.remove("secretName");
-    }
-}
-
-fn has_our_secret(object: &Json) -> bool {
-    let text = |pointer| object.pointer(pointer).and_then(Json::as_str);
-    let name = text("/metadata/name").unwrap_or_default();
-    text("/spec/bootstrap/secretName") == Some(secret_name(name).as_str())
-        && text("/spec/bootstrap/checksum").is_some()
-}
-
-fn secret_name(vm: &str) -> String {
-    format!("{vm}-bootstrap")
-}
-
-/// The checksum stored in the VM, so that a change of the Secret is visible there.
-fn checksum(user_data: &str) -> String {
-    let digest = Sha256::digest(Form::UserData.canonical(user_data).as_bytes());
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
-}
-
-/// The checksum of a write-only text: plans never see the text, so its version represents it.
-fn checksum_of_version(version: i64) -> String {
-    format!("version:{version}")
-}
-
-/// The checksum of the planned user data; none when there is none.
-fn planned_checksum(planned: &Value) -> Option<String> {
-    let bootstrap = planned.get("bootstrap");
-    let plain = bootstrap.get("user_data").as_str().map(checksum);
-    plain.or_else(|| bootstrap.get("user_data_wo_version").as_i64().map(checksum_of_version))
-}
-
-/// Sets the reference to the Secret in the VM.
-pub(super) fn declare(spec: &mut Json, name: &str, planned: &Value, _private: &Private) {
-    let Some(checksum) = planned_checksum(planned) else { return };
-    let Some(spec) = spec.as_object_mut() else { return };
-    let bootstrap = spec.entry("bootstrap").or_insert_with(|| Json::Object(Map::new()));
-    if let Some(bootstrap) = bootstrap.as_object_mut() {
-        bootstrap.insert("secretName".into(), secret_name(name).into());
-        bootstrap.insert("checksum".into(), checksum.into());
-    }
-}
-
-/// The user data for the Secret that has not been written yet.
-pub(super) fn user_data_to_write<'a>(side_object: &SideObject<'a>) -> Option<&'a str> {
-    let checksum = planned_checksum(side_object.planned)?;
-    if side_object.private.checksum.as_deref() == Some(checksum.as_str()) {
-        return None;
-    }
-    let (planned, config) = (side_object.planned.get("bootstrap"), side_object.config.get("bootstrap"));
-    planned.get("user_data").as_str().or_else(|| config.get("user_data_wo").as_str())
-}
-
-/// Writes the Secret, owned by the VM: it is deleted with the VM.
-pub(super) async fn write_secret(side_object: SideObject<'_>) -> Result<(), ApiError> {
-    let Some(user_data) = user_data_to_write(&side_object) else { return Ok(()) };
-    let SideObject { api, manager, at, object, planned, ref retry_limit, .. } = side_object;
-    let planned = planned.get("bootstrap");
-    let plain = planned.get("user_data").as_str();
-    let name = secret_name(&at.name);
-    let uid = object.pointer("/metadata/uid");
-    let owner =
-        json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "name": at.name, "uid": uid});
-    let mut metadata = json!({"name": name, "namespace": at.namespace, "ownerReferences": [owner]});
-    if let (None, Some(version)) = (plain, planned.get("user_data_wo_version").as_i64()) {
-        metadata["annotations"] = json!({ WRITE_ONLY_VERSION: version.to_string() });
-    }
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
-        "data": {KEY: encode(user_data)},
-    });
-    let place = Address::secret(&at.namespace, &name);
-    // Forced: the Secret's name is derived from the VM's, and the VM is ours.
-    let options = ApplyOptions { manager, force: true, dry_run: false };
-    api.apply(&place, &secret, options, retry_limit).await.map(|_| ())
-}
-
-/// Fills in the user data of a state. Sends one more request only when the checksum differs from the state's.
-pub(super) async fn read(
-    api: &Api,
-    object: &Json,
-    private: &Private,
-    state: &mut Value,
-) -> Result<Private, ApiError> {
-    let now = object.pointer("/spec/bootstrap/checksum").and_then(Json::as_str).map(str::to_owned);
-    let private = Private { checksum: now.clone(), restart_token: restart::kept(object), ..private.clone() };
-    let expected = planned_checksum(state);
-    if expected == now {
-        return Ok(private);
-    }
-    let (mut user_data, mut version) = (Value::Null, Value::Null);
-    if has_our_secret(object) {
-        let text = |pointer| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
-        let place = Address::secret(text("/metadata/namespace"), &secret_name(text("/metadata/name")));
-        let retry_limit = RetryLimit::seconds(5, &tfplugin6::CancellationToken::new());
-        if let Some(secret) = api.get(&place, &retry_limit).await? {
-            let annotations = secret.pointer("/metadata/annotations");
-            let written = annotations.and_then(|all| all.get(WRITE_ONLY_VERSION)).and_then(Json::as_str);
-            match written {
-                Some(written) => version = Value::from(written.parse::<i64>().ok()),
-                None => user_data = secret.pointer("/data").and_then(|data| decode(data.get(KEY)?)).into(),
-            }
-        }
-    } else if let Some(inline) = object.pointer("/spec/bootstrap/userData").and_then(Json::as_str) {
-        user_data = inline.into();
-    }
-    if state.get("bootstrap").is_null() && user_data.is_null() && version.is_null() {
-        return Ok(private);
-    }
-    let mut bootstrap = state.get("bootstrap").clone();
-    if bootstrap.is_null() {
-        bootstrap = Value::object(field().children().iter().map(|field| (field.name, Value::Null)));
-        bootstrap.set("user_data_policy", "refuse");
-    }
-    bootstrap.set("user_data", user_data);
-    bootstrap.set("user_data_wo_version", version);
-    state.set("bootstrap", bootstrap);
-    Ok(private)
-}
-
-fn encode(text: &str) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(text)
-}
-
-fn decode(data: &Json) -> Option<String> {
-    use base64::Engine as _;
-    let bytes = base64::engine::general_purpose::STANDARD.decode(data.as_str()?).ok()?;
-    String::from_utf8(bytes).ok()
 }

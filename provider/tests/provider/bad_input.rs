@@ -276,6 +276,46 @@ fn vms() -> Vec<Bad> {
             "bootstrap.secret_name",
             "Only one of",
         ),
+        everywhere(boots("user", json!("A b")), "bootstrap.user", "is not the name of a user"),
+        here(boots("password_hash", json!("hunter2")), "bootstrap.password_hash", "begins with $6$"),
+        here(boots("password_wo", json!("a\nb")), "bootstrap.password_wo", "no line break"),
+        here(
+            boots("password_wo", json!("hunter2")),
+            "bootstrap.password_wo_version",
+            "Set password_wo_version too",
+        ),
+        here(
+            boots("password_wo_version", json!(1)),
+            "bootstrap.password_wo_version",
+            "password_wo, which is not set",
+        ),
+        here(
+            boots("password_expires", json!(true)),
+            "bootstrap.password_expires",
+            "set password_wo or password_hash",
+        ),
+        here(boots("sysprep_unattend", json!("<a/>")), "bootstrap.sysprep_unattend", "another root element"),
+        here(
+            boots("ssh_authorized_keys_secret", json!("a b")),
+            "bootstrap.ssh_authorized_keys_secret",
+            "is not a name",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"password_hash": "$6$a$b", "secret_name": "b"})),
+            "bootstrap.secret_name",
+            "Only one of password_hash and secret_name",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"user": "admin", "user_data": "#cloud-config\nuser: root\n"})),
+            "bootstrap.user_data",
+            "user_data and user declare the same",
+        ),
+        here(
+            with(vm(), "/bootstrap", json!({"user": "admin", "user_data": IGNITION})),
+            "bootstrap.user",
+            "Ignition would ignore it",
+        ),
+        here(boots("user_data", json!("H4sIAAAAAAAA/0rOz0vLTAcEAAD//w==")), "bootstrap.user_data", "damaged"),
         here(boots("user_data_policy", json!("maybe")), "bootstrap.user_data_policy", "is not one of"),
         everywhere(
             with(vm(), "/power", json!("on")),

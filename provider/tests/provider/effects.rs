@@ -108,7 +108,8 @@ fn vm() -> Json {
             "model": "virtio"}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
-            "network_config": "version: 1\n", "meta_data": "role: web\n"},
+            "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
+            "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
@@ -175,6 +176,11 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/placement/host_selector", json!({}), Announced::Live),
         ("/bootstrap/user_data", json!("y"), Announced::Refused),
         ("/bootstrap/ssh_authorized_keys", json!(["ssh-rsa B"]), Announced::Refused),
+        ("/bootstrap/ssh_authorized_keys_secret", json!("other"), Announced::Refused),
+        ("/bootstrap/user", json!("other"), Announced::Refused),
+        ("/bootstrap/password_hash", json!("$6$a$c"), Announced::Refused),
+        ("/bootstrap/password_expires", json!(false), Announced::Refused),
+        ("/bootstrap/sysprep_unattend", json!("<b/>"), Announced::Refused),
         ("/bootstrap/hostname", json!("other"), Announced::Refused),
         ("/bootstrap/domain", json!("example.org"), Announced::Refused),
         ("/bootstrap/network_config", json!("version: 2\n"), Announced::Refused),
@@ -352,6 +358,7 @@ async fn every_attribute_of_a_vm_is_announced_as_its_page_shows_it_for_each_powe
             ("/stop/mode", json!("PowerOff")),
             ("/placement/preferred_host_selector", json!({"a": "b"})),
             ("/bootstrap/user_data_wo_version", json!(2)),
+            ("/bootstrap/password_wo_version", json!(2)),
             ("/bootstrap/secret_name", json!("mine")),
         ];
         let changes = changes_of_a_vm().into_iter().map(|(at, to, _)| (at, to)).chain(further);

@@ -364,6 +364,48 @@ async fn bootstrap_data_is_in_a_secret_that_the_vm_owns_and_nowhere_else() {
 }
 
 #[tokio::test]
+async fn the_hash_of_a_password_is_in_the_secret_and_the_password_nowhere() {
+    let plane = ControlPlane::in_memory().await;
+    let provider = provider(&plane.client, "default");
+    let mut vm = Stage::new(&provider, "berth_vm");
+    let unattend = r#"<unattend xmlns="urn:schemas-microsoft-com:unattend"/>"#;
+    let config = with(
+        web(),
+        json!({"bootstrap": {"user": "admin", "password_wo": "canary-secret-3", "password_wo_version": 1,
+            "password_expires": false, "sysprep_unattend": unattend, "ssh_authorized_keys_secret": "keys"}}),
+    );
+    let made = vm.apply(&config).await;
+    assert!(made.is_clean(), "{}", made.text());
+    assert!(!format!("{:?}{:?}", vm.state, vm.private).contains("canary"));
+    let object = plane.object("VM", "web").await;
+    let bootstrap = &object["spec"]["bootstrap"];
+    assert_eq!(
+        (&bootstrap["user"], &bootstrap["passwordExpires"], &bootstrap["sshAuthorizedKeysSecret"]),
+        (&json!("admin"), &json!(false), &json!("keys"))
+    );
+    let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
+        kube::Api::namespaced(plane.client.clone(), "default");
+    let data = secrets.get("web-bootstrap").await.expect("it was written").data.expect("it has data");
+    let keys: Vec<&str> = data.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["password", "unattend.xml"]);
+    let hash = String::from_utf8(data["password"].0.clone()).expect("text");
+    assert!(hash.starts_with("$6$rounds=") && !hash.contains("canary"), "{hash}");
+    assert!(vm.plan_is_empty(&config).await);
+    let mut imported = Stage::new(&provider, "berth_vm");
+    imported.import("web").await;
+    assert!(imported.plan_is_empty(&config).await, "an import finds the version of the password");
+
+    let with_hash =
+        with(web(), json!({"bootstrap": {"password_hash": "$6$salt$hash", "user_data_policy": "reboot"}}));
+    let made = vm.apply(&with_hash).await;
+    assert!(!made.text().contains("Error"), "{}", made.text());
+    let data = secrets.get("web-bootstrap").await.expect("it was written").data.expect("it has data");
+    assert_eq!(data["password"].0, b"$6$salt$hash", "a hash is left as it is");
+    assert_eq!(data.len(), 1, "the answer file is gone");
+    plane.close().await;
+}
+
+#[tokio::test]
 async fn the_user_data_policy_decides_what_a_change_does() {
     let plane = ControlPlane::in_memory().await;
     let provider = provider(&plane.client, "default");

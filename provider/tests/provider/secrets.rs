@@ -3,7 +3,9 @@
 //! | | plan file | state file | Secret of the VM | anything else |
 //! |---|---|---|---|---|
 //! | `user_data`, sensitive | yes, by Terraform's design | yes, by Terraform's design | yes | no |
+//! | `password_hash`, `sysprep_unattend`, sensitive | yes | yes | yes | no |
 //! | `user_data_wo`, write-only | no | no | yes | no |
+//! | `password_wo`, write-only | no | no | its hash only | no |
 //! | tokens of `berth_token` and `berth_console`, ephemeral | no | no | where it is passed on to | no |
 //! | token of the provider block | no | no | no | no |
 
@@ -33,6 +35,9 @@ terraform {
 }
 variable "user_data" { sensitive = true }
 variable "write_only" { ephemeral = true }
+variable "password" { ephemeral = true }
+variable "password_hash" { sensitive = true }
+variable "unattend" { sensitive = true }
 variable "host" {}
 variable "token" { ephemeral = true }
 variable "ca_certificate" {}
@@ -61,7 +66,11 @@ resource "berth_vm" "plain" {
   name      = "plain"
   class     = berth_vm_class.small.name
   disks     = [{ name = berth_disk.root["plain"].name, boot = true }]
-  bootstrap = { user_data = var.user_data }
+  bootstrap = {
+    user_data        = var.user_data
+    password_hash    = var.password_hash
+    sysprep_unattend = var.unattend
+  }
 }
 resource "berth_vm" "hidden" {
   name  = "hidden"
@@ -70,6 +79,8 @@ resource "berth_vm" "hidden" {
   bootstrap = {
     user_data_wo         = "${var.write_only} token=${ephemeral.berth_token.deploy.token} ticket=${ephemeral.berth_console.other.token}"
     user_data_wo_version = 1
+    password_wo          = var.password
+    password_wo_version  = 1
   }
 }
 output "host" {
@@ -79,6 +90,9 @@ output "host" {
 
 const USER_DATA: &str = "canary-of-user-data-5b1f0c";
 const WRITE_ONLY: &str = "canary-of-write-only-93c2d7";
+const PASSWORD: &str = "canary-of-password-1d77f2";
+const PASSWORD_HASH: &str = "canaryOfPasswordHash4e0a";
+const UNATTEND: &str = "canary-of-unattend-a90b31";
 
 /// Whether bytes contain a text, as it is or in base64 at any offset.
 fn has(bytes: &[u8], canary: &str) -> bool {
@@ -142,6 +156,9 @@ fn each_sensitive_attribute_has_its_canary() {
     }
     let planted = [
         "provider.token",
+        "berth_vm.bootstrap.password_wo",
+        "berth_vm.bootstrap.password_hash",
+        "berth_vm.bootstrap.sysprep_unattend",
         "berth_vm.bootstrap.user_data",
         "berth_vm.bootstrap.user_data_wo",
         "berth_console.token",
@@ -188,8 +205,16 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         let mut command = terraform.command(arguments);
         command
             .env_remove("BERTH_KUBECONFIG")
-            .env("TF_VAR_user_data", format!("#cloud-config\npassword: {USER_DATA}\n"))
-            .env("TF_VAR_write_only", format!("#cloud-config\npassword: {WRITE_ONLY}\n#"))
+            .env("TF_VAR_user_data", format!("#cloud-config\nfinal_message: {USER_DATA}\n"))
+            .env("TF_VAR_write_only", format!("#cloud-config\nfinal_message: {WRITE_ONLY}\n#"))
+            .env("TF_VAR_password", PASSWORD)
+            .env("TF_VAR_password_hash", format!("$6$salt${PASSWORD_HASH}"))
+            .env(
+                "TF_VAR_unattend",
+                format!(
+                    "<unattend xmlns=\"urn:schemas-microsoft-com:unattend\"><!-- {UNATTEND} --></unattend>"
+                ),
+            )
             .env("TF_VAR_host", server.expect("it has a server").trim_matches('"'))
             .env("TF_VAR_token", &token)
             .env("TF_VAR_ca_certificate", &certificate)
@@ -201,12 +226,15 @@ async fn no_secret_is_written_where_it_does_not_belong() {
     }
 
     let secrets: Api<Secret> = Api::namespaced(plane.client.clone(), "default");
-    let user_data = async |vm: &str| {
+    let in_secret = async |vm: &str, key: &str| {
         let secret = secrets.get(&format!("{vm}-bootstrap")).await.expect("it was written");
-        String::from_utf8(secret.data.expect("it has data")["userData"].0.clone()).expect("text")
+        String::from_utf8(secret.data.expect("it has data")[key].0.clone()).expect("text")
     };
-    assert!(user_data("plain").await.contains(USER_DATA));
-    let hidden = user_data("hidden").await;
+    assert!(in_secret("plain", "userData").await.contains(USER_DATA));
+    assert!(in_secret("plain", "password").await.contains(PASSWORD_HASH));
+    assert!(in_secret("plain", "unattend.xml").await.contains(UNATTEND));
+    assert!(in_secret("hidden", "password").await.starts_with("$6$rounds="), "its hash");
+    let hidden = in_secret("hidden", "userData").await;
     assert!(hidden.contains(WRITE_ONLY));
     let passed_on = |name: &str| {
         let value = hidden.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
@@ -238,15 +266,15 @@ async fn no_secret_is_written_where_it_does_not_belong() {
         [file("trace.log"), fs::read(kubeconfig.with_file_name("audit.log")).expect("an audit log")].concat();
     assert!(has(&logs, "terraform-provider-berth") && has(&logs, "/vms/hidden"), "both logs are there");
 
-    let everywhere = [USER_DATA, WRITE_ONLY, &issued, &ticket, &token];
+    let everywhere = [USER_DATA, PASSWORD_HASH, UNATTEND, WRITE_ONLY, PASSWORD, &issued, &ticket, &token];
     let places: [(&str, &[u8], &[&str]); 6] = [
-        ("the plan file", &plan, &everywhere[1..]),
-        ("the state file", &file("terraform.tfstate"), &everywhere[1..]),
+        ("the plan file", &plan, &everywhere[3..]),
+        ("the state file", &file("terraform.tfstate"), &everywhere[3..]),
         ("the logs", &logs, &everywhere),
         ("Terraform's output", output.as_bytes(), &everywhere),
         ("objects other than Secrets", &objects, &everywhere),
         // Secrets are sealed there; the administrator's token is in its kubeconfig.
-        ("the control plane's files", &stored, &everywhere[..4]),
+        ("the control plane's files", &stored, &everywhere[..7]),
     ];
     for (place, bytes, canaries) in places {
         let leaked: Vec<&&str> = canaries.iter().filter(|canary| has(bytes, canary)).collect();

@@ -16,6 +16,7 @@
 //!                          guest (of a VM's status)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
+//!                          password, sysprep (of a guest)
 //!                          console, guest_access (ways into a guest)   unmanaged (objects read without their managed fields)
 //! ```
 //!
@@ -45,6 +46,7 @@ pub mod manifests;
 pub mod name;
 pub mod network;
 pub mod object_user;
+pub mod password;
 pub mod placement_group;
 pub mod power;
 pub mod profile;
@@ -54,6 +56,7 @@ pub mod reason;
 pub mod site;
 pub mod size;
 pub mod storage_pool;
+pub mod sysprep;
 mod unmanaged;
 pub mod user_data;
 pub mod vm;

@@ -3,8 +3,11 @@
 //!
 //! Errors never quote the text: it may contain secrets.
 
+mod encoding;
+
 use std::collections::BTreeMap;
 
+pub use encoding::{MAX_DECODED, decoded};
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, StrInput};
 
 /// An error in user data.
@@ -57,12 +60,15 @@ pub enum UserDataError {
         /// The line of the second one.
         line: usize,
     },
-    /// Compressed or encoded text.
-    #[error(
-        "this is compressed and encoded in base64, which no guest decodes here: with the data source cloudinit_config, set \
-         gzip = false and base64_encode = false"
-    )]
-    Encoded,
+    /// Compressed data that cannot be decompressed.
+    #[error("this is compressed with gzip, and damaged")]
+    Damaged,
+    /// Compressed data of many bytes.
+    #[error("this is compressed with gzip, and has more than 1 MiB without")]
+    TooLarge,
+    /// Bytes that are no text.
+    #[error("this is not text: user data is UTF-8, or compressed with gzip")]
+    NoText,
     /// A Butane configuration.
     #[error(
         "this is a Butane configuration, which no guest reads: translate it to Ignition first (\"butane --strict\", or the \
@@ -124,6 +130,7 @@ enum Format {
 /// Checks that cloud-init can read the text. Scripts, MIME archives, includes and templates are not checked, and documents
 /// for other programs than cloud-init pass.
 pub fn check(text: &str) -> Result<(), UserDataError> {
+    let text = &*decoded(text.as_bytes())?;
     let lower = text.trim_start().to_lowercase();
     match HEADERS.iter().find(|(start, _)| lower.starts_with(start)).map(|(_, format)| *format) {
         Some(Format::Other) => Ok(()),
@@ -140,13 +147,13 @@ pub fn check(text: &str) -> Result<(), UserDataError> {
 /// # Errors
 /// Those of [`check`], and what a guest would ignore.
 pub fn check_declared(text: &str) -> Result<(), UserDataError> {
+    let text = &*decoded(text.as_bytes())?;
     check(text)?;
     let lower = text.trim_start().to_lowercase();
     match HEADERS.iter().find(|(start, _)| lower.starts_with(start)).map(|(_, format)| *format) {
         Some(Format::Other) => Ok(()),
         Some(_) => repeated_key(text),
         None if lower.is_empty() || WINDOWS.iter().any(|start| lower.starts_with(start)) => Ok(()),
-        None if text.trim_start().starts_with("H4sI") => Err(UserDataError::Encoded),
         None if text.trim_start().starts_with('{') => match is_ignition(text) {
             true => Ok(()),
             false if lower.contains("\"ignition\"") => Err(UserDataError::NoIgnitionVersion),
@@ -162,6 +169,18 @@ pub fn check_declared(text: &str) -> Result<(), UserDataError> {
             }
         }
     }
+}
+
+/// Whether it begins as a known format does.
+fn has_header(text: &str) -> bool {
+    let lower = text.trim_start().to_lowercase();
+    HEADERS.iter().any(|(start, _)| lower.starts_with(start))
+}
+
+/// Whether a guest of some kind reads a text that is not encoded.
+fn is_read_by_a_guest(text: &str) -> bool {
+    let lower = text.trim_start().to_lowercase();
+    has_header(text) || is_ignition(text) || WINDOWS.iter().any(|start| lower.starts_with(start))
 }
 
 /// Checks a network configuration for cloud-init: a YAML mapping with a version.
@@ -265,6 +284,8 @@ enum Node {
 /// Whether two cloud-configs have the same keys and values, in whatever order, style and with whatever comments. Of two with
 /// anchors or tags this is not decided: they are different unless their texts are equal.
 pub fn is_same_cloud_config(a: &str, b: &str) -> bool {
+    let (Ok(a), Ok(b)) = (decoded(a.as_bytes()), decoded(b.as_bytes())) else { return a == b };
+    let (a, b): (&str, &str) = (&a, &b);
     let node = |text: &str| if is_cloud_config(text) { node(text) } else { None };
     a == b || matches!((node(a), node(b)), (Some(a), Some(b)) if a == b)
 }
@@ -329,7 +350,7 @@ fn is_cloud_config(text: &str) -> bool {
     header.is_some_and(|(_, format)| *format == Format::CloudConfig)
 }
 
-/// Whether it is a configuration for Ignition, which reads no NoCloud volume.
+/// Whether it is a configuration for Ignition, which reads no NoCloud volume. It must be decoded.
 pub fn is_ignition(text: &str) -> bool {
     let parsed = serde_json::from_str::<serde_json::Value>(text);
     parsed.is_ok_and(|config| config["ignition"]["version"].is_string())
@@ -535,7 +556,9 @@ mod tests {
         let twice = check_declared("#cloud-config\nruncmd: [a]\nx: {y: [1, {z: 2}]}\n\"runcmd\": [b]\n");
         assert_eq!(twice, Err(UserDataError::RepeatedKey { first: 2, line: 4 }));
         for (text, error) in [
-            ("H4sIAAAAAAAA/0rOz0vLTAcEAAD//w==", UserDataError::Encoded),
+            ("H4sIAAAAAAAA/0rOz0vLTAcEAAD//w==", UserDataError::Damaged),
+            ("aGVsbG8=", UserDataError::Unknown),
+            ("IyBjbG91ZC1jb25maWcKYTogYgo=", UserDataError::Unknown),
             ("variant: flatcar\nversion: 1.1.0\n", UserDataError::Butane),
             ("{\"ignition\": {}}", UserDataError::NoIgnitionVersion),
             ("{\"a\": 1}", UserDataError::Unknown),
@@ -554,6 +577,7 @@ mod tests {
             "#!/bin/sh\na: 1\na: 2\n",
             "## template: jinja\n#cloud-config\na: 1\na: 2\n",
             "#ps1_sysnative\nhello",
+            "I2Nsb3VkLWNvbmZpZwpydW5jbWQ6IFtpZF0K",
             "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\n",
             "{\"ignition\": {\"version\": \"3.4.0\"}}",
             "version: v1alpha1\nmachine:\n  type: worker\n",

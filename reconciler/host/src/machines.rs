@@ -146,12 +146,16 @@ pub enum StateAccess {
     Read,
 }
 
-/// Bootstrap data (NoCloud, Ignition). May contain secrets: never printed.
-#[derive(Clone, PartialEq, Eq)]
+/// Bootstrap data (NoCloud, Ignition, Sysprep). May contain secrets: never printed.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Seed {
     pub meta_data: String,
     pub user_data: String,
     pub network_config: String,
+    /// A cloud-config below the user data: what both declare is that of the user data.
+    pub vendor_data: Option<String>,
+    /// An answer file for Windows, on a volume of its own.
+    pub unattend: Option<String>,
     /// An Ignition configuration, passed by the firmware configuration device.
     pub ignition: Option<String>,
 }
@@ -161,6 +165,7 @@ impl fmt::Debug for Seed {
         f.debug_struct("Seed")
             .field("user_data_bytes", &self.user_data.len())
             .field("ignition", &self.ignition.is_some())
+            .field("unattend", &self.unattend.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -29,6 +29,8 @@ pub const SCSI_CONTROLLER: &str = "scsi0";
 const DISK_THREAD: &str = "disks0";
 /// Device id of the bootstrap volume.
 pub const SEED_ID: &str = "seed";
+/// Device id of the volume with an answer file for Windows.
+pub(crate) const SYSPREP_ID: &str = "sysprep";
 /// Device id of the memory that is plugged in while the guest runs.
 pub const MEMORY_DEVICE: &str = "memory0";
 /// The bytes in which such memory is plugged in and out.
@@ -154,6 +156,9 @@ pub struct MachineFiles {
     /// Present exactly for a machine with [`MachineSpec::tpm`].
     #[serde(default)]
     pub tpm: Option<TpmFiles>,
+    /// A raw image with an answer file for Windows, presented to the guest as a read-only, removable USB disk.
+    #[serde(default)]
+    pub sysprep: Option<PathBuf>,
     /// Files that the firmware configuration device passes to the guest (Ignition reads `opt/com.coreos/config`).
     pub fw_cfg: Vec<FwCfg>,
     /// The user that QEMU runs as, and the files that it can open. None: the launcher's default user, unconfined.
@@ -171,6 +176,7 @@ impl MachineFiles {
             uefi: None,
             seed: None,
             tpm: None,
+            sysprep: None,
             fw_cfg: Vec::new(),
             confinement: None,
             from_saved_state: false,

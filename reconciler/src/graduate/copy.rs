@@ -63,7 +63,7 @@ impl Contents {
 
     /// Returns the Secrets that VMs name, whether they exist or not.
     pub(super) fn secrets_named(&self) -> SecretNames {
-        self.of(VM).filter_map(secret_named).collect()
+        self.of(VM).flat_map(secrets_of).collect()
     }
 
     /// Returns the objects of a kind.
@@ -102,12 +102,20 @@ async fn namespaces(client: &Client) -> anyhow::Result<Vec<Object>> {
     Ok(all.into_iter().filter(own).collect())
 }
 
-/// Returns the Secret that a VM names, if a Secret can have that name.
-fn secret_named(vm: &Object) -> Option<(String, String)> {
-    let name = vm.value["spec"]["bootstrap"]["secretName"].as_str()?;
+/// Returns the Secrets that a VM names, as far as a Secret can have that name.
+fn secrets_of(vm: &Object) -> impl Iterator<Item = (String, String)> {
+    let bootstrap = &vm.value["spec"]["bootstrap"];
+    let names = ["secretName", "sshAuthorizedKeysSecret"].map(|key| bootstrap[key].as_str());
+    names
+        .into_iter()
+        .flatten()
+        .filter(|name| is_name_of_secret(name))
+        .map(|name| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
+}
+
+fn is_name_of_secret(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let plain = name.bytes().all(fits) && name.bytes().any(|byte| byte.is_ascii_alphanumeric());
-    plain.then(|| (vm.namespace().unwrap_or_default().to_owned(), name.to_owned()))
+    name.bytes().all(fits) && name.bytes().any(|byte| byte.is_ascii_alphanumeric())
 }
 
 async fn secrets(client: &Client, named: &SecretNames) -> anyhow::Result<Vec<Object>> {

@@ -15,6 +15,7 @@
 mod apply;
 mod cpu_time;
 mod cdroms;
+mod bootstrap;
 mod dependents;
 mod hardware;
 mod media;

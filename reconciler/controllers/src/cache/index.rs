@@ -80,7 +80,7 @@ struct VmEntry {
     addresses: Vec<(String, Ipv4Addr)>,
     macs: Vec<String>,
     /// The Secret its host must read.
-    secret: Option<NeededSecret>,
+    secrets: Vec<NeededSecret>,
 }
 
 /// The index that the module describes.
@@ -138,7 +138,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
     let address = |i: &berth_api::vm::InterfaceStatus| Some((i.network.clone(), i.address.parse().ok()?));
     let scheduled = status.and_then(|s| condition::find(&s.conditions, ConditionType::Scheduled.as_str()));
     VmEntry {
-        secret: NeededSecret::of(vm),
+        secrets: NeededSecret::of(vm),
         host,
         demand,
         group: vm
@@ -182,8 +182,8 @@ impl Index {
         let new = vm.map(|vm| entry_of(vm, demand));
         let old = self.vm_entries.remove(key);
         let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
-        let secret = |entry: &Option<VmEntry>| entry.as_ref().and_then(|e| e.secret.clone());
-        concerned.extend(self.secrets.set(secret(&old).as_ref(), secret(&new).as_ref()));
+        let needed = |entry: &Option<VmEntry>| entry.as_ref().map_or(Vec::new(), |e| e.secrets.clone());
+        concerned.extend(self.secrets.set(&needed(&old), &needed(&new)));
         for entry in old.iter().chain(&new) {
             concerned.extend(entry.public_ips.iter().cloned());
             // A group has many members: it is enqueued only for changes to what it reports about them.

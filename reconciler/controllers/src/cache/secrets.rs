@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::VM;
+use berth_api::{VM, vm::Bootstrap};
 use kube::ResourceExt;
 
 use crate::key::Key;
@@ -16,11 +16,16 @@ pub(crate) struct NeededSecret {
 }
 
 impl NeededSecret {
-    /// Returns the Secret that a bound VM needs.
-    pub(crate) fn of(vm: &VM) -> Option<Self> {
-        let host = vm.status.as_ref()?.binding.as_ref()?.host.clone();
-        let name = vm.spec.bootstrap.as_ref()?.secret_name.clone()?;
-        Some(Self { host, namespace: vm.namespace()?, name })
+    /// Returns the Secrets that a bound VM needs.
+    pub(crate) fn of(vm: &VM) -> Vec<Self> {
+        let binding = vm.status.as_ref().and_then(|status| status.binding.as_ref());
+        let (Some(binding), Some(namespace)) = (binding, vm.namespace()) else { return Vec::new() };
+        let secret = |name: &str| Self {
+            host: binding.host.clone(),
+            namespace: namespace.clone(),
+            name: name.to_owned(),
+        };
+        vm.spec.bootstrap.iter().flat_map(Bootstrap::secrets).map(secret).collect()
     }
 }
 
@@ -33,18 +38,21 @@ pub(crate) struct Secrets {
 
 impl Secrets {
     /// Replaces what a VM needed before with what it needs now; returns the keys of the Roles that concerns.
-    pub(crate) fn set(&mut self, old: Option<&NeededSecret>, new: Option<&NeededSecret>) -> Vec<Key> {
+    pub(crate) fn set(&mut self, old: &[NeededSecret], new: &[NeededSecret]) -> Vec<Key> {
         if old == new {
             return Vec::new();
         }
-        if let Some(NeededSecret { host, namespace, name }) = new {
+        for NeededSecret { host, namespace, name } in new {
             let secrets = self.needed.entry((host.clone(), namespace.clone())).or_default();
             *secrets.entry(name.clone()).or_default() += 1;
         }
-        if let Some(old) = old {
+        for old in old {
             self.forget(old);
         }
-        old.into_iter().chain(new).map(|secret| Key::secrets_role(&secret.host, &secret.namespace)).collect()
+        let mut keys: Vec<Key> =
+            old.iter().chain(new).map(|secret| Key::secrets_role(&secret.host, &secret.namespace)).collect();
+        keys.dedup();
+        keys
     }
 
     fn forget(&mut self, secret: &NeededSecret) {
@@ -97,16 +105,33 @@ mod tests {
         let (a, b) = (secret("h1", "a"), secret("h1", "b"));
         let mut secrets = Secrets::default();
         for needed in [&a, &a, &b] {
-            assert_eq!(secrets.set(None, Some(needed)), [Key::secrets_role("h1", "ns")]);
+            assert_eq!(secrets.set(&[], std::slice::from_ref(needed)), [Key::secrets_role("h1", "ns")]);
         }
-        assert_eq!(secrets.set(Some(&a), Some(&a)), [], "nothing changed");
-        secrets.set(Some(&a), None);
+        let of_a = std::slice::from_ref(&a);
+        assert_eq!(secrets.set(of_a, of_a), [], "nothing changed");
+        secrets.set(of_a, &[]);
         assert_eq!(secrets.of("h1", "ns"), ["a", "b"]);
-        secrets.set(Some(&a), Some(&secret("h2", "a")));
+        secrets.set(of_a, &[secret("h2", "a")]);
         assert_eq!((secrets.of("h1", "ns"), secrets.of("h2", "ns")), (names(&["b"]), names(&["a"])));
         let account = Key::namespaced(ObjectKind::ServiceAccount, "berth-system", "host-h1");
         assert_eq!(secrets.keys_of_account(&account), [Key::secrets_role("h1", "ns")]);
-        secrets.set(Some(&b), None);
+        secrets.set(std::slice::from_ref(&b), &[]);
         assert!(secrets.keys_of_account(&account).is_empty());
+    }
+
+    #[test]
+    fn a_vm_needs_the_secret_of_its_bootstrap_data_and_that_of_its_keys() {
+        let vm = |bootstrap: serde_json::Value| -> VM {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "web", "namespace": "ns"},
+                "spec": {"disks": [], "bootstrap": bootstrap},
+                "status": {"observedGeneration": 1, "binding": {"host": "h1", "epoch": 1}}}))
+            .expect("a VM")
+        };
+        let names =
+            |bootstrap| NeededSecret::of(&vm(bootstrap)).into_iter().map(|s| s.name).collect::<Vec<_>>();
+        let both = serde_json::json!({"secretName": "data", "sshAuthorizedKeysSecret": "keys"});
+        assert_eq!(names(both), ["data", "keys"]);
+        assert_eq!(names(serde_json::json!({"sshAuthorizedKeysSecret": "keys"})), ["keys"]);
+        assert!(names(serde_json::json!({})).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //! Only hosts that have an account of their own have such roles: the agent inside `berth up`, and one that uses an
 //! administrator's kubeconfig, need none.
 
-use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access};
+use berth_api::{SYSTEM_NAMESPACE, VM, manifests::access, vm::Bootstrap};
 use kube::ResourceExt;
 
 use crate::{
@@ -40,16 +40,18 @@ pub(crate) fn reconcile(cache: &Cache, _: &Config, key: &Key, batch: &mut WriteB
     Outcome::Settled
 }
 
-/// Permits a host to read one more Secret, needed by a VM that is about to be bound to it.
+/// Permits a host to read the Secrets that a VM needs which is about to be bound to it.
 pub(crate) fn grant(cache: &Cache, host: &str, vm: &VM, batch: &mut WriteBatch) {
-    let Some(secret) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else { return };
     let role = Key::secrets_role(host, &vm.namespace().unwrap_or_default());
     let mut secrets = cache.index.secrets.of(host, role.namespace());
-    if !has_account(cache, host) || secrets.contains(&secret) {
+    let needed = vm.spec.bootstrap.iter().flat_map(Bootstrap::secrets).map(str::to_owned);
+    let more: Vec<String> = needed.filter(|secret| !secrets.contains(secret)).collect();
+    if !has_account(cache, host) || more.is_empty() {
         return;
     }
-    secrets.push(secret);
+    secrets.extend(more);
     secrets.sort();
+    secrets.dedup();
     batch.write(Write::Allow { role, host: host.to_owned(), secrets });
 }
 

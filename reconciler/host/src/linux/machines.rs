@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  instances/<id>/journal.json, process.json, user.json             the agent's only
-//!                 seed.img, ignition.json, vars*.fd, serial.log, …  the agent's; QEMU reads or writes only the content
+//!                 seed.img, sysprep.img, ignition.json, vars*.fd, serial.log, …  the agent's; QEMU reads or writes only the content
 //!                 saved.state                                       the agent's: QEMU gets it as an open descriptor
 //!                 images/<sha256>                                   the agent's: hard links to its disks' base images
 //!                 tpm/…                                             swtpm's: the memory of the TPM
@@ -13,6 +13,7 @@
 //! Only the instance's own user can traverse its directory. QEMU's user could fill a directory that it owns with links
 //! and FIFOs, so the agent opens nothing in `run/` and recreates it at each start.
 
+mod bootstrap_files;
 mod grants;
 mod logs;
 mod state;
@@ -28,8 +29,8 @@ use berth_qemu::console::ConsoleStream;
 use berth_qemu::hypervisor::{CpuTime, FoundQemu, Hypervisor, ProcessIdentity};
 use berth_qemu::installation::{Installation, UefiFirmware};
 use berth_qemu::machine::{
-    Confinement, DiskSpec, Firmware, FwCfg, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium,
-    TpmFiles, UefiFiles,
+    Confinement, DiskSpec, Firmware, LaunchSpec, MachineFiles, MachinePaths, MachineSpec, Medium, TpmFiles,
+    UefiFiles,
 };
 use berth_qemu::process::{self, Claims, LaunchError, LocalHypervisor, RunAs};
 use jiff::{SignedDuration, Timestamp};
@@ -40,16 +41,14 @@ use tokio::sync::OnceCell;
 use super::files::{self, blocking, failed};
 use super::host::SWTPM;
 use super::layout::{Layout, check_name, is_name};
-use super::seed;
 use super::users::Users;
 use crate::{ForeignKind, ForeignObject, InstanceFacts, LaunchRequest, ProcessFacts, SystemError};
+use bootstrap_files::BootstrapFiles;
 
 type Result<T> = std::result::Result<T, SystemError>;
 
 const LAST_WORDS_LINES: usize = 20;
 const LAST_WORDS_BYTES: u64 = 4 << 10;
-/// The key under which Ignition reads its configuration on QEMU.
-const IGNITION: &str = "opt/com.coreos/config";
 
 #[derive(Debug)]
 pub(super) struct LinuxMachines {
@@ -132,20 +131,16 @@ impl LinuxMachines {
             Firmware::Uefi => (Some(uefi(qemu)?), "vars.fd"),
             Firmware::UefiSecureBoot => (Some(secure_boot(qemu)?), "vars-secure-boot.fd"),
         };
-        let (vars, seed_file) = (folder.join(vars), folder.join("seed.img"));
+        let vars = folder.join(vars);
+        let data = BootstrapFiles::new(seed, from_saved_state, &folder);
+        (files.seed, files.sysprep) = (data.seed_file(), data.sysprep_file());
+        files.fw_cfg = data.fw_cfg();
         files.uefi = firmware.map(|f| UefiFiles { code: f.code.clone(), vars: vars.clone(), smm: f.smm });
         let template = firmware.map(|f| f.vars_template.clone());
         if machine.tpm {
             let state = self.layout.tpm(&machine.instance);
             files.tpm = Some(TpmFiles { program: SWTPM.find()?, state });
         }
-        let ignition = seed.as_ref().and_then(|seed| seed.ignition.clone());
-        let ignition_file = folder.join("ignition.json");
-        // A guest that goes on keeps the bootstrap data that it has.
-        let has = |file: &Path, is_new: bool| if from_saved_state { file.exists() } else { is_new };
-        files.seed = has(&seed_file, seed.is_some()).then(|| seed_file.clone());
-        let fw_cfg = FwCfg { name: IGNITION.to_owned(), file: ignition_file.clone() };
-        files.fw_cfg = has(&ignition_file, ignition.is_some()).then_some(fw_cfg).into_iter().collect();
         files.from_saved_state = from_saved_state;
         let state = self.layout.state(&machine.instance);
         let (user, disks, cdroms, folders) = blocking(move || {
@@ -160,22 +155,7 @@ impl LinuxMachines {
             if !from_saved_state {
                 files::remove_if_there(&state).map_err(failed("remove", &state))?;
             }
-            match seed {
-                _ if from_saved_state => {}
-                None => files::remove_if_there(&seed_file).map_err(failed("remove", &seed_file))?,
-                Some(seed) => {
-                    files::write_atomic(&seed_file, &seed::volume(&seed)?, 0o600)?;
-                    files::grant(&seed_file, user.as_ref())?;
-                }
-            }
-            match ignition {
-                _ if from_saved_state => {}
-                None => files::remove_if_there(&ignition_file).map_err(failed("remove", &ignition_file))?,
-                Some(text) => {
-                    files::write_atomic(&ignition_file, text.as_bytes(), 0o600)?;
-                    files::grant(&ignition_file, user.as_ref())?;
-                }
-            }
+            data.write(user.as_ref())?;
             // After a crash the instance's user still owns the files of its former disks, including disks that it no
             // longer has.
             grants::revoke_all(&layout, &users, &instance)?;

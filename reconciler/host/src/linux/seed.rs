@@ -1,4 +1,9 @@
-//! The NoCloud volume: a small FAT file system labelled `cidata` with the files that cloud-init reads at first boot.
+//! The volumes with bootstrap data: small FAT file systems.
+//!
+//! ```text
+//!  cidata     meta-data, user-data, network-config, vendor-data   cloud-init reads them at first boot (NoCloud)
+//!  UNATTEND   Unattend.xml, Autounattend.xml                      Windows Setup and Sysprep look for them on removable volumes
+//! ```
 //!
 //! Equal data gives equal bytes. Contains secrets: only QEMU's user can read it.
 
@@ -8,7 +13,10 @@ use fatfs::{Date, DateTime, FileSystem, FormatVolumeOptions, FsOptions, Time, Ti
 
 use crate::{Seed, SystemError};
 
-const LABEL: [u8; 11] = *b"cidata     ";
+const CLOUD_INIT: [u8; 11] = *b"cidata     ";
+const SYSPREP: [u8; 11] = *b"UNATTEND   ";
+/// The names of an answer file: for an installed system, and for an installation.
+const ANSWER_FILES: [&str; 2] = ["Unattend.xml", "Autounattend.xml"];
 /// A fixed random value: two volumes may share it, but if it changed, equal data would give different bytes.
 const VOLUME_ID: u32 = 0xbe27_4001;
 /// Larger user data is not plausible bootstrap data.
@@ -16,13 +24,23 @@ const MAX_BYTES: usize = 4 << 20;
 /// Space for the tables, the directory and partly used clusters.
 const SPARE: usize = 256 << 10;
 
-/// Returns the volume as bytes.
+/// Returns the volume for cloud-init as bytes.
 pub(super) fn volume(seed: &Seed) -> Result<Vec<u8>, SystemError> {
-    let files = [
-        ("meta-data", &seed.meta_data),
+    let mut files = vec![
+        ("meta-data", seed.meta_data.as_str()),
         ("user-data", &seed.user_data),
         ("network-config", &seed.network_config),
     ];
+    files.extend(seed.vendor_data.as_deref().map(|text| ("vendor-data", text)));
+    fat(CLOUD_INIT, &files)
+}
+
+/// Returns the volume for Windows as bytes.
+pub(super) fn sysprep_volume(unattend: &str) -> Result<Vec<u8>, SystemError> {
+    fat(SYSPREP, &ANSWER_FILES.map(|name| (name, unattend)))
+}
+
+fn fat(label: [u8; 11], files: &[(&str, &str)]) -> Result<Vec<u8>, SystemError> {
     let bytes: usize = files.iter().map(|(_, text)| text.len()).sum();
     if bytes > MAX_BYTES {
         return Err(SystemError::Invalid {
@@ -32,7 +50,7 @@ pub(super) fn volume(seed: &Seed) -> Result<Vec<u8>, SystemError> {
         });
     }
     let mut disk = vec![0; (bytes + SPARE).next_multiple_of(64 << 10)];
-    write(&mut disk, &files).map_err(|source| SystemError::File {
+    write(&mut disk, label, files).map_err(|source| SystemError::File {
         attempt: "make the bootstrap volume in",
         path: "memory".into(),
         source,
@@ -40,8 +58,8 @@ pub(super) fn volume(seed: &Seed) -> Result<Vec<u8>, SystemError> {
     Ok(disk)
 }
 
-fn write(disk: &mut [u8], files: &[(&str, &String)]) -> io::Result<()> {
-    let options = FormatVolumeOptions::new().volume_label(LABEL).volume_id(VOLUME_ID);
+fn write(disk: &mut [u8], label: [u8; 11], files: &[(&str, &str)]) -> io::Result<()> {
+    let options = FormatVolumeOptions::new().volume_label(label).volume_id(VOLUME_ID);
     fatfs::format_volume(Cursor::new(&mut *disk), options)?;
     let filesystem = FileSystem::new(Cursor::new(disk), FsOptions::new().time_provider(&EPOCH))?;
     for (name, text) in files {
@@ -78,7 +96,7 @@ mod tests {
             meta_data: "instance-id: i-0123456789ab\n".to_owned(),
             user_data: user_data.to_owned(),
             network_config: "version: 2\n".to_owned(),
-            ignition: None,
+            ..Seed::default()
         }
     }
 
@@ -89,14 +107,31 @@ mod tests {
         assert_eq!(filesystem.volume_label(), "cidata");
         let label = filesystem.read_volume_label_from_root_dir().expect("readable");
         assert_eq!(label.as_deref(), Some("cidata"), "blkid prefers the one in the root folder");
+        assert_eq!(read(&filesystem, "user-data").as_deref(), Some("#cloud-config\n"));
+        assert_eq!(read(&filesystem, "vendor-data"), None);
+        let bytes = volume(&Seed { vendor_data: Some("#cloud-config\n".to_owned()), ..seed("") })
+            .expect("small data");
+        let filesystem = FileSystem::new(Cursor::new(bytes), FsOptions::new()).expect("a FAT file system");
+        assert_eq!(read(&filesystem, "vendor-data").as_deref(), Some("#cloud-config\n"));
+    }
+
+    fn read(filesystem: &FileSystem<Cursor<Vec<u8>>>, name: &str) -> Option<String> {
         let mut text = String::new();
-        filesystem
-            .root_dir()
-            .open_file("user-data")
-            .expect("there")
-            .read_to_string(&mut text)
-            .expect("UTF-8");
-        assert_eq!(text, "#cloud-config\n");
+        filesystem.root_dir().open_file(name).ok()?.read_to_string(&mut text).expect("UTF-8");
+        Some(text)
+    }
+
+    #[test]
+    fn windows_finds_its_answer_file_under_both_names() {
+        let filesystem = FileSystem::new(
+            Cursor::new(sysprep_volume("<unattend/>").expect("small data")),
+            FsOptions::new(),
+        );
+        let filesystem = filesystem.expect("a FAT file system");
+        assert_eq!(filesystem.volume_label(), "UNATTEND");
+        for name in ["Unattend.xml", "Autounattend.xml", "UNATTEND.XML"] {
+            assert_eq!(read(&filesystem, name).as_deref(), Some("<unattend/>"), "{name}");
+        }
     }
 
     #[test]
@@ -114,6 +149,8 @@ mod tests {
 
     #[test]
     fn secrets_are_not_printed() {
-        assert!(!format!("{:?}", seed("password: hunter2")).contains("hunter2"));
+        let secret = || Some("password: hunter2".to_owned());
+        let seed = Seed { unattend: secret(), vendor_data: secret(), ..seed("password: hunter2") };
+        assert!(!format!("{seed:?}").contains("hunter2"));
     }
 }

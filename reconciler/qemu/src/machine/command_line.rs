@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Accelerator, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK, MEMORY_DEVICE,
-    MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, Tap,
+    MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, Tap,
     Topology, UefiFiles, Watchdog,
 };
 use super::{blockdev, medium_blockdev, scsi_cdrom, scsi_disk};
@@ -74,6 +74,12 @@ pub fn command_line(spec: &LaunchSpec) -> Vec<String> {
     }
     if files.from_saved_state {
         args.pair("-incoming", "defer");
+    }
+    if let Some(volume) = &files.sysprep {
+        if spec.graphics == Graphics::None {
+            usb(&mut args);
+        }
+        sysprep(volume, &mut args);
     }
     args.0
 }
@@ -247,9 +253,7 @@ fn graphics(graphics: Graphics, vnc: &Path, args: &mut Arguments) {
         Graphics::None => args.pair("-display", "none"),
         Graphics::Vga => {
             args.device(json!({"driver": "VGA", "id": "vga0", "bus": "pcie.0", "addr": slot(SLOT_VGA)}));
-            args.device(
-                json!({"driver": "qemu-xhci", "id": "usb0", "bus": "pcie.0", "addr": slot(SLOT_USB)}),
-            );
+            usb(args);
             args.device(json!({"driver": "usb-tablet", "id": "tablet0", "bus": "usb0.0"}));
             // A viewer that asks for the screen alone does not disconnect the others.
             args.pair("-vnc", format!("unix:{},share=ignore", escape(&text(vnc))));
@@ -261,6 +265,18 @@ fn tpm(socket: &Path, args: &mut Arguments) {
     args.pair("-chardev", format!("socket,id={TPM_CHANNEL},path={}", escape(&text(socket))));
     args.pair("-tpmdev", format!("emulator,id=tpm0,chardev={TPM_CHANNEL}"));
     args.device(json!({"driver": "tpm-crb", "tpmdev": "tpm0"}));
+}
+
+fn usb(args: &mut Arguments) {
+    args.device(json!({"driver": "qemu-xhci", "id": "usb0", "bus": "pcie.0", "addr": slot(SLOT_USB)}));
+}
+
+/// Windows looks for answer files on removable volumes, and has a driver for USB disks.
+fn sysprep(volume: &Path, args: &mut Arguments) {
+    let disk = DiskSpec { id: SYSPREP_ID.to_owned(), ..seed_disk(volume) };
+    args.json("-blockdev", blockdev(&disk));
+    args.device(json!({"driver": "usb-storage", "id": SYSPREP_ID, "bus": "usb0.0", "drive": SYSPREP_ID,
+        "serial": SYSPREP_ID, "removable": true}));
 }
 
 pub(crate) fn seed_disk(file: &Path) -> DiskSpec {

@@ -421,3 +421,18 @@ proptest! {
         prop_assert_eq!(&parts[2], &format!("path=/{path}/qmp.sock"));
     }
 }
+
+#[test]
+fn an_answer_file_is_on_a_removable_usb_disk() {
+    let changed = with(|s| s.files.sysprep = Some("/run/sysprep.img".into()));
+    insta::assert_snapshot!(added(&spec(), &changed), @r##"
+    -device {"driver":"qemu-xhci","id":"usb0","bus":"pcie.0","addr":"0x7"}
+    -blockdev {"driver":"raw","node-name":"sysprep","read-only":true,"cache":{"direct":false,"no-flush":false},"discard":"unmap","file":{"driver":"file","filename":"/run/sysprep.img","read-only":true,"auto-read-only":false,"aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"unmap","locking":"on"}}
+    -device {"driver":"usb-storage","id":"sysprep","bus":"usb0.0","drive":"sysprep","serial":"sysprep","removable":true}
+    "##);
+    let shown = shown(&with(|s| {
+        s.machine.graphics = Graphics::Vga;
+        s.files.sysprep = Some("/run/sysprep.img".into());
+    }));
+    assert_eq!(shown.matches("qemu-xhci").count(), 1, "one controller for both: {shown}");
+}

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{
     CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS, MAX_SERIAL,
-    MAX_SOCKET_PATH, MEMORY_BLOCK, MachineSpec, Medium, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    MAX_SOCKET_PATH, MEMORY_BLOCK, MachineSpec, Medium, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -97,7 +97,7 @@ impl MachineSpec {
     }
 
     fn validate_disks(&self) -> Result<(), SpecError> {
-        let mut ids = HashSet::from([SEED_ID, SCSI_CONTROLLER]);
+        let mut ids = HashSet::from([SEED_ID, SYSPREP_ID, SCSI_CONTROLLER]);
         let mut serials = HashSet::new();
         let mut targets = HashSet::new();
         for disk in &self.disks {

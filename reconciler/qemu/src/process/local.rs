@@ -379,7 +379,8 @@ fn files(spec: &LaunchSpec) -> Vec<(&Path, bool)> {
     }
     let media = spec.machine.cdroms.iter().flat_map(|cdrom| &cdrom.medium);
     files.extend(media.map(|medium| (medium.file.as_path(), false)));
-    files.extend(spec.files.seed.as_deref().map(|s| (s, false)));
+    let volumes = [&spec.files.seed, &spec.files.sysprep];
+    files.extend(volumes.into_iter().flatten().map(|volume| (volume.as_path(), false)));
     files.extend(spec.files.fw_cfg.iter().map(|f| (f.file.as_path(), false)));
     if let Some(UefiFiles { vars, .. }) = &spec.files.uefi {
         files.push((vars, true));

@@ -15,9 +15,9 @@ use kube::{Api, Client, ResourceExt};
 
 use super::cpu_time;
 use super::cdroms::{self, DeclaredCdrom};
+use super::bootstrap::Bootstrap;
 use super::hardware::differences;
 use super::pending_leases;
-use super::seed::Bootstrap;
 use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
@@ -567,14 +567,24 @@ async fn group(client: &Client, vm: &VM) -> Result<Option<PlacementGroup>, Error
 }
 
 async fn bootstrap(client: &Client, vm: &VM) -> Result<Bootstrap, Error> {
-    let Some(name) = vm.spec.bootstrap.as_ref().and_then(|b| b.secret_name.clone()) else {
-        return Ok(Bootstrap::inline(vm).beside_spec(vm));
-    };
+    let Some(spec) = &vm.spec.bootstrap else { return Ok(Bootstrap::of(vm, None, None)) };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
-    let found = match secrets.get_opt(&name).await {
-        // The controllers grant this host access to the Secret once the VM is bound here.
-        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(Bootstrap::Missing(name)),
-        other => other.map_err(Error::api("read the bootstrap Secret"))?,
-    };
-    Ok(found.map_or(Bootstrap::Missing(name), |secret| Bootstrap::secret(&secret).beside_spec(vm)))
+    let mut found = Vec::new();
+    for name in [&spec.secret_name, &spec.ssh_authorized_keys_secret] {
+        let Some(name) = name else {
+            found.push(None);
+            continue;
+        };
+        match secrets.get_opt(name).await {
+            Ok(Some(secret)) => found.push(Some(secret)),
+            Ok(None) => return Ok(Bootstrap::Missing(name.clone())),
+            // The controllers grant this host access to the Secret once the VM is bound here.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                return Ok(Bootstrap::Missing(name.clone()));
+            }
+            Err(error) => return Err(Error::api("read the bootstrap Secret")(error)),
+        }
+    }
+    let of = |index: usize| found.get(index).and_then(Option::as_ref);
+    Ok(Bootstrap::of(vm, of(0), of(1)))
 }

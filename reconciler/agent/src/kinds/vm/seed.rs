@@ -1,171 +1,97 @@
-//! Content of the bootstrap volume (cloud-init NoCloud). Pure. May contain secrets: never printed.
+//! Content of the bootstrap volumes (cloud-init NoCloud, Windows). Pure. May contain secrets: never printed.
+//!
+//! ```text
+//!  user-data     the declared user data
+//!  vendor-data   the default user and its password: cloud-init puts what the user data declares in its place
+//!  meta-data     host name and SSH keys, then the keys of the Secret, then those of the VM's spec, each in place of those before
+//! ```
 
-use std::fmt;
-
-use berth_api::VM;
-use k8s_openapi::api::core::v1::Secret;
+use berth_api::{VM, password};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::bootstrap::{Bootstrap, BootstrapData, mapping};
 use crate::networking::guest_name;
 use berth_host::Seed;
-
-/// Limit in bytes. cloud-init itself accepts more, but a volume of text this large is a mistake.
-const MAX_USER_DATA: usize = 1 << 20;
-
-/// Source of a VM's bootstrap data.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Bootstrap {
-    /// Not observed: the VM is not about to start.
-    NotObserved,
-    /// The VM's spec only.
-    Inline,
-    /// The Secret of this name does not exist yet.
-    Missing(String),
-    Secret {
-        user_data: Option<String>,
-        meta_data: Map<String, Value>,
-        network_config: Option<String>,
-    },
-    /// Not text, or not user data that a guest could use.
-    Unusable(String),
-}
-
-impl fmt::Debug for Bootstrap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotObserved => "NotObserved",
-            Self::Inline => "Inline",
-            Self::Missing(_) => "Missing",
-            Self::Secret { .. } => "Secret",
-            Self::Unusable(_) => "Unusable",
-        })
-    }
-}
-
-impl Bootstrap {
-    pub(crate) fn secret(secret: &Secret) -> Self {
-        let mut unusable = None;
-        let mut text = |key: &str| {
-            let bytes = secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone())?;
-            if bytes.len() > MAX_USER_DATA {
-                unusable = Some(format!("key {key} of the bootstrap Secret is larger than 1 MiB"));
-            }
-            match String::from_utf8(bytes) {
-                Ok(text) => Some(text),
-                Err(_) => {
-                    unusable = Some(format!("key {key} of the bootstrap Secret is no UTF-8 text"));
-                    None
-                }
-            }
-        };
-        let (user_data, meta_data, network_config) =
-            (text("userData"), text("metaData"), text("networkConfig"));
-        if let Some(unusable) = unusable {
-            return Self::Unusable(unusable);
-        }
-        let checked = network_config.as_deref().map_or(Ok(()), berth_api::user_data::check_network_config);
-        let meta_data = match checked.and_then(|()| mapping(meta_data.as_deref().unwrap_or_default())) {
-            Ok(meta_data) => meta_data,
-            Err(error) => return Self::Unusable(format!("the bootstrap Secret: {error}")),
-        };
-        let found = Self::Secret { user_data, meta_data, network_config };
-        match &found {
-            Self::Secret { user_data: Some(user_data), .. } => {
-                let checked = berth_api::user_data::check(user_data);
-                checked.map_or_else(|error| Self::Unusable(format!("user data: {error}")), |()| found)
-            }
-            _ => found,
-        }
-    }
-
-    /// Returns the data, unless a text of the VM's spec beside it is unusable.
-    pub(crate) fn beside_spec(self, vm: &VM) -> Self {
-        let Some(spec) = &vm.spec.bootstrap else { return self };
-        let network_config = spec.network_config.as_deref();
-        let checked = network_config.map_or(Ok(()), berth_api::user_data::check_network_config);
-        match checked.and_then(|()| mapping(spec.meta_data.as_deref().unwrap_or_default())) {
-            Ok(_) => self,
-            Err(error) => Self::Unusable(format!("bootstrap: {error}")),
-        }
-    }
-
-    /// Returns the bootstrap data of the VM's spec.
-    pub(crate) fn inline(vm: &VM) -> Self {
-        let user_data = vm.spec.bootstrap.as_ref().and_then(|b| b.user_data.as_deref()).unwrap_or_default();
-        let checked = berth_api::user_data::check(user_data);
-        checked.map_or_else(|error| Self::Unusable(format!("user data: {error}")), |()| Self::Inline)
-    }
-}
-
-/// Reads meta-data. An empty text has no keys.
-fn mapping(text: &str) -> Result<Map<String, Value>, String> {
-    berth_api::user_data::check_meta_data(text)?;
-    // The parser's words may quote the text.
-    let parsed = serde_saphyr::from_str::<Option<Map<String, Value>>>(text);
-    parsed.map(Option::unwrap_or_default).map_err(|_| "the meta-data cannot be read as a mapping".to_owned())
-}
 
 /// Returns the seed of a VM. YAML is written as JSON, which is a subset of YAML. Ignition does not read such a volume:
 /// its configuration is passed separately.
 pub(super) fn seed(vm: &VM, cloud_instance: &str, bootstrap: &Bootstrap) -> Seed {
-    let mut meta_data = own_meta_data(vm, cloud_instance);
-    meta_data.extend(declared_meta_data(vm, bootstrap));
-    let (ignition, user) = match user_data(vm, bootstrap) {
-        Some(text) if berth_api::user_data::is_ignition(text) => (Some(text.to_owned()), None),
-        text => (None, text.map(str::to_owned)),
+    let nothing = BootstrapData::default();
+    let data = bootstrap.data().unwrap_or(&nothing);
+    let mut meta_data = own_meta_data(vm, cloud_instance, data);
+    meta_data.extend(declared_meta_data(vm, data));
+    let (ignition, user) = match data.user_data.clone() {
+        Some(text) if berth_api::user_data::is_ignition(&text) => (Some(text), None),
+        text => (None, text),
     };
     Seed {
         user_data: user.unwrap_or_else(|| "#cloud-config\n".to_owned()),
         meta_data: pretty(&Value::Object(meta_data)),
-        network_config: declared_network_config(vm, bootstrap)
+        network_config: declared_network_config(vm, data)
             .map_or_else(|| own_network_config(vm), str::to_owned),
+        vendor_data: vendor_data(vm, cloud_instance, data),
+        unattend: data.unattend.clone(),
         ignition,
     }
 }
 
-fn user_data<'a>(vm: &'a VM, bootstrap: &'a Bootstrap) -> Option<&'a str> {
-    match bootstrap {
-        Bootstrap::Secret { user_data, .. } => user_data.as_deref(),
-        _ => vm.spec.bootstrap.as_ref()?.user_data.as_deref(),
+/// The default user and its password.
+fn vendor_data(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Option<String> {
+    let spec = vm.spec.bootstrap.as_ref();
+    let mut config = Map::new();
+    if let Some(user) = spec.and_then(|spec| spec.user.as_deref()) {
+        config.insert("user".to_owned(), json!({ "name": user }));
     }
+    // The salt needs no secret: it is another one for each guest.
+    let salt = Sha256::digest(cloud_instance).first_chunk().copied()?;
+    if let Some(hash) = data.password.as_deref().and_then(|text| password::hashed(text, salt)) {
+        let expires = spec.and_then(|spec| spec.password_expires).unwrap_or(true);
+        config.insert("password".to_owned(), json!(hash));
+        config.insert("chpasswd".to_owned(), json!({ "expire": expires }));
+    }
+    (!config.is_empty()).then(|| format!("#cloud-config\n{}", pretty(&Value::Object(config))))
 }
 
 /// The meta-data of the Secret and of the VM's spec, which comes first.
-fn declared_meta_data(vm: &VM, bootstrap: &Bootstrap) -> Map<String, Value> {
-    let mut declared = match bootstrap {
-        Bootstrap::Secret { meta_data, .. } => meta_data.clone(),
-        _ => Map::new(),
-    };
+fn declared_meta_data(vm: &VM, data: &BootstrapData) -> Map<String, Value> {
+    let mut declared = data.meta_data.clone();
     let text = vm.spec.bootstrap.as_ref().and_then(|b| b.meta_data.as_deref());
     declared.extend(mapping(text.unwrap_or_default()).unwrap_or_default());
     declared
 }
 
-fn declared_network_config<'a>(vm: &'a VM, bootstrap: &'a Bootstrap) -> Option<&'a str> {
-    let of_secret = match bootstrap {
-        Bootstrap::Secret { network_config, .. } => network_config.as_deref(),
-        _ => None,
-    };
-    vm.spec.bootstrap.as_ref().and_then(|b| b.network_config.as_deref()).or(of_secret)
+fn declared_network_config<'a>(vm: &'a VM, data: &'a BootstrapData) -> Option<&'a str> {
+    let of_spec = vm.spec.bootstrap.as_ref().and_then(|b| b.network_config.as_deref());
+    of_spec.or(data.network_config.as_deref())
 }
 
 /// Returns a digest of the bootstrap data, over the parts a person changes to have a guest configure itself again.
 pub(super) fn digest(vm: &VM, bootstrap: &Bootstrap) -> String {
-    let keys = vm.spec.bootstrap.as_ref().map(|b| b.ssh_authorized_keys.as_slice()).unwrap_or_default();
-    let mut whole = vec![json!(user_data(vm, bootstrap)), json!(keys), json!(guest_name(vm))];
-    let (meta_data, network_config) =
-        (declared_meta_data(vm, bootstrap), declared_network_config(vm, bootstrap));
+    let nothing = BootstrapData::default();
+    let data = bootstrap.data().unwrap_or(&nothing);
+    let spec = vm.spec.bootstrap.as_ref();
+    let keys = spec.map(|b| b.ssh_authorized_keys.as_slice()).unwrap_or_default();
+    let mut whole = vec![json!(data.user_data), json!(keys), json!(guest_name(vm))];
+    let (meta_data, network_config) = (declared_meta_data(vm, data), declared_network_config(vm, data));
     // Without them the digest is the one that earlier versions have recorded.
     if !meta_data.is_empty() || network_config.is_some() {
         whole.push(json!([meta_data, network_config]));
+    }
+    let user = spec.map(|b| (&b.user, b.password_expires));
+    let is_new = data.password.is_some() || data.unattend.is_some() || !data.keys.is_empty();
+    if is_new || user.is_some_and(|user| user != (&None, None)) {
+        whole.push(
+            json!({"user": user, "password": data.password, "unattend": data.unattend, "keys": data.keys}),
+        );
     }
     let whole = Value::Array(whole);
     Sha256::digest(whole.to_string()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn own_meta_data(vm: &VM, cloud_instance: &str) -> Map<String, Value> {
-    let keys = vm.spec.bootstrap.as_ref().map(|b| b.ssh_authorized_keys.clone()).unwrap_or_default();
+fn own_meta_data(vm: &VM, cloud_instance: &str, data: &BootstrapData) -> Map<String, Value> {
+    let mut keys = vm.spec.bootstrap.as_ref().map(|b| b.ssh_authorized_keys.clone()).unwrap_or_default();
+    keys.extend(data.keys.iter().cloned());
     let own = [
         ("instance-id", json!(cloud_instance)),
         ("local-hostname", json!(guest_name(vm))),
@@ -191,6 +117,7 @@ fn pretty(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
+    use k8s_openapi::api::core::v1::Secret;
     use serde_json::json;
 
     use super::*;
@@ -208,7 +135,7 @@ mod tests {
 
     #[test]
     fn without_user_data_the_guest_gets_its_name_its_keys_and_dhcp() {
-        let seed = seed(&vm(), "i-1", &Bootstrap::Inline);
+        let seed = seed(&vm(), "i-1", &inline(&vm()));
         assert_eq!(seed.user_data, "#cloud-config\n");
         insta::assert_snapshot!(seed.meta_data, @r#"
         {
@@ -236,19 +163,60 @@ mod tests {
 
     #[test]
     fn what_the_secret_says_replaces_what_we_would_write_and_is_never_printed() {
-        let data = [("userData", "canary"), ("networkConfig", "version: 1")];
-        let data = data.map(|(k, v)| (k.to_owned(), ByteString(v.into())));
-        let bootstrap = Bootstrap::secret(&Secret { data: Some(data.into()), ..Secret::default() });
+        let bootstrap = secret(&[("userData", "canary"), ("networkConfig", "version: 1")]);
         let seed = seed(&vm(), "i-1", &bootstrap);
         assert_eq!((seed.user_data.as_str(), seed.network_config.as_str()), ("canary", "version: 1"));
         assert!(seed.meta_data.contains("local-hostname"));
         assert!(!format!("{bootstrap:?} {seed:?}").contains("canary"));
     }
 
-    fn secret(entries: &[(&str, &str)]) -> Bootstrap {
+    fn secret_of(entries: &[(&str, &str)]) -> Secret {
         let data =
             entries.iter().map(|(key, text)| ((*key).to_owned(), ByteString((*text).into()))).collect();
-        Bootstrap::secret(&Secret { data: Some(data), ..Secret::default() })
+        Secret { data: Some(data), ..Secret::default() }
+    }
+
+    fn secret(entries: &[(&str, &str)]) -> Bootstrap {
+        Bootstrap::of(&vm(), Some(&secret_of(entries)), None)
+    }
+
+    fn inline(vm: &VM) -> Bootstrap {
+        Bootstrap::of(vm, None, None)
+    }
+
+    #[test]
+    fn the_default_user_and_its_password_are_below_the_user_data() {
+        let mut vm = vm();
+        assert_eq!(seed(&vm, "i-1", &inline(&vm)).vendor_data, None);
+        let spec = vm.spec.bootstrap.as_mut().expect("it has one");
+        (spec.user, spec.password_expires) = (Some("admin".to_owned()), Some(false));
+        let data = seed(&vm, "i-1", &secret(&[("password", "$6$salt$hash"), ("userData", "#!/bin/sh\n")]));
+        insta::assert_snapshot!(data.vendor_data.expect("there is some"), @r##"
+        #cloud-config
+        {
+          "user": {
+            "name": "admin"
+          },
+          "password": "$6$salt$hash",
+          "chpasswd": {
+            "expire": false
+          }
+        }
+        "##);
+        assert_eq!(data.user_data, "#!/bin/sh\n");
+        let hashed =
+            seed(&vm, "i-1", &secret(&[("password", "hunter2")])).vendor_data.expect("there is some");
+        assert!(hashed.contains("$6$rounds=") && !hashed.contains("hunter2"), "{hashed}");
+        let other = seed(&vm, "i-2", &secret(&[("password", "hunter2")])).vendor_data.expect("there is some");
+        assert_ne!(hashed, other, "each guest has its own salt");
+    }
+
+    #[test]
+    fn keys_of_a_secret_follow_those_of_the_spec() {
+        let keys = secret_of(&[("bob", "ssh-ed25519 BBBB bob\n")]);
+        let meta = seed(&vm(), "i-1", &Bootstrap::of(&vm(), None, Some(&keys))).meta_data;
+        let meta: Value = serde_json::from_str(&meta).expect("JSON");
+        assert_eq!(meta["public-keys"], json!(["ssh-ed25519 AAAA me", "ssh-ed25519 BBBB bob"]));
     }
 
     #[test]
@@ -270,37 +238,17 @@ mod tests {
         assert_eq!(seed.network_config, "version: 2\nethernets: {}\n");
         vm.spec.bootstrap.as_mut().expect("it has one").meta_data = Some("instance-id: mine\n".to_owned());
         let meta: Value =
-            serde_json::from_str(&super::seed(&vm, "i-1", &Bootstrap::Inline).meta_data).expect("JSON");
+            serde_json::from_str(&super::seed(&vm, "i-1", &inline(&vm)).meta_data).expect("JSON");
         assert_eq!(meta["instance-id"], "mine");
-    }
-
-    #[test]
-    fn meta_data_or_a_network_configuration_that_no_guest_can_read_is_unusable() {
-        for (key, text) in
-            [("metaData", "canary"), ("metaData", "a: b: c\n"), ("networkConfig", "ethernets: {}\n")]
-        {
-            assert!(
-                matches!(secret(&[(key, text)]), Bootstrap::Unusable(why) if !why.contains("canary")),
-                "{text}"
-            );
-            let mut vm = vm();
-            let spec = vm.spec.bootstrap.as_mut().expect("it has one");
-            let field = if key == "metaData" { &mut spec.meta_data } else { &mut spec.network_config };
-            *field = Some(text.to_owned());
-            let found = Bootstrap::inline(&vm).beside_spec(&vm);
-            assert!(matches!(found, Bootstrap::Unusable(why) if !why.contains("canary")), "{text}");
-        }
-        assert!(Bootstrap::inline(&vm()).beside_spec(&vm()) == Bootstrap::Inline);
     }
 
     #[test]
     fn an_ignition_configuration_goes_where_ignition_reads_it() {
         let text = "{\"ignition\": {\"version\": \"3.4.0\"}}";
-        let data = [("userData".to_owned(), ByteString(text.into()))].into();
-        let secret = Bootstrap::secret(&Secret { data: Some(data), ..Secret::default() });
+        let secret = secret(&[("userData", text)]);
         let mut vm = vm();
         vm.spec.bootstrap.as_mut().expect("it has one").user_data = Some(text.into());
-        for bootstrap in [secret, Bootstrap::inline(&vm)] {
+        for bootstrap in [secret, inline(&vm)] {
             let seed = seed(&vm, "i-1", &bootstrap);
             assert_eq!((seed.ignition.as_deref(), seed.user_data.as_str()), (Some(text), "#cloud-config\n"));
             assert!(!format!("{seed:?}").contains("3.4.0"), "it may hold secrets");
@@ -310,9 +258,9 @@ mod tests {
     #[test]
     fn a_digest_differs_with_what_a_person_changes() {
         let first = vm();
-        let mut others = [vm(), vm(), vm(), vm(), vm(), vm()];
+        let mut others = [vm(), vm(), vm(), vm(), vm(), vm(), vm(), vm()];
         let bootstrap = |vm: &mut VM| vm.spec.bootstrap.clone().expect("it has one");
-        let [a, b, c, d, e, f] = &mut others;
+        let [a, b, c, d, e, f, g, h] = &mut others;
         a.spec.bootstrap =
             Some(berth_api::vm::Bootstrap { user_data: Some("#!/bin/sh".into()), ..bootstrap(a) });
         b.spec.bootstrap = Some(berth_api::vm::Bootstrap { ssh_authorized_keys: Vec::new(), ..bootstrap(b) });
@@ -322,29 +270,19 @@ mod tests {
         e.spec.bootstrap = Some(berth_api::vm::Bootstrap { meta_data: text("a: 1"), ..bootstrap(e) });
         f.spec.bootstrap =
             Some(berth_api::vm::Bootstrap { network_config: text("version: 2"), ..bootstrap(f) });
-        let of = |vm: &VM| digest(vm, &Bootstrap::Inline);
+        g.spec.bootstrap = Some(berth_api::vm::Bootstrap { user: text("admin"), ..bootstrap(g) });
+        h.spec.bootstrap = Some(berth_api::vm::Bootstrap { password_expires: Some(false), ..bootstrap(h) });
+        let of = |vm: &VM| digest(vm, &inline(vm));
         assert_eq!(of(&first), of(&vm()));
         let earlier = "[null,[\"ssh-ed25519 AAAA me\"],\"web\"]";
         let earlier: String = Sha256::digest(earlier).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(of(&first), earlier, "another digest makes cloud-init run again after an upgrade");
         assert!(others.iter().all(|other| of(other) != of(&first)));
-    }
-
-    #[test]
-    fn user_data_that_is_no_yaml_is_unusable_wherever_it_stands() {
-        let data = [("userData".to_owned(), ByteString("#cloud-config\na: b: c\n".into()))].into();
-        let secret = Bootstrap::secret(&Secret { data: Some(data), ..Secret::default() });
-        let mut vm = vm();
-        vm.spec.bootstrap.as_mut().expect("it has one").user_data = Some("#cloud-config\n- a\n".into());
-        for (found, place) in [(secret, "line 2, column 5"), (Bootstrap::inline(&vm), "line 2")] {
-            assert!(matches!(&found, Bootstrap::Unusable(text) if text.contains(place)), "{place}");
+        let unattend = r#"<unattend xmlns="urn:schemas-microsoft-com:unattend"/>"#;
+        for entry in [("password", "hunter2"), ("unattend.xml", unattend)] {
+            assert_ne!(digest(&first, &secret(&[entry])), digest(&first, &secret(&[])), "{}", entry.0);
         }
-    }
-
-    #[test]
-    fn a_secret_that_is_no_text_is_unusable() {
-        let data = [("userData".to_owned(), ByteString(vec![0xff, 0xfe]))].into();
-        let bootstrap = Bootstrap::secret(&Secret { data: Some(data), ..Secret::default() });
-        assert!(matches!(bootstrap, Bootstrap::Unusable(_)));
+        let keys = secret_of(&[("bob", "ssh-ed25519 BBBB bob\n")]);
+        assert_ne!(digest(&first, &Bootstrap::of(&first, None, Some(&keys))), of(&first));
     }
 }

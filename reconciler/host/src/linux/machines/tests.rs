@@ -84,7 +84,8 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             meta_data: "instance-id: i\n".to_owned(),
             user_data: "#cloud-config\npassword: secret\n".to_owned(),
             network_config: "version: 2\n".to_owned(),
-            ignition: None,
+            unattend: Some("<unattend/>".to_owned()),
+            ..Seed::default()
         }),
         limits: Limits::default(),
         from_saved_state: false,
@@ -146,7 +147,7 @@ async fn secrets_and_notes_are_out_of_the_reach_of_others() {
     };
     let us = nix::unistd::Uid::effective().as_raw();
     assert_eq!(of("journal.json"), (us, 0o600));
-    assert_eq!(of("seed.img"), (us, 0o440));
+    assert_eq!((of("seed.img"), of("sysprep.img")), ((us, 0o440), (us, 0o440)));
     assert_eq!(of("").0, us, "QEMU's user cannot exchange what is in the folder");
     let qemu = system.machines.users.own(&instance).map_or(us, |u| u.uid);
     assert_eq!(of("run"), (qemu, 0o700));

@@ -17,11 +17,12 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::super::cpu_time;
+use super::super::bootstrap::Bootstrap;
 use super::super::hardware::{class_name, uuid_of};
 use super::super::media;
 use super::super::observe::{DeclaredDisk, User};
 use super::super::pending_leases;
-use super::super::seed::{Bootstrap, digest, seed};
+use super::super::seed::{digest, seed};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, Run, RunProfile, epoch_of};
@@ -123,7 +124,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
     match &observed.bootstrap {
         Bootstrap::Missing(name) => {
             let text = format!(
-                "Secret {name} with the bootstrap data does not exist (yet), or this host may not read it (yet)"
+                "Secret {name} with bootstrap data does not exist (yet), or this host may not read it (yet)"
             );
             return Err(waits(Reason::WaitingForBootstrap, text).requeue_after(LOOK_FOR));
         }
@@ -131,7 +132,7 @@ fn prepared<'a>(vm: &VM, observed: &'a Observed) -> Result<Prepared<'a>, Plan<St
             let stalled = Readiness::Stalled(Reason::InvalidSpec, text.clone());
             return Err(Plan::without_steps(stalled).requeue_after(ASK_HOST));
         }
-        Bootstrap::NotObserved | Bootstrap::Inline | Bootstrap::Secret { .. } => {}
+        Bootstrap::NotObserved | Bootstrap::Found(_) => {}
     }
     let Some(host) = &observed.host else {
         return Err(waits(Reason::Starting, "the host is being looked at".to_owned()).requeue_after(LOOK_FOR));

@@ -13,8 +13,8 @@ use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::bootstrap::Bootstrap;
 use super::super::observe::{DeclaredAddress, DeclaredDisk, User};
-use super::super::seed::Bootstrap;
 use super::super::status::{restarted, status, without_progress};
 use super::*;
 use crate::admission::Admission;
@@ -143,7 +143,7 @@ fn ready_to_start() -> Observed {
         bridges: [("berth-shared/default".to_owned(), "bth-00004d".to_owned())].into(),
         mtus: [("berth-shared/default".to_owned(), 1500)].into(),
         public: Vec::new(),
-        bootstrap: Bootstrap::Inline,
+        bootstrap: Bootstrap::Found(Box::default()),
         host: Some(host()),
         offered: Some((16, 7 << 30)),
         free_memory: Some(1 << 30),

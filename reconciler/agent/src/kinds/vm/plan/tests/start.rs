@@ -198,7 +198,9 @@ fn a_class_that_became_larger_than_the_host_is_told_of_before_the_stop_and_at_th
 fn a_restart_with_other_user_data_is_another_instance_to_cloud_init() {
     let mut observed = ready_to_start();
     let mut start = |user_data: &str| {
-        let plan = plan(&vm(json!({"bootstrap": {"userData": user_data}})), &observed);
+        let vm = vm(json!({"bootstrap": {"userData": user_data}}));
+        observed.bootstrap = Bootstrap::of(&vm, None, None);
+        let plan = plan(&vm, &observed);
         let (
             Some(Step::WriteJournal(journal)),
             [.., Step::Launch(config), Step::Start, Step::WatchLeases(_)],
