@@ -10,6 +10,7 @@ pub mod differential;
 pub mod faults;
 pub mod gitops;
 pub mod graduate;
+pub mod guest_access;
 pub mod hosts;
 pub mod inputs;
 pub mod install;

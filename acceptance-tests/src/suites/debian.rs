@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::kubectl::contains_all;
-use super::{Kit, lifecycle};
+use super::{Kit, guest_access, lifecycle};
 use crate::platform::Platform;
 use crate::process::Finished;
 use crate::report::{Report, note};
@@ -77,6 +77,14 @@ fn guest_cases(report: &mut Report, platform: &Platform, project: &Project, publ
         let has_link_local = |one: &serde_json::Value| one["addresses"].to_string().contains("fe80::");
         ensure!(listed.filter(|one| has_link_local(one)).count() == 1, "IPv6 is missing: {guest:#}");
         contains_all(&vm["status"]["guest"].to_string(), &["web", "Debian GNU/Linux 12", &private])
+    });
+    report.case("berth exec runs programs in the guest", || guest_access::programs(platform, "web"));
+    report.case("the default user has the declared password and the keys of the Secret", || {
+        guest_access::user_has_password_and_keys(platform, "web")
+    });
+    report.case("berth cp copies a file into the guest and back", || guest_access::files(platform, "web"));
+    report.case("berth ssh and berth port-forward need no public address", || {
+        guest_access::ssh_and_ports(platform, project, "web")
     });
     report.case("the root disk was grown to its declared size by the guest", || {
         let text = ssh(platform, project, public, "df -BM --output=size / | tail -n 1")?.success()?;

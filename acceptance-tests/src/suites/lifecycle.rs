@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::console;
 use super::kubectl::contains_all;
+use super::{console, guest_access};
 use crate::berth;
 use crate::guests::GuestImage;
 use crate::http::{self, field};
@@ -58,7 +58,8 @@ pub fn quickstart(platform: &Platform, guest: &GuestImage, user_data: &str) -> R
     let main = project.read("main.tf")?;
     let place = "  bootstrap = {\n";
     ensure!(main.contains(place), "the quickstart has no bootstrap data");
-    project.write("main.tf", &main.replace(place, &format!("{place}{MORE_BOOTSTRAP}")))?;
+    let more = guest_access::more_bootstrap(platform)?;
+    project.write("main.tf", &main.replace(place, &format!("{place}{MORE_BOOTSTRAP}{more}")))?;
     let key = project.folder().join("id");
     let mut generate = Command::new("ssh-keygen");
     generate.args(["-q", "-t", "ed25519", "-N", "", "-C", "acceptance", "-f"]).arg(&key);
@@ -160,12 +161,15 @@ impl Lifecycle<'_> {
         let keys = self.page("/authorized_keys");
         let text = self.page("/user-data.out");
         let meta_data = self.page("/meta-data");
+        let vendor_data = self.page("/vendor-data");
         self.case(
-            "the bootstrap volume brought host name, meta-data, ssh key and user data",
+            "the bootstrap volume brought host name, meta-data, ssh keys, user, password and user data",
             |_, project| {
                 contains_all(&meta_data?, &["\"local-hostname\": \"web.example.org\"", "\"role\": \"web\""])?;
                 let key = project.read("id.pub")?;
-                contains_all(&keys?, &[key.split_whitespace().nth(1).unwrap_or(&key)])?;
+                let keys = keys?;
+                contains_all(&keys, &[key.split_whitespace().nth(1).unwrap_or(&key)])?;
+                guest_access::bootstrap_arrived(&vendor_data?, &keys)?;
                 contains_all(&text?, &["user data ran on web"])
             },
         );
@@ -189,6 +193,12 @@ impl Lifecycle<'_> {
         });
         self.case("a ticket of Terraform's run opens a log, once, and is in no state", |platform, _| {
             console::of_terraform(platform)
+        });
+        self.case("berth port-forward reaches a port of the guest, and no other address", |platform, _| {
+            guest_access::port_of_the_guest(platform, "web")
+        });
+        self.case("berth exec tells that the guest has no agent", |platform, _| {
+            guest_access::no_agent(platform, "web")
         });
         let pattern = self.write_pattern();
         let kept = self.report.step("what is written to the disk can be read back", || pattern);

@@ -43,6 +43,8 @@ resource "berth_vm" "guest" {
   graphics           = "VGA"
   disks              = [{ name = berth_disk.root.name, boot = true }]
   network_interfaces = []
+  # The machine has a controller for USB.
+  bootstrap          = { sysprep_unattend = "<unattend xmlns='urn:schemas-microsoft-com:unattend'/>" }
   allow_reboot       = true
   stop               = { grace_period_seconds = 2 }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Kit, inputs, install, lifecycle, moves, rules, screen, secure_boot, verbs};
+use super::{Kit, guest_access, inputs, install, lifecycle, moves, rules, screen, secure_boot, verbs};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -18,6 +18,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     secure_boot::run(report, &platform, &signed, &guest);
     screen::run(report, &platform, &guest);
     install::run(report, &platform, &installer);
+    guest_access::example(report, &platform, &guest);
     verbs::run(report, &platform);
     moves::run(report, &platform);
     inputs::run(report, &mut platform, &guest)
