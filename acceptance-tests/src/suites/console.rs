@@ -85,8 +85,7 @@ pub fn of_terraform(platform: &Platform) -> Result<()> {
     let example = "examples/ephemeral-resources/berth_console/ephemeral-resource.tf";
     let example = fs::read_to_string(workspace::root().join(example))?;
     let example = example.replace("berth_vm.web", "data.berth_vm.web");
-    let keeps =
-        "boot.log\n      printf '%s' \"$TICKET\" > ticket\n      printf '%s' \"$ADDRESS\" > address\n";
+    let keeps = "boot.log || exit\n      printf '%s' \"$TICKET\" > ticket\n      printf '%s' \"$ADDRESS\" > address\n";
     let project = platform.project_of(&example.replacen("boot.log\n", keeps, 1))?;
     project.init()?;
     project.write("web.tf", "data \"berth_vm\" \"web\" {\n  name = \"web\"\n}\n")?;

@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use berth_api::console::{ACCOUNT, ConsoleUse, TICKET_LIFE};
+use berth_api::console::{CONSOLE_ACCOUNT, ConsoleUse, TICKET_LIFE};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use tfplugin6::{
@@ -136,14 +136,14 @@ fn no_ticket(error: &ApiError, vm: &Address) -> NoTicket {
         404 => {
             let detail = format!(
                 "{error}. The controllers create this account with the first VM of a namespace; or: kubectl create serviceaccount \
-                 {ACCOUNT} -n {}",
+                 {CONSOLE_ACCOUNT} -n {}",
                 vm.namespace
             );
             NoTicket::NotYet(Diagnostic::error(summary, detail))
         }
         403 => {
             let detail = format!(
-                "{error}. It takes the verb create on serviceaccounts/token of {ACCOUNT} in namespace {} (role berth-editor has \
+                "{error}. It takes the verb create on serviceaccounts/token of {CONSOLE_ACCOUNT} in namespace {} (role berth-editor has \
                  it).",
                 vm.namespace
             );
@@ -168,7 +168,7 @@ async fn open_once(api: &Api, target: &Target<'_>, limit: &RetryLimit) -> Result
     let uid = text(&object, "/metadata/uid").to_owned();
     let audience = target.wanted.audience(&vm.namespace, &vm.name, &uid);
     let spec = json!({"audiences": [audience], "expirationSeconds": TOKEN_SECONDS});
-    let account = Address::service_account(&vm.namespace, ACCOUNT);
+    let account = Address::service_account(&vm.namespace, CONSOLE_ACCOUNT);
     let issued = api.request_token(&account, spec, limit).await.map_err(|error| no_ticket(&error, vm))?;
     let token = text(&issued, "/token").to_owned();
     Ok(Opened { address, certificate_sha256, uid, token })

@@ -389,7 +389,7 @@ fn images() -> Vec<Bad> {
             "source.checksum_url",
             "must start with http:// or https://",
         ),
-        everywhere(with(from("http://x"), "/format", json!("iso")), "format", "is not one of"),
+        everywhere(with(from("http://x"), "/format", json!("vmdk")), "format", "is not one of"),
     ]
 }
 

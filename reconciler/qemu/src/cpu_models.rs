@@ -41,7 +41,7 @@ pub fn argument(model: &str) -> String {
 /// stands for.
 pub(crate) fn runnable(definitions: &Value, max: &Value) -> Vec<String> {
     let has = |feature: &&str| max["model"]["props"][*feature] == true;
-    let levels = LEVELS.iter().filter(|level| features(level).is_some_and(|all| all.iter().all(|f| has(&f))));
+    let levels = LEVELS.iter().filter(|level| features(level).is_some_and(|all| all.iter().all(&has)));
     let mut models: Vec<String> = levels.map(|level| (*level).to_owned()).collect();
     for definition in definitions.as_array().into_iter().flatten() {
         let Some(name) = definition["name"].as_str().filter(|name| !NOT_FOR_GUESTS.contains(name)) else {

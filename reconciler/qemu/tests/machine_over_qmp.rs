@@ -20,8 +20,8 @@ use berth_qemu::power::{self, RunState};
 use berth_qemu::process::{LaunchError, LocalHypervisor};
 use berth_qemu::qcow2;
 use berth_qemu::qmp::{EventKind, Events, Notice, Qmp, QmpError};
-use berth_qemu::tpm;
 use berth_qemu::saved_state::{self, Transfer};
+use berth_qemu::tpm;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;

@@ -13,9 +13,9 @@
 //! ```
 
 mod apply;
-mod cpu_time;
-mod cdroms;
 mod bootstrap;
+mod cdroms;
+mod cpu_time;
 mod dependents;
 mod hardware;
 mod media;
@@ -219,7 +219,7 @@ fn surplus<'a>(machine: &'a MachineState, observed: &Observed) -> Vec<&'a Observ
 
 /// Reconciles the VM of this name, and those of the same name that were deleted without their finalizer.
 pub(crate) async fn reconcile(ctx: &Context, name: &ObjectName) -> Result<Requeue, Error> {
-    let departed = reconcile_departed(ctx, name).await?;
+    let departed = Box::pin(reconcile_departed(ctx, name)).await?;
     let found = ctx.index.read().vms.get(name);
     match found {
         Some(vm) => Ok(departed.sooner(converge::<VmReconciler>(ctx, &vm).await?)),

@@ -10,8 +10,11 @@ use berth_qemu::guest_agent::{GuestAgent, GuestAgentError};
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
-/// An exchange that was asked for. Returns whether the connection is still good.
-pub(super) struct Exchange(Box<dyn for<'a> FnOnce(&'a mut GuestAgent) -> BoxFuture<'a, bool> + Send>);
+/// Makes the exchange, and returns whether the connection is still good.
+type Run = dyn for<'a> FnOnce(&'a mut GuestAgent) -> BoxFuture<'a, bool> + Send;
+
+/// An exchange that was asked for.
+pub(super) struct Exchange(Box<Run>);
 
 impl fmt::Debug for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

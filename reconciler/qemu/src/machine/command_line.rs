@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{
     Accelerator, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK, MEMORY_DEVICE,
-    MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID, Tap,
-    Topology, UefiFiles, Watchdog,
+    MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
+    SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
 use super::{blockdev, medium_blockdev, scsi_cdrom, scsi_disk};
 

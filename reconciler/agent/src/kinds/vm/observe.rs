@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 
-use super::cpu_time;
-use super::cdroms::{self, DeclaredCdrom};
 use super::bootstrap::Bootstrap;
+use super::cdroms::{self, DeclaredCdrom};
+use super::cpu_time;
 use super::hardware::differences;
 use super::pending_leases;
 use crate::admission::{Admission, Offer, admitted_before};

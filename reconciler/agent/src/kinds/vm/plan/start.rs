@@ -16,8 +16,8 @@ use berth_qemu::machine::{
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use super::super::cpu_time;
 use super::super::bootstrap::Bootstrap;
+use super::super::cpu_time;
 use super::super::hardware::{class_name, uuid_of};
 use super::super::media;
 use super::super::observe::{DeclaredDisk, User};

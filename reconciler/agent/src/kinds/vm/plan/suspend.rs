@@ -334,7 +334,7 @@ fn taps(observed: &Observed, machine: &MachineSpec) -> Result<Vec<TapConfig>, St
     };
     let names = machine.nics.iter().filter_map(|nic| match &nic.tap {
         Tap::Name(name) => Some(name),
-        Tap::Fd(_) => None,
+        Tap::Fd(_) | Tap::Vhost { .. } => None,
     });
     let missing = |name: &String| {
         format!(

@@ -258,14 +258,11 @@ fn cpu_time_other_than_declared_is_corrected_whoever_changed_it() {
     let controls = object.spec.cpu_controls(None);
     let wanted = cpu_time::of(&controls, 4);
     assert_eq!(wanted, CpuTime { limit: Some(1500), weight: 2500 });
-    let has = |has: Option<CpuTime>| {
-        let controls = controls;
-        Observed {
-            cpu_controls: controls,
-            wanted_cpu_time: wanted,
-            cpu_time: has,
-            ..present(RunState::Running)
-        }
+    let has = |has: Option<CpuTime>| Observed {
+        cpu_controls: controls,
+        wanted_cpu_time: wanted,
+        cpu_time: has,
+        ..present(RunState::Running)
     };
     let steps = |observed: &Observed| plan(&object, observed).steps;
     assert_eq!(steps(&has(Some(CpuTime::default()))), [Step::SetCpuTime(wanted)]);
