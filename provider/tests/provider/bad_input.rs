@@ -194,7 +194,7 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(placed("host", json!("a b")), "placement.host", "is not a name"),
         everywhere(placed("group", json!("A")), "placement.group", "not a DNS label"),
-        everywhere(
+        here(
             placed("host_selector", json!({"-a": "b"})),
             "placement.host_selector[\"-a\"]",
             "not the key of a label",
@@ -295,7 +295,7 @@ fn vms() -> Vec<Bad> {
             "set password_wo or password_hash",
         ),
         here(boots("sysprep_unattend", json!("<a/>")), "bootstrap.sysprep_unattend", "another root element"),
-        here(
+        everywhere(
             boots("ssh_authorized_keys_secret", json!("a b")),
             "bootstrap.ssh_authorized_keys_secret",
             "is not a name",
@@ -591,7 +591,8 @@ async fn user_data_that_no_guest_reads_is_refused_to_kubectl_too() {
         ("hello", false),
         ("# cloud-config\n", false),
         ("packages: [a]\n", false),
-        ("H4sIAAAA", false),
+        ("I2Nsb3VkLWNvbmZpZwphOiAxCg==\n", true),
+        ("I2Nsb3VkLWNvbmZpZw", false),
     ] {
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         let created = vms.create(&dry, &vm("v", text)).await;

@@ -352,13 +352,11 @@ pub struct Placement {
     /// While its host does not match, the condition `PlacementSynced` is False.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = bounded_labels)]
-    #[x_kube(validation = Rule::new("self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))").message("each key must be that of a label: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, after a DNS domain and '/' if you like"))]
     pub host_selector: std::collections::BTreeMap<String, String>,
     /// Labels a Host should have: of the Hosts that can take the VM, one with the most matching labels is chosen. Read
     /// when the VM is placed: a change does not move a placed VM.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     #[schemars(transform = bounded_labels)]
-    #[x_kube(validation = Rule::new("self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))").message("each key must be that of a label: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, after a DNS domain and '/' if you like"))]
     pub preferred_host_selector: std::collections::BTreeMap<String, String>,
 }
 
