@@ -35,7 +35,7 @@ use crate::{Conditions, CpuAmount, CpuTopology, Firmware, GuestOS, ObjectUser, Q
     validation = Rule::new("!has(self.maxMemory) || !has(self.memory) || !isQuantity(self.maxMemory) || !isQuantity(self.memory) || quantity(self.maxMemory).compareTo(quantity(self.memory)) >= 0").message("maxMemory must be at least memory").field_path(".maxMemory"),
     validation = Rule::new("!has(self.maxCpus) || self.maxCpus >= self.cpus").message("maxCpus must be at least cpus").field_path(".maxCpus"),
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
-    validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).compareTo(quantity(string(self.cpus))) <= 0").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
+    validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuTopology) || self.cpuTopology.sockets * self.cpuTopology.cores * self.cpuTopology.threads == self.cpus").message("sockets * cores * threads must equal cpus").field_path(".cpuTopology")
 )]

@@ -12,6 +12,8 @@ use crate::qmp::{FrameError, Frames};
 pub(super) const MAX_MESSAGE: usize = 1 << 20;
 /// The maximum number of stale replies skipped before the reply to our sync.
 const MAX_STALE: usize = 64;
+/// The most bytes of a stale reply that are discarded: an agent keeps up to 16 MiB of a program's output, twice, in base64.
+const MAX_STALE_BYTES: usize = 64 << 20;
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -52,7 +54,7 @@ impl Channel {
         );
         line.push(b'\n');
         self.write(&line).await?;
-        self.frames.set_max(MAX_MESSAGE);
+        self.frames.set_max(MAX_MESSAGE, MAX_STALE_BYTES);
         for _ in 0..MAX_STALE {
             match self.frames.next().await {
                 Ok(answer) if answer.get("return").and_then(Value::as_u64) == Some(id) => return Ok(()),
@@ -69,7 +71,7 @@ impl Channel {
         let mut line = message.to_string().into_bytes();
         line.push(b'\n');
         self.write(&line).await?;
-        self.frames.set_max(max);
+        self.frames.set_max(max, 0);
         self.frames.next().await.map_err(|e| broken(&e))
     }
 

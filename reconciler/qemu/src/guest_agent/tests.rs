@@ -53,6 +53,17 @@ async fn stale_and_half_answers_of_before_are_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_rest_of_a_long_stale_answer_is_discarded() {
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    tokio::spawn(async move {
+        far.write_all(&vec![b'x'; 6 << 20]).await.expect("sent");
+        far.write_all(b"\n").await.expect("sent");
+        serve(far, |_| Some(json!({"return": {"host-name": "right"}}).to_string())).await;
+    });
+    assert_eq!(GuestAgent::over(near).host_name().await.expect("answered"), "right");
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_timeout_the_late_answer_is_not_taken_for_the_next() {
     let (near, far) = tokio::io::duplex(1 << 16);
     let mut agent = GuestAgent::over(near).with_timeout(Duration::from_secs(1));

@@ -12,6 +12,8 @@ pub(crate) struct Frames<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     max: usize,
+    /// The bytes of longer lines that may still be discarded.
+    discardable: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -28,12 +30,13 @@ pub(crate) enum FrameError {
 
 impl<R: AsyncRead + Unpin> Frames<R> {
     pub(crate) fn new(reader: R, max: usize) -> Self {
-        Self { reader: BufReader::with_capacity(BUFFER, reader), line: Vec::new(), max }
+        Self { reader: BufReader::with_capacity(BUFFER, reader), line: Vec::new(), max, discardable: 0 }
     }
 
-    /// Changes the maximum length of a line.
-    pub(crate) fn set_max(&mut self, max: usize) {
+    /// Changes the maximum length of a line. Of longer lines the beginning is discarded, up to this number of bytes.
+    pub(crate) fn set_max(&mut self, max: usize, discardable: usize) {
         self.max = max;
+        self.discardable = discardable;
     }
 
     /// Returns the next value. Cancel safe: a partially read line is kept for the next call.
@@ -46,7 +49,11 @@ impl<R: AsyncRead + Unpin> Frames<R> {
             let end = available.iter().position(|b| *b == b'\n');
             let taken = end.map_or(available.len(), |at| at + 1);
             if self.line.len() + taken > self.max {
-                return Err(FrameError::TooLong(self.max));
+                let Some(left) = self.discardable.checked_sub(self.line.len().max(1)) else {
+                    return Err(FrameError::TooLong(self.max));
+                };
+                self.discardable = left;
+                self.line.clear();
             }
             self.line.extend_from_slice(&available[..taken]);
             self.reader.consume(taken);

@@ -74,7 +74,7 @@ fn proxy_command(program: &Path, words: &[String]) -> anyhow::Result<String> {
     let all = std::iter::once(program).chain(words.iter().map(String::as_str));
     let quoted: Vec<String> =
         all.map(|word| format!("'{}'", word.replace('\'', r"'\''").replace('%', "%%"))).collect();
-    Ok(format!("exec {}", quoted.join(" ")))
+    Ok(quoted.join(" "))
 }
 
 #[cfg(test)]
@@ -85,6 +85,6 @@ mod tests {
     fn a_proxy_command_is_quoted_for_the_shell_and_for_ssh() {
         let words = ["it's".to_owned(), "100% $HOME".to_owned()];
         let command = proxy_command(Path::new("/opt/my berth"), &words).expect("UTF-8");
-        assert_eq!(command, r"exec '/opt/my berth' 'it'\''s' '100%% $HOME'");
+        assert_eq!(command, r"'/opt/my berth' 'it'\''s' '100%% $HOME'");
     }
 }
