@@ -1,5 +1,6 @@
 //! A VM that is suspended and resumed.
 
+use berth_qemu::block::ObservedCdrom;
 use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, Topology};
 
 use super::*;
@@ -65,6 +66,37 @@ fn written(plan: &Plan<Step>) -> Journal {
         _ => None,
     });
     journal.expect("the journal is written")
+}
+
+#[test]
+fn a_tpm_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on() {
+    let refused = |observed: &Observed| {
+        let plan = plan(&suspended_vm(), observed);
+        assert_eq!(plan.steps, []);
+        match plan.readiness {
+            Readiness::Stalled(Reason::SuspendFailed, text) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut with_tpm = running(RunState::Running, None);
+    let run = with_tpm.journal.run.as_mut().expect("it runs");
+    run.machine.as_mut().expect("recorded").tpm = true;
+    assert!(refused(&with_tpm).contains("TPM"));
+
+    let mut with_medium = running(RunState::Running, None);
+    let drive = |node: Option<&str>| ObservedCdrom {
+        slot: 0,
+        node: node.map(str::to_owned),
+        tray_open: false,
+        locked: false,
+    };
+    let machine = |observed: &mut Observed, node| {
+        observed.machine.as_mut().expect("present").cdroms = vec![drive(node)]
+    };
+    machine(&mut with_medium, Some("medium0-aa"));
+    assert!(refused(&with_medium).contains("CD-ROM"));
+    machine(&mut with_medium, None);
+    assert_eq!(names(&plan(&suspended_vm(), &with_medium)), ["WriteJournal"], "an empty drive does not");
 }
 
 #[test]
