@@ -14,6 +14,7 @@ use berth_qemu::power::RunState;
 use berth_qemu::saved_state::Transfer;
 use jiff::SignedDuration;
 
+use super::super::media;
 use super::start::{limits, since};
 use super::{Observed, Step, asks_for_restart, deleting, vanished, write_journal};
 use crate::converge::Plan;
@@ -100,7 +101,9 @@ fn begin(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
         Err(_) if observed.draining => None,
         Err(why) => {
             let text = format!("VM {} cannot be suspended: {why}", kube::ResourceExt::name_any(vm));
-            Some(Plan::without_steps(Readiness::Stalled(Reason::SuspendFailed, text)).requeue_after(ASK_HOST))
+            // A medium that is no longer declared is taken out of the guest that runs on.
+            let (steps, _) = media::changes(observed, machine);
+            Some(Plan::steps(steps, Readiness::Stalled(Reason::SuspendFailed, text)).requeue_after(ASK_HOST))
         }
     }
 }

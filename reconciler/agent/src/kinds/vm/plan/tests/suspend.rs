@@ -4,7 +4,7 @@ use berth_qemu::block::ObservedCdrom;
 use berth_qemu::machine::{Accelerator, Firmware, MachineSpec, Topology};
 
 use super::*;
-use crate::journal::{Suspension, SuspensionPhase};
+use crate::journal::{RunCdrom, Suspension, SuspensionPhase};
 
 fn machine() -> MachineSpec {
     let Step::Launch(request) = plan(&vm(json!({})), &ready_to_start())
@@ -95,6 +95,10 @@ fn a_tpm_and_a_medium_in_a_drive_hold_back_a_suspension_while_the_guest_runs_on(
     };
     machine(&mut with_medium, Some("medium0-aa"));
     assert!(refused(&with_medium).contains("CD-ROM"));
+    // The way out that the message names works while the VM is declared Suspended.
+    with_medium.journal.run.as_mut().expect("it runs").cdroms =
+        vec![RunCdrom { name: "cd".to_owned(), boot_first: false }];
+    assert_eq!(names(&plan(&suspended_vm(), &with_medium)), ["ChangeMedium"]);
     machine(&mut with_medium, None);
     assert_eq!(names(&plan(&suspended_vm(), &with_medium)), ["WriteJournal"], "an empty drive does not");
 }
