@@ -184,6 +184,8 @@ impl ResourceKind for Vm {
             bootstrap::field(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
+            Field::spec("start_order", Shape::Integer),
+            Field::spec("start_delay_seconds", Shape::Integer).default(0),
             stop(),
             Field::spec("restart_mode", Shape::Text(Form::Any)),
             Field::spec("restart_token", Shape::Text(Form::Any)).effect(Effect::Reboot).text(

@@ -87,6 +87,12 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(own("cpu_model", json!("host,+kvm")), "cpu_model", "is not the name of a CPU model"),
         everywhere(own("guest_os", json!("windows")), "guest_os", "is not one of"),
+        everywhere(own("start_order", json!(-1)), "start_order", "-1 is not between 0 and 65535"),
+        everywhere(
+            own("start_delay_seconds", json!(3601)),
+            "start_delay_seconds",
+            "3601 is not between 0 and 3600",
+        ),
         everywhere(own("watchdog", json!("Pause")), "watchdog", "is not one of"),
         everywhere(own("serial_number", json!("a,b")), "serial_number", "is not a serial number"),
         everywhere(own("memory", json!("1Mi")), "memory", "\"1Mi\" is less than 16Mi"),

@@ -111,6 +111,7 @@ fn vm() -> Json {
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
             "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
+        "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
 }
@@ -189,6 +190,8 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/restart_policy", json!("Never"), Announced::Live),
         ("/stop/grace_period_seconds", json!(5), Announced::Live),
         ("/restart_mode", json!("Hard"), Announced::Live),
+        ("/start_order", json!(3), Announced::Live),
+        ("/start_delay_seconds", json!(30), Announced::Live),
         ("/restart_token", json!("2"), Announced::Reboot),
         ("/restart_token", Json::Null, Announced::Live),
         ("/labels/a", json!("c"), Announced::Live),

@@ -29,6 +29,7 @@ use crate::overhead::Overhead;
 use crate::pulls::Pulls;
 use crate::recorder::Recorder;
 use crate::site::SiteTerm;
+use crate::start_order::StartOrder;
 use crate::usage::{Reconciles, UsageCache};
 use berth_engine::Queue;
 use berth_host::{HostFacts, System};
@@ -50,6 +51,8 @@ pub(crate) struct Context {
     pub(crate) pulls: Pulls,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
+    /// Which VMs are started first after a boot of the host.
+    pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
     /// Statuses that only show progress.
     pub(crate) held_statuses: HeldStatuses,
@@ -94,6 +97,7 @@ impl Context {
             pulls: Pulls::new(system.clone(), queue.clone()),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
+            start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),
             host_reports: LastReport::default(),

@@ -58,6 +58,9 @@ pub(crate) struct Journal {
     /// Set while the machine is being suspended, is suspended, or is being resumed.
     #[serde(default)]
     pub(crate) suspension: Option<Suspension>,
+    /// The boot of the host in which it was last launched; None for a machine of an older agent.
+    #[serde(default)]
+    pub(crate) boot: Option<String>,
     #[serde(default)]
     pub(crate) restarts: i64,
     /// The last end that was not requested; it outlives the run.
@@ -290,6 +293,7 @@ impl Journal {
             bootstrap: None,
             stop: None,
             suspension: None,
+            boot: None,
             restarts: 0,
             last_end: None,
             failures: 0,
@@ -392,6 +396,7 @@ impl Journal {
             run.started_at = Some(process.started_at);
             run.booted_at.get_or_insert(process.started_at);
         }
+        self.boot = Some(process.identity.boot_id.clone());
         self
     }
 

@@ -50,6 +50,7 @@ mod pulls;
 mod recorder;
 mod run;
 pub mod site;
+mod start_order;
 mod usage;
 mod watch;
 

@@ -107,6 +107,8 @@ reasons! {
     InUse => "Delete or change the objects in the message that use it.",
     /// An annotation holds back the start of the VM; the message names it.
     PowerOnHeld => "Ask the person or program that set the annotation; only gatekeepers remove it.",
+    /// Its host has booted, and VMs with a lower `startOrder` are started before it; the message names the order.
+    StartOrderHeld => "It starts by itself, five minutes after the others at the latest, and their `startDelaySeconds`.",
     /// A declared change takes effect at the next power cycle.
     PowerCycleNeeded => "Stop and start the VM when it suits.",
     /// The VM's host is not one that its placement allows: a placed VM does not move.

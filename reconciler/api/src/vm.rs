@@ -59,6 +59,7 @@ use crate::{
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || !has(self.cpus) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
+    validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
@@ -187,6 +188,17 @@ pub struct VMSpec {
     /// The action when the guest ends by itself. Default `OnFailure`. Applied live.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
+    /// The position of the VM when its host starts its VMs after a boot, 0 to 65535: VMs with a lower number are started first,
+    /// those with the same number together, and those without one last. A VM that does not start holds back others for
+    /// five minutes at most. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 65_535))]
+    pub start_order: Option<i64>,
+    /// After a boot of its host, the time from the start of this VM to that of VMs with a higher `startOrder`, or without one, in
+    /// seconds, at most 3600. Default 0. Applied live.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 3600))]
+    pub start_delay_seconds: i64,
     /// How the VM is stopped.
     #[serde(default)]
     pub stop: Stop,

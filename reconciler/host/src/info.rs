@@ -73,6 +73,8 @@ pub struct HostFacts {
     pub ranges: Vec<HostRange>,
     /// Measured memory of a QEMU process beyond its guest's, with this accelerator.
     pub overhead_bytes: u64,
+    /// Another one after each boot of the host.
+    pub boot_id: String,
 }
 
 /// The installed QEMU.

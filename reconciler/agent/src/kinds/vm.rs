@@ -18,6 +18,7 @@ mod cdroms;
 mod cpu_time;
 mod dependents;
 mod hardware;
+mod held;
 mod media;
 mod observe;
 mod plan;

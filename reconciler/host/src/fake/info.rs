@@ -11,7 +11,8 @@ use super::FakeSystem;
 #[async_trait]
 impl HostInfo for FakeSystem {
     async fn facts(&self) -> Result<HostFacts> {
-        self.call("facts", async { Ok(self.state().facts.clone()) }).await
+        let boot_id = self.hypervisor().boot_id();
+        self.call("facts", async { Ok(HostFacts { boot_id, ..self.state().facts.clone() }) }).await
     }
 
     async fn overhead(&self, _: &ProcessIdentity, _: u64) -> Result<Option<u64>> {

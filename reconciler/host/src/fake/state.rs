@@ -96,6 +96,7 @@ fn facts() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         overhead_bytes: 80 << 20,
+        boot_id: String::new(),
     }
 }
 

@@ -75,9 +75,9 @@ impl LinuxInfo {
             false => (Accelerator::Tcg { tb_size_mib: TB_SIZE_MIB }, OVERHEAD_TCG),
         };
         let path = state.to_owned();
-        let (memory_bytes, space) = blocking(move || {
+        let (memory_bytes, space, boot_id) = blocking(move || {
             let space = files::space(&path).map_err(failed("read the free space of", &path))?;
-            Ok::<_, SystemError>((memory()?, space))
+            Ok::<_, SystemError>((memory()?, space, boot_id()?))
         })
         .await?;
         Ok(HostFacts {
@@ -94,6 +94,7 @@ impl LinuxInfo {
             mtu: None,
             ranges: Vec::new(),
             overhead_bytes,
+            boot_id,
         })
     }
 }
@@ -138,6 +139,12 @@ fn memory() -> Result<u64> {
     Ok(limits.fold(total, u64::min))
 }
 
+fn boot_id() -> Result<String> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = fs::read_to_string(path).map_err(failed("read", path))?;
+    Ok(text.trim().to_owned())
+}
+
 fn parse_meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -174,5 +181,6 @@ mod tests {
         let tcg = matches!(facts.accelerator, Accelerator::Tcg { tb_size_mib: 1..=64 });
         assert!(facts.kvm.usable != tcg, "the accelerator follows from the measurement: {facts:?}");
         assert!(!facts.kvm.reason.is_empty());
+        assert_eq!(facts.boot_id.len(), 36, "a UUID: {:?}", facts.boot_id);
     }
 }

@@ -87,6 +87,22 @@ impl FakeHypervisor {
         }
     }
 
+    /// The host loses power and boots: no process is left.
+    pub fn reboot(&self) {
+        let pids: Vec<i32> = {
+            let mut world = self.lock();
+            world.boots += 1;
+            world.foreign.clear();
+            world.machines.keys().copied().collect()
+        };
+        pids.into_iter().for_each(|pid| self.end(pid));
+    }
+
+    /// The identity of the host's last boot.
+    pub fn boot_id(&self) -> String {
+        self.lock().boot_id()
+    }
+
     /// The guest powers itself off.
     pub fn guest_powers_off(&self, instance: &str) {
         self.with(instance, Machine::guest_off);

@@ -22,6 +22,7 @@ pub(super) struct MachineModel {
     /// Files that QEMU's user may open; true: also for writing.
     pub(super) granted: BTreeMap<PathBuf, bool>,
     next_pid: i32,
+    pub(super) boots: u32,
     pub(super) launches: u64,
 }
 
@@ -36,6 +37,7 @@ impl MachineModel {
             states: SavedStates::default(),
             granted: BTreeMap::new(),
             next_pid: 1000,
+            boots: 0,
             launches: 0,
         }
     }
@@ -44,7 +46,12 @@ impl MachineModel {
     pub(super) fn next_identity(&mut self) -> ProcessIdentity {
         self.next_pid += 1;
         let start_time = self.next_pid.unsigned_abs().into();
-        ProcessIdentity { pid: self.next_pid, start_time, boot_id: "fake".to_owned() }
+        ProcessIdentity { pid: self.next_pid, start_time, boot_id: self.boot_id() }
+    }
+
+    /// Another one after each boot of the host.
+    pub(super) fn boot_id(&self) -> String {
+        format!("fake-{}", self.boots)
     }
 
     pub(super) fn machine(&mut self, pid: i32) -> Result<&mut Machine, CommandError> {

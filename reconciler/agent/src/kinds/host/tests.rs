@@ -63,6 +63,7 @@ fn observed() -> Observed {
             mtu: None,
             ranges: Vec::new(),
             overhead_bytes: 82 << 20,
+            boot_id: "b".into(),
         },
         overhead: None,
         forwarding: Forwarding { ok: true, message: String::new() },

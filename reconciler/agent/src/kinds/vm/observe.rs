@@ -17,6 +17,7 @@ use super::bootstrap::Bootstrap;
 use super::cdroms::{self, DeclaredCdrom};
 use super::cpu_time;
 use super::hardware::differences;
+use super::held::held;
 use super::pending_leases;
 use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
@@ -29,6 +30,7 @@ use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{Networks, public_address, tap_prefix};
+use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
 
@@ -87,6 +89,8 @@ pub(crate) struct Observed {
     pub(crate) offered: Option<(i64, u64)>,
     /// Bytes of guest memory this host can give this VM, beside what its other running VMs have; observed as `offered` is.
     pub(crate) free_memory: Option<u64>,
+    /// The VMs that are started before this one, if they still hold it back; only observed for a start.
+    pub(crate) held: Option<Held>,
     /// Taps of this instance; only observed while it has no QEMU and is not to be started.
     pub(crate) taps: Vec<String>,
     /// Whether there is a file with the state of the suspended machine; only observed during a suspension.
@@ -184,6 +188,7 @@ pub(super) async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         host: None,
         offered: None,
         free_memory: None,
+        held: None,
         taps: Vec::new(),
         instance,
         ..from_index(ctx, vm, &name)
@@ -274,6 +279,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         host: None,
         offered: None,
         free_memory: None,
+        held: None,
         taps: Vec::new(),
         state_kept: false,
         disks_to_hold: Vec::new(),
@@ -495,6 +501,7 @@ async fn observe_absent(
         let taken = taken_memory(&ctx.index.read(), vm, host.overhead_bytes);
         observed.free_memory = Some(offered.1.saturating_sub(taken));
         observed.offered = Some(offered);
+        observed.held = held(ctx, vm, &observed.journal, &host);
         observed.host = Some(host);
         observed.bootstrap = bootstrap(&ctx.client, vm).await?;
     }

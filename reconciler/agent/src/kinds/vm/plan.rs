@@ -308,8 +308,9 @@ fn vanished(observed: &Observed, how: &str) -> Journal {
         let how = how.to_owned();
         journal = journal.with_ending(Ended { at: observed.now, orderly: false, how });
     }
-    if let Some(run) = &mut journal.run {
-        run.process = None;
+    if let Some(ended) = journal.run.as_mut().and_then(|run| run.process.take()) {
+        // An older agent did not record it.
+        journal.boot.get_or_insert(ended.boot_id);
     }
     journal
 }

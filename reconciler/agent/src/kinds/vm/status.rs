@@ -317,7 +317,7 @@ fn state(vm: &VM, observed: &Observed, readiness: &Readiness) -> VMState {
         Readiness::Stalled(..) => VMState::Failed,
         Readiness::Reconciling(Reason::Refused, _) => VMState::Pending,
         _ if vm.spec.power == Power::Stopped => VMState::Stopping,
-        Readiness::Reconciling(Reason::Starting, _) => VMState::Starting,
+        Readiness::Reconciling(Reason::Starting | Reason::StartOrderHeld, _) => VMState::Starting,
         _ => VMState::Creating,
     }
 }

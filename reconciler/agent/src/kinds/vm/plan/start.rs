@@ -28,6 +28,7 @@ use crate::converge::Plan;
 use crate::journal::{Journal, MemoryGrowth, PinnedHardware, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
+use crate::start_order::Held;
 
 /// Retry interval for dependencies that are not watched.
 const LOOK_FOR: Duration = Duration::from_secs(2);
@@ -59,10 +60,20 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         }
         is_restart = true;
     }
+    if let Some(held) = observed.held {
+        return held_back(held);
+    }
     match prepared(vm, observed) {
         Err(blocked) => blocked,
         Ok(prepared) => launch(vm, observed, &prepared, is_restart),
     }
+}
+
+/// Plans for a VM that other VMs of its host precede.
+fn held_back(held: Held) -> Plan<Step> {
+    let text =
+        format!("its host has booted, and VMs with startOrder {} are started before this one", held.behind);
+    Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)
 }
 
 fn back_off(observed: &Observed) -> Option<Duration> {

@@ -103,6 +103,7 @@ fn host() -> HostFacts {
         mtu: None,
         ranges: Vec::new(),
         overhead_bytes: 80 << 20,
+        boot_id: "b".into(),
     }
 }
 
@@ -147,6 +148,7 @@ fn ready_to_start() -> Observed {
         host: Some(host()),
         offered: Some((16, 7 << 30)),
         free_memory: Some(1 << 30),
+        held: None,
         taps: Vec::new(),
         state_kept: false,
         disks_to_hold: Vec::new(),

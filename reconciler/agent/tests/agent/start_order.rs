@@ -1,0 +1,86 @@
+//! VMs that are started after their host has booted.
+
+use std::time::Duration;
+
+use berth_api::{Disk, VM};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::fixture::{Fixture, disk_bound, is_ready, vm_bound, vm_reason};
+
+/// Creates a VM with a disk of its own; its instance has this number.
+async fn make(fixture: &Fixture, name: &str, number: u8, spec: Value) {
+    let disk = format!("{name}-root");
+    let volume = format!("v-00000000000000b{number}");
+    fixture.make::<Disk>(&disk, json!({"size": "1Gi"}), Some(disk_bound(&volume))).await;
+    let mut whole = json!({"class": "small", "disks": [{"name": disk, "boot": true}]});
+    for (key, value) in spec.as_object().cloned().unwrap_or_default() {
+        whole[key] = value;
+    }
+    let status = vm_bound(&format!("i-00000000000{number}"), 10 + number);
+    fixture.make::<VM>(name, whole, Some(status)).await;
+    fixture.until::<VM>(name, |vm| is_ready(vm, "Running")).await;
+}
+
+/// Returns the instances in the order in which they start, and when.
+async fn starts(fixture: &Fixture, number: usize) -> (Vec<String>, Vec<Duration>) {
+    let start = Instant::now();
+    let (mut seen, mut at) = (Vec::new(), Vec::new());
+    while seen.len() < number {
+        assert!(start.elapsed() < Duration::from_secs(900), "only {seen:?} started");
+        for instance in fixture.system.hypervisor().instances() {
+            if !seen.contains(&instance) {
+                seen.push(instance);
+                at.push(start.elapsed());
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    (seen, at)
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_host_has_booted_its_vms_start_in_their_order_with_their_delays() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    make(&fixture, "third", 3, json!({})).await;
+    make(&fixture, "first", 1, json!({"startOrder": 1, "startDelaySeconds": 30})).await;
+    make(&fixture, "second", 2, json!({"startOrder": 2})).await;
+    fixture.crash_agent().await;
+    fixture.system.hypervisor().reboot();
+    fixture.start_agent();
+    let held = fixture.until::<VM>("second", |vm| vm_reason(vm) == "StartOrderHeld").await;
+    assert!(format!("{:?}", held.status).contains("startOrder 1"), "{held:?}");
+    let (seen, at) = starts(&fixture, 3).await;
+    assert_eq!(seen, ["i-000000000001", "i-000000000002", "i-000000000003"]);
+    assert!(at[1] - at[0] >= Duration::from_secs(27), "the delay of the first: {at:?}");
+    assert!(at[2] - at[1] < Duration::from_secs(10), "{at:?}");
+    fixture.until::<VM>("third", |vm| is_ready(vm, "Running")).await;
+    // A start that no boot has caused waits for no other.
+    fixture.change::<VM>("first", json!({"power": "Stopped"})).await;
+    fixture.until::<VM>("first", |vm| is_ready(vm, "Stopped")).await;
+    fixture.system.hypervisor().crash("i-000000000003");
+    let start = Instant::now();
+    fixture.change::<VM>("first", json!({"power": "Running"})).await;
+    let restarted = |vm: &VM| is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.restarts == 2);
+    fixture.until::<VM>("third", restarted).await;
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_cannot_start_holds_back_the_others_for_five_minutes() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    make(&fixture, "first", 1, json!({"startOrder": 0})).await;
+    make(&fixture, "last", 2, json!({})).await;
+    fixture.crash_agent().await;
+    fixture.system.hypervisor().reboot();
+    fixture.system.hypervisor().set_behaviour("i-000000000001", |b| b.launch_time = Duration::from_secs(3600));
+    fixture.start_agent();
+    let start = Instant::now();
+    fixture.until::<VM>("last", |vm| vm_reason(vm) == "StartOrderHeld").await;
+    fixture.until::<VM>("last", |vm| is_ready(vm, "Running")).await;
+    let took = start.elapsed().as_secs();
+    assert!((295..330).contains(&took), "{took} seconds");
+}
