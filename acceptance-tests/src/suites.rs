@@ -21,6 +21,7 @@ pub mod lifecycle;
 pub mod load;
 pub mod modules;
 pub mod moves;
+pub mod probes;
 pub mod rules;
 pub mod scale;
 pub mod screen;

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod observed;
 mod placement;
+mod probes;
 pub(crate) mod restart;
 mod room;
 pub(crate) mod size;
@@ -184,6 +185,8 @@ impl ResourceKind for Vm {
             bootstrap::field(),
             Field::spec("power", Shape::Text(Form::Any)).default("Running"),
             Field::spec("restart_policy", Shape::Text(Form::Any)).default("OnFailure"),
+            probes::field("readiness_probe"),
+            probes::field("liveness_probe"),
             Field::spec("start_order", Shape::Integer),
             Field::spec("start_delay_seconds", Shape::Integer).default(0),
             stop(),

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Kit, guest_access, inputs, install, lifecycle, moves, rules, screen, secure_boot, verbs};
+use super::{
+    Kit, guest_access, inputs, install, lifecycle, moves, probes, rules, screen, secure_boot, verbs,
+};
 use crate::platform::Platform;
 use crate::report::Report;
 
@@ -19,6 +21,7 @@ pub fn run(kit: &Kit, report: &mut Report) -> Result<()> {
     screen::run(report, &platform, &guest);
     install::run(report, &platform, &installer);
     guest_access::example(report, &platform, &guest);
+    probes::example(report, &platform, &guest);
     verbs::run(report, &platform);
     moves::run(report, &platform);
     inputs::run(report, &mut platform, &guest)

@@ -87,6 +87,16 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(own("cpu_model", json!("host,+kvm")), "cpu_model", "is not the name of a CPU model"),
         everywhere(own("guest_os", json!("windows")), "guest_os", "is not one of"),
+        everywhere(
+            own("readiness_probe", json!({"tcp_socket": {"port": 65536}})),
+            "readiness_probe.tcp_socket.port",
+            "65536 is not between 1 and 65535",
+        ),
+        everywhere(
+            own("liveness_probe", json!({"exec": {"command": ["true"]}, "period_seconds": 0})),
+            "liveness_probe.period_seconds",
+            "0 is not between 1 and 3600",
+        ),
         everywhere(own("start_order", json!(-1)), "start_order", "-1 is not between 0 and 65535"),
         everywhere(
             own("start_delay_seconds", json!(3601)),

@@ -111,9 +111,16 @@ fn vm() -> Json {
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
             "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
+        "readiness_probe": probe(), "liveness_probe": probe(),
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
     })
+}
+
+/// The control plane refuses more than one question.
+fn probe() -> Json {
+    json!({"tcp_socket": {"port": 80}, "http_get": {"port": 80, "path": "/"}, "exec": {"command": ["true"]},
+        "initial_delay_seconds": 0, "period_seconds": 10, "timeout_seconds": 1, "failure_threshold": 3, "success_threshold": 1})
 }
 
 fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
@@ -190,6 +197,26 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/restart_policy", json!("Never"), Announced::Live),
         ("/stop/grace_period_seconds", json!(5), Announced::Live),
         ("/restart_mode", json!("Hard"), Announced::Live),
+        ("/readiness_probe/tcp_socket/port", json!(81), Announced::Live),
+        ("/readiness_probe/http_get/port", json!(81), Announced::Live),
+        ("/readiness_probe/http_get/path", json!("/ready"), Announced::Live),
+        ("/readiness_probe/exec/command", json!(["false"]), Announced::Live),
+        ("/readiness_probe/initial_delay_seconds", json!(5), Announced::Live),
+        ("/readiness_probe/period_seconds", json!(5), Announced::Live),
+        ("/readiness_probe/timeout_seconds", json!(5), Announced::Live),
+        ("/readiness_probe/failure_threshold", json!(5), Announced::Live),
+        ("/readiness_probe/success_threshold", json!(5), Announced::Live),
+        ("/readiness_probe", Json::Null, Announced::Live),
+        ("/liveness_probe/tcp_socket/port", json!(81), Announced::Live),
+        ("/liveness_probe/http_get/port", json!(81), Announced::Live),
+        ("/liveness_probe/http_get/path", json!("/ready"), Announced::Live),
+        ("/liveness_probe/exec/command", json!(["false"]), Announced::Live),
+        ("/liveness_probe/initial_delay_seconds", json!(5), Announced::Live),
+        ("/liveness_probe/period_seconds", json!(5), Announced::Live),
+        ("/liveness_probe/timeout_seconds", json!(5), Announced::Live),
+        ("/liveness_probe/failure_threshold", json!(5), Announced::Live),
+        ("/liveness_probe/success_threshold", json!(5), Announced::Live),
+        ("/liveness_probe", Json::Null, Announced::Live),
         ("/start_order", json!(3), Announced::Live),
         ("/start_delay_seconds", json!(30), Announced::Live),
         ("/restart_token", json!("2"), Announced::Reboot),

@@ -43,7 +43,9 @@ fn a_vm_becomes_the_custom_resource() {
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
-        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "uuid": "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C",
+        "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3,
+        "readiness_probe": {"http_get": {"port": 8080}, "timeout_seconds": 2},
+        "liveness_probe": {"exec": {"command": ["systemctl", "is-active", "web"]}}, "uuid": "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C",
     });
     insta::assert_json_snapshot!(spec_of("berth_vm", &config), @r#"
     {
@@ -105,6 +107,33 @@ fn a_vm_becomes_the_custom_resource() {
       },
       "power": "Running",
       "restartPolicy": "OnFailure",
+      "readinessProbe": {
+        "httpGet": {
+          "port": 8080,
+          "path": "/"
+        },
+        "initialDelaySeconds": 0,
+        "periodSeconds": 10,
+        "timeoutSeconds": 2,
+        "failureThreshold": 3,
+        "successThreshold": 1
+      },
+      "livenessProbe": {
+        "exec": {
+          "command": [
+            "systemctl",
+            "is-active",
+            "web"
+          ]
+        },
+        "initialDelaySeconds": 0,
+        "periodSeconds": 10,
+        "timeoutSeconds": 1,
+        "failureThreshold": 3,
+        "successThreshold": 1
+      },
+      "startOrder": 3,
+      "startDelaySeconds": 0,
       "stop": {
         "mode": "Graceful",
         "gracePeriodSeconds": 5

@@ -51,6 +51,27 @@ async fn admission_speaks_in_the_plan_with_the_attribute() {
     let class = Stage::new(&provider, "berth_placement_group");
     let plan = class.plan(&json!({"name": "g", "topology_key": ""})).await;
     assert!(text_of(&plan.diagnostics).contains("[topology_key]"), "{}", text_of(&plan.diagnostics));
+    let machine = Stage::new(&provider, "berth_vm");
+    let with = |name: &str, value: Json| {
+        let mut config = vm("web");
+        config[name] = value;
+        config
+    };
+    let tcp = json!({"port": 22});
+    let exec = json!({"command": ["true"]});
+    let refused = [
+        (with("readiness_probe", json!({"period_seconds": 5})), "exactly one of"),
+        (with("liveness_probe", json!({"tcp_socket": tcp, "exec": exec})), "exactly one of"),
+        (
+            with("liveness_probe", json!({"tcp_socket": tcp, "success_threshold": 2})),
+            "of a liveness probe must be 1",
+        ),
+        (with("start_delay_seconds", json!(5)), "startDelaySeconds needs startOrder"),
+    ];
+    for (config, words) in refused {
+        let text = text_of(&machine.plan(&config).await.diagnostics);
+        assert!(text.contains(words), "{config}: {text}");
+    }
     plane.close().await;
 }
 

@@ -26,6 +26,7 @@ use crate::lease_watcher::LeaseWatcher;
 use crate::machine::Machines;
 use crate::networking::Networks;
 use crate::overhead::Overhead;
+use crate::probes::Probes;
 use crate::pulls::Pulls;
 use crate::recorder::Recorder;
 use crate::site::SiteTerm;
@@ -51,6 +52,7 @@ pub(crate) struct Context {
     pub(crate) pulls: Pulls,
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
+    pub(crate) probes: Probes,
     /// Which VMs are started first after a boot of the host.
     pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
@@ -97,6 +99,7 @@ impl Context {
             pulls: Pulls::new(system.clone(), queue.clone()),
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
+            probes: Probes::new(system.clone(), queue.clone()),
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),

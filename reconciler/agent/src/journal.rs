@@ -273,6 +273,8 @@ pub(crate) struct Stop {
 pub(crate) enum StopReason {
     PowerOff,
     Restart,
+    /// The liveness probe failed.
+    Unhealthy,
     Delete,
 }
 

@@ -46,6 +46,7 @@ mod measure;
 mod networking;
 mod overhead;
 mod plugging;
+mod probes;
 mod pulls;
 mod recorder;
 mod run;

@@ -82,6 +82,8 @@ pub(crate) struct Ending {
 struct DriverState {
     ending: Option<Ending>,
     resumed_at: Option<Timestamp>,
+    /// When the guest last began to boot, since the driver was connected.
+    booted_at: Option<Instant>,
     /// When the last save was begun, and why it failed.
     save_began: Option<Timestamp>,
     save_failure: Option<(Timestamp, String)>,
@@ -110,6 +112,8 @@ impl Notifier {
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) process: ProcessFacts,
+    /// When the process was started.
+    launched: Instant,
     commands: mpsc::Sender<Command>,
     requests: mpsc::Sender<GuestRequest>,
     driver: watch::Receiver<DriverState>,
@@ -242,7 +246,12 @@ impl Machine {
         self.facts.borrow().clone()
     }
 
-    fn is_closed(&self) -> bool {
+    /// Returns when the guest last began to boot, or when its process was started if that is not known.
+    pub(crate) fn booted_at(&self) -> Instant {
+        self.driver.borrow().booted_at.unwrap_or(self.launched)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
         self.commands.is_closed()
     }
 }
@@ -452,7 +461,16 @@ impl Machines {
             clock: self.clock.clone(),
         };
         self.spawn(driver, guest_task);
-        Ok(Machine { process: process.clone(), commands, requests, driver: state, facts: facts_reader })
+        let age = Duration::try_from(self.clock.now().duration_since(process.started_at)).unwrap_or_default();
+        let now = Instant::now();
+        Ok(Machine {
+            process: process.clone(),
+            launched: now.checked_sub(age).unwrap_or(now),
+            commands,
+            requests,
+            driver: state,
+            facts: facts_reader,
+        })
     }
 
     /// Spawns the driver and the guest task. The first to end also ends the other.

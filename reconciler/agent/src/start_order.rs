@@ -27,11 +27,7 @@ pub(crate) fn of(vm: &VM) -> i64 {
 
 /// Returns the other VMs of the host that are started after a boot. `started`: when the QEMU of an instance was started, if it
 /// runs.
-pub(crate) fn others(
-    tables: &Tables,
-    vm: &VM,
-    started: impl Fn(&str) -> Option<Timestamp>,
-) -> Vec<Other> {
+pub(crate) fn others(tables: &Tables, vm: &VM, started: impl Fn(&str) -> Option<Timestamp>) -> Vec<Other> {
     let others = tables.vms.all().map(|(_, other)| other).filter(|other| {
         other.metadata.uid != vm.metadata.uid && of(other) < of(vm) && is_started_by_itself(other)
     });

@@ -16,6 +16,8 @@ mod life;
 mod media;
 #[path = "agent/power.rs"]
 mod power;
+#[path = "agent/probes.rs"]
+mod probes;
 #[path = "agent/start_order.rs"]
 mod start_order;
 #[path = "agent/suspend.rs"]

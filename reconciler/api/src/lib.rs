@@ -13,7 +13,7 @@
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
 //!   of several kinds:      size, cpu_controls, profile (of a VM and its class)   power (of a VM, and its refused changes)
-//!                          guest (of a VM's status)
+//!                          guest (of a VM's status)   probe (of a VM)
 //!
 //!   on their own:          gates (annotations of a VM)   site (terms of control planes)   host_addresses   user_data (cloud-init syntax)
 //!                          password, sysprep (of a guest)
@@ -49,6 +49,7 @@ pub mod object_user;
 pub mod password;
 pub mod placement_group;
 pub mod power;
+pub mod probe;
 pub mod profile;
 pub mod public_ip;
 pub mod quantity;
@@ -79,6 +80,7 @@ pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
+pub use probe::Probe;
 pub use profile::Profile;
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};

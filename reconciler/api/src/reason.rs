@@ -117,6 +117,8 @@ reasons! {
     Retrying => "The message has the error. If it stays, look at the agent's log on the host.",
     /// The guest ended by itself and was started again; the message has the cause. The reason of an event only.
     Restarted => "Read what the guest wrote before its end with `berth logs`.",
+    /// The readiness probe fails, or has not succeeded yet; the message has the cause.
+    ProbeFailed => "See what the guest does: `berth logs`, `berth exec`, `berth port-forward`.",
     /// The guest was not seen yet.
     GuestNotSeen => "Look at the guest with `berth logs` and `berth console`. Without DHCP and without qemu-guest-agent it is never seen.",
     /// The host's Lease is stale: the state of its objects is unknown.

@@ -11,8 +11,8 @@ pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
 
 use crate::{
-    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Power, Quantity, ResourceName,
-    VMState, Watchdog,
+    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Power, Probe, Quantity,
+    ResourceName, VMState, Watchdog,
 };
 
 /// A virtual machine: its size, disks, network interfaces, bootstrap data, power and placement.
@@ -59,6 +59,9 @@ use crate::{
     validation = Rule::new("!has(self.maxCpus) || !has(self.cpuTopology)").message("maxCpus and cpuTopology exclude each other: CPUs that are plugged in are cores of one socket").field_path(".maxCpus"),
     validation = Rule::new("!has(self.cpuReservation) || !isQuantity(self.cpuReservation) || !has(self.cpus) || quantity(self.cpuReservation).asApproximateFloat() <= double(self.cpus)").message("cpuReservation must be at most cpus").field_path(".cpuReservation"),
     validation = Rule::new("!has(self.cpuReservation) || !has(self.cpuLimit) || !isQuantity(self.cpuReservation) || !isQuantity(self.cpuLimit) || quantity(self.cpuReservation).compareTo(quantity(self.cpuLimit)) <= 0").message("cpuReservation must be at most cpuLimit").field_path(".cpuReservation"),
+    validation = Rule::new("!has(self.livenessProbe) || !has(self.livenessProbe.successThreshold) || self.livenessProbe.successThreshold == 1").message("successThreshold of a liveness probe must be 1: after its failure the guest is restarted").field_path(".livenessProbe"),
+    validation = Rule::new("!has(self.readinessProbe) || has(self.readinessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".readinessProbe"),
+    validation = Rule::new("!has(self.livenessProbe) || has(self.livenessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".livenessProbe"),
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
@@ -188,6 +191,15 @@ pub struct VMSpec {
     /// The action when the guest ends by itself. Default `OnFailure`. Applied live.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
+    /// Whether the guest does its work: until this probe succeeds, and while it fails, `Ready` is `False` with the reason
+    /// `ProbeFailed`. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<Probe>,
+    /// Whether the guest still works: when this probe fails, the guest is stopped as `restartMode` declares, and counts as ended by a
+    /// failure, so that `restartPolicy` decides. A guest that starts, or reboots, must succeed within `initialDelaySeconds`
+    /// and the failures that are allowed. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness_probe: Option<Probe>,
     /// The position of the VM when its host starts its VMs after a boot, 0 to 65535: VMs with a lower number are started first,
     /// those with the same number together, and those without one last. A VM that does not start holds back others for
     /// five minutes at most. Default: none. Applied live.

@@ -22,6 +22,7 @@ mod held;
 mod media;
 mod observe;
 mod plan;
+mod probing;
 mod seed;
 mod status;
 
@@ -50,6 +51,7 @@ use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::lease_watcher::PendingLease;
 use crate::machine::MachineState;
+use crate::probes::ProbePlan;
 
 /// A step of a VM's plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +64,8 @@ pub(crate) enum Step {
     ForgetMachine,
     /// Watches for the guest's first DHCP lease on exactly these interfaces.
     WatchLeases(Vec<PendingLease>),
+    /// Runs exactly these probes of the guest from now on.
+    WatchProbes(Option<Box<ProbePlan>>),
     /// Writes the journal, so that even after a crash later steps can be distinguished from earlier ones.
     WriteJournal(Box<Journal>),
     /// Applies the bridges and leases that this VM needs.
@@ -174,7 +178,9 @@ impl Reconciler for VmReconciler {
     type Step = Step;
 
     async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
-        observe::observe(ctx, vm).await
+        let mut observed = observe::observe(ctx, vm).await?;
+        probing::observe(ctx, vm, &mut observed);
+        Ok(observed)
     }
 
     fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
@@ -223,7 +229,7 @@ pub(crate) async fn reconcile(ctx: &Context, name: &ObjectName) -> Result<Requeu
     let departed = Box::pin(reconcile_departed(ctx, name)).await?;
     let found = ctx.index.read().vms.get(name);
     match found {
-        Some(vm) => Ok(departed.sooner(converge::<VmReconciler>(ctx, &vm).await?)),
+        Some(vm) => Ok(departed.sooner(Box::pin(converge::<VmReconciler>(ctx, &vm)).await?)),
         None => Ok(departed),
     }
 }
@@ -246,7 +252,7 @@ async fn reconcile_departed(ctx: &Context, name: &ObjectName) -> Result<Requeue,
         // Its addresses are free from the moment its object is gone and may already belong to another guest, so it gets
         // no grace period. A guest that ran on without its taps would keep its disks for as long.
         vm.spec.stop.mode = StopMode::Hard;
-        again = again.sooner(converge::<VmReconciler>(ctx, &vm).await?);
+        again = again.sooner(Box::pin(converge::<VmReconciler>(ctx, &vm)).await?);
     }
     Ok(again)
 }

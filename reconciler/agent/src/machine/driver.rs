@@ -13,6 +13,7 @@ use berth_qemu::qmp::{EventKind, Events, Notice, Qmp};
 use berth_qemu::saved_state::{self, Transfer};
 use berth_qemu::{cpus, guest_agent, memory, tpm};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::legal::{Action, check_legal};
 use super::{DriverState, Ending, MachineError, MachineState, Notifier};
@@ -125,7 +126,11 @@ impl Driver {
             | EventKind::DeviceDeleted { .. } => {}
             EventKind::Stop | EventKind::Resume | EventKind::UnplugRefused { .. } => {}
             EventKind::MemoryChanged | EventKind::TrayMoved | EventKind::StateTransfer => {}
-            EventKind::Reset { .. } | EventKind::Powerdown | EventKind::Other => return,
+            EventKind::Reset { .. } => {
+                self.published.send_modify(|state| state.booted_at = Some(Instant::now()));
+                return;
+            }
+            EventKind::Powerdown | EventKind::Other => return,
         }
         tracing::debug!(event = event.name, "the machine tells");
         self.notifier.wake();
@@ -270,7 +275,9 @@ impl Driver {
         check_legal(&state, Action::Start)?;
         power::start(&self.qmp).await?;
         self.expects_resume = true;
-        if state != RunState::Prelaunch {
+        if state == RunState::Prelaunch {
+            self.published.send_modify(|state| state.booted_at = Some(Instant::now()));
+        } else {
             let now = self.notifier.clock.now();
             self.published.send_modify(|state| state.resumed_at = Some(now));
         }

@@ -17,7 +17,7 @@ async fn make(fixture: &Fixture, name: &str, number: u8, spec: Value) {
     for (key, value) in spec.as_object().cloned().unwrap_or_default() {
         whole[key] = value;
     }
-    let status = vm_bound(&format!("i-00000000000{number}"), 10 + number);
+    let status = vm_bound(&format!("i-{number}00000000000"), 10 + number);
     fixture.make::<VM>(name, whole, Some(status)).await;
     fixture.until::<VM>(name, |vm| is_ready(vm, "Running")).await;
 }
@@ -52,14 +52,14 @@ async fn after_the_host_has_booted_its_vms_start_in_their_order_with_their_delay
     let held = fixture.until::<VM>("second", |vm| vm_reason(vm) == "StartOrderHeld").await;
     assert!(format!("{:?}", held.status).contains("startOrder 1"), "{held:?}");
     let (seen, at) = starts(&fixture, 3).await;
-    assert_eq!(seen, ["i-000000000001", "i-000000000002", "i-000000000003"]);
+    assert_eq!(seen, ["i-100000000000", "i-200000000000", "i-300000000000"]);
     assert!(at[1] - at[0] >= Duration::from_secs(27), "the delay of the first: {at:?}");
     assert!(at[2] - at[1] < Duration::from_secs(10), "{at:?}");
     fixture.until::<VM>("third", |vm| is_ready(vm, "Running")).await;
     // A start that no boot has caused waits for no other.
     fixture.change::<VM>("first", json!({"power": "Stopped"})).await;
     fixture.until::<VM>("first", |vm| is_ready(vm, "Stopped")).await;
-    fixture.system.hypervisor().crash("i-000000000003");
+    fixture.system.hypervisor().crash("i-300000000000");
     let start = Instant::now();
     fixture.change::<VM>("first", json!({"power": "Running"})).await;
     let restarted = |vm: &VM| is_ready(vm, "Running") && vm.status.as_ref().is_some_and(|s| s.restarts == 2);
@@ -76,7 +76,10 @@ async fn a_vm_that_cannot_start_holds_back_the_others_for_five_minutes() {
     make(&fixture, "last", 2, json!({})).await;
     fixture.crash_agent().await;
     fixture.system.hypervisor().reboot();
-    fixture.system.hypervisor().set_behaviour("i-000000000001", |b| b.launch_time = Duration::from_secs(3600));
+    fixture
+        .system
+        .hypervisor()
+        .set_behaviour("i-100000000000", |b| b.launch_time = Duration::from_secs(3600));
     fixture.start_agent();
     let start = Instant::now();
     fixture.until::<VM>("last", |vm| vm_reason(vm) == "StartOrderHeld").await;

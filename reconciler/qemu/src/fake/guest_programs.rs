@@ -49,6 +49,20 @@ impl GuestPrograms {
         })
     }
 
+    /// Creates an empty file, or removes it.
+    pub(super) fn set_file(&mut self, path: &str, exists: bool) {
+        if exists {
+            self.files.insert(path.to_owned(), Vec::new());
+        } else {
+            self.files.remove(path);
+        }
+    }
+
+    /// The number of programs that were started.
+    pub(super) fn started(&self) -> usize {
+        self.exits.len()
+    }
+
     fn next(&mut self) -> i64 {
         self.last += 1;
         self.last
@@ -65,6 +79,7 @@ impl GuestPrograms {
             ("cat", _) => exit(0, input, ""),
             ("fail", _) => exit(3, b"", "it failed\n"),
             ("sleep", _) => None,
+            ("test", ["-e", path]) => exit(i64::from(!self.files.contains_key(*path)), b"", ""),
             ("yes", _) => exit(0, &vec![b'y'; 5 << 20], ""),
             ("/bin/sh", ["-c", script, _, path]) if script.contains("umask") => {
                 let is_made = !self.files.contains_key(*path);

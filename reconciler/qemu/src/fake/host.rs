@@ -87,6 +87,18 @@ impl FakeHypervisor {
         }
     }
 
+    /// The guest creates a file, or removes it.
+    pub fn guest_file(&self, instance: &str, path: &str, exists: bool) {
+        self.with(instance, |machine| machine.programs.set_file(path, exists));
+    }
+
+    /// Returns how many programs the guest's agent has started.
+    pub fn guest_programs(&self, instance: &str) -> usize {
+        let world = self.lock();
+        let machine = world.machines.values().find(|m| m.spec.machine.instance == instance);
+        machine.map_or(0, |machine| machine.programs.started())
+    }
+
     /// The host loses power and boots: no process is left.
     pub fn reboot(&self) {
         let pids: Vec<i32> = {

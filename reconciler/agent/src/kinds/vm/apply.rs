@@ -34,6 +34,13 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
             ctx.lease_watcher.watch(&name, leases.clone());
         }
+        Step::WatchProbes(plan) => {
+            let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+            match plan {
+                Some(plan) => ctx.probes.watch(&name, (**plan).clone(), machine()?),
+                None => ctx.probes.forget(&name),
+            }
+        }
         Step::WriteJournal(journal) => {
             ctx.system.write_journal(instance, &journal.to_value()).await?;
             let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();

@@ -30,6 +30,7 @@ use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
 use crate::networking::{Networks, public_address, tap_prefix};
+use crate::probes::{ProbePlan, ProbeResults};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
@@ -56,6 +57,10 @@ pub(crate) struct Observed {
     pub(crate) machine_known: bool,
     /// The leases to watch for, if other ones are watched for now.
     pub(crate) lease_watch: Option<Vec<PendingLease>>,
+    /// The probes to run, if other ones run for now.
+    pub(crate) probe_watch: Option<Option<Box<ProbePlan>>>,
+    /// Only observed while the VM runs.
+    pub(crate) probes: ProbeResults,
     pub(crate) guest: GuestFacts,
     pub(crate) lease_taken: bool,
     /// The size with which it is started next.
@@ -259,6 +264,8 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         connection_due: false,
         machine_known: false,
         lease_watch: None,
+        probe_watch: None,
+        probes: ProbeResults::default(),
         guest: GuestFacts::default(),
         lease_taken: false,
         size: declared_size(&tables, name, vm),

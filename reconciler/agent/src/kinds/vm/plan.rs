@@ -15,6 +15,7 @@ use crate::admission::Admission;
 use crate::converge::Plan;
 use crate::journal::{Ended, ForwardedAddress, Journal, Owner, Run, Stop, StopReason, epoch_of};
 use crate::machine::has_ended;
+use crate::probes::Outcome;
 
 pub(super) use running::IO_ERROR;
 pub(super) use start::{too_large, unsynced_interfaces};
@@ -30,7 +31,8 @@ fn bookkeeping(observed: &Observed) -> Vec<Step> {
     let forget = observed.machine_known.then_some(Step::ForgetMachine);
     let hold = (!observed.disks_to_hold.is_empty()).then(|| Step::HoldDisks(observed.disks_to_hold.clone()));
     let watch = observed.lease_watch.clone().map(Step::WatchLeases);
-    forget.into_iter().chain(hold).chain(watch).collect()
+    let probes = observed.probe_watch.clone().map(Step::WatchProbes);
+    forget.into_iter().chain(hold).chain(watch).chain(probes).collect()
 }
 
 fn decide(vm: &VM, observed: &Observed) -> Plan<Step> {
@@ -104,6 +106,18 @@ fn reason_to_stop(vm: &VM, run: Option<&Run>, draining: bool) -> Option<StopReas
     restarts.then_some(StopReason::Restart)
 }
 
+/// Whether the guest must stop because its liveness probe fails. A stop that was begun for it goes on.
+fn unhealthy(vm: &VM, observed: &Observed) -> Option<StopReason> {
+    let begun = observed.journal.stop.as_ref();
+    let is_begun = begun.is_some_and(|stop| stop.why == StopReason::Unhealthy && !stop.cancelled);
+    let fails = vm.spec.liveness_probe.is_some()
+        && vm.spec.power == Power::Running
+        && matches!(observed.probes.liveness, Some(Outcome::Failure(_)));
+    // A guest that could not start again runs on.
+    let fails = fails && power_on_gate(vm).is_none();
+    (is_begun || fails).then_some(StopReason::Unhealthy)
+}
+
 /// Whether the VM has another restart token than at its last start. Without a token nothing is restarted.
 fn asks_for_restart(vm: &VM, run: &Run) -> bool {
     vm.spec.restart_token.is_some() && run.token != vm.spec.restart_token
@@ -169,25 +183,31 @@ fn present(vm: &VM, observed: &Observed) -> Plan<Step> {
     if let Some(plan) = suspend::present(vm, observed) {
         return plan;
     }
-    let wanted = reason_to_stop(vm, journal.run.as_ref(), observed.draining);
+    let wanted =
+        reason_to_stop(vm, journal.run.as_ref(), observed.draining).or_else(|| unhealthy(vm, observed));
     match (&journal.stop, wanted) {
         (None, None) => running::plan(vm, observed),
-        (None, Some(why)) => {
-            let stop = Stop { why, since: observed.now, asked: 0, cancelled: false };
-            let updated = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
-            Plan::steps(vec![write_journal(updated)], stop::stopping(why))
-        }
-        (Some(stop), Some(why)) if stop.why != why || stop.cancelled => {
-            // The reason changed during the stop. The time the guest has already been given counts, unless the stop was
-            // cancelled.
-            let fresh = Stop { why, since: observed.now, asked: 0, cancelled: false };
-            let stop = if stop.cancelled { fresh } else { Stop { why, ..stop.clone() } };
+        (None, Some(why)) => begin_stop(vm, observed, why),
+        (Some(stop), Some(why)) if stop.cancelled => begin_stop(vm, observed, why),
+        (Some(stop), Some(why)) if stop.why != why => {
+            // The reason changed during the stop: the time the guest has already been given counts.
+            let stop = Stop { why, ..stop.clone() };
             let updated = Journal { stop: Some(stop), deleting: deleting(vm), ..journal.clone() };
             Plan::steps(vec![write_journal(updated)], stop::stopping(why))
         }
         (Some(stop), Some(_)) => stop::plan(vm, observed, stop),
         (Some(stop), None) => cancelled(vm, observed, stop),
     }
+}
+
+fn begin_stop(vm: &VM, observed: &Observed, why: StopReason) -> Plan<Step> {
+    let stop = Stop { why, since: observed.now, asked: 0, cancelled: false };
+    let mut updated = Journal { stop: Some(stop), deleting: deleting(vm), ..observed.journal.clone() };
+    if let (StopReason::Unhealthy, Some(Outcome::Failure(cause))) = (why, &observed.probes.liveness) {
+        let how = format!("the liveness probe failed ({cause})");
+        updated = updated.with_ending(Ended { at: observed.now, orderly: false, how });
+    }
+    Plan::steps(vec![write_journal(updated)], stop::stopping(why))
 }
 
 /// Returns the journal updated to the running process, after a crash between a launch and its record.
@@ -266,8 +286,14 @@ fn absent(vm: &VM, observed: &Observed) -> Plan<Step> {
     if let Some(plan) = suspend::absent(vm, observed) {
         return plan;
     }
-    if journal.stop.is_some() {
-        let updated = Journal { deleting: deleting(vm), ..journal.clone().stopped() };
+    if let Some(stop) = &journal.stop {
+        let updated = match stop.why {
+            // Its restart policy decides, as if it had ended by itself.
+            StopReason::Unhealthy => {
+                Journal { stop: None, ..vanished(observed, "the liveness probe failed") }
+            }
+            _ => Journal { deleting: deleting(vm), ..journal.clone().stopped() },
+        };
         return Plan::steps(
             vec![write_journal(updated)],
             Readiness::Reconciling(Reason::Stopping, "stopped".into()),

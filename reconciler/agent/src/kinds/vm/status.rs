@@ -329,7 +329,7 @@ fn last_read(vm: &VM, observed: &Observed) -> Option<VMState> {
     stored.state.filter(|state| is_same && matches!(state, VMState::Running | VMState::Paused))
 }
 
-fn process(observed: &Observed) -> Option<ProcessStatus> {
+pub(super) fn process(observed: &Observed) -> Option<ProcessStatus> {
     observed.process.as_ref().map(|process| ProcessStatus {
         pid: i64::from(process.identity.pid),
         started_at: process.started_at.round(jiff::Unit::Second).unwrap_or(process.started_at),

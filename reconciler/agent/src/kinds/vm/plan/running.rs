@@ -15,6 +15,7 @@ use super::{Observed, Step};
 use crate::converge::Plan;
 use crate::machine::MachineState;
 use crate::plugging::disk_spec;
+use crate::probes::Outcome;
 
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How often a guest that was paused by an error of the host is resumed.
@@ -164,7 +165,8 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
         return Plan::steps(steps, readiness).requeue_after(ASK_AGAIN);
     }
     let waiting = waiting.or(busy_with);
-    let readiness = waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed));
+    let readiness =
+        waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed)).or_else(|| probe(vm, observed));
     let declared = if vm.spec.power == Power::Paused { Reason::Paused } else { Reason::Running };
     let readiness = readiness.unwrap_or_else(|| match vm.spec.power {
         Power::Suspended => {
@@ -192,6 +194,19 @@ fn addresses(observed: &Observed) -> Option<Readiness> {
         None => format!("PublicIP {} does not lead here yet", missing.name),
     };
     Some(Readiness::Reconciling(Reason::WaitingForPublicIP, text))
+}
+
+/// Returns what the readiness probe says of a guest that runs, if it does not succeed.
+fn probe(vm: &VM, observed: &Observed) -> Option<Readiness> {
+    if vm.spec.readiness_probe.is_none() || vm.spec.power != Power::Running {
+        return None;
+    }
+    let text = match &observed.probes.readiness {
+        Some(Outcome::Success) => return None,
+        Some(Outcome::Failure(cause)) => format!("the readiness probe fails: {cause}"),
+        None => "the readiness probe has not succeeded yet".to_owned(),
+    };
+    Some(Readiness::Reconciling(Reason::ProbeFailed, text))
 }
 
 /// Looks again for a guest that has not been seen. Until then, the machine's driver reports a guest agent, and

@@ -61,7 +61,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
         is_restart = true;
     }
     if let Some(held) = observed.held {
-        return held_back(held);
+        return deferred(held);
     }
     match prepared(vm, observed) {
         Err(blocked) => blocked,
@@ -70,7 +70,7 @@ pub(super) fn plan(vm: &VM, observed: &Observed) -> Plan<Step> {
 }
 
 /// Plans for a VM that other VMs of its host precede.
-fn held_back(held: Held) -> Plan<Step> {
+fn deferred(held: Held) -> Plan<Step> {
     let text =
         format!("its host has booted, and VMs with startOrder {} are started before this one", held.behind);
     Plan::without_steps(Readiness::Reconciling(Reason::StartOrderHeld, text)).requeue_after(held.look_again)

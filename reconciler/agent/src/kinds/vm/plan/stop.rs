@@ -21,17 +21,22 @@ pub(super) fn stopping(why: StopReason) -> Readiness {
         StopReason::Restart => {
             Readiness::Reconciling(Reason::Stopping, "the guest is being stopped to be started again".into())
         }
+        StopReason::Unhealthy => {
+            let text = "the liveness probe failed, and the guest is being stopped";
+            Readiness::Reconciling(Reason::Stopping, text.into())
+        }
         StopReason::Delete => Readiness::Reconciling(Reason::Deleting, "the guest is being stopped".into()),
     }
 }
 
-/// Returns the mode of a stop. A guest holds back neither a deletion nor the administrator of its host.
+/// Returns the mode of a stop. A guest holds back neither a deletion nor the administrator of its host, and one that does
+/// not work is not waited for.
 fn mode(vm: &VM, observed: &Observed, why: StopReason) -> StopMode {
     let declared = match why {
-        StopReason::Restart => vm.spec.restart_mode.unwrap_or(vm.spec.stop.mode),
+        StopReason::Restart | StopReason::Unhealthy => vm.spec.restart_mode.unwrap_or(vm.spec.stop.mode),
         StopReason::PowerOff | StopReason::Delete => vm.spec.stop.mode,
     };
-    let falls_back = why == StopReason::Delete || observed.draining;
+    let falls_back = matches!(why, StopReason::Delete | StopReason::Unhealthy) || observed.draining;
     if declared == StopMode::Soft && falls_back { StopMode::Graceful } else { declared }
 }
 

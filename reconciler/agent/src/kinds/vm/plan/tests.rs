@@ -20,6 +20,7 @@ use super::*;
 use crate::admission::Admission;
 use crate::journal::{Ended, Journal, MemoryGrowth, Run, RunProfile};
 use crate::machine::{GuestFacts, MachineState};
+use crate::probes::ProbeResults;
 
 mod always;
 mod ended;
@@ -128,6 +129,8 @@ fn ready_to_start() -> Observed {
         connection_due: false,
         machine_known: false,
         lease_watch: None,
+        probe_watch: None,
+        probes: ProbeResults::default(),
         guest: GuestFacts::default(),
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
@@ -236,6 +239,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::Connect(_) => "Connect",
         Step::ForgetMachine => "ForgetMachine",
         Step::WatchLeases(_) => "WatchLeases",
+        Step::WatchProbes(_) => "WatchProbes",
         Step::WriteJournal(_) => "WriteJournal",
         Step::EnsureNetworks => "EnsureNetworks",
         Step::MakeTap(_) => "MakeTap",

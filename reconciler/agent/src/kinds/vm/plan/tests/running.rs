@@ -400,3 +400,47 @@ fn progress_and_a_guest_seen_only_by_its_lease_are_held_back_and_what_is_waited_
     assert!(!is_held(&observed, running()), "without a lease");
     assert!(!is_held(&present(RunState::Prelaunch), waits(Reason::Starting)), "it is started again");
 }
+
+#[test]
+fn a_guest_is_ready_once_its_readiness_probe_succeeds_and_only_a_running_one_is_probed() {
+    let probed = |power: &str| vm(json!({"power": power, "readinessProbe": {"tcpSocket": {"port": 22}}}));
+    let with = |readiness: Option<Outcome>| Observed {
+        probes: ProbeResults { readiness, liveness: None },
+        ..present(RunState::Running)
+    };
+    let failure = || Some(Outcome::Failure("no connection".into()));
+    let said = |vm: &VM, observed: &Observed| plan(vm, observed).readiness;
+    let waits = |text: &str| Readiness::Reconciling(Reason::ProbeFailed, text.to_owned());
+    let declared = probed("Running");
+    assert_eq!(said(&declared, &with(None)), waits("the readiness probe has not succeeded yet"));
+    assert_eq!(said(&declared, &with(failure())), waits("the readiness probe fails: no connection"));
+    assert!(matches!(said(&declared, &with(Some(Outcome::Success))), Readiness::Ready(..)));
+    assert!(matches!(said(&vm(json!({})), &with(failure())), Readiness::Ready(..)), "it was removed");
+}
+
+#[test]
+fn a_guest_whose_liveness_probe_fails_is_stopped_as_a_failure_unless_a_gate_holds_its_start() {
+    let mut declared = vm(json!({"livenessProbe": {"tcpSocket": {"port": 22}}}));
+    let mut observed = present(RunState::Running);
+    observed.probes.liveness = Some(Outcome::Failure("no connection".into()));
+    let begun = plan(&declared, &observed);
+    let [Step::WriteJournal(journal)] = begun.steps.as_slice() else { panic!("{begun:?}") };
+    assert_eq!(journal.stop.as_ref().map(|stop| stop.why), Some(StopReason::Unhealthy));
+    let end = journal.last_end.as_ref().expect("an end");
+    assert_eq!((end.orderly, end.how.as_str()), (false, "the liveness probe failed (no connection)"));
+    // It goes on although the probe is asked no longer, and ends as declared for a restart.
+    let stopping = Observed {
+        journal: (**journal).clone(),
+        probes: ProbeResults::default(),
+        now: at(NOW + 61),
+        ..observed.clone()
+    };
+    assert_eq!(names(&plan(&declared, &stopping)), ["EndProcess"]);
+    let gone = Observed { process: None, machine: None, ..stopping };
+    let after = plan(&declared, &gone);
+    let [Step::WriteJournal(journal)] = after.steps.as_slice() else { panic!("{after:?}") };
+    assert!(journal.stop.is_none() && journal.run.as_ref().is_some_and(|run| run.ended.is_some()));
+    let gate = ("poweron.check.berth.dev/backup".to_owned(), "copying".to_owned());
+    declared.metadata.annotations.get_or_insert_default().extend([gate]);
+    assert!(plan(&declared, &observed).steps.is_empty());
+}

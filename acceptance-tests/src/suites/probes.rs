@@ -1,0 +1,71 @@
+//! `examples/probes` with the small guest: an apply waits for the readiness probe, and a guest that fails its liveness probe is
+//! restarted.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::kubectl::contains_all;
+use crate::guests::GuestImage;
+use crate::image_server::Content;
+use crate::platform::Platform;
+use crate::report::Report;
+use crate::terraform::Project;
+use crate::workspace;
+
+const VM: &str = "vm/probes";
+const SOON: Duration = Duration::from_secs(45);
+/// A guest shuts down, and another one boots.
+const RESTART: Duration = Duration::from_secs(120);
+
+pub fn example(report: &mut Report, platform: &Platform, guest: &GuestImage) {
+    report.case(
+        "examples/probes: a VM is ready once its guest answers, and restarted when it does not",
+        || {
+            let project = platform.project()?;
+            project.copy_from(&workspace::root().join("examples/probes"))?;
+            let url = platform.images().put("probes.qcow2", Content::File(guest.path.clone()));
+            let variables = json!({"image_url": url, "image_sha256": guest.sha256});
+            project.write("terraform.tfvars.json", &variables.to_string())?;
+            project.init()?;
+            project.apply()?;
+            let probed = readiness(platform, &project).and_then(|()| liveness(platform));
+            project.destroy()?;
+            probed
+        },
+    );
+}
+
+fn patch(platform: &Platform, spec: &serde_json::Value) -> Result<()> {
+    let patch = json!({ "spec": spec }).to_string();
+    platform.kubectl().ok(&["patch", "vm", "probes", "--type=merge", "-p", &patch]).map(drop)
+}
+
+fn readiness(platform: &Platform, project: &Project) -> Result<()> {
+    let kubectl = platform.kubectl();
+    // The apply has waited for it.
+    let ready = kubectl.object("vm", "probes")?["status"]["conditions"].to_string();
+    contains_all(&ready, &["\"Ready\""])?;
+    ensure!(!ready.contains("ProbeFailed"), "{ready}");
+    project.plan_is_empty()?;
+    patch(platform, &json!({"readinessProbe": {"httpGet": {"path": "/missing"}, "failureThreshold": 1}}))?;
+    kubectl.condition(VM, "Ready=False", Some("ProbeFailed"), SOON)?;
+    let text = kubectl.object("vm", "probes")?["status"]["conditions"].to_string();
+    contains_all(&text, &["port 80 answered with status 404"])?;
+    patch(platform, &json!({"readinessProbe": {"httpGet": {"path": "/"}, "failureThreshold": 3}}))?;
+    kubectl.condition(VM, "Ready=True", Some("Running"), SOON)?;
+    project.plan_is_empty()
+}
+
+fn liveness(platform: &Platform) -> Result<()> {
+    let kubectl = platform.kubectl();
+    let probe = |port: i64| json!({"livenessProbe": {"tcpSocket": {"port": port}, "initialDelaySeconds": 10, "failureThreshold": 1}});
+    patch(platform, &probe(81))?;
+    let restarted = |vm: &serde_json::Value| vm["status"]["restarts"] == 1;
+    kubectl.until(VM, "to be restarted", RESTART, restarted)?;
+    let end = kubectl.object("vm", "probes")?["status"]["lastEnd"]["message"].to_string();
+    contains_all(&end, &["the liveness probe failed (no connection to port 81"])?;
+    patch(platform, &json!({"livenessProbe": null}))?;
+    kubectl.condition(VM, "Ready=True", Some("Running"), RESTART).map(drop)
+}

@@ -1,0 +1,52 @@
+# A web server that is ready once it answers, is restarted when it no longer does, and starts before other VMs of its host.
+
+terraform {
+  required_version = ">= 1.11"
+  required_providers {
+    berth = { source = "berth-vms/berth" }
+  }
+}
+
+provider "berth" {}
+
+resource "berth_image" "server" {
+  name = "probes"
+  source = {
+    url    = var.image_url
+    sha256 = var.image_sha256
+  }
+}
+
+resource "berth_disk" "root" {
+  name  = "probes-root"
+  size  = "4Gi"
+  image = berth_image.server.name
+}
+
+resource "berth_vm" "server" {
+  name   = "probes"
+  cpus   = 1
+  memory = "512Mi"
+  disks  = [{ name = berth_disk.root.name, boot = true }]
+
+  # The apply waits until it succeeds.
+  readiness_probe = {
+    http_get       = { port = 80, path = "/" }
+    period_seconds = 2
+  }
+
+  # Two minutes to boot, and then a restart after 30 seconds without a connection.
+  liveness_probe = {
+    tcp_socket            = { port = 80 }
+    initial_delay_seconds = 120
+    timeout_seconds       = 5
+  }
+
+  # After a boot of the host: VMs without an order start 10 seconds after this one.
+  start_order         = 1
+  start_delay_seconds = 10
+}
+
+output "address" {
+  value = berth_vm.server.private_address
+}

@@ -1,0 +1,64 @@
+//! The probes that a VM declares, and their results.
+
+use std::net::Ipv4Addr;
+
+use berth_api::condition::is_true;
+use berth_api::{ConditionType, Power, VM};
+use berth_host::ProcessFacts;
+use berth_qemu::power::RunState;
+
+use super::Observed;
+use super::status::process;
+use crate::context::Context;
+use crate::key::ObjectName;
+use crate::probes::{GuestAddress, Outcome, ProbePlan};
+
+/// Observes the probes of a VM. A machine whose monitor does not answer keeps those that it has.
+pub(super) fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) {
+    let name = ObjectName::of(vm);
+    let Some(running) = observed.process.clone() else {
+        observed.probe_watch = (!ctx.probes.is_watching(&name, None)).then_some(None);
+        return;
+    };
+    if observed.machine.is_none() {
+        return;
+    }
+    let plan = wanted(vm, observed, &running);
+    observed.probe_watch = (!ctx.probes.is_watching(&name, plan.as_ref())).then(|| plan.map(Box::new));
+    observed.probes = ctx.probes.results(&name, &running.identity);
+    // A guest that was ready stays so until its probe says otherwise, also when the agent was restarted.
+    if observed.probes.readiness.is_none() && was_ready(vm, observed) {
+        observed.probes.readiness = Some(Outcome::Success);
+    }
+}
+
+/// Returns the probes of a guest that runs and is to run on.
+fn wanted(vm: &VM, observed: &Observed, running: &ProcessFacts) -> Option<ProbePlan> {
+    let (readiness, liveness) = (vm.spec.readiness_probe.clone(), vm.spec.liveness_probe.clone());
+    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
+    let is_left_alone = vm.spec.power == Power::Running
+        && vm.metadata.deletion_timestamp.is_none()
+        && observed.journal.stop.is_none()
+        && observed.journal.suspension.is_none();
+    if (readiness.is_none() && liveness.is_none()) || !runs || !is_left_alone {
+        return None;
+    }
+    let process = running.identity.clone();
+    Some(ProbePlan { process, address: address(vm, observed), readiness, liveness })
+}
+
+/// Returns the address of the first interface.
+fn address(vm: &VM, observed: &Observed) -> Option<GuestAddress> {
+    let interface = vm.status.as_ref()?.interfaces.first()?;
+    let bridge = observed.bridges.get(&interface.network)?.clone();
+    Some(GuestAddress { bridge, address: interface.address.parse::<Ipv4Addr>().ok()? })
+}
+
+/// Whether this process of the VM was ready when its status was last written.
+fn was_ready(vm: &VM, observed: &Observed) -> bool {
+    let is_same =
+        |stored: &berth_api::VMStatus| stored.process.is_some() && stored.process == process(observed);
+    vm.status
+        .as_ref()
+        .is_some_and(|stored| is_same(stored) && is_true(&stored.conditions, ConditionType::Ready))
+}
