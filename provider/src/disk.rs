@@ -11,8 +11,26 @@ use crate::{
     field::{Effect, Field, Presence, Shape},
     form::Form,
     kind::{KindInfo, ResourceKind},
+    readiness::{Outcome, Readiness},
     references::{IMAGE, STORAGE_POOL},
 };
+
+fn limits() -> Field {
+    let rate = |name| Field::spec(name, Shape::Integer);
+    let bytes = |name| Field::spec(name, Shape::Text(Form::Quantity));
+    let fields = vec![
+        rate("iops"),
+        rate("read_iops"),
+        rate("write_iops"),
+        bytes("bandwidth"),
+        bytes("read_bandwidth"),
+        bytes("write_bandwidth"),
+        rate("burst_iops"),
+        bytes("burst_bandwidth"),
+        rate("burst_seconds"),
+    ];
+    Field::spec("limits", Shape::Object(fields))
+}
 
 /// A persistent disk.
 #[derive(Debug)]
@@ -45,6 +63,9 @@ impl ResourceKind for Disk {
                 .refers(STORAGE_POOL),
             Field::spec("deletion_policy", Shape::Text(Form::Any)).default("Delete"),
             Field::spec("deletion_protection", Shape::Bool).default(false),
+            Field::spec("expand_policy", Shape::Text(Form::Any)).default("Online"),
+            Field::spec("provisioning", Shape::Text(Form::Any)).default("Thin").effect(Effect::Replace),
+            limits(),
             Field::observed(
                 "serial",
                 "/status/serial",
@@ -70,7 +91,7 @@ impl ResourceKind for Disk {
                 "A disk without an image needs a size: set size = \"1Gi\", or the image to make it from.";
             return vec![Diagnostic::error("Missing size", detail).at("size")];
         }
-        Vec::new()
+        check_limits(config.get("limits")).into_iter().collect()
     }
 
     fn refine(&self, change: &mut PlannedChange<'_>) {
@@ -101,4 +122,59 @@ impl ResourceKind for Disk {
     fn is_worth_keeping(&self, object: &Json) -> bool {
         object.pointer("/status/volumeID").is_some()
     }
+
+    /// A disk that grows at the next power cycle of its VM cannot become more ready.
+    fn outcome(&self, object: &Json, _: &Value) -> Outcome {
+        let readiness = Readiness::of(object);
+        let waits_for_person =
+            readiness.ready.as_ref().is_some_and(|ready| ready.reason == "PowerCycleNeeded");
+        match readiness.outcome() {
+            Outcome::Waiting(_) if readiness.current && waits_for_person => Outcome::Done,
+            outcome => outcome,
+        }
+    }
+}
+
+/// Refuses ceilings that contradict each other.
+fn check_limits(limits: &Value) -> Option<Diagnostic> {
+    if limits.is_null() || limits.is_unknown() {
+        return None;
+    }
+    let has = |name: &str| !limits.get(name).is_null();
+    let refuse = |name: &str, detail: String| {
+        let path = AttributePath::root("limits").attribute(name);
+        Some(Diagnostic::error("Invalid limits", format!("{path}: {detail}")).at(path))
+    };
+    let rates = ["iops", "read_iops", "write_iops", "bandwidth", "read_bandwidth", "write_bandwidth"];
+    if !rates.into_iter().any(has) {
+        let detail = format!("Set at least one of {}.", rates.join(", "));
+        return Some(Diagnostic::error("Invalid limits", detail).at("limits"));
+    }
+    for rate in ["iops", "bandwidth"] {
+        let (read, write, burst) = (format!("read_{rate}"), format!("write_{rate}"), format!("burst_{rate}"));
+        if has(rate) && (has(&read) || has(&write)) {
+            let detail =
+                format!("it limits reads and writes together: set either {rate}, or {read} and {write}.");
+            return refuse(rate, detail);
+        }
+        if has(&burst) && !has(rate) {
+            return refuse(&burst, format!("a burst exceeds {rate} for a time: set {rate} too."));
+        }
+        let amount = |name: &str| match limits.get(name).as_str() {
+            Some(text) => text.parse::<Quantity>().ok()?.bytes().ok(),
+            None => limits.get(name).as_number()?.as_u64(),
+        };
+        if let (Some(most), Some(rate_amount)) = (amount(&burst), amount(rate))
+            && most < rate_amount
+        {
+            return refuse(
+                &burst,
+                format!("it is less than {rate}: the ceiling during a burst is at least as high."),
+            );
+        }
+    }
+    if has("burst_seconds") && !has("burst_iops") && !has("burst_bandwidth") {
+        return refuse("burst_seconds", "set burst_iops or burst_bandwidth too.".to_owned());
+    }
+    None
 }

@@ -8,6 +8,8 @@ pub(crate) mod restart;
 mod room;
 pub(crate) mod size;
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use berth_api::Power;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -113,7 +115,7 @@ fn observed_fields() -> Vec<Field> {
                 "pending_power_cycle",
                 "/status/pendingPowerCycle",
                 "The names of what takes effect when the running VM is next started: `class`, `cpus`, `max_cpus`, `memory`, \
-                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
+                 `max_memory`, `firmware`, `tpm`, `cpu_topology`, `cpu_model`, `guest_os`, `watchdog`, `serial_number`, `graphics`, `uuid`, `disks[NAME]` of another boot disk, bus or `read_only`, `cdroms[NAME]`, `network_interfaces[NAME]`. Every plan warns while it is not empty, \
                  whether this configuration or another client made the change. With `allow_reboot` the apply restarts the VM.",
             )
         }
@@ -159,6 +161,8 @@ impl ResourceKind for Vm {
         let disk = vec![
             Field::spec("name", Shape::Text(Form::Name)).required().refers(DISK),
             Field::spec("boot", Shape::Bool).default(false).effect(Effect::PowerCycle),
+            Field::spec("bus", Shape::Text(Form::Any)).default("virtio-scsi").effect(Effect::PowerCycle),
+            Field::spec("read_only", Shape::Bool).default(false).effect(Effect::PowerCycle),
         ];
         let mut fields = vec![
             Field::spec("class", Shape::Text(Form::Name)).effect(Effect::PowerCycle).refers(CLASS),
@@ -222,6 +226,7 @@ impl ResourceKind for Vm {
     fn check(&self, config: &Value) -> Vec<Diagnostic> {
         let mut found = size::check(config);
         found.extend(check_disks(config));
+        found.extend(check_buses(config));
         found.extend(check_cdroms(config));
         found.extend(check_interfaces(config));
         found.extend(bootstrap::check(config.get("bootstrap")));
@@ -366,6 +371,27 @@ fn addresses(object: &Json) -> Outcome {
     }
 }
 
+/// Refuses buses that cannot have the disks.
+fn check_buses(config: &Value) -> Vec<Diagnostic> {
+    let disks = config.get("disks").elements();
+    let sata = |disk: &Value| disk.get("bus").as_str() == Some("sata");
+    let mut found = Vec::new();
+    for (i, disk) in disks.iter().enumerate() {
+        if sata(disk) && disk.get("read_only").as_bool() == Some(true) {
+            let path = AttributePath::root("disks").index(i).attribute("read_only");
+            let detail =
+                format!("{path}: a disk on sata cannot be read-only. Use virtio-scsi or virtio-blk.");
+            found.push(Diagnostic::error("A disk on sata cannot be read-only", detail).at(path));
+        }
+    }
+    if let Some((seventh, _)) = disks.iter().enumerate().filter(|(_, disk)| sata(disk)).nth(6) {
+        let path = AttributePath::root("disks").index(seventh).attribute("bus");
+        found
+            .push(Diagnostic::error("More than 6 disks on sata", "At most 6 disks can be on sata.").at(path));
+    }
+    found
+}
+
 fn check_disks(config: &Value) -> Vec<Diagnostic> {
     let disks = config.get("disks");
     let boots: Vec<&Value> = disks.elements().iter().map(|disk| disk.get("boot")).collect();
@@ -476,7 +502,15 @@ fn refuse_other_identities(change: &mut PlannedChange<'_>) {
     }
 }
 
-/// Delays a change of the boot disk: a running VM keeps the disk it booted from until it is off.
+/// The names of the disks that a running VM cannot get or lose.
+fn fixed_disks(state: &Value) -> BTreeSet<&str> {
+    let disks = state.get("disks").elements().iter();
+    let fixed = disks.filter(|disk| disk.get("bus").as_str().is_some_and(|bus| bus != "virtio-scsi"));
+    fixed.filter_map(|disk| disk.get("name").as_str()).collect()
+}
+
+/// Delays a change of the boot disk: a running VM keeps the disk it booted from until it is off. Disks on another bus than
+/// virtio-scsi come and go at the next power cycle too.
 fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
     let boot = |state: &Value| {
         let disks = state.get("disks").elements();
@@ -490,7 +524,8 @@ fn wait_with_another_boot_disk(change: &mut PlannedChange<'_>) {
     let (Some(was), Some(is)) = (boot(change.prior), boot(&change.planned)) else { return };
     let disks = AttributePath::root("disks");
     let effect = Effect::PowerCycle.with_power(declared_power(change.prior));
-    for change in change.changes.iter_mut().filter(|change| was != is && change.path == disks) {
+    let differs = was != is || fixed_disks(change.prior) != fixed_disks(&change.planned);
+    for change in change.changes.iter_mut().filter(|change| differs && change.path == disks) {
         change.effect = effect;
     }
 }

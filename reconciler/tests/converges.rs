@@ -243,7 +243,18 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
         web_runs(rig).await;
         let pid = rig.pid("web").await;
         rig.strike_from_here();
-        rig.apply("Disk", "web-data", json!({"size": "1Gi"})).await;
+        let disk =
+            |size: &str, iops: u64| json!({"size": size, "provisioning": "Thick", "limits": {"iops": iops}});
+        let iops = || {
+            let hypervisor = rig.system.hypervisor();
+            let web = hypervisor.instances().first().and_then(|web| hypervisor.view(web));
+            web.map(|web| web.iops.into_values().collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let reserved = || {
+            let volumes = rig.system.volume_facts_now();
+            volumes.iter().filter_map(|volume| volume.reserved).collect::<Vec<_>>()
+        };
+        rig.apply("Disk", "web-data", disk("1Gi", 100)).await;
         rig.apply("HotswapDiskAttachment", "web-data", json!({"vm": "web", "disk": "web-data"})).await;
         let attached = |a: &HotswapDiskAttachment| {
             a.status
@@ -251,8 +262,12 @@ fn a_disk_is_attached_grown_and_detached_while_the_vm_runs() {
                 .is_some_and(|s| s.state == Some(AttachmentState::Attached) && s.serial.is_some())
         };
         rig.until("web-data", "is attached", attached).await;
-        rig.apply("Disk", "web-data", json!({"size": "2Gi"})).await;
+        let limited = |d: &Disk| rig::is_disk_ready(d) && iops() == [100] && reserved() == [1 << 30];
+        rig.until("web-data", "has its ceiling", limited).await;
+        rig.apply("Disk", "web-data", disk("2Gi", 200)).await;
         let grown = |d: &Disk| d.status.as_ref().and_then(|s| s.size.clone()).as_deref() == Some("2Gi");
+        let grown =
+            |d: &Disk| grown(d) && rig::is_disk_ready(d) && iops() == [200] && reserved() == [2 << 30];
         rig.until("web-data", "has grown", grown).await;
         rig.delete("HotswapDiskAttachment", "web-data").await;
         rig.until_gone("HotswapDiskAttachment", "web-data").await;

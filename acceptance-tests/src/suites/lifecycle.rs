@@ -392,8 +392,11 @@ impl Lifecycle<'_> {
                     &format!("wait_for = \"guest\"\n  uuid = \"{UUID}\"\n  serial_number = \"ACME-1\"\n  watchdog = \"Reset\""),
                 )?;
                 project.edit("main.tf", "cpus   = 2", "cpus   = 2\n  cpu_model = \"x86-64-v2\"")?;
+                project.edit("main.tf", "boot = true }", "boot = true, bus = \"virtio-blk\" }")?;
                 project.apply()?;
                 let text = http::get_within(platform.neighbour(), &address, "/cgi-bin/uptime", ANSWER)?;
+                let root = guest_disk(platform, &address, &serial_of(platform, "web-root")?)?;
+                ensure!(root.name.starts_with("vd"), "not on virtio-blk: {}", root.name);
                 ensure!(field(&text, "cpus")? == "2", "{text}");
                 let cards = http::get(platform.neighbour(), &address, "/cgi-bin/network", SOON)?;
                 contains_all(&cards, &["card=0x1af4:0x1000", "card=0x8086:0x10d3"])?;

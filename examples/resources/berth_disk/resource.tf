@@ -18,3 +18,17 @@ resource "berth_disk" "scratch" {
     create_before_destroy = true
   }
 }
+
+# The space is reserved on the host, and the ceilings can be exceeded for half a minute.
+resource "berth_disk" "database" {
+  name         = "database"
+  size         = "2Gi"
+  provisioning = "Thick"
+  limits = {
+    iops            = 2000
+    burst_iops      = 8000
+    bandwidth       = "100Mi"
+    burst_bandwidth = "400Mi"
+    burst_seconds   = 30
+  }
+}

@@ -142,6 +142,25 @@ fn vms() -> Vec<Bad> {
         ),
         everywhere(disks(json!([])), "disks", "The list is empty"),
         everywhere(
+            own("disks", json!([{"name": "a", "boot": true, "bus": "sata", "read_only": true}])),
+            "disks[0].read_only",
+            "cannot be read-only",
+        ),
+        everywhere(
+            own("disks", json!([{"name": "a", "boot": true, "bus": "ide"}])),
+            "disks[0].bus",
+            "is not one of",
+        ),
+        everywhere(
+            own(
+                "disks",
+                json!([{"name": "a", "boot": true, "bus": "sata"}, {"name": "b", "bus": "sata"}, {"name": "c", "bus": "sata"},
+                    {"name": "d", "bus": "sata"}, {"name": "e", "bus": "sata"}, {"name": "f", "bus": "sata"}, {"name": "g", "bus": "sata"}]),
+            ),
+            "disks[6].bus",
+            "At most 6 disks",
+        ),
+        everywhere(
             own("cdroms", json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}])),
             "cdroms[1].image",
             "in one drive only",
@@ -418,6 +437,35 @@ fn disks() -> Vec<Bad> {
         everywhere(with(disk(), "/image", json!("a/b")), "image", "not a DNS label"),
         everywhere(with(disk(), "/pool", json!("")), "pool", "empty"),
         everywhere(with(disk(), "/deletion_policy", json!("Keep")), "deletion_policy", "is not one of"),
+        everywhere(with(disk(), "/expand_policy", json!("Never")), "expand_policy", "is not one of"),
+        everywhere(with(disk(), "/provisioning", json!("Eager")), "provisioning", "is not one of"),
+        here(with(disk(), "/limits", json!({})), "limits", "at least one of"),
+        everywhere(with(disk(), "/limits", json!({"iops": 0})), "limits.iops", "0 is not between"),
+        everywhere(
+            with(disk(), "/limits", json!({"iops": 9, "read_iops": 1})),
+            "limits.iops",
+            "set either iops, or read_iops",
+        ),
+        everywhere(
+            with(disk(), "/limits", json!({"bandwidth": "1Mi", "write_bandwidth": "1Mi"})),
+            "limits.bandwidth",
+            "set either bandwidth",
+        ),
+        everywhere(
+            with(disk(), "/limits", json!({"read_iops": 9, "burst_iops": 10})),
+            "limits.burst_iops",
+            "set iops too",
+        ),
+        everywhere(
+            with(disk(), "/limits", json!({"bandwidth": "2Mi", "burst_bandwidth": "1Mi"})),
+            "limits.burst_bandwidth",
+            "it is less than bandwidth",
+        ),
+        everywhere(
+            with(disk(), "/limits", json!({"iops": 9, "burst_seconds": 5})),
+            "limits.burst_seconds",
+            "burst_iops or burst_bandwidth",
+        ),
     ]
 }
 

@@ -102,7 +102,7 @@ fn vm() -> Json {
     json!({
         "name": "web", "namespace": "default", "class": "small",
         "cpus": 4, "max_cpus": null, "memory": "1Gi", "max_memory": null, "firmware": "UEFI", "tpm": false, "graphics": "None", "cpu_limit": "2", "cpu_weight": 100, "cpu_reservation": "1", "cpu_model": "x86-64-v2", "guest_os": "Linux", "watchdog": "Reset", "serial_number": "A-1", "uuid": "7f2f6d5e-5c1f-4c39-9d3a-0d8c5f1b2a3c", "cpu_topology": {"sockets": 2, "cores": 2, "threads": 1},
-        "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false}],
+        "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
             "model": "virtio"}],
@@ -158,6 +158,18 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/cpu_topology/cores", json!(4), Announced::PowerCycle),
         ("/cpu_topology/threads", json!(2), Announced::PowerCycle),
         ("/disks", json!([{"name": "root", "boot": true}]), Announced::Live),
+        ("/disks/1/bus", json!("sata"), Announced::PowerCycle),
+        ("/disks/1/read_only", json!(true), Announced::PowerCycle),
+        (
+            "/disks",
+            json!([{"name": "root", "boot": true}, {"name": "data"}, {"name": "more", "bus": "virtio-blk"}]),
+            Announced::PowerCycle,
+        ),
+        (
+            "/disks",
+            json!([{"name": "root", "boot": true}, {"name": "data"}, {"name": "more", "read_only": true}]),
+            Announced::Live,
+        ),
         ("/disks", json!([{"name": "root"}, {"name": "data", "boot": true}]), Announced::PowerCycle),
         ("/disks", json!([{"name": "other", "boot": true}, {"name": "data"}]), Announced::PowerCycle),
         (
@@ -233,7 +245,10 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         |source: Json| json!({"name": "i", "namespace": "default", "source": source, "format": "qcow2"});
     let by_sha512 = from(json!({"url": "https://a/x", "sha512": "0".repeat(128)}));
     let by_file = from(json!({"url": "https://a/x", "checksum_url": "https://a/SHA512SUMS"}));
-    let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete"});
+    let disk = json!({"name": "d", "namespace": "default", "size": "2Gi", "image": "i", "pool": "default", "deletion_policy": "Delete",
+        "expand_policy": "Online", "provisioning": "Thin", "limits": {"iops": 100, "bandwidth": "1Mi", "burst_iops": 200, "burst_bandwidth": "2Mi", "burst_seconds": 60}});
+    let each = json!({"name": "d", "namespace": "default", "size": "2Gi",
+        "limits": {"read_iops": 1, "write_iops": 2, "read_bandwidth": "1Mi", "write_bandwidth": "2Mi"}});
     let class = json!({"name": "c", "namespace": "default", "cpus": 1, "memory": "1Gi", "firmware": "UEFI",
         "tpm": false, "cpu_topology": {"sockets": 1, "cores": 1, "threads": 1}});
     let ip = json!({"name": "p", "namespace": "default", "pool": "default", "address": "198.18.100.1"});
@@ -254,6 +269,18 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_disk", disk.clone(), "/size", json!("1Gi"), Announced::Refused),
         ("berth_disk", disk.clone(), "/image", json!("j"), Announced::Replace),
         ("berth_disk", disk.clone(), "/pool", json!("fast"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/expand_policy", json!("Offline"), Announced::Live),
+        ("berth_disk", disk.clone(), "/provisioning", json!("Thick"), Announced::Replace),
+        ("berth_disk", disk.clone(), "/limits", Json::Null, Announced::Live),
+        ("berth_disk", disk.clone(), "/limits/iops", json!(150), Announced::Live),
+        ("berth_disk", disk.clone(), "/limits/bandwidth", json!("2Mi"), Announced::Live),
+        ("berth_disk", disk.clone(), "/limits/burst_iops", json!(300), Announced::Live),
+        ("berth_disk", disk.clone(), "/limits/burst_bandwidth", json!("3Mi"), Announced::Live),
+        ("berth_disk", disk.clone(), "/limits/burst_seconds", json!(1), Announced::Live),
+        ("berth_disk", each.clone(), "/limits/read_iops", json!(3), Announced::Live),
+        ("berth_disk", each.clone(), "/limits/write_iops", json!(3), Announced::Live),
+        ("berth_disk", each.clone(), "/limits/read_bandwidth", json!("3Mi"), Announced::Live),
+        ("berth_disk", each, "/limits/write_bandwidth", json!("3Mi"), Announced::Live),
         ("berth_disk", disk, "/deletion_policy", json!("Retain"), Announced::Live),
         ("berth_vm_class", class.clone(), "/cpus", json!(2), Announced::PowerCycle),
         ("berth_vm_class", class.clone(), "/memory", json!("2Gi"), Announced::PowerCycle),

@@ -37,7 +37,7 @@ fn spec_of(type_name: &str, config: &Json) -> Json {
 #[test]
 fn a_vm_becomes_the_custom_resource() {
     let config = json!({
-        "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data"}],
+        "name": "web", "class": "small", "disks": [{"name": "root", "boot": true}, {"name": "data", "bus": "sata"}],
         "tpm": true, "cdroms": [{"image": "debian-netinst"}, {"name": "drivers", "connected": false, "boot_first": true}],
         "network_interfaces": [{"public_ip": "web"}, {"name": "lan", "network": "lan", "mac_address": "52:54:00:AB:CD:EF", "model": "rtl8139"}],
         "placement": {"group": "web", "host_selector": {"disk": "ssd"}},
@@ -163,7 +163,16 @@ fn every_other_kind_becomes_its_custom_resource() {
         (
             "berth_disk",
             json!({"size": "1Gi", "deletion_policy": "Retain"}),
-            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Retain", "deletionProtection": false,
+                "expandPolicy": "Online", "provisioning": "Thin"}),
+        ),
+        (
+            "berth_disk",
+            json!({"size": "1Gi", "provisioning": "Thick", "expand_policy": "Offline",
+                "limits": {"iops": 500, "burst_iops": 2000, "write_bandwidth": "20Mi"}}),
+            json!({"size": "1Gi", "pool": "default", "deletionPolicy": "Delete", "deletionProtection": false,
+                "expandPolicy": "Offline", "provisioning": "Thick",
+                "limits": {"iops": 500, "writeBandwidth": "20Mi", "burstIops": 2000}}),
         ),
         (
             "berth_placement_group",

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_qemu::block::{Devices, DiskUse, ObservedCdrom, ObservedDisk, Unplugged};
+use berth_qemu::block::{Devices, DiskUse, IoLimits, ObservedCdrom, ObservedDisk, Unplugged};
 use berth_qemu::cdrom::Changed;
 use berth_qemu::hypervisor::ProcessIdentity;
 use berth_qemu::machine::{DiskSpec, Medium};
@@ -215,6 +215,10 @@ impl Machine {
 
     pub(crate) async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {
         self.ask(|reply| Command::Resize { id: id.to_owned(), bytes, reply }).await
+    }
+
+    pub(crate) async fn set_limits(&self, id: &str, limits: IoLimits) -> Result<(), MachineError> {
+        self.ask(|reply| Command::SetLimits { id: id.to_owned(), limits, reply }).await
     }
 
     /// Returns the disk's mount points in the guest; None if no guest agent answers.

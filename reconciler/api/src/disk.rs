@@ -38,11 +38,12 @@ use crate::{Binding, Conditions, ObjectUse, Quantity, ResourceName};
     validation = Rule::new("has(self.size) || has(self.image)").message("size is required for a disk without an image").field_path(".size"),
     validation = Rule::new("!has(oldSelf.size) || (has(self.size) && quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0)").message("size can only grow: shrinking would lose data").field_path(".size"),
     validation = Rule::new("(has(self.image) ? self.image : '') == (has(oldSelf.image) ? oldSelf.image : '')").message("image cannot change: create another Disk").field_path(".image"),
-    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool")
+    validation = Rule::new("self.pool == oldSelf.pool").message("pool cannot change: create another Disk").field_path(".pool"),
+    validation = Rule::new("(has(self.provisioning) ? self.provisioning : 'Thin') == (has(oldSelf.provisioning) ? oldSelf.provisioning : 'Thin')").message("provisioning cannot change: create another Disk").field_path(".provisioning")
 )]
 pub struct DiskSpec {
-    /// The size, for example `4Gi`. Grow only; growing takes effect on the running VM. Default: the image's virtual
-    /// size.
+    /// The size, for example `4Gi`. Grow only; `expandPolicy` decides when it takes effect on a running VM. Default: the
+    /// image's virtual size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Quantity>,
     /// Name of the Image it is made from, in the Disk's namespace or in `berth-shared`. Default: a blank disk. Cannot change.
@@ -58,6 +59,19 @@ pub struct DiskSpec {
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
+    /// When a larger `size` takes effect: `Online` (default) grows the disk of the running VM at once; `Offline` grows the
+    /// file while no VM has it open, for guests that do not expect another size: a running VM has it after its next power
+    /// cycle. Applied live.
+    #[serde(default)]
+    pub expand_policy: ExpandPolicy,
+    /// `Thin` (default): the file takes the space of the data in it, and space that the guest discards is given back. `Thick`:
+    /// the space for the whole size is reserved on the host when the file is created or grown, and stays reserved: the guest
+    /// never finds the host full. Cannot change.
+    #[serde(default)]
+    pub provisioning: Provisioning,
+    /// Ceilings for the disk's operations and bandwidth. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<DiskLimits>,
 }
 
 impl Default for DiskSpec {
@@ -68,6 +82,9 @@ impl Default for DiskSpec {
             pool: default_pool(),
             deletion_policy: DeletionPolicy::Delete,
             deletion_protection: false,
+            expand_policy: ExpandPolicy::Online,
+            provisioning: Provisioning::Thin,
+            limits: None,
         }
     }
 }
@@ -82,6 +99,78 @@ pub enum DeletionPolicy {
     #[default]
     Delete,
     Retain,
+}
+
+/// When a disk that is in use grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ExpandPolicy {
+    #[default]
+    Online,
+    Offline,
+}
+
+/// Whether the space of a disk is reserved on its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Provisioning {
+    #[default]
+    Thin,
+    Thick,
+}
+
+/// Ceilings for the operations and the bandwidth of a disk. With a burst, the disk may exceed its ceiling after a time in which it
+/// did not use it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.iops) || has(self.readIops) || has(self.writeIops) || has(self.bandwidth) || has(self.readBandwidth) || has(self.writeBandwidth)").message("limits need at least one of iops, readIops, writeIops, bandwidth, readBandwidth, writeBandwidth"),
+    validation = Rule::new("!has(self.iops) || (!has(self.readIops) && !has(self.writeIops))").message("iops limits reads and writes together: set either iops, or readIops and writeIops").field_path(".iops"),
+    validation = Rule::new("!has(self.bandwidth) || (!has(self.readBandwidth) && !has(self.writeBandwidth))").message("bandwidth limits reads and writes together: set either bandwidth, or readBandwidth and writeBandwidth").field_path(".bandwidth"),
+    validation = Rule::new("!has(self.burstIops) || (has(self.iops) && self.burstIops >= self.iops)").message("burstIops needs iops, and is at least as large").field_path(".burstIops"),
+    validation = Rule::new("!has(self.burstBandwidth) || (has(self.bandwidth) && quantity(self.burstBandwidth).compareTo(quantity(self.bandwidth)) >= 0)").message("burstBandwidth needs bandwidth, and is at least as large").field_path(".burstBandwidth"),
+    validation = Rule::new("!has(self.burstSeconds) || has(self.burstIops) || has(self.burstBandwidth)").message("burstSeconds needs burstIops or burstBandwidth").field_path(".burstSeconds"),
+    validation = Rule::new("[has(self.bandwidth) ? self.bandwidth : '1', has(self.readBandwidth) ? self.readBandwidth : '1', has(self.writeBandwidth) ? self.writeBandwidth : '1', has(self.burstBandwidth) ? self.burstBandwidth : '1'].all(b, quantity(b).compareTo(quantity('100Gi')) <= 0)").message("a bandwidth is at most 100Gi a second")
+)]
+pub struct DiskLimits {
+    /// Operations a second, reads and writes together, 1 to 100,000,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub iops: Option<i64>,
+    /// Read operations a second. Not together with `iops`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub read_iops: Option<i64>,
+    /// Write operations a second. Not together with `iops`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub write_iops: Option<i64>,
+    /// Bytes a second, reads and writes together, for example `50Mi`, at most `100Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Quantity>,
+    /// Bytes a second that are read. Not together with `bandwidth`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bandwidth: Option<Quantity>,
+    /// Bytes a second that are written. Not together with `bandwidth`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_bandwidth: Option<Quantity>,
+    /// Operations a second during a burst; at least `iops`. Default: no burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub burst_iops: Option<i64>,
+    /// Bytes a second during a burst; at least `bandwidth`. Default: no burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_bandwidth: Option<Quantity>,
+    /// The length of a burst at its full rate, in seconds. Default 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub burst_seconds: Option<i64>,
+}
+
+impl DiskLimits {
+    /// The length of a burst, in seconds.
+    #[must_use]
+    pub fn burst_length(&self) -> i64 {
+        self.burst_seconds.unwrap_or(60)
+    }
 }
 
 /// The observed state of a Disk.

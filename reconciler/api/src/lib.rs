@@ -67,7 +67,9 @@ pub use binding::{Binding, ObjectUse, UseKind};
 pub use condition::{ConditionType, ConditionUpdate, Conditions, Readiness};
 pub use cpu_amount::{CpuAmount, ParseCpuAmountError};
 pub use cpu_controls::CpuControls;
-pub use disk::{DeletionPolicy, Disk, DiskSpec, DiskState, DiskStatus};
+pub use disk::{
+    DeletionPolicy, Disk, DiskLimits, DiskSpec, DiskState, DiskStatus, ExpandPolicy, Provisioning,
+};
 pub use hardware::{CpuTopology, Firmware, Graphics, GuestOS, Watchdog};
 pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{

@@ -64,6 +64,7 @@ use crate::{
     validation = Rule::new("!has(self.livenessProbe) || has(self.livenessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".livenessProbe"),
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
+    validation = Rule::new("self.disks.filter(d, has(d.bus) && d.bus == 'sata').size() <= 6").message("at most 6 disks can be on sata").field_path(".disks"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.filter(c, has(c.bootFirst) && c.bootFirst).size() <= 1").message("at most one CD-ROM drive can have bootFirst: true").field_path(".cdroms"),
     validation = Rule::new("!has(self.cdroms) || self.cdroms.all(c, !has(c.image) || self.cdroms.filter(d, has(d.image) && d.image == c.image).size() == 1)").message("an image can be in one CD-ROM drive only").field_path(".cdroms"),
     validation = Rule::new("(has(self.placement) && has(self.placement.group) ? self.placement.group : '') == (has(oldSelf.placement) && has(oldSelf.placement.group) ? oldSelf.placement.group : '')").message("placement.group cannot change on an existing VM: replace the VM"),
@@ -231,12 +232,31 @@ pub struct VMSpec {
 /// A disk of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(has(self.bus) && self.bus == 'sata' && has(self.readOnly) && self.readOnly)").message("a disk on sata cannot be read-only: use virtio-scsi or virtio-blk").field_path(".readOnly"))]
 pub struct VMDisk {
     /// Name of a Disk in the VM's namespace.
     pub name: ResourceName,
     /// Whether the VM boots from it. Exactly one disk does.
     #[serde(default)]
     pub boot: bool,
+    /// The controller that the guest sees: `virtio-scsi` (default); `virtio-blk`; or `sata`, for guests without a virtio driver,
+    /// at most 6 and slower. A change takes effect at the next power cycle. Only disks on `virtio-scsi` are added to and removed
+    /// from a running VM; others at the next power cycle.
+    #[serde(default)]
+    pub bus: DiskBus,
+    /// Whether the guest can only read it; not with `sata`. Default false. A change takes effect at the next power cycle.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// The controller of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskBus {
+    #[default]
+    VirtioScsi,
+    VirtioBlk,
+    Sata,
 }
 
 /// A CD-ROM drive of a VM.

@@ -133,6 +133,11 @@ impl FakeSystem {
         state.volumes.iter().map(|(id, volume)| (id.clone(), size(volume))).collect()
     }
 
+    /// Returns the volumes with all that is recorded of them.
+    pub fn volume_facts_now(&self) -> Vec<crate::VolumeFacts> {
+        self.state().volumes.values().map(|volume| volume.facts.clone()).collect()
+    }
+
     /// Returns the volumes in the trash.
     pub fn trash_now(&self) -> Vec<String> {
         self.state().trash.keys().cloned().collect()

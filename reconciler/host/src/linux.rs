@@ -275,6 +275,11 @@ impl Volumes for LinuxSystem {
         self.on_volumes(move |v| v.grow(&pool, &id, size)).await
     }
 
+    async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()> {
+        let (pool, id) = (pool.to_owned(), id.to_owned());
+        self.on_volumes(move |v| v.reserve(&pool, &id, size)).await
+    }
+
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {
         let (pool, id) = (pool.to_owned(), id.to_owned());
         self.on_volumes(move |v| v.trash(&pool, &id)).await

@@ -26,6 +26,11 @@ pub trait Volumes: Send + Sync + fmt::Debug + 'static {
     /// refuses a smaller one.
     async fn grow_volume(&self, pool: &str, id: &str, size: u64) -> Result<VolumeFacts>;
 
+    /// Reserves the space for a disk of this size, which a volume in use may have too. Does nothing if it is reserved.
+    ///
+    /// *Errors*: [`SystemError::NoSpace`], with nothing reserved.
+    async fn reserve_volume(&self, pool: &str, id: &str, size: u64) -> Result<()>;
+
     /// Moves a volume to the pool's trash. Succeeds if the volume is neither in the pool nor in the trash.
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()>;
 
@@ -57,6 +62,8 @@ pub struct NewVolume {
     pub size: Option<u64>,
     /// Digest of the cached image that it is an overlay on; None for a blank volume.
     pub base: Option<String>,
+    /// Whether the space for its whole size is reserved.
+    pub thick: bool,
     pub owner: VolumeOwner,
 }
 
@@ -88,6 +95,8 @@ pub struct VolumeFacts {
     pub backing: Option<Backing>,
     /// How QEMU opens it on this host's file system.
     pub cache: Cache,
+    /// The size that space is reserved for. None: it takes the space of what was written.
+    pub reserved: Option<u64>,
     /// Its Disk was deleted with the policy to retain the file.
     pub retained: bool,
 }

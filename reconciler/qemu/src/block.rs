@@ -10,6 +10,7 @@
 //!     └──────blockdev-del──────┘  └──DEVICE_DELETED──────┘ device_del
 //! ```
 
+mod limits;
 mod observe;
 mod stats;
 
@@ -19,10 +20,11 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::machine::{DiskSpec, SpecError, blockdev, scsi_disk};
+use crate::machine::{Bus, DiskSpec, SpecError, blockdev, disk_device};
 use crate::qmp::{EventKind, Events, Notice, Qmp, QmpError};
+pub use limits::IoLimits;
 pub use observe::{Devices, cdroms, disks, free_target};
-use observe::{device_ids, node, nodes};
+use observe::{device_ids, disk_devices, node, nodes};
 pub use stats::{DURATION_LIMITS, DiskUse, OperationUse, disk_use};
 
 /// The interval between checks for a removed device, in case its event was missed.
@@ -40,7 +42,10 @@ pub struct ObservedDisk {
     /// The size that the guest sees, in bytes.
     pub size: u64,
     pub read_only: bool,
+    pub bus: Bus,
+    /// Only on the virtio-scsi controller.
     pub target: Option<u8>,
+    pub limits: IoLimits,
     /// Whether its file bypasses the host's page cache.
     pub is_direct: bool,
     /// QEMU's `io-status` is not `ok`; the machine may be paused because of it.
@@ -82,6 +87,8 @@ pub enum BlockError {
     Shrink { id: String, from: u64, to: u64 },
     #[error("the image file is in use by another process: {desc}")]
     Locked { id: String, desc: String },
+    #[error("disk {id} can be plugged in at the start of the machine only")]
+    NotPluggable { id: String },
     #[error("all SCSI targets of the machine are taken")]
     Full,
 }
@@ -92,6 +99,9 @@ pub enum BlockError {
 /// `device_add` fails, its node is removed again, so that the file is not held needlessly.
 pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
     disk.validate()?;
+    if disk.bus != Bus::VirtioScsi {
+        return Err(BlockError::NotPluggable { id: disk.id.clone() });
+    }
     if let Some(present) = disks(qmp).await?.into_iter().find(|d| d.id == disk.id) {
         return same_disk(disk, &present);
     }
@@ -105,7 +115,7 @@ pub async fn plug(qmp: &Qmp, disk: &DiskSpec) -> Result<(), BlockError> {
             qmp.execute("blockdev-add", blockdev(disk)).await.map_err(|e| locked(&disk.id, e))?;
         }
     }
-    let Err(error) = qmp.execute("device_add", scsi_disk(disk)).await else { return Ok(()) };
+    let Err(error) = qmp.execute("device_add", disk_device(disk)).await else { return Ok(()) };
     if let QmpError::Refused { .. } = error {
         // Best effort: a later call finds the node and continues from there.
         let _ = remove_node(qmp, &disk.id).await;
@@ -215,4 +225,17 @@ pub async fn resize(qmp: &Qmp, id: &str, bytes: u64) -> Result<(), BlockError> {
         qmp.execute("block_resize", json!({"node-name": id, "size": bytes})).await?;
     }
     Ok(())
+}
+
+/// Gives a disk these ceilings. Operations that are waiting for the former ones go on under the new ones.
+pub async fn set_limits(qmp: &Qmp, id: &str, limits: &IoLimits) -> Result<(), BlockError> {
+    let devices = disk_devices(qmp).await?;
+    let bus = devices.iter().find(|(device, _)| device == id).map(|(_, bus)| *bus);
+    let bus = bus.ok_or_else(|| BlockError::NoSuchDisk { id: id.to_owned() })?;
+    let arguments = limits.arguments(&bus.backend(id));
+    match qmp.execute("block_set_io_throttle", arguments).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_device_not_found() => Err(BlockError::NoSuchDisk { id: id.to_owned() }),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use command_line::seed_disk;
 pub(crate) use command_line::{GUEST_AGENT_CHANNEL, TPM_CHANNEL};
 pub use command_line::{command_line, instance_of, name_of};
-pub(crate) use json::{blockdev, medium_blockdev, scsi_cdrom, scsi_disk};
+pub(crate) use json::{blockdev, disk_device, medium_blockdev, scsi_cdrom};
 #[cfg(test)]
 pub(crate) use tests::example;
 pub use validate::SpecError;
@@ -41,12 +41,23 @@ pub const SEED_TARGET: u8 = 255;
 pub const MAX_CDROMS: u8 = 4;
 /// The SCSI target of the first CD-ROM drive: the last drive has the last target from which UEFI firmware boots.
 const FIRST_CDROM_TARGET: u8 = 28;
+/// The PCI slots of disks, with eight functions each. NICs have 0x10 to 0x1d, and the chipset 0x1f.
+const DISK_SLOTS: [u8; 2] = [0x1e, 0xf];
+/// The maximum number of disks with a PCI function of their own.
+pub const MAX_VIRTIO_BLK: u8 = 16;
+/// The number of ports of the SATA controller.
+pub const MAX_SATA: u8 = 6;
 /// The number of NICs with a reserved PCI slot.
 pub const MAX_NICS: u8 = 14;
 /// The maximum length of a serial number in SCSI VPD page 0x80 as QEMU writes it.
 pub const MAX_SERIAL: usize = 36;
 /// `sun_path` holds 108 bytes including the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
+
+/// A PCI slot in QEMU's form.
+fn slot(number: u8) -> String {
+    format!("{number:#x}")
+}
 
 /// A complete machine: equal specs give equal command lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,7 +279,54 @@ impl Format {
     }
 }
 
-/// A disk on the virtio-scsi controller. The same description is used at boot and for hot plug.
+/// The controller that a disk is attached to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Bus {
+    /// The one that disks can be plugged into while the machine runs.
+    #[default]
+    VirtioScsi,
+    /// A PCI function for each disk.
+    VirtioBlk,
+    /// The AHCI controller of the chipset, for guests without a virtio driver.
+    Sata,
+}
+
+impl Bus {
+    const ALL: [Self; 3] = [Self::VirtioScsi, Self::VirtioBlk, Self::Sata];
+
+    /// The name of QEMU's device.
+    pub(crate) fn driver(self) -> &'static str {
+        match self {
+            Self::VirtioScsi => "scsi-hd",
+            Self::VirtioBlk => "virtio-blk-pci",
+            Self::Sata => "ide-hd",
+        }
+    }
+
+    pub(crate) fn of_driver(driver: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bus| bus.driver() == driver)
+    }
+
+    /// The id or path of the device that has the block node of a disk.
+    pub(crate) fn backend(self, id: &str) -> String {
+        match self {
+            Self::VirtioBlk => format!("/machine/peripheral/{id}/virtio-backend"),
+            Self::VirtioScsi | Self::Sata => id.to_owned(),
+        }
+    }
+
+    /// The prefix that udev gives the serial number in `/dev/disk/by-id`.
+    #[must_use]
+    pub fn by_id_prefix(self) -> &'static str {
+        match self {
+            Self::VirtioScsi => "scsi-0QEMU_QEMU_HARDDISK_",
+            Self::VirtioBlk => "virtio-",
+            Self::Sata => "ata-QEMU_HARDDISK_",
+        }
+    }
+}
+
+/// A disk of a machine. The same description is used at boot and, on the virtio-scsi controller, for hot plug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskSpec {
     /// The device id and the block node's name: letters, digits, `-`, `.`, `_`, first a letter, at most 31 characters.
@@ -284,9 +342,15 @@ pub struct DiskSpec {
     /// The boot disk (at most one).
     pub boot: bool,
     pub read_only: bool,
-    /// SCSI target 0–254; None: QEMU takes the lowest free one. Firmware finds boot disks up to 31.
+    /// SCSI target 0–254; None: QEMU takes the lowest free one. Firmware finds boot disks up to 31. On the other buses,
+    /// the number of the disk on its bus.
     pub target: Option<u8>,
     pub cache: Cache,
+    #[serde(default)]
+    pub bus: Bus,
+    /// Whether the file keeps the space of what the guest discards or overwrites with zeros.
+    #[serde(default)]
+    pub keeps_space: bool,
 }
 
 /// A CD-ROM drive on the virtio-scsi controller.

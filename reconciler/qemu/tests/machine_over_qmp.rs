@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, BlockError, ObservedCdrom, Unplugged};
+use berth_qemu::block::{self, BlockError, IoLimits, ObservedCdrom, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::cpus;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::hypervisor::{Hypervisor, Limits, StateFile};
 use berth_qemu::machine::{
-    Accelerator, Backing, Cache, CdromSpec, DiskSpec, Firmware, Format, Graphics, LaunchSpec, MachineFiles,
-    MachinePaths, MachineSpec, Medium, Topology, TpmFiles,
+    Accelerator, Backing, Bus, Cache, CdromSpec, DiskSpec, Firmware, Format, Graphics, LaunchSpec,
+    MachineFiles, MachinePaths, MachineSpec, Medium, Topology, TpmFiles,
 };
 use berth_qemu::memory::{self, Growth};
 use berth_qemu::power::{self, RunState};
@@ -111,6 +111,8 @@ fn disk(directory: &Path, id: &str, boot: bool) -> DiskSpec {
         read_only: false,
         target: None,
         cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
     }
 }
 
@@ -251,6 +253,68 @@ async fn a_refused_device_leaves_no_node_behind() {
         let names: Vec<_> =
             nodes.as_array().expect("a list").iter().map(|n| n["node-name"].as_str()).collect();
         assert!(!names.contains(&Some("data")), "{names:?}");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn disks_on_other_buses_are_there_from_the_start_and_stay() {
+    for mut bench in Bench::all() {
+        let places = [("blk", Bus::VirtioBlk, 0), ("blk-last", Bus::VirtioBlk, 15), ("sata", Bus::Sata, 5)];
+        for (id, bus, place) in places {
+            let disk = DiskSpec { bus, target: Some(place), serial: id.to_owned(), ..bench.new_disk(id) };
+            bench.spec.machine.disks.push(DiskSpec { read_only: id == "blk-last", ..disk });
+        }
+        let (qmp, _events) = bench.launch().await;
+        let seen = block::disks(&qmp).await.expect("disks");
+        let seen: Vec<_> = seen.iter().map(|d| (d.id.as_str(), d.bus, d.read_only, d.size)).collect();
+        let expected = [
+            ("blk", Bus::VirtioBlk, false, 16 * MIB),
+            ("blk-last", Bus::VirtioBlk, true, 16 * MIB),
+            ("boot", Bus::VirtioScsi, false, 64 * MIB),
+            ("sata", Bus::Sata, false, 16 * MIB),
+        ];
+        assert_eq!(seen, expected);
+        let used: Vec<String> =
+            block::disk_use(&qmp).await.expect("use").into_iter().map(|disk| disk.id).collect();
+        assert!(
+            ["blk", "blk-last", "boot", "sata"].iter().all(|id| used.contains(&(*id).to_owned())),
+            "{used:?}"
+        );
+        block::resize(&qmp, "blk", 20 * MIB).await.expect("grown");
+        let late = DiskSpec { bus: Bus::VirtioBlk, target: Some(1), ..bench.new_disk("late") };
+        let outcome = bench.plug(&qmp, &late).await;
+        assert!(matches!(outcome, Err(BlockError::NotPluggable { .. })), "{outcome:?}");
+        bench.end().await;
+    }
+}
+
+#[tokio::test]
+async fn the_ceilings_of_a_disk_change_while_it_is_used() {
+    for mut bench in Bench::all() {
+        for (bus, id) in [(Bus::VirtioBlk, "blk"), (Bus::Sata, "sata")] {
+            let disk = bench.new_disk(id);
+            bench.spec.machine.disks.push(DiskSpec { bus, target: Some(0), serial: id.to_owned(), ..disk });
+        }
+        let (qmp, _events) = bench.launch().await;
+        let total = IoLimits {
+            iops: 100,
+            bandwidth: MIB,
+            burst_iops: 300,
+            burst_bandwidth: 2 * MIB,
+            burst_seconds: 30,
+            ..IoLimits::default()
+        };
+        let each = IoLimits { read_iops: 5, write_bandwidth: MIB, ..IoLimits::default() };
+        for limits in [total, each, IoLimits::default(), total] {
+            for id in ["boot", "blk", "sata"] {
+                block::set_limits(&qmp, id, &limits).await.expect("set");
+            }
+            let seen = block::disks(&qmp).await.expect("disks");
+            assert!(seen.iter().all(|disk| disk.limits == limits), "{seen:?}");
+        }
+        let outcome = block::set_limits(&qmp, "none", &each).await;
+        assert!(matches!(outcome, Err(BlockError::NoSuchDisk { .. })), "{outcome:?}");
         bench.end().await;
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use berth_qemu::hypervisor::{CpuTime, Hypervisor, Limits, ProcessIdentity};
 use berth_qemu::installation::Installation;
 use berth_qemu::machine::{
-    Accelerator, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles, MachinePaths,
-    MachineSpec, Topology, TpmFiles, UefiFiles,
+    Accelerator, Bus, Cache, DiskSpec, Firmware, Format, FwCfg, Graphics, LaunchSpec, MachineFiles,
+    MachinePaths, MachineSpec, Topology, TpmFiles, UefiFiles,
 };
 use berth_qemu::power::{self, RunState};
 use berth_qemu::process::LocalHypervisor;
@@ -117,6 +117,8 @@ async fn a_machine_with_everything_starts_unprivileged_and_on_its_own() {
             read_only: n == 19,
             target: None,
             cache: Cache::Writeback,
+            bus: Bus::VirtioScsi,
+            keeps_space: false,
         });
     }
     let start = Instant::now();
@@ -237,6 +239,8 @@ async fn a_guest_that_switched_itself_off_stays_to_be_asked_and_can_be_started_a
             read_only: false,
             target: None,
             cache: Cache::Writeback,
+            bus: Bus::VirtioScsi,
+            keeps_space: false,
         });
     }
     let process = bench.host.launch(&spec, Limits::default()).await.expect("launched");

@@ -216,8 +216,17 @@ impl Injector {
 }
 
 fn needs_space(call: &str) -> bool {
-    ["create_volume", "pull", "launch", "write_journal", "grow_volume", "lend_state", "seal_state"]
-        .contains(&call)
+    [
+        "create_volume",
+        "pull",
+        "launch",
+        "write_journal",
+        "grow_volume",
+        "reserve_volume",
+        "lend_state",
+        "seal_state",
+    ]
+    .contains(&call)
 }
 
 #[async_trait]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use berth_agent::AgentConfig;
-use berth_api::{ConditionType, VM, VMState, condition};
+use berth_api::{ConditionType, Disk, VM, VMState, condition};
 use berth_apiserver::Server;
 use berth_controllers as controllers;
 use berth_engine::Identities;
@@ -445,6 +445,12 @@ async fn supervise(
 pub(crate) fn is_ready(vm: &VM) -> bool {
     let status = vm.status.clone().unwrap_or_default();
     status.observed_generation == vm.metadata.generation.unwrap_or_default()
+        && condition::is_true(&status.conditions, ConditionType::Ready)
+}
+
+pub(crate) fn is_disk_ready(disk: &Disk) -> bool {
+    let status = disk.status.clone().unwrap_or_default();
+    status.observed_generation == disk.metadata.generation.unwrap_or_default()
         && condition::is_true(&status.conditions, ConditionType::Ready)
 }
 

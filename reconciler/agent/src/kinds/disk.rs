@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::index::{Departed, Indexed, Table, Tables, volume_of};
 use crate::key::{Key, ObjectName};
 use berth_host::{ImageSource, NewVolume, VolumeOwner};
+use berth_qemu::block::IoLimits;
 
 use observe::Observed;
 
@@ -51,6 +52,17 @@ pub(crate) enum Step {
         pool: String,
         volume: String,
         bytes: u64,
+    },
+    /// Reserves the space for a disk of this size.
+    Reserve {
+        pool: String,
+        volume: String,
+        bytes: u64,
+    },
+    /// Changes the ceilings of the disk in the machine that has it open.
+    SetLimits {
+        volume: String,
+        limits: IoLimits,
     },
     /// Grows the volume through the machine that has it open.
     GrowOnline {

@@ -35,7 +35,7 @@ use berth_api::{
 use berth_host::{ImageSource, LaunchRequest, ProcessFacts, TapConfig};
 use berth_qemu::block::ObservedDisk;
 use berth_qemu::hypervisor::CpuTime;
-use berth_qemu::machine::{DiskSpec, Medium};
+use berth_qemu::machine::{Bus, DiskSpec, Medium};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -212,8 +212,8 @@ impl Reconciler for VmReconciler {
     }
 }
 
-/// Returns the disks QEMU has that neither the VM nor an attachment names. The boot disk stays until the machine is
-/// off.
+/// Returns the disks QEMU has that neither the VM nor an attachment names. The boot disk, and disks on another bus than
+/// virtio-scsi, stay until the machine is off.
 fn surplus<'a>(machine: &'a MachineState, observed: &Observed) -> Vec<&'a ObservedDisk> {
     let boot = observed.journal.run.as_ref().map(|run| run.boot_volume.as_str());
     let wanted = |id: &str| {
@@ -221,7 +221,7 @@ fn surplus<'a>(machine: &'a MachineState, observed: &Observed) -> Vec<&'a Observ
             || observed.disks.iter().any(|d| d.volume_id.as_deref() == Some(id))
             || observed.attachments.contains_key(id)
     };
-    machine.disks.iter().filter(|disk| !wanted(&disk.id)).collect()
+    machine.disks.iter().filter(|disk| disk.bus == Bus::VirtioScsi && !wanted(&disk.id)).collect()
 }
 
 /// Reconciles the VM of this name, and those of the same name that were deleted without their finalizer.

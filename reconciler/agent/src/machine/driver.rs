@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_qemu::block::{self, Devices, DiskUse, Unplugged};
+use berth_qemu::block::{self, Devices, DiskUse, IoLimits, Unplugged};
 use berth_qemu::cdrom::{self, Changed};
 use berth_qemu::machine::{DiskSpec, Medium};
 use berth_qemu::memory::Growth;
@@ -39,6 +39,11 @@ pub(super) enum Command {
     Resize {
         id: String,
         bytes: u64,
+        reply: Reply,
+    },
+    SetLimits {
+        id: String,
+        limits: IoLimits,
         reply: Reply,
     },
     ChangeMedium {
@@ -184,6 +189,9 @@ impl Driver {
             }
             Command::Resize { id, bytes, reply } => {
                 let _ = reply.send(self.resize(&id, bytes).await);
+            }
+            Command::SetLimits { id, limits, reply } => {
+                let _ = reply.send(self.set_limits(&id, &limits).await);
             }
             Command::ChangeMedium { slot, medium, reply } => {
                 let _ = reply.send(self.change_medium(slot, medium.as_ref()).await);
@@ -353,6 +361,11 @@ impl Driver {
     async fn unplug(&self, id: &str) -> Result<Unplugged, MachineError> {
         self.allowed(Action::ChangeDisks).await?;
         Ok(block::unplug(&self.qmp, id, RELEASE_WAIT).await?)
+    }
+
+    async fn set_limits(&self, id: &str, limits: &IoLimits) -> Result<(), MachineError> {
+        self.allowed(Action::ChangeDisks).await?;
+        Ok(block::set_limits(&self.qmp, id, limits).await?)
     }
 
     async fn resize(&self, id: &str, bytes: u64) -> Result<(), MachineError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_api::{Disk, HotswapDiskAttachment, Image, RESTORE_ANNOTATION, VM, condition};
 use berth_host::fake::FakeSource;
-use berth_qemu::machine::Format;
+use berth_qemu::machine::{Bus, Format};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
@@ -71,6 +71,66 @@ async fn a_disk_grows_while_nobody_uses_it_and_while_it_is_plugged_in() {
     fixture.until::<Disk>("data", size("3Gi")).await;
     let view = fixture.system.hypervisor().view(INSTANCE).expect("it runs");
     assert_eq!(view.disks[DATA].1, 3 << 30);
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_grows_offline_has_grown_when_its_vm_runs_again() {
+    let fixture = running().await;
+    fixture.change::<Disk>("root", json!({"size": "8Gi", "expandPolicy": "Offline"})).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "PowerCycleNeeded").await;
+    let opened = || fixture.system.hypervisor().view(INSTANCE).map(|view| view.disks[ROOT].1);
+    assert_eq!(opened(), Some(4 << 30), "not while the VM runs");
+    fixture.change::<VM>("web", json!({"restartToken": "again", "stop": {"mode": "Hard"}})).await;
+    fixture.until::<Disk>("root", |disk| size("8Gi")(disk) && disk_reason(disk) == "Available").await;
+    fixture.running_vm().await;
+    assert_eq!(opened(), Some(8 << 30));
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_on_another_bus_comes_and_goes_at_a_power_cycle() {
+    let fixture = running().await;
+    let pending = |wanted: &'static [&'static str]| {
+        move |vm: &VM| vm.status.as_ref().is_some_and(|status| status.pending_power_cycle == wanted)
+    };
+    let restart = async |token: &str| {
+        fixture.change::<VM>("web", json!({"restartToken": token, "stop": {"mode": "Hard"}})).await;
+        fixture.until::<VM>("web", pending(&[])).await;
+        fixture.running_vm().await;
+        fixture.system.hypervisor().view(INSTANCE).expect("it runs").spec.disks
+    };
+    let data = json!({"name": "data", "bus": "virtio-blk", "readOnly": true});
+    fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true}, data]})).await;
+    fixture.until::<VM>("web", pending(&["disks[data]"])).await;
+    let disks = restart("1").await;
+    assert_eq!((disks[1].bus, disks[1].read_only, disks[1].target), (Bus::VirtioBlk, true, Some(0)));
+    let device = |vm: &VM| vm.status.as_ref().and_then(|s| s.disks.last()?.device.clone());
+    let by_id = |vm: &VM| device(vm).is_some_and(|device| device.starts_with("/dev/disk/by-id/virtio-"));
+    fixture.until::<VM>("web", by_id).await;
+    fixture.change::<VM>("web", json!({"disks": [{"name": "root", "boot": true, "bus": "sata"}]})).await;
+    let both = |vm: &VM| vm.status.as_ref().is_some_and(|status| status.pending_power_cycle.len() == 2);
+    fixture.until::<VM>("web", both).await;
+    assert!(
+        fixture.system.hypervisor().view(INSTANCE).expect("it runs").disks.contains_key(DATA),
+        "still there"
+    );
+    let disks = restart("2").await;
+    assert_eq!((disks.len(), disks[0].bus), (1, Bus::Sata));
+    fixture.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_runs_only_with_the_ceilings_of_its_disks() {
+    let fixture = Fixture::start().await;
+    fixture.furnish().await;
+    fixture.change::<Disk>("root", json!({"limits": {"iops": 100}})).await;
+    fixture.make_vm(json!({})).await;
+    fixture.running_vm().await;
+    let iops = || fixture.system.hypervisor().view(INSTANCE).expect("it runs").iops[ROOT];
+    assert_eq!(iops(), 100);
+    fixture.change::<Disk>("root", json!({"limits": {"iops": 250}})).await;
+    fixture.until::<Disk>("root", |disk| disk_reason(disk) == "Available" && iops() == 250).await;
     fixture.assert_quiet().await;
 }
 

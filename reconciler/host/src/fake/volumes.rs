@@ -46,6 +46,7 @@ impl FakeSystem {
         self.files.put(&path, size);
         let facts = VolumeFacts {
             retained: false,
+            reserved: new.thick.then_some(size),
             pool: new.pool.clone(),
             id: new.id.clone(),
             size,
@@ -87,6 +88,17 @@ impl Volumes for FakeSystem {
             Ok(VolumeFacts { size, ..now })
         };
         self.call("grow_volume", work).await
+    }
+
+    async fn reserve_volume(&self, _: &str, id: &str, size: u64) -> Result<()> {
+        let work = async {
+            let mut state = self.state();
+            let lost = || SystemError::VolumeLost { id: id.to_owned() };
+            let reserved = &mut state.volumes.get_mut(id).ok_or_else(lost)?.facts.reserved;
+            *reserved = Some(size.max(reserved.unwrap_or(0)));
+            Ok(())
+        };
+        self.call("reserve_volume", work).await
     }
 
     async fn trash_volume(&self, pool: &str, id: &str) -> Result<()> {

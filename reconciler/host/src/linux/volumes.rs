@@ -13,6 +13,7 @@
 
 mod clock;
 mod note;
+mod space;
 mod trash;
 
 use std::fs::{self, File};
@@ -111,10 +112,15 @@ impl LinuxVolumes {
             // Leaves no partial volume; anything that cannot be removed is identified by its note next time.
             let _ = fs::remove_file(&place.note);
         })?;
+        if new.thick {
+            self.reserve(&new.pool, &new.id, size).inspect_err(|_| {
+                let _ = fs::remove_file(&place.file).and_then(|()| fs::remove_file(&place.note));
+            })?;
+        }
         self.finish(&place)?;
         tracing::info!(volume = place.id, size, "volume made");
-        let size = place.read_size()?;
-        Ok(self.facts(&place, &place.file, &note, size))
+        let lost = || SystemError::VolumeLost { id: new.id.clone() };
+        self.volume(&new.pool, &new.id)?.ok_or_else(lost)
     }
 
     fn make(&self, place: &Place, note: &Note, size: u64) -> Result<()> {
@@ -261,6 +267,7 @@ impl LinuxVolumes {
             path: file.to_owned(),
             format: Format::Qcow2,
             cache: Cache::default(),
+            reserved: note.reserved,
             retained: note.retained,
             backing: note
                 .base

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{BlockError, ObservedCdrom, ObservedDisk};
-use crate::machine::{CdromSpec, MAX_CDROMS, SEED_TARGET};
+use super::{BlockError, IoLimits, ObservedCdrom, ObservedDisk};
+use crate::machine::{Bus, CdromSpec, MAX_CDROMS, SEED_TARGET};
 use crate::qmp::{Qmp, QmpError, shorten};
 
 pub(super) struct Node {
@@ -15,7 +15,7 @@ pub(super) struct Node {
     pub(super) size: u64,
 }
 
-/// Lists the disks on the machine's controller, including the bootstrap volume, sorted by id.
+/// Lists the disks of the machine, including the bootstrap volume, sorted by id.
 pub async fn disks(qmp: &Qmp) -> Result<Vec<ObservedDisk>, BlockError> {
     Ok(Devices::default().look(qmp).await?.0)
 }
@@ -29,6 +29,7 @@ pub struct Devices {
 /// The constant properties of a device.
 #[derive(Clone, Debug)]
 struct Fixed {
+    bus: Bus,
     serial: String,
     target: Option<u8>,
 }
@@ -39,16 +40,17 @@ impl Devices {
     /// *Assumptions:* since the last call no device was removed and added again under the same id.
     pub async fn look(&mut self, qmp: &Qmp) -> Result<(Vec<ObservedDisk>, Vec<ObservedCdrom>), BlockError> {
         let blocks = list(qmp, "query-block", json!({})).await?;
-        let ids = disk_ids(qmp).await?;
-        self.fixed.retain(|id, _| ids.contains(id));
+        let devices = disk_devices(qmp).await?;
+        self.fixed.retain(|known, _| devices.iter().any(|(id, _)| id == known));
         let mut found = Vec::new();
-        for id in ids {
+        for (id, bus) in devices {
             // `qdev` is the device's id, or its path if it has no id.
-            let block = blocks.iter().find(|b| b["qdev"] == id.as_str());
+            let backend = bus.backend(&id);
+            let block = blocks.iter().find(|b| b["qdev"] == backend.as_str());
             let known = match self.fixed.get(&id) {
                 Some(known) => known.clone(),
                 None => {
-                    let Some(fixed) = fixed(qmp, &id).await? else { continue };
+                    let Some(fixed) = fixed(qmp, &id, bus).await? else { continue };
                     self.fixed.insert(id.clone(), fixed.clone());
                     fixed
                 }
@@ -61,10 +63,14 @@ impl Devices {
 }
 
 /// Returns None if the device was removed between two queries.
-async fn fixed(qmp: &Qmp, id: &str) -> Result<Option<Fixed>, BlockError> {
+async fn fixed(qmp: &Qmp, id: &str, bus: Bus) -> Result<Option<Fixed>, BlockError> {
     let Some(serial) = property(qmp, id, "serial").await? else { return Ok(None) };
-    let target = property(qmp, id, "scsi-id").await?;
+    let target = match bus {
+        Bus::VirtioScsi => property(qmp, id, "scsi-id").await?,
+        Bus::VirtioBlk | Bus::Sata => None,
+    };
     Ok(Some(Fixed {
+        bus,
         serial: serial.as_str().unwrap_or_default().to_owned(),
         target: target.and_then(|t| u8::try_from(t.as_u64()?).ok()),
     }))
@@ -78,7 +84,9 @@ fn observed(id: String, fixed: Fixed, block: Option<&Value>) -> ObservedDisk {
         file: text(inserted, "file").map(file_of),
         size: inserted["image"]["virtual-size"].as_u64().unwrap_or(0),
         read_only: inserted["ro"].as_bool().unwrap_or(false),
+        bus: fixed.bus,
         target: fixed.target,
+        limits: IoLimits::observed(inserted),
         is_direct: inserted["cache"]["direct"].as_bool().unwrap_or(false),
         io_error: block.and_then(|b| text(b, "io-status")).is_some_and(|s| s != "ok"),
         id,
@@ -117,13 +125,10 @@ pub(super) async fn device_ids(qmp: &Qmp) -> Result<Vec<String>, BlockError> {
     Ok(peripherals(qmp).await?.into_iter().map(|(id, _)| id).collect())
 }
 
-async fn disk_ids(qmp: &Qmp) -> Result<Vec<String>, BlockError> {
-    Ok(peripherals(qmp)
-        .await?
-        .into_iter()
-        .filter(|(_, kind)| kind == "child<scsi-hd>")
-        .map(|(id, _)| id)
-        .collect())
+pub(super) async fn disk_devices(qmp: &Qmp) -> Result<Vec<(String, Bus)>, BlockError> {
+    let bus = |kind: &str| Bus::of_driver(kind.strip_prefix("child<")?.strip_suffix('>')?);
+    let devices = peripherals(qmp).await?.into_iter();
+    Ok(devices.filter_map(|(id, kind)| Some((id, bus(&kind)?))).collect())
 }
 
 async fn peripherals(qmp: &Qmp) -> Result<Vec<(String, String)>, BlockError> {

@@ -51,23 +51,31 @@ pub struct OperationUse {
 pub async fn disk_use(qmp: &Qmp) -> Result<Vec<DiskUse>, BlockError> {
     let mut found = Vec::new();
     for item in list(qmp, "query-blockstats", json!({})).await? {
-        let Some(id) = item["qdev"].as_str().filter(|id| !id.is_empty() && *id != SEED_ID) else { continue };
+        let Some(device) = item["qdev"].as_str().filter(|id| !id.is_empty() && *id != SEED_ID) else {
+            continue;
+        };
         let stats = &item["stats"];
         if stats.get("rd_latency_histogram").is_none() {
-            let limits = json!({"id": id, "boundaries": DURATION_LIMITS});
+            let limits = json!({"id": device, "boundaries": DURATION_LIMITS});
             // A device that has just been unplugged, or a QEMU without these counters.
             if let Err(error) = qmp.execute("block-latency-histogram-set", limits).await {
-                tracing::debug!(%error, id, "durations are not counted");
+                tracing::debug!(%error, device, "durations are not counted");
             }
         }
         found.push(DiskUse {
-            id: id.to_owned(),
+            id: id_of(device).to_owned(),
             read: operations(stats, "rd"),
             write: operations(stats, "wr"),
             flush: operations(stats, "flush"),
         });
     }
     Ok(found)
+}
+
+/// Returns the id of a disk: its device, or the device below that has the block node.
+fn id_of(device: &str) -> &str {
+    let path = device.strip_prefix("/machine/peripheral/");
+    path.and_then(|path| path.strip_suffix("/virtio-backend")).unwrap_or(device)
 }
 
 fn operations(stats: &Value, prefix: &str) -> OperationUse {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::command_error::{Answer, CommandError};
-use super::machine::{Device, Disk, Happening, Later, Node};
+use super::machine::{Device, Disk, Happening, Later, Machine, Node};
 use super::model::MachineModel;
-use crate::machine::{Format, SCSI_CONTROLLER};
+use crate::machine::{Bus, Format, SCSI_CONTROLLER};
 
 const NODE_KEYS: [&str; 10] = [
     "driver",
@@ -23,7 +23,7 @@ const NODE_KEYS: [&str; 10] = [
 ];
 const FILE_KEYS: [&str; 9] =
     ["driver", "filename", "read-only", "auto-read-only", "aio", "cache", "discard", "locking", "node-name"];
-const DISK_KEYS: [&str; 13] = [
+const DISK_KEYS: [&str; 16] = [
     "driver",
     "id",
     "bus",
@@ -37,6 +37,9 @@ const DISK_KEYS: [&str; 13] = [
     "lun",
     "wwn",
     "bootindex",
+    "addr",
+    "multifunction",
+    "iothread",
 ];
 
 pub(super) fn blockdev_add(
@@ -157,9 +160,9 @@ pub(super) fn device_add(
     args: &Map<String, Value>,
 ) -> Result<(), CommandError> {
     let driver = text(args, "driver")?;
-    if driver != "scsi-hd" {
+    let Some(device_bus) = Bus::of_driver(driver) else {
         return Err(CommandError::generic(format!("'{driver}' is not a valid device model name")));
-    }
+    };
     only(args, &DISK_KEYS).map_err(|r| CommandError::generic(r.desc.replace("Parameter", "Property")))?;
     let id = text(args, "id")?.to_owned();
     let bus = text(args, "bus")?;
@@ -167,7 +170,12 @@ pub(super) fn device_add(
     if machine.devices.contains_key(&id) {
         return Err(CommandError::generic(format!("Duplicate device ID '{id}'")));
     }
-    if bus != format!("{SCSI_CONTROLLER}.0") {
+    let exists = match device_bus {
+        Bus::VirtioScsi => bus == format!("{SCSI_CONTROLLER}.0"),
+        Bus::VirtioBlk => bus == "pcie.0",
+        Bus::Sata => ["ide.0", "ide.1", "ide.2", "ide.3", "ide.4", "ide.5"].contains(&bus),
+    };
+    if !exists {
         return Err(CommandError::generic(format!("Bus '{bus}' not found")));
     }
     let node = args
@@ -184,17 +192,55 @@ pub(super) fn device_add(
         )));
     }
     let target = match args.get("scsi-id").map(Value::as_u64) {
-        None => machine.free_target(),
-        Some(target) => target
-            .and_then(|t| u8::try_from(t).ok())
-            .ok_or_else(|| CommandError::generic("bad scsi device id"))?,
+        _ if device_bus != Bus::VirtioScsi => None,
+        None => Some(machine.free_target()),
+        Some(target) => Some(
+            target
+                .and_then(|t| u8::try_from(t).ok())
+                .ok_or_else(|| CommandError::generic("bad scsi device id"))?,
+        ),
     };
-    if machine.disks().any(|(_, d)| d.target == target) {
+    if target.is_some() && machine.disks().any(|(_, d)| d.target == target) {
         return Err(CommandError::generic("lun already used by another device"));
     }
     let serial = args.get("serial").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let disk = Disk { node: node.to_owned(), serial, target };
-    machine.devices.insert(id, Device { driver: "scsi-hd", disk: Some(disk), unplugging: false });
+    let disk = Disk { node: node.to_owned(), serial, bus: device_bus, target, limits: Map::new() };
+    machine.devices.insert(id, Device { driver: device_bus.driver(), disk: Some(disk), unplugging: false });
+    Ok(())
+}
+
+/// Plugs a disk into a running machine: the root bus takes no devices then.
+pub(super) fn hot_plug(
+    world: &mut MachineModel,
+    pid: i32,
+    args: &Map<String, Value>,
+) -> Result<(), CommandError> {
+    if args["driver"] != Bus::VirtioScsi.driver() && Bus::of_driver(text(args, "driver")?).is_some() {
+        return Err(CommandError::generic("Bus 'pcie.0' does not support hotplugging"));
+    }
+    device_add(world, pid, args)
+}
+
+/// Stores the ceilings of a disk as they are, after the checks of QEMU.
+pub(super) fn set_limits(machine: &mut Machine, args: &Map<String, Value>) -> Result<(), CommandError> {
+    let id = text(args, "id")?;
+    let mut disks =
+        machine.devices.iter_mut().filter_map(|(name, device)| Some((name, device.disk.as_mut()?)));
+    let Some((_, disk)) = disks.find(|(name, disk)| disk.bus.backend(name) == id) else {
+        return Err(CommandError::not_found(format!("Device '{id}' not found")));
+    };
+    let number = |name: &str| args.get(name).and_then(Value::as_u64).unwrap_or_default();
+    for rate in ["iops", "bps"] {
+        if number(rate) > 0 && number(&format!("{rate}_rd")) + number(&format!("{rate}_wr")) > 0 {
+            let words = "bps/iops/max total values and read/write values cannot be used at the same time";
+            return Err(CommandError::generic(words));
+        }
+        let burst = number(&format!("{rate}_max"));
+        if burst > 0 && (number(rate) == 0 || burst < number(rate)) {
+            return Err(CommandError::generic("bps_max/iops_max require corresponding bps/iops values"));
+        }
+    }
+    disk.limits = args.clone();
     Ok(())
 }
 
@@ -205,7 +251,7 @@ pub(super) fn device_del(world: &mut MachineModel, pid: i32, args: &Map<String, 
     let Some(device) = machine.devices.get_mut(&id) else {
         return Err(CommandError::not_found(format!("Device '{id}' not found")));
     };
-    if device.disk.is_none() {
+    if device.disk.as_ref().is_none_or(|disk| disk.bus != Bus::VirtioScsi) {
         return Err(CommandError::generic(format!("Bus '{}' does not support hotplugging", "pcie.0")));
     }
     if std::mem::replace(&mut device.unplugging, true) {

@@ -9,7 +9,7 @@ use super::{blocks, cdroms};
 use crate::machine::{Format, MEMORY_BLOCK, MEMORY_DEVICE};
 
 /// All commands and their arguments; `!` marks required ones, `*` a command that accepts any argument.
-const COMMANDS: [(&str, &[&str]); 37] = [
+const COMMANDS: [(&str, &[&str]); 38] = [
     ("qmp_capabilities", &["enable"]),
     ("query-status", &[]),
     ("query-version", &[]),
@@ -23,6 +23,22 @@ const COMMANDS: [(&str, &[&str]); 37] = [
         &["!id", "boundaries", "boundaries-read", "boundaries-write", "boundaries-flush"],
     ),
     ("query-named-block-nodes", &["flat"]),
+    (
+        "block_set_io_throttle",
+        &[
+            "!id",
+            "!iops",
+            "!iops_rd",
+            "!iops_wr",
+            "!bps",
+            "!bps_rd",
+            "!bps_wr",
+            "iops_max",
+            "bps_max",
+            "iops_max_length",
+            "bps_max_length",
+        ],
+    ),
     ("query-balloon", &[]),
     ("query-chardev", &[]),
     ("query-hotpluggable-cpus", &[]),
@@ -113,7 +129,8 @@ pub(super) fn execute(
         }
         "device_del" => return blocks::device_del(world, pid, args),
         "device_add" if args.get("driver").and_then(Value::as_str) == Some(CPU) => add_cpu(machine, args)?,
-        "device_add" => blocks::device_add(world, pid, args).map(|()| json!({}))?,
+        "device_add" => blocks::hot_plug(world, pid, args).map(|()| json!({}))?,
+        "block_set_io_throttle" => blocks::set_limits(machine, args).map(|()| json!({}))?,
         "blockdev-add" => blocks::blockdev_add(world, pid, args).map(|()| json!({}))?,
         "blockdev-del" => blocks::blockdev_del(world, pid, args).map(|()| json!({}))?,
         "blockdev-open-tray"
@@ -213,7 +230,13 @@ pub(super) fn version() -> Value {
 fn query_block(machine: &Machine) -> Value {
     let one = |(id, device): (&String, &Device)| {
         let disk = device.disk.as_ref()?;
-        let inserted = machine.nodes.get(&disk.node).map(|n| describe(&disk.node, n));
+        let mut inserted = machine.nodes.get(&disk.node).map(|n| describe(&disk.node, n));
+        for (name, ceiling) in disk.limits.iter().filter(|(name, _)| *name != "id") {
+            if let Some(inserted) = &mut inserted {
+                inserted[name] = ceiling.clone();
+            }
+        }
+        let id = disk.bus.backend(id);
         let status = if machine.status == "io-error" { "nospace" } else { "ok" };
         let mut block = json!({"device": "", "qdev": id, "type": "unknown", "removable": false, "locked": false, "io-status": status});
         if let Some(inserted) = inserted {
@@ -236,10 +259,10 @@ fn query_block(machine: &Machine) -> Value {
 
 /// A fake guest reads and writes nothing.
 fn query_blockstats(machine: &Machine) -> Value {
-    let disks = machine.devices.iter().filter(|(_, device)| device.disk.is_some());
+    let disks = machine.devices.iter().filter_map(|(id, device)| Some(device.disk.as_ref()?.bus.backend(id)));
     let stats = json!({"rd_operations": 0, "rd_bytes": 0, "rd_total_time_ns": 0, "wr_operations": 0, "wr_bytes": 0,
         "wr_total_time_ns": 0, "flush_operations": 0, "flush_total_time_ns": 0});
-    disks.map(|(id, _)| json!({"device": "", "qdev": id, "stats": stats})).collect()
+    disks.map(|id| json!({"device": "", "qdev": id, "stats": stats})).collect()
 }
 
 fn describe(name: &str, node: &Node) -> Value {
@@ -280,7 +303,7 @@ fn qom_get(machine: &Machine, args: &Map<String, Value>) -> Result<Value, Comman
     let disk = device.disk.as_ref().ok_or_else(absent)?;
     match property {
         "serial" => Ok(json!(disk.serial)),
-        "scsi-id" => Ok(json!(disk.target)),
+        "scsi-id" => disk.target.map(|target| json!(target)).ok_or_else(absent),
         "lun" | "channel" => Ok(json!(0)),
         "drive" => Ok(json!(disk.node)),
         _ => Err(absent()),

@@ -12,7 +12,7 @@ use super::machine::{Later, Machine};
 use super::model::MachineModel;
 use super::{Behaviour, ImageFiles, LocalFiles, blocks, cdroms, commands, guest};
 use crate::hypervisor::{FoundQemu, LaunchError, ProcessIdentity};
-use crate::machine::{CdromSpec, LaunchSpec, MachineSpec, blockdev, scsi_disk, seed_disk};
+use crate::machine::{CdromSpec, LaunchSpec, MachineSpec, blockdev, disk_device, seed_disk};
 use crate::power::RunState;
 
 pub(super) const BINARY: &str = "/usr/bin/qemu-system-x86_64";
@@ -35,6 +35,8 @@ pub struct MachineView {
     pub boot: Option<u64>,
     /// Device id → file and size of every plugged disk.
     pub disks: BTreeMap<String, (PathBuf, u64)>,
+    /// The ceiling of operations a second of each disk that has ceilings.
+    pub iops: BTreeMap<String, u64>,
     /// Every block node, with or without a device: one without a device is a leak.
     pub nodes: Vec<String>,
 }
@@ -180,6 +182,10 @@ impl FakeHypervisor {
             booted: machine.booted,
             boot: machine.boot.filter(|_| machine.booted),
             disks: machine.disks().filter_map(disk).collect(),
+            iops: machine
+                .disks()
+                .filter_map(|(id, disk)| Some((id.clone(), disk.limits.get("iops")?.as_u64()?)))
+                .collect(),
             nodes: machine.nodes.keys().cloned().collect(),
         })
     }
@@ -318,7 +324,7 @@ impl FakeHypervisor {
         for disk in &disks {
             let outcome = arguments(&blockdev(disk))
                 .and_then(|args| blocks::blockdev_add(&mut world, pid, &args))
-                .and_then(|()| arguments(&scsi_disk(disk)))
+                .and_then(|()| arguments(&disk_device(disk)))
                 .and_then(|args| blocks::device_add(&mut world, pid, &args));
             if let Err(refusal) = outcome {
                 world.machines.remove(&pid);

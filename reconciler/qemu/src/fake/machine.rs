@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::guest_programs::GuestPrograms;
 use super::saved_states::{Migration, SavedStates};
 use super::{Behaviour, ImageFiles};
 use crate::hypervisor::{CpuTime, ProcessIdentity};
-use crate::machine::{Format, LaunchSpec, MEMORY_DEVICE};
+use crate::machine::{Bus, Format, LaunchSpec, MEMORY_DEVICE};
 
 /// The number of lines by which a connection that does not read may lag; real QEMU buffers without limit.
 const EVENT_BUFFER: usize = 32;
@@ -83,7 +83,11 @@ pub(super) struct Cdrom {
 pub(super) struct Disk {
     pub(super) node: String,
     pub(super) serial: String,
-    pub(super) target: u8,
+    pub(super) bus: Bus,
+    /// Only on the virtio-scsi controller.
+    pub(super) target: Option<u8>,
+    /// The ceilings as they were requested.
+    pub(super) limits: Map<String, Value>,
 }
 
 /// A transition after a delay.
@@ -286,7 +290,7 @@ impl Machine {
     }
 
     pub(super) fn free_target(&self) -> u8 {
-        let taken: BTreeSet<u8> = self.disks().map(|(_, d)| d.target).collect();
+        let taken: BTreeSet<u8> = self.disks().filter_map(|(_, d)| d.target).collect();
         (0..=u8::MAX).find(|t| !taken.contains(t)).unwrap_or(u8::MAX)
     }
 

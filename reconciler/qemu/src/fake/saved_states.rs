@@ -21,8 +21,8 @@ pub(super) struct SavedState {
     pub(super) boot: Option<u64>,
 }
 
-/// CPUs, memory, and device id → SCSI target of every disk.
-pub(super) type Hardware = (BTreeSet<u32>, u64, BTreeMap<String, u8>);
+/// CPUs, memory, and device id → SCSI target of every disk, if it has one.
+pub(super) type Hardware = (BTreeSet<u32>, u64, BTreeMap<String, Option<u8>>);
 
 /// The saving or loading of a machine.
 #[derive(Debug, Default)]

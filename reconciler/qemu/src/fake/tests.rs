@@ -8,7 +8,9 @@ use super::*;
 use crate::block::{self, Unplugged};
 use crate::guest_agent::{GuestAgentError, ShutdownMode, has_listener, mounts_of};
 use crate::hypervisor::{Hypervisor, Limits};
-use crate::machine::{Cache, DiskSpec, Format, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, example};
+use crate::machine::{
+    Bus, Cache, DiskSpec, Format, LaunchSpec, MachinePaths, NicModel, NicSpec, Tap, example,
+};
 use crate::power::{self, RunState};
 use crate::process::LaunchError;
 use crate::qmp::{Event, EventKind, Events, Notice, Qmp, QmpError};
@@ -41,6 +43,8 @@ fn disk(id: &str) -> DiskSpec {
         read_only: false,
         target: None,
         cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
     }
 }
 

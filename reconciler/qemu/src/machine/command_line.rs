@@ -8,11 +8,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    Accelerator, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK, MEMORY_DEVICE,
-    MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID, SEED_TARGET,
-    SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
+    Accelerator, Bus, Cache, DISK_THREAD, DiskSpec, Format, Graphics, LaunchSpec, MEMORY_BLOCK,
+    MEMORY_DEVICE, MachineFiles, MachinePaths, MachineSpec, NicModel, NicSpec, SCSI_CONTROLLER, SEED_ID,
+    SEED_TARGET, SYSPREP_ID, Tap, Topology, UefiFiles, Watchdog,
 };
-use super::{blockdev, medium_blockdev, scsi_cdrom, scsi_disk};
+use super::{blockdev, disk_device, medium_blockdev, scsi_cdrom, slot};
 
 /// PCI slots on the root bus. NICs come last and have slots 0x10–0x1d; 0x1f belongs to the chipset.
 const SLOT_VGA: u8 = 0x1;
@@ -291,6 +291,8 @@ pub(crate) fn seed_disk(file: &Path) -> DiskSpec {
         read_only: true,
         target: Some(SEED_TARGET),
         cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
     }
 }
 
@@ -332,10 +334,6 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn slot(number: u8) -> String {
-    format!("{number:#x}")
-}
-
 #[derive(Default)]
 struct Arguments(Vec<String>);
 
@@ -355,6 +353,6 @@ impl Arguments {
 
     fn disk(&mut self, disk: &DiskSpec) {
         self.json("-blockdev", blockdev(disk));
-        self.device(scsi_disk(disk));
+        self.device(disk_device(disk));
     }
 }

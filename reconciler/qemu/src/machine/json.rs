@@ -4,7 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Cache, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Format, Medium, SCSI_CONTROLLER};
+use super::{
+    Bus, Cache, CdromSpec, DISK_SLOTS, DISK_THREAD, DiskSpec, FIRST_CDROM_TARGET, Format, Medium,
+    SCSI_CONTROLLER, slot,
+};
 
 /// Builds one `blockdev` tree: a format node named like the disk, with its file node and backing chain inside.
 ///
@@ -12,15 +15,16 @@ use super::{Cache, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Format, Medium, SCSI
 /// without locks instead of continuing without them: two machines on one disk is the one mistake that cannot be
 /// repaired.
 pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
+    let discard = if disk.keeps_space { "ignore" } else { "unmap" };
     let mut node = json!({
         "driver": disk.format.driver(),
         "node-name": disk.id,
         "read-only": disk.read_only,
         "cache": cache(disk.cache),
-        "discard": "unmap",
-        "file": file(&disk.file, disk.read_only, disk.cache),
+        "discard": discard,
+        "file": file(&disk.file, disk.read_only, disk.cache, discard),
     });
-    if !disk.read_only {
+    if !disk.read_only && !disk.keeps_space {
         // Zeros take no space, also where the guest writes them.
         node["detect-zeroes"] = json!("unmap");
     }
@@ -31,7 +35,7 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
             Some(backing) => json!({
                 "driver": backing.format.driver(),
                 "read-only": true,
-                "file": file(&backing.file, true, Cache::Writeback),
+                "file": file(&backing.file, true, Cache::Writeback, "unmap"),
             }),
         };
         if let Some(backing) = &disk.backing
@@ -43,7 +47,7 @@ pub(crate) fn blockdev(disk: &DiskSpec) -> Value {
     node
 }
 
-fn file(path: &Path, read_only: bool, mode: Cache) -> Value {
+fn file(path: &Path, read_only: bool, mode: Cache, discard: &str) -> Value {
     json!({
         "driver": "file",
         "filename": path.to_string_lossy(),
@@ -51,7 +55,7 @@ fn file(path: &Path, read_only: bool, mode: Cache) -> Value {
         "auto-read-only": false,
         "aio": mode.aio(),
         "cache": cache(mode),
-        "discard": "unmap",
+        "discard": discard,
         "locking": "on",
     })
 }
@@ -60,24 +64,43 @@ fn cache(mode: Cache) -> Value {
     json!({"direct": mode.is_direct(), "no-flush": false})
 }
 
-/// Builds the arguments of `device_add` (or `-device`) for a disk on the controller.
-pub(crate) fn scsi_disk(disk: &DiskSpec) -> Value {
+/// Builds the arguments of `-device` for a disk; on the virtio-scsi controller also those of `device_add`.
+pub(crate) fn disk_device(disk: &DiskSpec) -> Value {
+    let number = disk.target.unwrap_or_default();
     let mut device = json!({
-        "driver": "scsi-hd",
+        "driver": disk.bus.driver(),
         "id": disk.id,
-        "bus": format!("{SCSI_CONTROLLER}.0"),
+        "bus": match disk.bus {
+            Bus::VirtioScsi => format!("{SCSI_CONTROLLER}.0"),
+            Bus::VirtioBlk => "pcie.0".to_owned(),
+            Bus::Sata => format!("ide.{number}"),
+        },
         "drive": disk.id,
         "serial": disk.serial,
-        "device_id": disk.serial,
-        // An I/O error is reported to the guest, rather than pausing it unnoticed; a full host disk pauses it until
-        // there is space again.
-        "rerror": "report",
-        "werror": "enospc",
     });
-    if let Some(target) = disk.target {
-        device["channel"] = json!(0);
-        device["scsi-id"] = json!(target);
-        device["lun"] = json!(0);
+    if disk.bus == Bus::VirtioScsi {
+        device["device_id"] = json!(disk.serial);
+    }
+    // An I/O error is reported to the guest, rather than pausing it unnoticed; a full host disk pauses it until there is
+    // space again.
+    device["rerror"] = json!("report");
+    device["werror"] = json!("enospc");
+    match disk.bus {
+        Bus::VirtioScsi => {
+            if let Some(target) = disk.target {
+                device["channel"] = json!(0);
+                device["scsi-id"] = json!(target);
+                device["lun"] = json!(0);
+            }
+        }
+        Bus::VirtioBlk => {
+            let [first, second] = DISK_SLOTS.map(slot);
+            let slot = if number < 8 { first } else { second };
+            device["addr"] = json!(format!("{slot}.{:#x}", number % 8));
+            device["multifunction"] = json!(true);
+            device["iothread"] = json!(DISK_THREAD);
+        }
+        Bus::Sata => {}
     }
     if let Some(wwn) = disk.wwn {
         device["wwn"] = json!(wwn);
@@ -94,7 +117,7 @@ pub(crate) fn medium_blockdev(slot: u8, medium: &Medium) -> Value {
         "driver": Format::Iso.driver(),
         "node-name": Medium::node(slot, &medium.digest),
         "read-only": true,
-        "file": file(&medium.file, true, Cache::Writeback),
+        "file": file(&medium.file, true, Cache::Writeback, "unmap"),
     })
 }
 

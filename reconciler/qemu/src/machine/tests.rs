@@ -53,6 +53,8 @@ fn root() -> DiskSpec {
         read_only: false,
         target: Some(0),
         cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
     }
 }
 
@@ -283,6 +285,41 @@ fn a_tap_by_descriptor_and_a_direct_raw_disk_with_wwn_read() {
     -netdev tap,id=net-nic0,fd=7,vhost=off
     -device {"driver":"virtio-net-pci","id":"nic0","netdev":"net-nic0","mac":"52:54:00:12:34:56","romfile":"","bus":"pcie.0","addr":"0x13"}
     "##);
+}
+
+#[test]
+fn disks_on_other_buses_have_a_function_or_a_port_and_a_thick_one_keeps_its_space() {
+    let on = |bus, id: &str, target| DiskSpec {
+        id: id.to_owned(),
+        serial: id.to_owned(),
+        boot: false,
+        bus,
+        target: Some(target),
+        ..root()
+    };
+    let devices = |disks: Vec<DiskSpec>| {
+        let all = added(&spec(), &with(|s| s.machine.disks.extend(disks)));
+        all.lines().filter(|line| line.starts_with("-device")).collect::<Vec<_>>().join("\n")
+    };
+    let disks = vec![on(Bus::VirtioBlk, "a", 0), on(Bus::VirtioBlk, "b", 9), on(Bus::Sata, "c", 2)];
+    insta::assert_snapshot!(devices(disks), @r##"
+    -device {"driver":"virtio-blk-pci","id":"a","bus":"pcie.0","drive":"a","serial":"a","rerror":"report","werror":"enospc","addr":"0x1e.0x0","multifunction":true,"iothread":"disks0"}
+    -device {"driver":"virtio-blk-pci","id":"b","bus":"pcie.0","drive":"b","serial":"b","rerror":"report","werror":"enospc","addr":"0xf.0x1","multifunction":true,"iothread":"disks0"}
+    -device {"driver":"ide-hd","id":"c","bus":"ide.2","drive":"c","serial":"c","rerror":"report","werror":"enospc"}
+    "##);
+    let thick = added(&spec(), &with(|s| s.machine.disks[0].keeps_space = true));
+    assert!(thick.contains(r#""discard":"ignore""#) && !thick.contains("detect-zeroes"), "{thick}");
+}
+
+#[test]
+fn a_disk_needs_a_place_on_its_bus() {
+    let is_valid = |disk: DiskSpec| disk.validate().is_ok();
+    let on = |bus, target| DiskSpec { bus, target, ..root() };
+    assert!(is_valid(on(Bus::VirtioBlk, Some(15))) && is_valid(on(Bus::Sata, Some(5))));
+    for bad in [(Bus::VirtioBlk, Some(16)), (Bus::VirtioBlk, None), (Bus::Sata, Some(6)), (Bus::Sata, None)] {
+        assert!(!is_valid(on(bad.0, bad.1)), "{bad:?}");
+    }
+    assert!(!is_valid(DiskSpec { read_only: true, ..on(Bus::Sata, Some(0)) }));
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use super::{
-    CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS, MAX_SERIAL,
-    MAX_SOCKET_PATH, MEMORY_BLOCK, MachineSpec, Medium, SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
+    Bus, CdromSpec, DiskSpec, FIRST_CDROM_TARGET, Firmware, Format, LaunchSpec, MAX_CDROMS, MAX_NICS,
+    MAX_SATA, MAX_SERIAL, MAX_SOCKET_PATH, MAX_VIRTIO_BLK, MEMORY_BLOCK, MachineSpec, Medium,
+    SCSI_CONTROLLER, SEED_ID, SEED_TARGET, SYSPREP_ID,
 };
 
 /// Why a spec is not a valid machine.
@@ -105,7 +106,7 @@ impl MachineSpec {
             unique("disks", &disk.id, ids.insert(&disk.id))?;
             unique("disks", &disk.serial, serials.insert(&disk.serial))?;
             if let Some(target) = disk.target {
-                unique("disks", &target.to_string(), targets.insert(target))?;
+                unique("disks", &target.to_string(), targets.insert((disk.bus, target)))?;
             }
         }
         if self.disks.iter().filter(|d| d.boot).count() > 1 {
@@ -122,7 +123,7 @@ impl MachineSpec {
             let printable = printable(serial, MAX_SERIAL) && !serial.contains(' ');
             check("serial", serial, printable, "1 to 36 printable ASCII characters without spaces")?;
             let target = Some(FIRST_CDROM_TARGET + slot);
-            let is_taken = self.disks.iter().any(|disk| disk.target == target);
+            let is_taken = self.disks.iter().any(|disk| disk.bus == Bus::VirtioScsi && disk.target == target);
             check("target", &format!("{target:?}"), !is_taken, "of a disk and of a CD-ROM drive")?;
             let Some(Medium { digest, .. }) = medium else { continue };
             check("digest", digest, plain(digest, 128), "hexadecimal digits, at most 128")?;
@@ -167,6 +168,15 @@ impl DiskSpec {
         check("serial", &self.serial, serial, "1 to 36 printable ASCII characters without spaces")?;
         let target = self.target.is_none_or(|t| t != SEED_TARGET);
         check("target", &format!("{:?}", self.target), target, "255 is the bootstrap volume's")?;
+        let most = match self.bus {
+            Bus::VirtioScsi => None,
+            Bus::VirtioBlk => Some(MAX_VIRTIO_BLK),
+            Bus::Sata => Some(MAX_SATA),
+        };
+        let has_place = most.is_none_or(|most| self.target.is_some_and(|target| target < most));
+        check("target", &format!("{:?}", self.target), has_place, "0 to 15 on virtio-blk, 0 to 5 on SATA")?;
+        let sata_read_only = self.bus == Bus::Sata && self.read_only;
+        check("bus", "sata", !sata_read_only, "a SATA disk cannot be read-only")?;
         check("format", "iso", self.format != Format::Iso, "a medium of a CD-ROM drive is no disk")?;
         let raw_on_backing = self.format == Format::Raw && self.backing.is_some();
         check("format", "raw", !raw_on_backing, "a raw disk cannot have a backing file")

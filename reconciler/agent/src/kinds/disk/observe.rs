@@ -2,6 +2,7 @@
 
 use berth_api::{Disk, ObjectUse, UseKind, VM, former_uid};
 use berth_host::VolumeFacts;
+use berth_qemu::block::IoLimits;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
@@ -19,6 +20,10 @@ pub(crate) struct Observed {
     pub(crate) volume: Option<VolumeFacts>,
     /// Size in bytes as seen by the running machine that has it open.
     pub(crate) open_size: Option<u64>,
+    /// Its ceilings in that machine.
+    pub(crate) open_limits: Option<IoLimits>,
+    /// Whether that machine has it open for reading only.
+    pub(crate) is_read_only: bool,
     /// The image that a disk without a file is created from. None: a blank disk, or one that already has a file.
     pub(crate) image: Option<LocalImage>,
     /// Whether the file is in the trash; only checked for a disk that is to be restored.
@@ -38,14 +43,15 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let in_trash = volume.is_none()
         && restores
         && ctx.system.trash().await?.iter().any(|t| t.volume.id == id && t.volume.pool == pool);
-    let open_size = match ctx.machines.holder(&id) {
-        Some(machine) => machine
-            .state()
-            .await
-            .ok()
-            .and_then(|machine| machine.disks.iter().find(|d| d.id == id).map(|d| d.size)),
+    let open = match ctx.machines.holder(&id) {
+        Some(machine) => {
+            machine.state().await.ok().and_then(|machine| machine.disks.into_iter().find(|d| d.id == id))
+        }
         None => None,
     };
+    let open_size = open.as_ref().map(|disk| disk.size);
+    let open_limits = open.as_ref().map(|disk| disk.limits);
+    let is_read_only = open.is_some_and(|disk| disk.read_only);
     let image = match &volume {
         Some(_) => None,
         None => image(ctx, disk).await?,
@@ -53,7 +59,17 @@ pub(super) async fn observe(ctx: &Context, disk: &Disk) -> Result<Observed, Erro
     let has_orphan = volume.is_some() && orphan(ctx, disk, &id).is_some();
     let users = users(ctx, disk, &id, volume.is_some());
     let user_waits = volume.is_none() && !restores && users.iter().any(|user| !is_admitted(&ctx.index, user));
-    Ok(Observed { volume, open_size, image, in_trash, users, has_orphan, user_waits })
+    Ok(Observed {
+        volume,
+        open_size,
+        open_limits,
+        is_read_only,
+        image,
+        in_trash,
+        users,
+        has_orphan,
+        user_waits,
+    })
 }
 
 async fn image(ctx: &Context, disk: &Disk) -> Result<Option<LocalImage>, Error> {

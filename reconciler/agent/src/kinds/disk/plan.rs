@@ -1,6 +1,6 @@
 //! Plan for a disk. Pure.
 
-use berth_api::{DeletionPolicy, Disk, Quantity, Readiness, Reason, former_uid};
+use berth_api::{DeletionPolicy, Disk, ExpandPolicy, Provisioning, Quantity, Readiness, Reason, former_uid};
 use berth_host::{NewVolume, VolumeFacts, VolumeOwner};
 use berth_qemu::machine::Format;
 use kube::ResourceExt;
@@ -10,6 +10,7 @@ use super::observe::Observed;
 use crate::converge::Plan;
 use crate::index::volume_of;
 use crate::kinds::image::local::{self, Fetch, LocalImage};
+use crate::plugging::io_limits;
 
 pub(super) fn plan(disk: &Disk, observed: &Observed) -> Plan<Step> {
     let Some(volume) = volume_of(disk) else {
@@ -84,29 +85,53 @@ fn delete(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
 }
 
 fn keep(disk: &Disk, volume: &str, facts: &VolumeFacts, observed: &Observed) -> Plan<Step> {
-    let ready = Plan::without_steps(Readiness::Ready(Reason::Available, String::new()));
     let wanted = match wanted_size(disk) {
-        Ok(Some(wanted)) => wanted,
-        Ok(None) => return ready,
+        Ok(wanted) => wanted.unwrap_or(facts.size),
         Err(plan) => return plan,
     };
+    let mut steps = Vec::new();
+    let limits = io_limits(disk.spec.limits.as_ref());
+    if observed.open_limits.is_some_and(|open| open != limits) {
+        steps.push(Step::SetLimits { volume: volume.to_owned(), limits });
+    }
+    // Before the disk grows: one that grew would be full before it is full.
+    let reserved = facts.reserved.unwrap_or_default();
+    if disk.spec.provisioning == Provisioning::Thick && reserved < wanted {
+        steps.push(Step::Reserve { pool: facts.pool.clone(), volume: volume.to_owned(), bytes: wanted });
+    }
+    let ready = match steps.is_empty() {
+        true => Readiness::Ready(Reason::Available, String::new()),
+        false => Readiness::Reconciling(Reason::Provisioning, "its settings are being changed".to_owned()),
+    };
+    let mut plan = grow(disk, facts, observed, wanted).unwrap_or_else(|| Plan::without_steps(ready));
+    plan.steps.splice(0..0, steps);
+    plan
+}
+
+/// Returns the plan for a disk that is smaller than declared.
+fn grow(disk: &Disk, facts: &VolumeFacts, observed: &Observed, wanted: u64) -> Option<Plan<Step>> {
+    let (pool, volume) = (facts.pool.clone(), facts.id.clone());
     let growing = |step| {
         let text = format!("growing to {}", Quantity::from_bytes(wanted));
         Plan::steps(vec![step], Readiness::Reconciling(Reason::Growing, text))
     };
+    let is_offline = disk.spec.expand_policy == ExpandPolicy::Offline;
     match observed.open_size {
-        Some(size) if size < wanted => growing(Step::GrowOnline { volume: volume.to_owned(), bytes: wanted }),
-        Some(_) => ready,
+        Some(size) if size < wanted && (is_offline || observed.is_read_only) => {
+            let why = if is_offline { "expandPolicy is Offline" } else { "its VM can only read it" };
+            let text =
+                format!("grows to {} at the next power cycle of its VM: {why}", Quantity::from_bytes(wanted));
+            Some(Plan::without_steps(Readiness::Reconciling(Reason::PowerCycleNeeded, text)))
+        }
+        Some(size) if size < wanted => Some(growing(Step::GrowOnline { volume, bytes: wanted })),
+        Some(_) => None,
         // When an orphan ends, the host forgets it and enqueues its disks.
         None if facts.size < wanted && observed.has_orphan => {
             let text = "grows once the machine that may have its file open answers or ends".to_owned();
-            Plan::without_steps(Readiness::Reconciling(Reason::Growing, text))
+            Some(Plan::without_steps(Readiness::Reconciling(Reason::Growing, text)))
         }
-        None if facts.size < wanted => {
-            let (pool, volume) = (facts.pool.clone(), volume.to_owned());
-            growing(Step::GrowOffline { pool, volume, bytes: wanted })
-        }
-        None => ready,
+        None if facts.size < wanted => Some(growing(Step::GrowOffline { pool, volume, bytes: wanted })),
+        None => None,
     }
 }
 
@@ -156,7 +181,8 @@ fn make(disk: &Disk, volume: &str, observed: &Observed) -> Plan<Step> {
         let host = binding.map(|binding| binding.host.as_str()).unwrap_or_default();
         return Plan::without_steps(Readiness::bound_to(host));
     }
-    let create = NewVolume { pool, id: volume.to_owned(), size, base, owner };
+    let thick = disk.spec.provisioning == Provisioning::Thick;
+    let create = NewVolume { pool, id: volume.to_owned(), size, base, thick, owner };
     Plan::steps(vec![Step::Create(create)], Readiness::Reconciling(Reason::Provisioning, "being made".into()))
 }
 

@@ -1,5 +1,6 @@
 use berth_api::{ObjectUse, UseKind};
 use berth_host::{ImageFacts, ImageSource};
+use berth_qemu::block::IoLimits;
 use berth_qemu::machine::Format;
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -30,6 +31,7 @@ fn deleted(mut disk: Disk) -> Disk {
 fn volume(size: u64) -> Observed {
     let facts = VolumeFacts {
         retained: false,
+        reserved: None,
         pool: "default".into(),
         id: "v-1".into(),
         size,
@@ -87,6 +89,7 @@ fn a_blank_disk_is_made_at_once() {
                     1073741824,
                 ),
                 base: None,
+                thick: false,
                 owner: VolumeOwner {
                     namespace: "ns",
                     name: "d",
@@ -159,6 +162,64 @@ fn an_open_disk_is_grown_through_its_machine_and_a_closed_one_in_its_file() {
 }
 
 #[test]
+fn an_open_disk_that_is_to_grow_offline_waits_for_a_power_cycle_and_so_does_one_that_is_only_read() {
+    let declared = |policy| disk(json!({"size": "2Gi", "expandPolicy": policy}), json!({"size": "1Gi"}));
+    let open = Observed { open_size: Some(GIB), ..volume(GIB) };
+    let waits = plan(&declared("Offline"), &open);
+    assert_eq!((waits.steps.len(), reason(&waits)), (0, (false, Reason::PowerCycleNeeded)));
+    let read_only = plan(&declared("Online"), &Observed { is_read_only: true, ..open.clone() });
+    assert_eq!((read_only.steps.len(), reason(&read_only)), (0, (false, Reason::PowerCycleNeeded)));
+    let closed = plan(&declared("Offline"), &volume(GIB));
+    assert!(matches!(&closed.steps[..], [Step::GrowOffline { bytes, .. }] if *bytes == 2 * GIB));
+    assert!(matches!(&plan(&declared("Online"), &open).steps[..], [Step::GrowOnline { .. }]));
+}
+
+#[test]
+fn a_thick_disk_has_its_space_reserved_before_it_grows() {
+    let declared = disk(json!({"size": "2Gi", "provisioning": "Thick"}), json!({"size": "1Gi"}));
+    let [Step::Create(new)] = &plan(&disk(declared_spec(), json!({})), &Observed::default()).steps[..] else {
+        panic!("it is created")
+    };
+    assert!(new.thick);
+    let with = |reserved| {
+        let mut seen = volume(GIB);
+        seen.volume.as_mut().expect("set").reserved = reserved;
+        seen
+    };
+    let reserve = || Step::Reserve { pool: "default".into(), volume: "v-1".into(), bytes: 2 * GIB };
+    let grow = || Step::GrowOffline { pool: "default".into(), volume: "v-1".into(), bytes: 2 * GIB };
+    assert_eq!(plan(&declared, &with(Some(GIB))).steps, [reserve(), grow()]);
+    assert_eq!(plan(&declared, &with(Some(2 * GIB))).steps, [grow()]);
+    let open = Observed { open_size: Some(GIB), ..with(None) };
+    let online = Step::GrowOnline { volume: "v-1".into(), bytes: 2 * GIB };
+    assert_eq!(plan(&declared, &open).steps, [reserve(), online]);
+}
+
+fn declared_spec() -> Value {
+    json!({"size": "2Gi", "provisioning": "Thick"})
+}
+
+#[test]
+fn ceilings_that_the_machine_does_not_have_are_set() {
+    let declared = json!({"size": "1Gi", "limits": {"iops": 100, "burstIops": 200, "writeBandwidth": "1Mi"}});
+    let limits = IoLimits {
+        iops: 100,
+        burst_iops: 200,
+        burst_seconds: 60,
+        write_bandwidth: 1 << 20,
+        ..IoLimits::default()
+    };
+    let with = |open_limits| Observed { open_size: Some(GIB), open_limits, ..volume(GIB) };
+    let set = |limits| vec![Step::SetLimits { volume: "v-1".into(), limits }];
+    let limited = disk(declared, json!({"size": "1Gi"}));
+    assert_eq!(plan(&limited, &with(Some(IoLimits::default()))).steps, set(limits));
+    assert!(plan(&limited, &with(Some(limits))).steps.is_empty());
+    assert!(plan(&limited, &volume(GIB)).steps.is_empty(), "no machine has it open");
+    let free = disk(json!({"size": "1Gi"}), json!({"size": "1Gi"}));
+    assert_eq!(plan(&free, &with(Some(limits))).steps, set(IoLimits::default()));
+}
+
+#[test]
 fn a_deleted_disk_goes_to_the_trash_unless_it_is_used_or_retained() {
     let used = Observed { users: vec![user()], ..volume(GIB) };
     assert!(plan(&deleted(disk(json!({"size": "1Gi"}), json!({}))), &used).steps.is_empty());
@@ -197,6 +258,8 @@ fn any_observed() -> impl Strategy<Value = Observed> {
             user_waits: false,
             volume: file.and_then(|gib| volume(gib * GIB).volume),
             open_size: open.map(|gib| gib * GIB),
+            open_limits: open.map(|_| Default::default()),
+            is_read_only: false,
             image,
             in_trash,
             users: if used { vec![user()] } else { Vec::new() },
@@ -246,7 +309,7 @@ proptest! {
                     }
                     Step::Create(_) => prop_assert!(observed.volume.is_none() && !known),
                     Step::Restore { .. } => prop_assert!(observed.volume.is_none()),
-                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeOver { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
+                    Step::Pull(_) | Step::FollowPull(_) | Step::TakeOver { .. } | Step::Reserve { .. } | Step::SetLimits { .. } | Step::Trash { .. } | Step::Retain { .. } | Step::Release => {}
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::converge::release;
 use crate::error::Error;
 use crate::key::{Key, ObjectName};
 use crate::machine::MachineError;
-use crate::plugging::unplug;
+use crate::plugging::{limit, unplug};
 
 pub(super) async fn apply(
     ctx: &Context,
@@ -23,6 +23,7 @@ pub(super) async fn apply(
             let machine = machine(instance)?;
             let lent = ctx.system.grant_disk(instance, disk).await?;
             machine.plug(lent).await?;
+            limit(ctx, &machine, &[&disk.id]).await?;
         }
         Step::Unplug { instance, volume } => {
             let done = unplug(ctx, instance, volume).await;

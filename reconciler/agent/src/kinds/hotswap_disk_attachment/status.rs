@@ -33,7 +33,7 @@ pub(super) fn status(
         now,
     );
     status.serial = plugged.map(|d| d.serial.clone());
-    status.device = plugged.map(|d| device(&d.serial, &observed.guest));
+    status.device = plugged.map(|d| device(d, &observed.guest));
     status.state = Some(match (deleting, plugged.is_some(), readiness) {
         (true, true, _) => AttachmentState::Detaching,
         (true, false, _) => AttachmentState::Released,

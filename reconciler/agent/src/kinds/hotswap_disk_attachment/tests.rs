@@ -51,6 +51,8 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
         file: Some("/v-1".into()),
         size: 1,
         read_only: false,
+        bus: Default::default(),
+        limits: Default::default(),
         target: Some(1),
         is_direct: true,
         io_error: false,
@@ -72,6 +74,7 @@ fn machine(state: RunState, plugged: bool) -> MachineState {
 fn seen(used_by: Value, machine: Option<MachineState>) -> Observed {
     let volume = VolumeFacts {
         retained: false,
+        reserved: None,
         pool: "default".into(),
         id: "v-1".into(),
         size: 1,

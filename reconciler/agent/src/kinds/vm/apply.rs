@@ -17,7 +17,7 @@ use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
 use crate::kinds::network;
 use crate::machine::{Machine, MachineError};
-use crate::plugging::unplug;
+use crate::plugging::{limit, unplug};
 use crate::pulls::Wanted;
 
 /// How long a QEMU that was asked to quit may take before it is killed.
@@ -55,7 +55,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
         }
         Step::MakeTap(tap) => ctx.system.ensure_tap(tap).await?,
         Step::Launch(request) => launch(ctx, vm, request).await?,
-        Step::Start => open(ctx, vm, instance).await?.start().await?,
+        Step::Start => start(ctx, vm, instance).await?,
         Step::Pause => machine()?.pause().await?,
         Step::Save { at_most } => machine()?.save(*at_most).await?,
         Step::CancelSave => machine()?.cancel_save().await?,
@@ -73,6 +73,7 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
             let machine = machine()?;
             let lent = ctx.system.grant_disk(instance, disk).await?;
             machine.plug(lent).await?;
+            limit(ctx, &machine, &[&disk.id]).await?;
         }
         Step::Unplug { volume } => {
             unplug(ctx, instance, volume).await?;
@@ -156,6 +157,18 @@ async fn launch(ctx: &Context, vm: &VM, request: &LaunchRequest) -> Result<(), E
 /// be ended.
 async fn connect(ctx: &Context, vm: &VM, instance: &str, process: &ProcessFacts) {
     let _ = ctx.machines.connect(instance, vm.metadata.uid.as_deref(), Some(Key::of(vm)), process).await;
+}
+
+/// Lets the guest run, with the ceilings of its disks in force.
+async fn start(ctx: &Context, vm: &VM, instance: &str) -> Result<(), Error> {
+    let machine = open(ctx, vm, instance).await?;
+    let has_limits = ctx.index.read().disks.all().any(|(_, disk)| disk.spec.limits.is_some());
+    if has_limits {
+        let state = machine.state().await?;
+        let volumes: Vec<&str> = state.disks.iter().map(|disk| disk.id.as_str()).collect();
+        limit(ctx, &machine, &volumes).await?;
+    }
+    Ok(machine.start().await?)
 }
 
 /// Returns the machine of a running instance, connecting to it if needed.

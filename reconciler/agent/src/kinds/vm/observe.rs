@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use berth_api::condition::{find, is_true};
-use berth_api::vm::ConsoleAddress;
+use berth_api::vm::{ConsoleAddress, DiskBus};
 use berth_api::{
-    ConditionType, CpuControls, Enforcement, Host, IPPoolMode, PlacementGroup, Power, Profile, Quantity,
-    Size, SizeError, VM, VMStatus,
+    ConditionType, CpuControls, Disk, Enforcement, ExpandPolicy, Host, IPPoolMode, PlacementGroup, Power,
+    Profile, Quantity, Size, SizeError, VM, VMStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -34,6 +34,7 @@ use crate::probes::{ProbePlan, ProbeResults};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
 use berth_qemu::hypervisor::CpuTime;
+use berth_qemu::machine::Bus;
 
 /// Everything a plan for a VM is made from.
 #[derive(Clone, Debug)]
@@ -131,6 +132,10 @@ pub(crate) struct DeclaredDisk {
     pub(crate) problem: Option<String>,
     /// Whether the control plane knows that its file exists, so that it never gets another one.
     pub(crate) reported: bool,
+    pub(crate) bus: Bus,
+    pub(crate) read_only: bool,
+    /// Whether its file is to grow before a machine opens it.
+    pub(crate) grows_first: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -359,9 +364,17 @@ async fn disks(ctx: &Context, vm: &VM, name: &ObjectName) -> Result<Vec<Declared
             "" => c.reason.clone(),
             message => format!("{}: {message}", c.reason),
         });
+        let grows_first = disk.as_ref().zip(volume.as_ref()).is_some_and(|(d, v)| grows_first(d, v));
         seen.push(DeclaredDisk {
             name: wanted.name.to_string(),
             boot: wanted.boot,
+            bus: match wanted.bus {
+                DiskBus::VirtioScsi => Bus::VirtioScsi,
+                DiskBus::VirtioBlk => Bus::VirtioBlk,
+                DiskBus::Sata => Bus::Sata,
+            },
+            read_only: wanted.read_only,
+            grows_first,
             volume,
             reported: status.size.is_some(),
             volume_id: status.volume_id,
@@ -371,6 +384,11 @@ async fn disks(ctx: &Context, vm: &VM, name: &ObjectName) -> Result<Vec<Declared
         });
     }
     Ok(seen)
+}
+
+fn grows_first(disk: &Disk, volume: &VolumeFacts) -> bool {
+    let wanted = disk.spec.size.as_ref().and_then(|size| size.bytes().ok());
+    disk.spec.expand_policy == ExpandPolicy::Offline && wanted.is_some_and(|wanted| volume.size < wanted)
 }
 
 async fn observe_running(

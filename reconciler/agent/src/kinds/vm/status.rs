@@ -5,6 +5,7 @@ use berth_api::vm::{DiskAttachmentStatus, GuestEnd, GuestStatus, Hardware, HostR
 use berth_api::{
     ConditionType, ConditionUpdate, GuestOS, Power, Quantity, Readiness, Reason, Size, VM, VMState, VMStatus,
 };
+use berth_qemu::machine::Bus;
 use berth_qemu::power::RunState;
 use jiff::Timestamp;
 
@@ -254,10 +255,32 @@ fn pending_power_cycle(vm: &VM, observed: &Observed) -> Vec<String> {
     pending.extend(
         observed.disks.iter().filter(|d| is_booted_later(d, observed)).map(|d| format!("disks[{}]", d.name)),
     );
+    pending.extend(disks_of_another_start(observed).map(|name| format!("disks[{name}]")));
     pending.extend(media::unsynced(run, &observed.cdroms).into_iter().map(|name| format!("cdroms[{name}]")));
     let interfaces = unsynced_interfaces(run, vm, &observed.journal);
     pending.extend(interfaces.into_iter().map(|name| format!("networkInterfaces[{name}]")));
     pending
+}
+
+/// Returns the names of disks that the machine has otherwise than declared, and the serial numbers of those that are not declared
+/// any more and stay until it is off.
+fn disks_of_another_start(observed: &Observed) -> impl Iterator<Item = String> {
+    let machine = observed.machine.as_ref();
+    let disks = machine.map(|machine| machine.disks.as_slice()).unwrap_or_default();
+    let differs = move |disk: &&DeclaredDisk| {
+        machine.is_some()
+            && match disks.iter().find(|d| Some(&d.id) == disk.volume_id.as_ref()) {
+                Some(has) => has.bus != disk.bus || has.read_only != disk.read_only,
+                None => disk.bus != Bus::VirtioScsi && !is_booted_later(disk, observed),
+            }
+    };
+    let is_declared = |id: &str| observed.disks.iter().any(|d| d.volume_id.as_deref() == Some(id));
+    let boot = observed.journal.run.as_ref().map(|run| run.boot_volume.as_str());
+    let former = disks
+        .iter()
+        .filter(move |d| d.bus != Bus::VirtioScsi && !is_declared(&d.id) && Some(d.id.as_str()) != boot);
+    let declared = observed.disks.iter().filter(differs).map(|disk| disk.name.clone());
+    declared.chain(former.map(|disk| disk.serial.clone()))
 }
 
 /// Whether the machine runs and has booted from another disk than this boot disk.
@@ -372,7 +395,7 @@ fn disks(observed: &Observed) -> Vec<DiskAttachmentStatus> {
             attachment: attachment.map(str::to_owned),
             attached: plugged.is_some(),
             serial: plugged.map(|d| d.serial.clone()),
-            device: plugged.map(|d| device(&d.serial, &observed.guest)),
+            device: plugged.map(|d| device(d, &observed.guest)),
             cache: plugged.map(|d| if d.is_direct { "none" } else { "writeback" }.to_owned()),
             message: message.filter(|_| plugged.is_none()),
         }

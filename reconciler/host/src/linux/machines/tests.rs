@@ -1,7 +1,9 @@
 //! Real machines, on hosts with QEMU.
 
 use berth_qemu::hypervisor::Limits;
-use berth_qemu::machine::{Accelerator, Cache, DiskSpec, Format, Graphics, NicModel, NicSpec, Tap, Topology};
+use berth_qemu::machine::{
+    Accelerator, Bus, Cache, DiskSpec, Format, Graphics, NicModel, NicSpec, Tap, Topology,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -44,6 +46,7 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
         id: "v-0123456789abcdef".to_owned(),
         size: Some(64 << 20),
         base: None,
+        thick: false,
         owner,
     };
     let volume = system.create_volume(&new).await.expect("made");
@@ -71,6 +74,8 @@ async fn machine(system: &LinuxSystem, instance: &str, firmware: Firmware) -> La
             read_only: false,
             target: Some(0),
             cache: Cache::Writeback,
+            bus: Bus::VirtioScsi,
+            keeps_space: false,
         }],
         cdroms: vec![],
         nics: Vec::new(),

@@ -26,6 +26,9 @@ pub(super) struct Note {
     /// Its Disk is deleted and the file is retained.
     #[serde(default)]
     pub(super) retained: bool,
+    /// The size that space is reserved for. None: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reserved: Option<u64>,
 }
 
 /// The base image.
@@ -47,6 +50,7 @@ impl Note {
             deleted_at: None,
             deleted_after: None,
             retained: false,
+            reserved: new.thick.then_some(0),
         }
     }
 

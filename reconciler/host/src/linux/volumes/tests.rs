@@ -56,6 +56,7 @@ fn new(size: Option<u64>, base: Option<&ImageFacts>) -> NewVolume {
         id: ID.to_owned(),
         size,
         base: base.map(|b| b.digest.clone()),
+        thick: false,
         owner: owner("web"),
     }
 }
@@ -217,6 +218,38 @@ fn a_full_disk_leaves_nothing_half_made() {
     assert!(files::names(&disk.path().join("pools/default/volumes")).expect("list").is_empty());
     fs::remove_file(disk.path().join("ballast")).expect("space again");
     volumes.create(&new(Some(MIB), None), None).expect("made");
+}
+
+#[test]
+fn the_space_of_a_thick_volume_is_reserved_at_once_and_again_when_it_grows() {
+    use std::os::unix::fs::MetadataExt;
+    let f = Fixture::new();
+    let made = f.volumes.create(&NewVolume { thick: true, ..new(Some(8 * MIB), None) }, None).expect("made");
+    let blocks = || fs::metadata(&made.path).expect("there").blocks() * 512;
+    assert_eq!((made.size, made.reserved), (8 * MIB, Some(8 * MIB)));
+    assert!(blocks() >= 8 * MIB, "{}", blocks());
+    f.volumes.reserve(POOL, ID, 4 * MIB).expect("it has more");
+    for _ in 0..2 {
+        f.volumes.reserve(POOL, ID, 16 * MIB).expect("reserved");
+    }
+    assert!(blocks() >= 16 * MIB, "{}", blocks());
+    f.volumes.grow(POOL, ID, 16 * MIB).expect("grown");
+    let now = f.volumes.volume(POOL, ID).expect("read").expect("there");
+    assert_eq!((now.size, now.reserved), (16 * MIB, Some(16 * MIB)));
+}
+
+#[test]
+fn a_thick_volume_that_does_not_fit_is_not_made_and_takes_no_space() {
+    let Some(disk) = SmallDisk::mount(32 << 20) else { return };
+    let volumes = LinuxVolumes::new(Layout::new(disk.path()), None);
+    let thick = |size| NewVolume { thick: true, ..new(Some(size), None) };
+    let error = volumes.create(&thick(64 * MIB), None).expect_err("too large");
+    assert_eq!(error.variant(), "NoSpace", "{}", error.chain());
+    assert!(files::names(&disk.path().join("pools/default/volumes")).expect("list").is_empty());
+    let made = volumes.create(&thick(4 * MIB), None).expect("made");
+    let error = volumes.reserve(POOL, ID, 64 * MIB).expect_err("too large");
+    assert_eq!(error.variant(), "NoSpace", "{}", error.chain());
+    assert_eq!(volumes.volume(POOL, ID).expect("read"), Some(made), "as it was");
 }
 
 #[test]

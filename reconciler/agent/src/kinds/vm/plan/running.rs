@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::{Power, Quantity, Readiness, Reason, VM};
+use berth_qemu::machine::{Bus, DiskSpec};
 use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
@@ -114,12 +115,14 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     let mut waiting = None;
     for disk in observed.disks.iter().filter(|d| !d.boot) {
         let plugged = |id: &String| machine.disks.iter().any(|d| d.id == *id);
-        if disk.volume_id.as_ref().is_some_and(plugged) {
+        // Disks on another bus are plugged in at the start.
+        if disk.bus != Bus::VirtioScsi || disk.volume_id.as_ref().is_some_and(plugged) {
             continue;
         }
         match (&disk.volume, &disk.user) {
             (Some(volume), User::ThisVm) => {
                 let spec = disk_spec(volume, &disk.serial, false, None);
+                let spec = DiskSpec { read_only: disk.read_only, ..spec };
                 steps.push(Step::Plug { disk: Box::new(spec) });
             }
             (_, User::Other(other)) => {

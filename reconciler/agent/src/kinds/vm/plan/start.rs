@@ -1,5 +1,6 @@
 //! Plan for the start of a VM: what it waits for, and how it is launched once everything exists.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::vm::{InterfaceStatus, NetworkInterface, NicModel};
@@ -11,7 +12,7 @@ use berth_host::{HostFacts, LaunchRequest, QemuFacts, TapConfig};
 use berth_qemu::cpu_models;
 use berth_qemu::hypervisor::Limits;
 use berth_qemu::machine::{
-    self, Accelerator, CdromSpec, DiskSpec, Extras, MachineSpec, NicSpec, Tap, Topology,
+    self, Accelerator, Bus, CdromSpec, DiskSpec, Extras, MachineSpec, NicSpec, Tap, Topology,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -203,6 +204,9 @@ fn disk_ready(disk: &DeclaredDisk) -> Result<(), Plan<Step>> {
         (None, None, _) => waits(format!("Disk {} has no file on this host (yet)", disk.name)),
         (None, Some(_), _) if !disk.reported => waits(format!("Disk {} is being made", disk.name)),
         (None, Some(_), User::None) => waits(format!("Disk {} is being given to this VM", disk.name)),
+        (None, Some(_), User::ThisVm) if disk.grows_first => {
+            waits(format!("Disk {} is being grown", disk.name))
+        }
         (None, Some(_), User::ThisVm) => Ok(()),
     }
 }
@@ -350,12 +354,17 @@ fn accelerator_name(accelerator: Accelerator) -> &'static str {
     }
 }
 
-/// Returns the disks with the boot disk first: firmware finds it at the lowest target.
+/// Returns the disks with the boot disk first: firmware finds it at the lowest target of its bus.
 fn disks(observed: &Observed) -> Vec<DiskSpec> {
     let mut ordered: Vec<&DeclaredDisk> = observed.disks.iter().collect();
     ordered.sort_by_key(|disk| !disk.boot);
-    let specs = ordered.into_iter().zip(0u8..).filter_map(|(disk, target)| {
-        Some(disk_spec(disk.volume.as_ref()?, &disk.serial, disk.boot, Some(target)))
+    let mut places: HashMap<Bus, u8> = HashMap::new();
+    let specs = ordered.into_iter().filter_map(|disk| {
+        let next = places.entry(disk.bus).or_default();
+        let target = *next;
+        *next = next.saturating_add(1);
+        let spec = disk_spec(disk.volume.as_ref()?, &disk.serial, disk.boot, Some(target));
+        Some(DiskSpec { bus: disk.bus, read_only: disk.read_only, ..spec })
     });
     specs.collect()
 }

@@ -59,6 +59,7 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
     let id = format!("v-{name}");
     let volume = VolumeFacts {
         retained: false,
+        reserved: None,
         pool: "default".into(),
         id: id.clone(),
         size: 1 << 30,
@@ -78,6 +79,9 @@ fn disk(name: &str, boot: bool) -> DeclaredDisk {
         user: User::ThisVm,
         problem: None,
         reported: true,
+        bus: Default::default(),
+        read_only: false,
+        grows_first: false,
     }
 }
 
@@ -202,6 +206,8 @@ fn plugged(id: &str) -> ObservedDisk {
         file: None,
         size: 1 << 30,
         read_only: false,
+        bus: Default::default(),
+        limits: Default::default(),
         target: Some(0),
         is_direct: true,
         io_error: false,

@@ -35,7 +35,14 @@ fn image(folder: &Path, digit: char) -> String {
 async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
     let owner = VolumeOwner { namespace: "n".to_owned(), name: id.to_owned(), uid: None, image: None };
     let (id, base) = (format!("v-{id}"), image.map(str::to_owned));
-    let new = NewVolume { pool: "default".to_owned(), id: id.clone(), size: Some(1 << 20), base, owner };
+    let new = NewVolume {
+        pool: "default".to_owned(),
+        id: id.clone(),
+        size: Some(1 << 20),
+        base,
+        thick: false,
+        owner,
+    };
     let volume = system.create_volume(&new).await.expect("made");
     DiskSpec {
         id: id.clone(),
@@ -48,6 +55,8 @@ async fn disk(system: &LinuxSystem, id: &str, image: Option<&str>) -> DiskSpec {
         read_only: false,
         target: None,
         cache: Cache::Writeback,
+        bus: Bus::VirtioScsi,
+        keeps_space: false,
     }
 }
 
