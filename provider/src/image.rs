@@ -47,6 +47,7 @@ impl ResourceKind for Image {
         vec![
             Field::spec("source", Shape::Object(source)).required(),
             Field::spec("format", Shape::Text(Form::Any)).default("qcow2").effect(Effect::Replace),
+            Field::spec("compression", Shape::Text(Form::Any)).effect(Effect::Replace),
             Field::spec("deletion_protection", Shape::Bool).default(false),
             Field::observed("virtual_size", "/status/virtualSize", "The minimum size of disks made from it."),
             Field::observed(

@@ -13,3 +13,13 @@ resource "berth_image" "pinned_by_its_publisher" {
     checksum_url = "https://cloud.debian.org/images/cloud/trixie/latest/SHA512SUMS"
   }
 }
+
+resource "berth_image" "appliance" {
+  name        = "appliance-4.2"
+  format      = "vmdk"
+  compression = "xz"
+  source = {
+    url    = "https://downloads.example.org/appliance-4.2.vmdk.xz"
+    sha256 = "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
+  }
+}

@@ -270,6 +270,7 @@ mod tests {
             shown: format!("http://images.example/{number}"),
             digest: format!("{number:064}"),
             format: Format::Raw,
+            encoding: berth_host::Encoding::default(),
         })
     }
 

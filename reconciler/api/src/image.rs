@@ -39,15 +39,21 @@ use crate::{Binding, Conditions, ObjectUser};
     validation = Rule::new("has(self.source.sha256) == has(oldSelf.source.sha256) && (!has(self.source.sha256) || self.source.sha256 == oldSelf.source.sha256)").message("source.sha256 cannot change: disks are made from this very content; create another Image").field_path(".source.sha256"),
     validation = Rule::new("has(self.source.sha512) == has(oldSelf.source.sha512) && (!has(self.source.sha512) || self.source.sha512 == oldSelf.source.sha512)").message("source.sha512 cannot change: disks are made from this very content; create another Image").field_path(".source.sha512"),
     validation = Rule::new("has(self.source.checksumUrl) == has(oldSelf.source.checksumUrl) && (!has(self.source.checksumUrl) || self.source.checksumUrl == oldSelf.source.checksumUrl)").message("source.checksumUrl cannot change: it was read once; create another Image").field_path(".source.checksumUrl"),
-    validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format")
+    validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
+    validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression")
 )]
 pub struct ImageSpec {
     /// The source of the image.
     pub source: ImageSource,
-    /// The format of the bytes at the source: `qcow2` (default) or `raw` for disks, `iso` (ISO 9660) for CD-ROM drives of VMs.
-    /// Never guessed. Cannot change.
+    /// The format of the image: `qcow2` (default), `raw`, `vmdk` (one file: monolithic sparse or stream-optimized), `vdi`, `vhdx`
+    /// or `vhd` for disks, `iso` (ISO 9660) for CD-ROM drives of VMs. Never guessed. Hosts convert those that QEMU does not run
+    /// well to qcow2, with `qemu-img`. Cannot change.
     #[serde(default)]
     pub format: ImageFormat,
+    /// The compression of the file at the source: `gzip`, `xz`, `zstd` or `bzip2`. Default: none. Never guessed. The checksum is
+    /// that of the compressed file. Cannot change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<ImageCompression>,
     /// Whether deleting it is refused. Set it to false before deleting. Default false. Applied live.
     #[serde(default)]
     pub deletion_protection: bool,
@@ -131,6 +137,20 @@ pub enum ImageFormat {
     Qcow2,
     Raw,
     Iso,
+    Vmdk,
+    Vdi,
+    Vhdx,
+    Vhd,
+}
+
+/// The compression of an image's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageCompression {
+    Gzip,
+    Xz,
+    Zstd,
+    Bzip2,
 }
 
 /// The observed state of an Image.

@@ -75,7 +75,9 @@ pub use host::{Host, HostSpec, HostStatus};
 pub use hotswap_disk_attachment::{
     AttachmentState, HotswapDiskAttachment, HotswapDiskAttachmentSpec, HotswapDiskAttachmentStatus,
 };
-pub use image::{Image, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url};
+pub use image::{
+    Image, ImageCompression, ImageFormat, ImageSource, ImageSpec, ImageState, ImageStatus, redacted_url,
+};
 pub use ip_pool::{IPPool, IPPoolMode, IPPoolSpec, IPPoolStatus};
 pub use name::ResourceName;
 pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};

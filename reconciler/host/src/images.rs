@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use berth_qemu::machine::Format;
+use berth_qemu::machine::{ForeignFormat, Format};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -64,8 +64,47 @@ pub struct ImageSource {
     pub shown: String,
     /// Lower-case hexadecimal digits: 64 of SHA-256 or 128 of SHA-512.
     pub digest: String,
-    /// As declared; never probed.
+    /// The format in the cache: as declared, or qcow2 after a conversion. Never probed.
     pub format: Format,
+    /// What has to be done to the bytes at the source before they have this format.
+    pub encoding: Encoding,
+}
+
+/// How an image is encoded at its source. Declared; never guessed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Encoding {
+    /// Undone first.
+    pub compression: Option<Compression>,
+    /// Converted to qcow2.
+    pub foreign: Option<ForeignFormat>,
+}
+
+impl Encoding {
+    /// Whether the bytes at the source are the image.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The compression of an image at its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Compression {
+    Gzip,
+    Xz,
+    Zstd,
+    Bzip2,
+}
+
+impl Compression {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+            Self::Bzip2 => "bzip2",
+        }
+    }
 }
 
 impl fmt::Debug for ImageSource {
@@ -75,6 +114,7 @@ impl fmt::Debug for ImageSource {
             .field("url", &self.shown)
             .field("digest", &self.digest)
             .field("format", &self.format)
+            .field("encoding", &self.encoding)
             .finish()
     }
 }
@@ -108,6 +148,8 @@ pub struct ImageFacts {
     /// As in [`ImageSource::digest`].
     pub digest: String,
     pub format: Format,
+    /// As in [`ImageSource::encoding`].
+    pub encoding: Encoding,
     /// The virtual size: the minimum size of a disk created from it.
     pub virtual_size: u64,
     /// The size of the file.

@@ -58,8 +58,8 @@ use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
 use files::blocking;
 use host::LinuxInfo;
-pub use images::ImageRules;
-use images::LinuxImages;
+pub use images::{ImageRules, decompress};
+use images::{LinuxImages, Unpacker};
 use layout::Layout;
 use machines::LinuxMachines;
 pub use network::bridge_mac;
@@ -138,8 +138,9 @@ impl LinuxSystem {
         for folder in [layout.pools(), layout.networks()] {
             files::ensure_folder(&folder)?;
         }
-        let images = LinuxImages::open(layout.clone(), None, config.max_image_bytes, config.images)?;
         let shared = config.qemu_users.and(shared_user());
+        let unpacker = Unpacker { user: shared, max_bytes: config.max_image_bytes };
+        let images = LinuxImages::open(layout.clone(), unpacker, config.images)?;
         if config.qemu_users.is_some() {
             // QEMU opens images by hard links of its own; only processes of an older version of berth use this path.
             files::ensure_folder_for(&layout.images(), shared.as_ref())?;

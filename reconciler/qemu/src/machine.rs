@@ -326,6 +326,39 @@ impl Bus {
     }
 }
 
+/// The format of an image that has to be converted before a machine can use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ForeignFormat {
+    /// VMware, one file (monolithic sparse or stream-optimized).
+    Vmdk,
+    /// VirtualBox.
+    Vdi,
+    /// Hyper-V.
+    Vhdx,
+    /// Hyper-V, Azure and Virtual PC.
+    Vhd,
+}
+
+impl ForeignFormat {
+    /// The name of QEMU's block driver.
+    pub fn driver(self) -> &'static str {
+        match self {
+            Self::Vmdk => "vmdk",
+            Self::Vdi => "vdi",
+            Self::Vhdx => "vhdx",
+            Self::Vhd => "vpc",
+        }
+    }
+
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vhd => "vhd",
+            other => other.driver(),
+        }
+    }
+}
+
 /// A disk of a machine. The same description is used at boot and, on the virtio-scsi controller, for hot plug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskSpec {

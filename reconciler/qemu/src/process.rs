@@ -5,6 +5,7 @@
 //! The only module of this crate with `unsafe` besides the accelerator probe: each use documents why it is sound.
 
 mod cgroup;
+mod filter;
 mod identity;
 mod landlock;
 mod launch;
@@ -20,6 +21,7 @@ mod tests;
 pub use crate::hypervisor::{LaunchError, ProcessError, ProcessIdentity};
 pub use crate::machine::RunAs;
 pub use cgroup::Cgroups;
+pub use filter::{Filter, FilterError};
 pub use local::{Claims, LocalHypervisor};
 pub use log::{cut_log, last_bytes, last_lines};
 pub use scan::list_qemu;

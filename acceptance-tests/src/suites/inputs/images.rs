@@ -108,6 +108,35 @@ pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) 
         kubectl.condition("image/always", "Ready=True", None, LONGER)?;
         delete(kubectl, &["image/always"])
     });
+    report.case("a VMDK compressed with xz becomes the same disk in qcow2", || {
+        let folder = platform.folder();
+        let original = guest.path.to_str().unwrap_or_default();
+        let options = "subformat=streamOptimized";
+        qemu_img(&["convert", "-f", "qcow2", "-O", "vmdk", "-o", options, original, "a.vmdk"], folder)?;
+        process::run(Command::new("xz").args(["-0", "a.vmdk"]).current_dir(folder), LONGER)?.success()?;
+        let packed = folder.join("a.vmdk.xz");
+        let sum = sum_of(&packed)?;
+        let mut image = manifests::image("foreign", &server.put("a.vmdk.xz", Content::File(packed)), &sum);
+        image["spec"]["format"] = "vmdk".into();
+        image["spec"]["compression"] = "xz".into();
+        let kubectl = platform.kubectl();
+        kubectl.apply(&image.to_string())?;
+        kubectl.condition("image/foreign", "Ready=True", None, LONGER)?;
+        let cached = platform.host().state().join("images").join(&sum);
+        let cached = cached.to_str().unwrap_or_default();
+        qemu_img(&["compare", "-f", "qcow2", "-F", "qcow2", original, cached], folder)?;
+        delete(kubectl, &["image/foreign"])
+    });
+    report.case("a file that is not compressed as declared is refused, with the decoder's reason", || {
+        let mut image = manifests::image("packed", &good, &guest.sha256);
+        image["spec"]["compression"] = "gzip".into();
+        let kubectl = platform.kubectl();
+        kubectl.apply(&image.to_string())?;
+        let image = kubectl.condition("image/packed", "Stalled=True", Some("ImageInvalid"), SOON)?;
+        let message = condition_of(&image, "Stalled").and_then(|stalled| stalled["message"].as_str());
+        contains_all(message.unwrap_or_default(), &["gzip", "invalid gzip header"])?;
+        delete(kubectl, &["image/packed"])
+    });
     for (fact, name, make, reason) in hostile() {
         report.case(fact, || {
             let path = make(platform.folder())?;

@@ -18,10 +18,11 @@ mod tests;
 
 use async_trait::async_trait;
 use berth_api::{
-    Binding, Conditions, Disk, Image, ImageFormat, ImageStatus, Readiness, SHARED_NAMESPACE, VM, redacted_url,
+    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageSpec, ImageStatus, Readiness,
+    SHARED_NAMESPACE, VM, redacted_url,
 };
-use berth_host::{ChecksumSource, ImageSource};
-use berth_qemu::machine::Format;
+use berth_host::{ChecksumSource, Compression, Encoding, ImageSource};
+use berth_qemu::machine::{ForeignFormat, Format};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -102,14 +103,11 @@ pub(crate) fn wanted_by(image: &Image) -> Wanted {
     let url = image.spec.source.url.clone();
     match image.digest() {
         Some(digest) => {
-            let format = match image.spec.format {
-                ImageFormat::Qcow2 => Format::Qcow2,
-                ImageFormat::Raw => Format::Raw,
-                ImageFormat::Iso => Format::Iso,
-            };
+            let (format, encoding) = encoding(&image.spec);
             // Only administrators can declare images in the shared namespace, and they declare them for all.
             let (shared, shown) = (namespace == SHARED_NAMESPACE, redacted_url(&url));
-            Wanted::Image(ImageSource { namespace, shared, url, shown, digest: digest.to_owned(), format })
+            let digest = digest.to_owned();
+            Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding })
         }
         None => {
             let at = image.spec.source.checksum_url.clone().unwrap_or_default();
@@ -117,4 +115,24 @@ pub(crate) fn wanted_by(image: &Image) -> Wanted {
             Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url })
         }
     }
+}
+
+/// Returns the format of the image on a host, and how its bytes are encoded at the source.
+fn encoding(spec: &ImageSpec) -> (Format, Encoding) {
+    let (format, foreign) = match spec.format {
+        ImageFormat::Qcow2 => (Format::Qcow2, None),
+        ImageFormat::Raw => (Format::Raw, None),
+        ImageFormat::Iso => (Format::Iso, None),
+        ImageFormat::Vmdk => (Format::Qcow2, Some(ForeignFormat::Vmdk)),
+        ImageFormat::Vdi => (Format::Qcow2, Some(ForeignFormat::Vdi)),
+        ImageFormat::Vhdx => (Format::Qcow2, Some(ForeignFormat::Vhdx)),
+        ImageFormat::Vhd => (Format::Qcow2, Some(ForeignFormat::Vhd)),
+    };
+    let compression = spec.compression.map(|compression| match compression {
+        ImageCompression::Gzip => Compression::Gzip,
+        ImageCompression::Xz => Compression::Xz,
+        ImageCompression::Zstd => Compression::Zstd,
+        ImageCompression::Bzip2 => Compression::Bzip2,
+    });
+    (format, Encoding { compression, foreign })
 }

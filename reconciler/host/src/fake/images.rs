@@ -49,6 +49,7 @@ impl FakeSystem {
         let facts = state.images.entry(source.digest.clone()).or_insert_with(|| ImageFacts {
             digest: source.digest.clone(),
             format: source.format,
+            encoding: source.encoding,
             virtual_size: found.virtual_size,
             bytes: found.bytes,
             path: image_path(&source.digest),

@@ -9,17 +9,19 @@
 
 mod cache;
 mod checksums;
+mod decompress;
 mod download;
 mod file;
 mod http;
 mod job;
 mod partial;
 mod rules;
+mod unpack;
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_qemu::process::RunAs;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use ipnet::IpNet;
@@ -29,10 +31,12 @@ use super::files::{self, blocking};
 use super::layout::{Layout, check_digest};
 use crate::{ChecksumSource, ImageFacts, ImageSource, Progress, SystemError};
 use cache::Cache;
+pub use decompress::decompress;
 use job::Job;
-use partial::Place;
+use partial::{Partial, Place};
 pub use rules::ImageRules;
 use rules::Rules;
+pub(super) use unpack::Unpacker;
 
 type Result<T> = std::result::Result<T, SystemError>;
 /// Bytes so far, and the total if known.
@@ -45,6 +49,7 @@ pub(super) struct LinuxImages {
     max_bytes: u64,
     rules: Arc<Rules>,
     http: http::Client,
+    unpacker: Unpacker,
     running: Mutex<HashMap<ImageSource, Running>>,
 }
 
@@ -56,23 +61,21 @@ struct Running {
 }
 
 impl LinuxImages {
-    pub(super) fn open(
-        layout: Layout,
-        reader: Option<RunAs>,
-        max_bytes: u64,
-        rules: ImageRules,
-    ) -> Result<Self> {
+    pub(super) fn open(layout: Layout, unpacker: Unpacker, rules: ImageRules) -> Result<Self> {
+        let max_bytes = unpacker.max_bytes;
         files::ensure_folder(&layout.images())?;
         partial::forget_old(&layout.images())?;
         let rules = Arc::new(Rules::new(rules));
         let http = http::Client::new(Arc::clone(&rules));
-        Ok(Self { cache: Cache::new(layout, reader), max_bytes, rules, http, running: Mutex::default() })
+        Ok(Self { cache: Cache::new(layout), max_bytes, rules, http, unpacker, running: Mutex::default() })
     }
 
     /// Returns the image if the source's namespace has proved its access.
     pub(super) async fn image(&self, source: &ImageSource) -> Result<Option<ImageFacts>> {
         let facts = self.cached(&source.digest).await?;
-        Ok(facts.filter(|facts| facts.format == source.format && cache::may_read(facts, source)))
+        let is_declared =
+            |facts: &ImageFacts| (facts.format, facts.encoding) == (source.format, source.encoding);
+        Ok(facts.filter(|facts| is_declared(facts) && cache::may_read(facts, source)))
     }
 
     /// Returns the image without checking the namespace.
@@ -157,10 +160,37 @@ impl LinuxImages {
         let job =
             Job { source, place: &place, stored, max_bytes: self.max_bytes, rules: &self.rules, report };
         let verified = download::run(&job, &self.http).await?;
+        let (made, verified) = self.unpack(source, verified).await?;
         let (cache, source) = (self.cache.clone(), source.clone());
-        let facts = blocking(move || cache.admit(&source, verified)).await?;
+        let facts = blocking(move || cache.admit(&source, verified, made.as_deref())).await?;
         tracing::info!(digest = facts.digest, bytes = facts.bytes, stored, "image verified");
         Ok(facts)
+    }
+}
+
+impl LinuxImages {
+    /// Makes the image from the bytes, if they were stored and are encoded.
+    async fn unpack(&self, source: &ImageSource, verified: Partial) -> Result<(Option<PathBuf>, Partial)> {
+        if !verified.is_stored() {
+            return Ok((None, verified));
+        }
+        match self.unpacker.run(source, verified.place()).await {
+            Ok(made) => Ok((made, verified)),
+            Err(error) => {
+                let is_useless = matches!(
+                    error,
+                    SystemError::ImageRefused { .. }
+                        | SystemError::ImageTooLarge { .. }
+                        | SystemError::NoSpace { .. }
+                );
+                match is_useless {
+                    // Bytes that never become an image, or that fill the disk, are not kept.
+                    true => verified.discard()?,
+                    false => verified.place().discard_made()?,
+                }
+                Err(error)
+            }
+        }
     }
 }
 

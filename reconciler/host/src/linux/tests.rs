@@ -132,6 +132,7 @@ async fn an_image_stays_as_long_as_a_volume_needs_it() {
         shown: "the image".to_owned(),
         digest: sha256.clone(),
         format: berth_qemu::machine::Format::Qcow2,
+        encoding: crate::Encoding::default(),
     };
     let owner = VolumeOwner {
         namespace: "n".to_owned(),

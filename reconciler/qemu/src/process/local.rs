@@ -230,21 +230,7 @@ impl LocalHypervisor {
         if let Some(UefiFiles { code, .. }) = &spec.files.uefi {
             needed.push(code);
         }
-        // A symbolic link may lead into one of them.
-        let needed: Vec<PathBuf> = needed
-            .iter()
-            .flat_map(|path| [Some(path.to_path_buf()), path.canonicalize().ok()])
-            .flatten()
-            .collect();
-        let mut hidden = Vec::new();
-        for folder in HIDDEN.map(Path::new) {
-            // A symbolic link, such as /var/run, points to another directory.
-            let is_folder = std::fs::symlink_metadata(folder).is_ok_and(|m| m.is_dir());
-            if is_folder && !needed.iter().any(|path| path.starts_with(folder)) {
-                hidden.extend(CString::new(folder.as_os_str().as_encoded_bytes()));
-            }
-        }
-        hidden
+        hidden_without(&needed)
     }
 
     /// Starts QEMU, and before it the emulator of its TPM, if it has one.
@@ -334,8 +320,27 @@ struct Prepared {
     tpm_ruleset: Option<Ruleset>,
 }
 
+/// Returns the directories to hide from a program that needs these files.
+pub(super) fn hidden_without(needed: &[&Path]) -> Vec<CString> {
+    // A symbolic link may lead into one of them.
+    let needed: Vec<PathBuf> = needed
+        .iter()
+        .flat_map(|path| [Some(path.to_path_buf()), path.canonicalize().ok()])
+        .flatten()
+        .collect();
+    let mut hidden = Vec::new();
+    for folder in HIDDEN.map(Path::new) {
+        // A symbolic link, such as /var/run, points to another directory.
+        let is_folder = std::fs::symlink_metadata(folder).is_ok_and(|m| m.is_dir());
+        if is_folder && !needed.iter().any(|path| path.starts_with(folder)) {
+            hidden.extend(CString::new(folder.as_os_str().as_encoded_bytes()));
+        }
+    }
+    hidden
+}
+
 /// Allows the files that every program opens: itself, libraries, settings and devices.
-fn ruleset_of_program(binary: &Path) -> io::Result<Option<Ruleset>> {
+pub(super) fn ruleset_of_program(binary: &Path) -> io::Result<Option<Ruleset>> {
     let Some(ruleset) = Ruleset::new()? else {
         tracing::debug!("this kernel has no Landlock: QEMU is confined by users and modes of files alone");
         return Ok(None);
@@ -343,8 +348,9 @@ fn ruleset_of_program(binary: &Path) -> io::Result<Option<Ruleset>> {
     for path in PROGRAMS {
         ruleset.allow(Path::new(path), Reach::Run)?;
     }
-    // If programs are installed elsewhere, their libraries are next to them.
-    let binary = binary.canonicalize()?;
+    // If programs are installed elsewhere, their libraries are next to them. The path of a running program can be gone:
+    // its file was replaced.
+    let binary = binary.canonicalize().or_else(|_| std::fs::read_link(binary))?;
     let top: PathBuf = binary.components().take(2).collect();
     ruleset.allow(if top == binary { &binary } else { &top }, Reach::Run)?;
     for path in SETTINGS {

@@ -111,22 +111,22 @@ fn check_l1<R: Read + Seek>(reader: &mut R, header: &Header, file_size: u64) -> 
 
 const SIGNATURES: [(&[u8], &str); 17] = [
     (&MAGIC, "a qcow2 image"),
-    (b"KDMV", "a VMDK image: convert it with qemu-img convert -O qcow2"),
-    (b"COWD", "a VMDK image: convert it with qemu-img convert -O qcow2"),
+    (b"KDMV", "a VMDK image: declare the format vmdk"),
+    (b"COWD", "a VMDK image: declare the format vmdk"),
     (
         b"# Disk DescriptorFile",
-        "a VMDK descriptor without its data: convert it with qemu-img convert -O qcow2",
+        "a VMDK descriptor, which names other files: export the disk as one file (stream-optimized)",
     ),
-    (b"vhdxfile", "a VHDX image: convert it with qemu-img convert -O qcow2"),
-    (b"conectix", "a VHD image: convert it with qemu-img convert -O qcow2"),
-    (b"<<< ", "a VDI image: convert it with qemu-img convert -O qcow2"),
+    (b"vhdxfile", "a VHDX image: declare the format vhdx"),
+    (b"conectix", "a VHD image: declare the format vhd"),
+    (b"<<< ", "a VDI image: declare the format vdi"),
     (b"QED\0", "a QED image: convert it with qemu-img convert -O qcow2"),
     (b"WithoutFreeSpace", "a Parallels image: convert it with qemu-img convert -O qcow2"),
     (b"WithouFreSpacExt", "a Parallels image: convert it with qemu-img convert -O qcow2"),
-    (b"\x1f\x8b", "compressed with gzip: unpack it first"),
-    (b"\xfd7zXZ\0", "compressed with xz: unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it first"),
-    (b"BZh", "compressed with bzip2: unpack it first"),
+    (b"\x1f\x8b", "compressed with gzip: declare the compression gzip"),
+    (b"\xfd7zXZ\0", "compressed with xz: declare the compression xz"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: declare the compression zstd"),
+    (b"BZh", "compressed with bzip2: declare the compression bzip2"),
     (b"PK\x03\x04", "a zip archive: unpack it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it first"),
     (b"%PDF-", "a PDF document"),
@@ -155,7 +155,7 @@ fn recognise<R: Read + Seek>(reader: &mut R, file_size: u64) -> Result<Option<&'
         reader.seek(SeekFrom::Start(file_size - 512))?;
         reader.read_exact(&mut end)?;
         if &end == b"conectix" {
-            return Ok(Some("a VHD image: convert it with qemu-img convert -O qcow2"));
+            return Ok(Some("a VHD image: declare the format vhd"));
         }
     }
     Ok(None)

@@ -259,7 +259,7 @@ fn other_peoples_formats_are_named() {
         bytes
     };
     for declared in [Format::Raw, Format::Qcow2] {
-        assert!(refused(&padded(b"\x1f\x8b\x08"), declared).contains("gzip: unpack it first"));
+        assert!(refused(&padded(b"\x1f\x8b\x08"), declared).contains("gzip: declare the compression gzip"));
         assert!(refused(&padded(b"\xfd7zXZ\0"), declared).contains("xz"));
         assert!(refused(&padded(b"KDMV"), declared).contains("VMDK"));
         assert!(refused(&padded(b"vhdxfile"), declared).contains("VHDX"));

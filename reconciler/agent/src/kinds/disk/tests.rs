@@ -1,5 +1,5 @@
 use berth_api::{ObjectUse, UseKind};
-use berth_host::{ImageFacts, ImageSource};
+use berth_host::{Encoding, ImageFacts, ImageSource};
 use berth_qemu::block::IoLimits;
 use berth_qemu::machine::Format;
 use jiff::Timestamp;
@@ -57,6 +57,7 @@ fn source() -> ImageSource {
         shown: "http://x".into(),
         digest: "ab".into(),
         format: Format::Qcow2,
+        encoding: Encoding::default(),
     }
 }
 
@@ -64,6 +65,7 @@ fn cached(virtual_size: u64) -> Observed {
     let facts = ImageFacts {
         digest: "ab".into(),
         format: Format::Qcow2,
+        encoding: Encoding::default(),
         virtual_size,
         bytes: 1,
         path: "/ab".into(),

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use berth_api::{ImageState, Reason};
-use berth_host::ImageFacts;
-use berth_qemu::machine::Format;
+use berth_host::{Compression, Encoding, ImageFacts};
+use berth_qemu::machine::{ForeignFormat, Format};
 use serde_json::json;
 
 use super::plan::progress;
@@ -22,6 +22,7 @@ fn cached() -> Observed {
     let facts = ImageFacts {
         digest: "ab".into(),
         format: Format::Qcow2,
+        encoding: Encoding::default(),
         virtual_size: 2 << 30,
         bytes: 700,
         path: "/images/ab".into(),
@@ -100,4 +101,14 @@ fn progress_is_told_in_twentieths() {
     assert_eq!(progress(150, Some(1000)), "15 % downloaded");
     assert_eq!(progress(7, None), "downloading");
     assert_eq!(progress(7, Some(0)), "downloading");
+}
+
+#[test]
+fn a_compressed_image_of_a_foreign_format_is_qcow2_on_the_host() {
+    let mut image = image();
+    let spec = json!({"source": {"url": "http://x/d.vmdk.xz", "sha256": "ab"}, "format": "vmdk", "compression": "xz"});
+    image.spec = serde_json::from_value(spec).expect("a spec");
+    let Wanted::Image(source) = wanted_by(&image) else { panic!("the checksum is known") };
+    let encoding = Encoding { compression: Some(Compression::Xz), foreign: Some(ForeignFormat::Vmdk) };
+    assert_eq!((source.format, source.encoding), (Format::Qcow2, encoding));
 }

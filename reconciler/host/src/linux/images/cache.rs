@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_qemu::machine::Format;
-use berth_qemu::process::RunAs;
 use berth_qemu::qcow2::{self, InspectError};
 use serde::{Deserialize, Serialize};
 
@@ -14,12 +13,15 @@ use super::super::files::{self, failed};
 use super::super::layout::{Layout, is_digest};
 use super::Result;
 use super::partial::Partial;
-use crate::{ImageFacts, ImageSource, SystemError};
+use crate::{Encoding, ImageFacts, ImageSource, SystemError};
 
 /// The metadata stored beside an image.
 #[derive(Debug, Serialize, Deserialize)]
 struct Sidecar {
     format: Format,
+    /// How the source's bytes were encoded; those of older builds were not.
+    #[serde(default)]
+    encoding: Encoding,
     virtual_size: u64,
     bytes: u64,
     /// The namespaces that have downloaded it themselves. Images of older builds have none, so namespaces download them
@@ -31,8 +33,6 @@ struct Sidecar {
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     layout: Layout,
-    /// The user that may read the files.
-    user: Option<RunAs>,
     /// Locked while a sidecar is changed.
     changing: Arc<Mutex<()>>,
 }
@@ -43,8 +43,8 @@ pub(super) fn may_read(facts: &ImageFacts, source: &ImageSource) -> bool {
 }
 
 impl Cache {
-    pub(super) fn new(layout: Layout, user: Option<RunAs>) -> Self {
-        Self { layout, user, changing: Arc::default() }
+    pub(super) fn new(layout: Layout) -> Self {
+        Self { layout, changing: Arc::default() }
     }
 
     pub(super) fn folder(&self) -> PathBuf {
@@ -92,8 +92,14 @@ impl Cache {
     }
 
     /// Admits a download with the right checksum: renames it to its digest if it was stored, or else records that its
-    /// namespace may read the existing image. Holds the download's lock until then.
-    pub(super) fn admit(&self, source: &ImageSource, verified: Partial) -> Result<ImageFacts> {
+    /// namespace may read the existing image. Holds the download's lock until then. `made` is the file that was made from
+    /// encoded bytes, if they were stored.
+    pub(super) fn admit(
+        &self,
+        source: &ImageSource,
+        verified: Partial,
+        made: Option<&Path>,
+    ) -> Result<ImageFacts> {
         let _changing = self.change();
         let here = self.change_readers(&source.digest, |readers| readers.insert(source.namespace.clone()))?;
         let facts = match (here, verified.is_stored()) {
@@ -103,7 +109,7 @@ impl Cache {
                 }
                 facts
             }
-            (None, true) => self.name(source, verified)?,
+            (None, true) => self.name(source, verified, made)?,
             (None, false) => {
                 let detail = "it went from the cache meanwhile".to_owned();
                 return Err(SystemError::Download { url: source.shown.clone(), detail });
@@ -122,6 +128,7 @@ impl Cache {
         if change(&mut facts.readers) {
             let changed = Sidecar {
                 format: facts.format,
+                encoding: facts.encoding,
                 virtual_size: facts.virtual_size,
                 bytes: facts.bytes,
                 readers: facts.readers.clone(),
@@ -131,9 +138,9 @@ impl Cache {
         Ok(Some(facts))
     }
 
-    fn name(&self, source: &ImageSource, verified: Partial) -> Result<ImageFacts> {
+    fn name(&self, source: &ImageSource, verified: Partial, made: Option<&Path>) -> Result<ImageFacts> {
         let image = self.layout.image(&source.digest);
-        let path = verified.path().to_owned();
+        let path = made.unwrap_or(verified.path()).to_owned();
         let mut file = File::open(&path).map_err(failed("read", &path))?;
         let info = match qcow2::inspect(&mut file, source.format) {
             Ok(info) => info,
@@ -146,14 +153,21 @@ impl Cache {
         };
         let beside = Sidecar {
             format: info.format,
+            encoding: source.encoding,
             virtual_size: info.virtual_size,
             bytes: info.file_size,
             readers: BTreeSet::from([source.namespace.clone()]),
         };
         files::write_json(&sidecar(&image), &beside, 0o600)?;
-        files::grant(&path, self.user.as_ref())?;
+        files::grant(&path, None)?;
         file.sync_all().map_err(failed("write", &path))?;
-        verified.name(&image)?;
+        match made {
+            Some(made) => {
+                fs::rename(made, &image).map_err(failed("name", &image))?;
+                verified.discard()?;
+            }
+            None => verified.name(&image)?,
+        }
         files::sync_parent(&image).map_err(failed("write", &image))?;
         Ok(facts(&source.digest, &image, beside))
     }
@@ -168,18 +182,28 @@ fn refused(source: &ImageSource, error: &InspectError) -> SystemError {
 }
 
 fn as_declared(facts: ImageFacts, source: &ImageSource) -> Result<ImageFacts> {
-    if facts.format == source.format {
+    if (facts.format, facts.encoding) == (source.format, source.encoding) {
         return Ok(facts);
     }
-    let (declared, found) = (source.format.name(), facts.format.name());
+    let declared = described(source.format, source.encoding);
+    let found = described(facts.format, facts.encoding);
     let detail = format!("the image is declared as {declared} and is {found}");
     Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
+}
+
+fn described(format: Format, encoding: Encoding) -> String {
+    let format = encoding.foreign.map_or(format.name(), |foreign| foreign.name());
+    match encoding.compression {
+        Some(compression) => format!("{format} compressed with {}", compression.name()),
+        None => format.to_owned(),
+    }
 }
 
 fn facts(digest: &str, image: &Path, sidecar: Sidecar) -> ImageFacts {
     ImageFacts {
         digest: digest.to_owned(),
         format: sidecar.format,
+        encoding: sidecar.encoding,
         virtual_size: sidecar.virtual_size,
         bytes: sidecar.bytes,
         path: image.to_owned(),

@@ -22,6 +22,10 @@ const SUFFIX: &str = ".partial";
 pub(super) struct Place {
     pub(super) file: PathBuf,
     origin: PathBuf,
+    /// The decompressed bytes.
+    pub(super) unpacked: PathBuf,
+    /// The bytes in another format.
+    pub(super) converted: PathBuf,
 }
 
 /// `<digest>-<source>`, with a hash of the source: the URL itself may contain secrets.
@@ -45,12 +49,27 @@ impl Place {
 
     fn named(folder: &Path, name: &str) -> Self {
         let file = folder.join(format!("{name}{SUFFIX}"));
-        Self { origin: file.with_added_extension("json"), file }
+        Self {
+            origin: file.with_added_extension("json"),
+            unpacked: file.with_added_extension("unpacked"),
+            converted: file.with_added_extension("converted"),
+            file,
+        }
+    }
+
+    /// Removes what was made from the bytes. The caller holds the file's lock.
+    pub(super) fn discard_made(&self) -> Result<(), SystemError> {
+        for path in [&self.unpacked, &self.converted] {
+            files::remove_if_there(path).map_err(failed("remove", path))?;
+        }
+        Ok(())
     }
 
     /// The caller holds the file's lock.
     fn discard(&self) -> Result<(), SystemError> {
-        for path in [&self.file, &self.origin] {
+        // The file last: a crash leaves it, and with it the next attempt to remove the others.
+        self.discard_made()?;
+        for path in [&self.origin, &self.file] {
             files::remove_if_there(path).map_err(failed("remove", path))?;
         }
         Ok(())
@@ -195,6 +214,10 @@ impl Partial {
 
     pub(super) fn path(&self) -> &Path {
         &self.place.file
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Discards the bytes.

@@ -1,5 +1,6 @@
 //! Pulls from a small server that misbehaves on request.
 
+mod formats;
 mod hostile;
 mod reach;
 mod server;
@@ -17,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::*;
+use crate::Encoding;
 use server::{Reply, Server};
 
 const MIB: usize = 1 << 20;
@@ -53,7 +55,8 @@ fn open(folder: &Path, max_bytes: u64) -> Arc<LinuxImages> {
 }
 
 fn with_rules(folder: &Path, max_bytes: u64, rules: ImageRules) -> Arc<LinuxImages> {
-    Arc::new(LinuxImages::open(Layout::new(folder), None, max_bytes, rules).expect("a writable folder"))
+    let unpacker = Unpacker { user: None, max_bytes };
+    Arc::new(LinuxImages::open(Layout::new(folder), unpacker, rules).expect("a writable folder"))
 }
 
 /// The addresses of the test servers.
@@ -72,7 +75,15 @@ fn without_query(url: &str) -> String {
 fn source(url: impl Into<String>, bytes: &[u8], format: Format) -> ImageSource {
     let url = url.into();
     let (namespace, shown) = ("ns".to_owned(), without_query(&url));
-    ImageSource { namespace, shared: false, url, shown, digest: sha256(bytes), format }
+    ImageSource {
+        namespace,
+        shared: false,
+        url,
+        shown,
+        digest: sha256(bytes),
+        format,
+        encoding: Encoding::default(),
+    }
 }
 
 fn quiet() -> impl Fn(u64, Option<u64>) + Send + Sync {
@@ -131,7 +142,7 @@ async fn a_verified_download_is_kept_from_housekeeping_until_it_is_an_image() {
     };
     let verified = download::run(&job, &cache.images.http).await.expect("the declared bytes");
     partial::forget(&folder, |_, _| true).expect("looked at");
-    let facts = cache.images.cache.admit(&source, verified).expect("an image");
+    let facts = cache.images.cache.admit(&source, verified, None).expect("an image");
     assert_eq!(fs::read(&facts.path).expect("in the cache"), bytes);
     let names = cache.files();
     assert_eq!(names, [source.digest.clone(), format!("{}.json", source.digest)], "nothing else is left");

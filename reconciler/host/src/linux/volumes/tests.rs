@@ -38,6 +38,7 @@ impl Fixture {
         ImageFacts {
             digest,
             format: Format::Qcow2,
+            encoding: crate::Encoding::default(),
             virtual_size: 4 * MIB,
             bytes: 0,
             path,

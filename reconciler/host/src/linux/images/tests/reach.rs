@@ -11,7 +11,7 @@ fn file(path: &Path) -> String {
 }
 
 /// Returns a cache on a host that allows one directory, and that directory.
-fn with_folder() -> (Cache, std::path::PathBuf) {
+fn with_folder() -> (Cache, PathBuf) {
     let folder = tempfile::tempdir().expect("temporary folder");
     let named = folder.path().join("images of ours");
     fs::create_dir(&named).expect("made");

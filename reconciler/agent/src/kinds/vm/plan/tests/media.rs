@@ -1,6 +1,6 @@
 //! CD-ROM drives: a start waits for media, and a running machine has them exchanged.
 
-use berth_host::ImageFacts;
+use berth_host::{Encoding, ImageFacts};
 use berth_qemu::block::ObservedCdrom;
 use berth_qemu::machine::Medium;
 
@@ -13,6 +13,7 @@ fn cached(digit: &str, format: Format) -> LocalImage {
     LocalImage::Cached(ImageFacts {
         digest: digit.repeat(64),
         format,
+        encoding: Encoding::default(),
         virtual_size: 1 << 20,
         bytes: 1 << 20,
         path: format!("/images/{digit}").into(),

@@ -1,0 +1,207 @@
+//! Decompression of an image: from one file to another, with holes where the image has zeros. Blocking.
+//!
+//! Runs in a process of its own (`berth decompress-image`), because a decoder that fails on hostile data must not end the
+//! agent.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use berth_qemu::qcow2::MAX_VIRTUAL_SIZE;
+use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+
+use crate::Compression;
+
+/// Zeros are looked for in blocks of this size.
+const BLOCK: usize = 64 << 10;
+/// The maximum dictionary of xz and zstd: that of `xz -9` and of `zstd --ultra -22` has 64 and 128 MiB.
+const MAX_WINDOW: u64 = 256 << 20;
+/// Up to this size the ratio does not matter.
+const SMALL: u64 = 100 << 30;
+/// The maximum number of bytes that one compressed byte may become: a larger disk that is almost empty is no image that
+/// somebody has made to be downloaded.
+const MAX_RATIO: u64 = 2000;
+
+/// Decompresses the whole input to the output, which exists and is empty.
+///
+/// *Errors*: [`io::ErrorKind::InvalidData`] when the input is not compressed like this or is incomplete;
+/// [`io::ErrorKind::FileTooLarge`] when the output exceeds every reasonable size.
+pub fn decompress(compression: Compression, input: &Path, output: &Path) -> io::Result<()> {
+    let file = File::open(input)?;
+    let compressed = file.metadata()?.len();
+    let reader = BufReader::with_capacity(BLOCK, file);
+    let mut writer = SparseWriter::create(output, compressed)?;
+    match compression {
+        Compression::Gzip => copy(MultiGzDecoder::new(reader), &mut writer)?,
+        Compression::Bzip2 => copy(bzip2::bufread::MultiBzDecoder::new(reader), &mut writer)?,
+        Compression::Xz => {
+            let limit = u32::try_from(MAX_WINDOW >> 10).unwrap_or(u32::MAX);
+            copy(XzReader::new_mem_limit(reader, true, limit), &mut writer)?;
+        }
+        Compression::Zstd => zstd(reader, &mut writer)?,
+    }
+    writer.finish()
+}
+
+fn copy(mut from: impl Read, to: &mut SparseWriter) -> io::Result<()> {
+    let mut block = vec![0; BLOCK];
+    loop {
+        let mut filled = 0;
+        while filled < BLOCK {
+            match from.read(&mut block[filled..])? {
+                0 => break,
+                n => filled += n,
+            }
+        }
+        to.write_all(&block[..filled])?;
+        if filled < BLOCK {
+            return Ok(());
+        }
+    }
+}
+
+/// A file of frames, some of which may be skippable.
+fn zstd(mut reader: BufReader<File>, to: &mut SparseWriter) -> io::Result<()> {
+    let mut frames = 0;
+    while !reader.fill_buf()?.is_empty() {
+        match StreamingDecoder::new_with_max_window_size(&mut reader, MAX_WINDOW) {
+            Ok(decoder) => copy(decoder, to)?,
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length, ..
+            })) => {
+                io::copy(&mut (&mut reader).take(u64::from(length)), &mut io::sink())?;
+            }
+            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
+        }
+        frames += 1;
+    }
+    match frames {
+        0 => Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty")),
+        _ => Ok(()),
+    }
+}
+
+/// Writes blocks, and leaves holes where they have only zeros.
+struct SparseWriter {
+    file: File,
+    at: u64,
+    max: u64,
+}
+
+impl SparseWriter {
+    fn create(path: &Path, compressed: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).truncate(true).open(path)?;
+        let max = compressed.saturating_mul(MAX_RATIO).max(SMALL).min(MAX_VIRTUAL_SIZE);
+        Ok(Self { file, at: 0, max })
+    }
+
+    fn finish(self) -> io::Result<()> {
+        self.file.set_len(self.at)?;
+        self.file.sync_all()
+    }
+}
+
+impl Write for SparseWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.at + bytes.len() as u64 > self.max {
+            let why = format!("more than {} bytes, of a file that is too small for them", self.max);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        if bytes.iter().any(|byte| *byte != 0) {
+            self.file.write_all_at(bytes, self.at)?;
+        }
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const ALL: [(Compression, &str); 4] = [
+        (Compression::Gzip, "gzip"),
+        (Compression::Xz, "xz"),
+        (Compression::Zstd, "zstd"),
+        (Compression::Bzip2, "bzip2"),
+    ];
+
+    /// Compresses with the program that people use; `None` if it is not installed.
+    fn compressed(program: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let plain = folder.path().join("plain");
+        fs::write(&plain, bytes).expect("written");
+        let output = Command::new(program).arg("-c").arg(&plain).stderr(Stdio::null()).output().ok()?;
+        output.status.success().then_some(output.stdout)
+    }
+
+    fn run(compression: Compression, bytes: &[u8]) -> io::Result<(Vec<u8>, u64)> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (input, output) = (folder.path().join("in"), folder.path().join("out"));
+        fs::write(&input, bytes).expect("written");
+        fs::write(&output, b"").expect("created");
+        decompress(compression, &input, &output)?;
+        let blocks = fs::metadata(&output).expect("there").blocks();
+        Ok((fs::read(&output).expect("read"), blocks * 512))
+    }
+
+    /// A disk with a little data at both ends and 8 MiB of zeros between.
+    fn disk() -> Vec<u8> {
+        let noise = |n: u32| n.wrapping_mul(2_654_435_761).to_be_bytes();
+        let data: Vec<u8> = (0..50_000).flat_map(noise).collect();
+        [data.clone(), vec![0; 8 << 20], data].concat()
+    }
+
+    #[test]
+    fn what_the_usual_programs_have_compressed_comes_back_with_its_holes() {
+        let disk = disk();
+        let mut tried = 0;
+        for (compression, program) in ALL {
+            let Some(packed) = compressed(program, &disk) else { continue };
+            let (unpacked, used) = run(compression, &packed).expect(program);
+            assert!(unpacked == disk, "{program}");
+            assert!(used < 1 << 20, "{program}: {used} bytes used");
+            // Several members after each other are one file, as with cat.
+            let twice = [packed.clone(), packed.clone()].concat();
+            assert_eq!(run(compression, &twice).expect(program).0.len(), 2 * disk.len(), "{program}");
+            tried += 1;
+        }
+        assert!(tried >= 2, "gzip and xz at least are installed");
+    }
+
+    #[test]
+    fn what_is_cut_off_or_something_else_is_refused() {
+        let disk = disk();
+        for (compression, program) in ALL {
+            let Some(packed) = compressed(program, &disk) else { continue };
+            let cut = &packed[..packed.len() / 2];
+            assert!(run(compression, cut).is_err(), "{program}: half of it");
+            assert!(run(compression, &disk).is_err(), "{program}: not compressed");
+            assert!(run(compression, b"").is_err(), "{program}: nothing");
+        }
+    }
+
+    #[test]
+    fn a_bomb_ends_at_the_limit() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let output = folder.path().join("out");
+        fs::write(&output, b"").expect("created");
+        let mut writer = SparseWriter::create(&output, 10).expect("a writer");
+        assert_eq!(writer.max, SMALL);
+        writer.at = SMALL - 1;
+        let error = writer.write(&[0, 0]).expect_err("one too many");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+}

@@ -1,0 +1,129 @@
+//! Images of foreign formats, converted by the real `qemu-img`.
+
+use std::process::Command;
+
+use berth_qemu::machine::ForeignFormat;
+
+use super::*;
+
+/// Every format, and what `qemu-img` calls it.
+const FORMATS: [(ForeignFormat, &str, &str); 6] = [
+    (ForeignFormat::Vmdk, "vmdk", "subformat=monolithicSparse"),
+    (ForeignFormat::Vmdk, "vmdk", "subformat=streamOptimized"),
+    (ForeignFormat::Vdi, "vdi", "static=off"),
+    (ForeignFormat::Vhdx, "vhdx", "subformat=dynamic"),
+    (ForeignFormat::Vhd, "vpc", "subformat=dynamic,force_size=on"),
+    (ForeignFormat::Vhd, "vpc", "subformat=fixed,force_size=on"),
+];
+
+fn qemu_img(args: &[&str]) {
+    let output = Command::new("qemu-img").args(args).output().expect("qemu-img is installed (qemu-utils)");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Makes the image of another format from the bytes of a raw disk.
+fn made(folder: &Path, raw: &[u8], driver: &str, options: &str) -> Vec<u8> {
+    let (from, to) = (folder.join("raw"), folder.join("made"));
+    fs::write(&from, raw).expect("written");
+    let paths = [from.to_str().expect("UTF-8"), to.to_str().expect("UTF-8")];
+    qemu_img(&["convert", "-f", "raw", "-O", driver, "-o", options, paths[0], paths[1]]);
+    fs::read(&to).expect("made")
+}
+
+fn foreign(server: &Server, bytes: &[u8], format: ForeignFormat) -> ImageSource {
+    let encoding = Encoding { foreign: Some(format), ..Encoding::default() };
+    ImageSource { encoding, ..source(server.url("/a"), bytes, Format::Qcow2) }
+}
+
+#[tokio::test]
+async fn every_foreign_format_becomes_qcow2_with_the_same_content() {
+    let disk = raw(MIB);
+    for (format, driver, options) in FORMATS {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let bytes = made(folder.path(), &disk, driver, options);
+        let body = bytes.clone();
+        let server = Server::start(move |_| Reply::file(&body));
+        let cache = Cache::new();
+        let source = foreign(&server, &bytes, format);
+        let facts = cache.images.pull(&source, &quiet()).await.expect(options);
+        assert_eq!((facts.format, facts.virtual_size), (Format::Qcow2, MIB as u64), "{options}");
+        assert_eq!(fs::metadata(&facts.path).expect("there").permissions().mode() & 0o777, 0o440);
+        let back = folder.path().join("back");
+        let paths = [facts.path.to_str().expect("UTF-8"), back.to_str().expect("UTF-8")];
+        qemu_img(&["convert", "-f", "qcow2", "-O", "raw", paths[0], paths[1]]);
+        assert!(fs::read(&back).expect("converted") == disk, "{options}");
+        assert_eq!(cache.files().len(), 2, "{options}: {:?}", cache.files());
+        assert_eq!(cache.restarted().image(&source).await.expect("asked"), Some(facts), "{options}");
+    }
+}
+
+#[tokio::test]
+async fn a_vmdk_that_names_another_file_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let secret = folder.path().join("secret");
+    fs::write(&secret, vec![b'x'; MIB]).expect("written");
+    let text = format!(
+        "# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 2048 FLAT \"{}\" 0\n",
+        secret.display()
+    );
+    let bytes = text.into_bytes();
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::new();
+    let error = cache.images.pull(&foreign(&server, &bytes, ForeignFormat::Vmdk), &quiet()).await;
+    let error = error.expect_err("refused").chain();
+    assert!(error.contains("names other files"), "{error}");
+    assert!(cache.files().is_empty(), "{:?}", cache.files());
+}
+
+/// The descriptor is inside a file with the right signature, where only `qemu-img` finds it.
+#[tokio::test]
+async fn a_vmdk_with_an_embedded_descriptor_cannot_name_another_file() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let secret = folder.path().join("secret");
+    fs::write(&secret, vec![b'x'; MIB]).expect("written");
+    let mut bytes = made(folder.path(), &raw(MIB), "vmdk", "subformat=monolithicSparse");
+    // Capacity zero: the driver then reads the disk from the embedded descriptor alone.
+    bytes[12..20].fill(0);
+    let text = format!(
+        "# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 2048 FLAT \"{}\" 0\n",
+        secret.display()
+    );
+    bytes[512..512 + text.len()].copy_from_slice(text.as_bytes());
+    bytes[512 + text.len()..512 + 2048].fill(0);
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::new();
+    let source = foreign(&server, &bytes, ForeignFormat::Vmdk);
+    let error = cache.images.pull(&source, &quiet()).await.expect_err("refused").chain();
+    assert!(error.contains("cannot be undone") && error.contains("Permission denied"), "{error}");
+    assert!(cache.files().is_empty(), "{:?}", cache.files());
+}
+
+#[tokio::test]
+async fn an_image_of_another_format_than_declared_is_refused_and_not_kept() {
+    let bytes = raw(MIB);
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::new();
+    for (format, _, options) in FORMATS {
+        let error = cache.images.pull(&foreign(&server, &bytes, format), &quiet()).await;
+        let error = error.expect_err(options);
+        assert!(matches!(error, SystemError::ImageRefused { .. }), "{options}: {error:?}");
+        assert!(cache.files().is_empty(), "{options}: {:?}", cache.files());
+    }
+}
+
+#[tokio::test]
+async fn a_conversion_that_becomes_too_large_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let bytes = made(folder.path(), &vec![b'x'; 8 * MIB], "vmdk", "subformat=streamOptimized");
+    assert!(bytes.len() < MIB, "compressed");
+    let body = bytes.clone();
+    let server = Server::start(move |_| Reply::file(&body));
+    let cache = Cache::with_limit(2 << 20);
+    let error = cache.images.pull(&foreign(&server, &bytes, ForeignFormat::Vmdk), &quiet()).await;
+    let error = error.expect_err("too large");
+    assert!(matches!(error, SystemError::ImageTooLarge { .. }), "{error:?}");
+    assert!(cache.files().is_empty(), "{:?}", cache.files());
+}

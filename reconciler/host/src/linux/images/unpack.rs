@@ -1,0 +1,188 @@
+//! Turns verified bytes into an image: decompresses them, and converts foreign formats to qcow2.
+//!
+//! ```text
+//!  <name>.partial ──berth decompress-image──▶ <name>.unpacked ──qemu-img convert──▶ <name>.converted
+//! ```
+//!
+//! The caller holds the lock of the partial file, so nobody else makes these files at the same time.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use berth_qemu::machine::ForeignFormat;
+use berth_qemu::process::{Filter, FilterError, RunAs};
+use nix::unistd::{Gid, Uid};
+
+use super::super::files::{self, blocking, failed};
+use super::super::program::Program;
+use super::Result;
+use super::partial::Place;
+use crate::{Compression, ImageSource, SystemError};
+
+const QEMU_IMG: Program = Program {
+    name: "qemu-img",
+    advice: "it converts images (Debian, Ubuntu: apt install qemu-utils; Fedora: dnf install qemu-img)",
+};
+/// This very program, also after its file was replaced by another version's.
+const BERTH: &str = "/proc/self/exe";
+/// Both steps are bounded by the disk and one processor: 256 GiB in three hours are 24 MiB a second.
+const TIME: Duration = Duration::from_secs(3 * 3600);
+/// The address space of `qemu-img`.
+const CONVERT_MEMORY: u64 = 1 << 30;
+/// The address space of `berth`: its allocator reserves more than it uses.
+const DECOMPRESS_MEMORY: u64 = 4 << 30;
+
+/// The programs that unpack images, and their limits.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::linux) struct Unpacker {
+    /// The user that the programs run as; `None` for the agent's own.
+    pub(in crate::linux) user: Option<RunAs>,
+    pub(in crate::linux) max_bytes: u64,
+}
+
+impl Unpacker {
+    /// Makes the image from verified bytes. `None`: the bytes are the image.
+    pub(super) async fn run(&self, source: &ImageSource, place: &Place) -> Result<Option<PathBuf>> {
+        if source.encoding.is_plain() {
+            return Ok(None);
+        }
+        place.discard_made()?;
+        let mut made = None;
+        if let Some(compression) = source.encoding.compression {
+            self.decompress(source, compression, &place.file, &place.unpacked).await?;
+            made = Some(&place.unpacked);
+        }
+        if let Some(format) = source.encoding.foreign {
+            let from = made.unwrap_or(&place.file).clone();
+            self.convert(source, format, &from, &place.converted).await?;
+            files::remove_if_there(&place.unpacked).map_err(failed("remove", &place.unpacked))?;
+            made = Some(&place.converted);
+        }
+        Ok(made.cloned())
+    }
+
+    async fn decompress(
+        &self,
+        source: &ImageSource,
+        compression: Compression,
+        from: &Path,
+        to: &Path,
+    ) -> Result<()> {
+        let args = ["decompress-image", compression.name(), &text(from), &text(to)];
+        let filter = self.filter(PathBuf::from(BERTH), &args, (from, to), DECOMPRESS_MEMORY);
+        let what = format!("its {} compression", compression.name());
+        self.carry_out(source, &filter, &what).await
+    }
+
+    async fn convert(
+        &self,
+        source: &ImageSource,
+        format: ForeignFormat,
+        from: &Path,
+        to: &Path,
+    ) -> Result<()> {
+        check_signature(source, format, from)?;
+        let program = QEMU_IMG.find()?;
+        // A path with a colon would be taken for a protocol.
+        let [input, output] = [from, to].map(|path| format!("file:{}", text(path)));
+        let args = ["convert", "-f", format.driver(), "-O", "qcow2", &input, &output];
+        let filter = self.filter(program, &args, (from, to), CONVERT_MEMORY);
+        self.carry_out(source, &filter, &format!("the format {}", format.name())).await
+    }
+
+    fn filter(&self, program: PathBuf, args: &[&str], files: (&Path, &Path), memory: u64) -> Filter {
+        Filter {
+            program,
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            input: files.0.to_owned(),
+            output: files.1.to_owned(),
+            user: self.user,
+            max_bytes: self.max_bytes,
+            memory,
+            time: TIME,
+        }
+    }
+
+    async fn carry_out(&self, source: &ImageSource, filter: &Filter, what: &str) -> Result<()> {
+        if let Some(user) = &self.user {
+            lend(&filter.input, user)?;
+        }
+        filter.run().await.map_err(|error| explain(source, what, filter, error))?;
+        let output = filter.output.clone();
+        blocking(move || take_back(&output)).await
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Lets the group of the program's user read a file.
+fn lend(path: &Path, user: &RunAs) -> Result<()> {
+    files::grant(path, Some(user))
+}
+
+/// Makes the result a file of the agent's.
+fn take_back(path: &Path) -> Result<()> {
+    let own = (Uid::effective().as_raw(), Gid::effective().as_raw());
+    chown(path, Some(own.0), Some(own.1)).map_err(failed("change the owner of", path))
+}
+
+fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError) -> SystemError {
+    let url = source.shown.clone();
+    match error {
+        FilterError::TooLarge { max_bytes } => {
+            let detail = format!("it becomes more than the {max_bytes} bytes this host allows for an image");
+            SystemError::ImageTooLarge { url, detail }
+        }
+        FilterError::Failed { said, .. } if said.contains("No space left") => {
+            let folder = filter.output.parent().unwrap_or(Path::new("/"));
+            let free = files::space(folder).map_or(0, |space| space.free);
+            SystemError::NoSpace { what: text(&filter.output), needed: 0, free }
+        }
+        FilterError::Failed { said, status } => {
+            let why = if said.is_empty() { status } else { said };
+            SystemError::ImageRefused { url, detail: format!("{what} cannot be undone: {why}") }
+        }
+        FilterError::TooSlow { after } => {
+            let detail = format!("undoing {what} took longer than {} minutes", after.as_secs() / 60);
+            SystemError::Download { url, detail }
+        }
+        FilterError::File { path, source } => SystemError::File { attempt: "use", path, source },
+        FilterError::Launch(error) => SystemError::Launch(error),
+        FilterError::Process(error) => SystemError::Process(error),
+    }
+}
+
+/// Checks that the file itself has the data: a VMDK may be a text that names other files.
+fn check_signature(source: &ImageSource, format: ForeignFormat, path: &Path) -> Result<()> {
+    let mut start = [0; 512];
+    let mut file = File::open(path).map_err(failed("read", path))?;
+    let mut read = 0;
+    while read < start.len() {
+        match file.read(&mut start[read..]).map_err(failed("read", path))? {
+            0 => break,
+            n => read += n,
+        }
+    }
+    let is_it = match format {
+        ForeignFormat::Vmdk => start.starts_with(b"KDMV"),
+        ForeignFormat::Vdi => start[64..68] == [0x7f, 0x10, 0xda, 0xbe],
+        ForeignFormat::Vhdx => start.starts_with(b"vhdxfile"),
+        // One of fixed size has its only mark at the end, which qemu-img looks for.
+        ForeignFormat::Vhd => true,
+    };
+    if is_it {
+        return Ok(());
+    }
+    let detail = if start.starts_with(b"# Disk DescriptorFile") {
+        "it is a VMDK descriptor, which names other files: export the disk as one file (stream-optimized)"
+            .to_owned()
+    } else {
+        format!("the image is declared as {} and is something else", format.name())
+    };
+    Err(SystemError::ImageRefused { url: source.shown.clone(), detail })
+}

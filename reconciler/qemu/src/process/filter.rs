@@ -1,0 +1,162 @@
+//! Programs that make one file from another that nobody trusts: `qemu-img convert`, decompression.
+//!
+//! Such a program is confined like a machine. It runs as a user without rights and without network, can open only the two
+//! files (Landlock), and has limits on memory, processor time and the size of the result.
+#![allow(unsafe_code, reason = "prlimit on another process has no safe wrapper among our dependencies")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::Duration;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::landlock::Reach;
+use super::launch::{self, Cell};
+use super::local::{hidden_without, ruleset_of_program};
+use super::pidfd::PidFd;
+use super::{LaunchError, ProcessError, RunAs, identity};
+
+/// The maximum length of the program's output in an error.
+const OUTPUT: u64 = 2048;
+
+/// A program that reads one file and writes another.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    pub program: PathBuf,
+    /// All its arguments, with both paths.
+    pub args: Vec<String>,
+    pub input: PathBuf,
+    /// Does not exist yet. Belongs to `user` until the caller changes that.
+    pub output: PathBuf,
+    /// The user that the program runs as, which must be able to read the input. `None`: the caller's.
+    pub user: Option<RunAs>,
+    /// The maximum size of the output, in bytes.
+    pub max_bytes: u64,
+    /// The maximum size of the program's address space, in bytes.
+    pub memory: u64,
+    pub time: Duration,
+}
+
+/// Why there is no output.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    #[error("cannot start the program")]
+    Launch(#[from] LaunchError),
+    #[error("cannot wait for the program")]
+    Process(#[from] ProcessError),
+    #[error("cannot use {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("it took longer than {after:?}")]
+    TooSlow { after: Duration },
+    #[error("the result has more than {max_bytes} bytes")]
+    TooLarge { max_bytes: u64 },
+    /// The words are the program's.
+    #[error("{said} ({status})")]
+    Failed { status: String, said: String },
+}
+
+/// Kills the program if the caller stops waiting for it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Filter {
+    /// Runs the program until it ends. The program is killed when the future is dropped; the output may be left then.
+    pub async fn run(&self) -> Result<(), FilterError> {
+        let mut output = output_file()?;
+        let own = self.clone();
+        let inherited = output.try_clone().map_err(|source| failed(Path::new("memory"), source))?;
+        let started = tokio::task::spawn_blocking(move || own.start(inherited)).await;
+        let mut running = started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+        let pid = i32::try_from(running.0.id()).expect("process numbers are positive ints");
+        if let Some(process) = identity::of(pid)?
+            && let Some(fd) = PidFd::open(&process)?
+        {
+            match tokio::time::timeout(self.time, fd.ended(pid)).await {
+                Ok(ended) => ended?,
+                Err(_) => return Err(FilterError::TooSlow { after: self.time }),
+            }
+        }
+        let status = running.0.wait().map_err(|source| failed(&self.program, source))?;
+        if status.success() {
+            return Ok(());
+        }
+        if status.signal() == Some(libc::SIGXFSZ) {
+            return Err(FilterError::TooLarge { max_bytes: self.max_bytes });
+        }
+        let said = said(&mut output);
+        if said.contains("File too large") {
+            return Err(FilterError::TooLarge { max_bytes: self.max_bytes });
+        }
+        Err(FilterError::Failed { status: status.to_string(), said })
+    }
+
+    fn start(&self, stderr: File) -> Result<Running, FilterError> {
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.output);
+        created.map_err(|source| failed(&self.output, source))?;
+        if let Some(user) = &self.user {
+            chown(&self.output, Some(user.uid), Some(user.gid))
+                .map_err(|source| failed(&self.output, source))?;
+        }
+        let ruleset = ruleset_of_program(&self.program).map_err(LaunchError::Confine)?;
+        if let Some(ruleset) = &ruleset {
+            ruleset.allow(&self.input, Reach::Read).map_err(LaunchError::Confine)?;
+            ruleset.allow(&self.output, Reach::Write).map_err(LaunchError::Confine)?;
+        }
+        let hidden = hidden_without(&[&self.program, &self.input, &self.output]);
+        let cell = Cell { run_as: self.user, ruleset: ruleset.as_ref(), hidden, group: None, cgroups: &[] };
+        let running = Running(launch::spawn(&self.program, &self.args, stderr, &[], &cell)?);
+        limit(&running.0, self).map_err(|source| failed(&self.program, source))?;
+        Ok(running)
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> FilterError {
+    FilterError::File { path: path.to_owned(), source }
+}
+
+fn output_file() -> Result<File, FilterError> {
+    let fd = memfd_create(c"output", MFdFlags::MFD_CLOEXEC);
+    fd.map(File::from).map_err(|error| failed(Path::new("memory"), error.into()))
+}
+
+/// Returns the end of the program's output.
+fn said(output: &mut File) -> String {
+    let length = output.seek(SeekFrom::End(0)).unwrap_or(0);
+    let mut text = Vec::new();
+    // The words are for people only.
+    let _ = output.seek(SeekFrom::Start(length.saturating_sub(OUTPUT)));
+    let _ = io::Read::read_to_end(&mut io::Read::take(output, OUTPUT), &mut text);
+    let text = String::from_utf8_lossy(&text);
+    text.chars().filter(|c| *c == '\n' || !c.is_control()).collect::<String>().trim().replace('\n', "; ")
+}
+
+fn limit(child: &Child, filter: &Filter) -> io::Result<()> {
+    let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
+    let limits = [
+        (libc::RLIMIT_AS, filter.memory),
+        (libc::RLIMIT_FSIZE, filter.max_bytes),
+        (libc::RLIMIT_CPU, filter.time.as_secs().max(1)),
+    ];
+    for (resource, value) in limits {
+        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+        // SAFETY: the kernel reads one such structure and writes nothing.
+        let result = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
+        let error = io::Error::last_os_error();
+        // It may have ended already.
+        if result < 0 && error.raw_os_error() != Some(libc::ESRCH) {
+            return Err(error);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! Options of the commands about images.
+
+use std::path::PathBuf;
+
+use berth_host::Compression;
+use clap::Args;
+
+/// Options of `berth decompress-image`.
+#[derive(Debug, Args)]
+pub struct DecompressImageOptions {
+    #[arg(value_parser = compression)]
+    pub compression: Compression,
+    pub input: PathBuf,
+    /// Exists and is empty.
+    pub output: PathBuf,
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    let all = [Compression::Gzip, Compression::Xz, Compression::Zstd, Compression::Bzip2];
+    let found = all.into_iter().find(|compression| compression.name() == text);
+    found.ok_or_else(|| "gzip, xz, zstd or bzip2 is needed".to_owned())
+}
