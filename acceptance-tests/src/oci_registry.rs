@@ -17,6 +17,8 @@ use crate::namespace::Namespace;
 use crate::process;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+const IMAGE_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const CONFIG: &str = "application/vnd.cncf.flux.config.v1+json";
 const CONTENT: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
 
@@ -70,6 +72,23 @@ impl OciRegistry {
     /// The URL of an artifact in Flux's notation.
     pub fn url(&self, name: &str) -> String {
         format!("oci://{}/{name}", self.address)
+    }
+
+    /// Pushes a container disk: an image of one layer with the file at `disk/disk.qcow2`, as `docker build` makes it.
+    pub fn push_container_disk(&self, name: &str, tag: &str, disk: &Path, scratch: &Path) -> Result<()> {
+        let archive = scratch.join("container-disk.tgz");
+        let folder = disk.parent().context("a folder")?;
+        let file = disk.file_name().context("a name")?;
+        let mut tar = Command::new("tar");
+        tar.args(["--create", "--gzip", "--transform", "s,^,disk/,", "--file"]).arg(&archive);
+        tar.arg("--directory").arg(folder).arg(file);
+        process::run(&mut tar, Duration::from_secs(60))?.success()?;
+        let layer = self.blob(name, std::fs::read(&archive).context("the archive")?, LAYER);
+        let config = self.blob(name, b"{}".to_vec(), IMAGE_CONFIG);
+        let manifest =
+            json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]});
+        self.store.put(format!("{name}/manifests/{tag}"), MANIFEST, manifest.to_string().into_bytes());
+        Ok(())
     }
 
     /// Pushes the files of a folder under `tag` of an artifact. Returns the digest.

@@ -191,9 +191,17 @@ impl Form {
             Self::HttpUrl => {
                 Some(format!("{:?} must start with http:// or https:// and a host.", redacted_url(text)))
             }
-            Self::ImageUrl if is_web_url(text) || text.starts_with("file:///") => None,
+            Self::ImageUrl
+                if is_web_url(text)
+                    || text
+                        .strip_prefix("oci://")
+                        .is_some_and(|rest| is_web_url(&format!("https://{rest}")))
+                    || text.starts_with("file:///") =>
+            {
+                None
+            }
             Self::ImageUrl => Some(format!(
-                "{:?} must start with http:// or https:// and a host, or with file:///.",
+                "{:?} must start with http://, https:// or oci:// and a host, or with file:///.",
                 redacted_url(text)
             )),
             Self::SshKey => {
@@ -352,6 +360,7 @@ mod tests {
             (Form::ImageUrl, "ftp://x/y"),
             (Form::ImageUrl, "file://y"),
             (Form::ImageUrl, "https:///x"),
+            (Form::ImageUrl, "oci:///x"),
             (Form::HttpUrl, "http://"),
             (Form::SshKey, "hello"),
             (Form::SshKey, "ssh-rsa A\nssh-rsa B"),
@@ -378,6 +387,7 @@ mod tests {
             (Form::Ipv4Range, "0.0.0.0/0"),
             (Form::Ipv4Range, "192.0.2.7/32"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),
+            (Form::ImageUrl, "oci://quay.io/containerdisks/fedora:40"),
             (Form::HttpUrl, "https://example.org/SHA512SUMS"),
             (Form::SshKey, "ssh-ed25519 AAAA me\n"),
             (Form::UserData, "#!/bin/sh\na: b: c\n"),

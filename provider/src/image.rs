@@ -26,7 +26,7 @@ impl ResourceKind for Image {
             type_name: "berth_image",
             kind: "Image",
             plural: "images",
-            description: "An image that disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
+            description: "An image that disks are made from. One host downloads it and verifies its checksum, format and virtual size; Terraform waits for that. Every other host downloads it at most once, when it first needs it. An image that another namespace has downloaded is downloaded again, to prove access, but not stored twice.\n\nThe checksum is `sha256`, `sha512`, or the one in the file at `checksum_url` (`SHA256SUMS`, `SHA512SUMS`) when it is first read; exactly one of the three is required. An image in a container registry (`oci://`) has its checksum there; `@sha256:…` at the end of the URL chooses one. A download slower than 64 KiB a second over a minute is aborted and retried later. Hosts fetch from public addresses only, and refuse `file://`, unless their administrator allows more (`--image-allow`, `--image-dir`).\n\nDestroying an image that disks name is accepted; a finalizer keeps it until no disk names it. Until then no other image can have this name: give a new version another name.",
             example: include_str!("../../examples/resources/berth_image/resource.tf"),
             shown: "virtual_size",
             timeouts: [1800, 600, 300],
@@ -71,6 +71,11 @@ impl ResourceKind for Image {
             .into_iter()
             .filter(|name| !source.get(name).is_null() && !source.get(name).is_unknown())
             .collect();
+        let in_registry = source.get("url").as_str().is_some_and(|url| url.starts_with("oci://"));
+        if let (true, [first, ..]) = (in_registry, known.as_slice()) {
+            let detail = "An oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one.";
+            return vec![Diagnostic::error("Checksum of an image in a registry", detail).at(path(first))];
+        }
         if let [_, second, ..] = known.as_slice() {
             let detail = format!(
                 "Exactly one of sha256, sha512 and checksum_url can be set; {} are.",
@@ -78,7 +83,8 @@ impl ResourceKind for Image {
             );
             return vec![Diagnostic::error("More than one checksum", detail).at(path(second))];
         }
-        if checksums.iter().all(|name| source.get(name).is_null()) {
+        let is_known = !source.get("url").is_unknown();
+        if is_known && !in_registry && checksums.iter().all(|name| source.get(name).is_null()) {
             let detail = "An image needs the checksum of its bytes: write sha256, sha512, or checksum_url with a file of checksums.";
             return vec![Diagnostic::error("Missing checksum", detail).at("source")];
         }

@@ -20,7 +20,7 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::log::LogOptions;
 pub(crate) use guest::Site;
 pub use guest::{CpOptions, ExecOptions, Place, PortForwardOptions, Ports, SshOptions};
-pub use image::DecompressImageOptions;
+pub use image::UnpackImageOptions;
 pub use import::{ImportOptions, ImportSource, LibvirtOptions};
 pub use observe::{DoctorOptions, OutputForm, TopOptions, WhyOptions};
 pub use time::TimeSpan;
@@ -59,9 +59,9 @@ pub enum Command {
     Vnc(VncOptions),
     /// Saves what the screen of a VM shows as a PNG file.
     Screenshot(ScreenshotOptions),
-    /// Decompresses an image; the agent runs it in a process of its own.
+    /// Unpacks an image; the agent runs it in a process of its own.
     #[command(hide = true)]
-    DecompressImage(DecompressImageOptions),
+    UnpackImage(UnpackImageOptions),
     /// Explains in sentences what an object waits for, or what is wrong with it: `berth why vm/web`.
     Why(WhyOptions),
     /// Shows the use of processors, memory, disks and networks by hosts and VMs.

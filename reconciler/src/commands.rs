@@ -37,7 +37,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 
-use crate::cli::{Cli, Command, DecompressImageOptions, ImportSource};
+use crate::cli::{Cli, Command, ImportSource, UnpackImageOptions};
 
 /// Runs the command; returns the exit code of this process.
 ///
@@ -48,7 +48,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cp(options) => runtime()?.block_on(Box::pin(guest::copy(options))),
         Command::PortForward(options) => runtime()?.block_on(Box::pin(port_forward::run(options))),
         Command::Ssh(options) => runtime()?.block_on(Box::pin(port_forward::ssh(options))),
-        Command::DecompressImage(options) => decompress_image(&options),
+        Command::UnpackImage(options) => unpack_image(&options),
         Command::Crds(options) => crds::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Up(options) => runtime()?.block_on(Box::pin(up::run(options))),
@@ -79,8 +79,9 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-fn decompress_image(options: &DecompressImageOptions) -> anyhow::Result<()> {
-    berth_host::linux::decompress(options.compression, &options.input, &options.output)?;
+fn unpack_image(options: &UnpackImageOptions) -> anyhow::Result<()> {
+    let UnpackImageOptions { input, output, archive, compression } = options;
+    berth_host::linux::unpack(*compression, *archive, input, output)?;
     Ok(())
 }
 

@@ -122,6 +122,11 @@ data "berth_image" "rules" {
   name = data.berth_disk.root.image
 }
 
+data "berth_vm" "by_labels" {
+  label_selector = "team=red"
+  most_recent    = true
+}
+
 data "berth_disk" "root" {
   name = one([for disk in data.berth_vm.rules.disks : disk.name if disk.boot])
 }
@@ -136,6 +141,7 @@ output "facts" {
     address  = data.berth_vm.rules.status.interfaces["nic0"].address
     user     = data.berth_disk.root.status.used_by[*].vm
     image    = data.berth_image.rules.ready
+    newest   = data.berth_vm.by_labels.name
     memory   = can(regex("^[0-9]", data.berth_hosts.ready.hosts[0].status.capacity.memory))
   })
 }
@@ -285,7 +291,7 @@ fn living(report: &mut Report, platform: &Platform, guest: &GuestImage) -> Resul
         let private = kubectl.object("vm", "rules")?["status"]["privateAddress"].clone();
         let expected = json!({
             "host": [host], "red": ["rules"], "running": "True", "cpus": 1, "attached": true, "address": private,
-            "user": ["rules"], "image": true, "memory": true,
+            "user": ["rules"], "image": true, "memory": true, "newest": "rules",
         });
         ensure!(facts == expected, "{facts:#}");
         Ok(())

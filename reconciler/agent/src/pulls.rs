@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_api::{Readiness, Reason};
-use berth_host::{ChecksumSource, ImageSource, Images, Retry, SystemError};
+use berth_host::{ChecksumSource, ImageSource, Images, ResolvedImage, Retry, SystemError};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -60,7 +60,7 @@ pub(crate) enum Pull {
     /// `again`: time until the next attempt; None: not before the source changes.
     Failed { readiness: Readiness, again: Option<Duration> },
     /// The requested checksum.
-    Found(String),
+    Found(ResolvedImage),
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ struct Entry {
 enum State {
     Running { done: u64, total: Option<u64>, reported: u64, reported_at: Instant },
     Failed { readiness: Readiness, again: Option<Instant> },
-    Found(String),
+    Found(ResolvedImage),
 }
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Pulls {
                 let followed = entry.wake.contains(follower);
                 Some(Pull::Running { done: *done, total: *total, followed })
             }
-            State::Found(digest) => Some(Pull::Found(digest.clone())),
+            State::Found(resolved) => Some(Pull::Found(resolved.clone())),
             State::Failed { readiness, again } => {
                 let left = again.map(|at| at.saturating_duration_since(Instant::now()));
                 let due = left.is_some_and(|left| left.is_zero());
@@ -198,7 +198,7 @@ impl Shared {
                 let progress = |done, total| self.progress(&wanted, done, total);
                 self.system.pull(source, &progress).await.map(|_| None)
             }
-            Wanted::Checksum(source) => self.system.checksum(source).await.map(Some),
+            Wanted::Checksum(source) => self.system.resolve(source).await.map(Some),
         };
         let mut entries = self.entries();
         let Some(mut entry) = entries.remove(&wanted) else { return };
@@ -208,7 +208,7 @@ impl Shared {
         self.queue.add(Key::host());
         match outcome {
             Ok(None) => return,
-            Ok(Some(digest)) => entry.state = State::Found(digest),
+            Ok(Some(resolved)) => entry.state = State::Found(resolved),
             Err(error) => {
                 tracing::info!(?wanted, error = %error.chain(), "a download failed");
                 entry.failures = entry.failures.saturating_add(1);

@@ -40,7 +40,9 @@ use crate::{Binding, Conditions, ObjectUser};
     validation = Rule::new("has(self.source.sha512) == has(oldSelf.source.sha512) && (!has(self.source.sha512) || self.source.sha512 == oldSelf.source.sha512)").message("source.sha512 cannot change: disks are made from this very content; create another Image").field_path(".source.sha512"),
     validation = Rule::new("has(self.source.checksumUrl) == has(oldSelf.source.checksumUrl) && (!has(self.source.checksumUrl) || self.source.checksumUrl == oldSelf.source.checksumUrl)").message("source.checksumUrl cannot change: it was read once; create another Image").field_path(".source.checksumUrl"),
     validation = Rule::new("self.format == oldSelf.format").message("format cannot change: create another Image").field_path(".format"),
-    validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression")
+    validation = Rule::new("has(self.compression) == has(oldSelf.compression) && (!has(self.compression) || self.compression == oldSelf.compression)").message("compression cannot change: create another Image").field_path(".compression"),
+    validation = Rule::new("!(self.source.url.startsWith('oci://') && has(self.compression))").message("the registry has the compression of an oci:// image").field_path(".compression"),
+    validation = Rule::new("self.source.url == oldSelf.source.url || !(self.source.url.startsWith('oci://') || oldSelf.source.url.startsWith('oci://'))").message("an oci:// URL cannot change: disks are made from the content that it had; create another Image").field_path(".source.url")
 )]
 pub struct ImageSpec {
     /// The source of the image.
@@ -59,15 +61,19 @@ pub struct ImageSpec {
     pub deletion_protection: bool,
 }
 
-/// Where an image comes from, and its checksum: exactly one of `sha256`, `sha512` and `checksumUrl`.
+/// Where an image comes from, and its checksum: exactly one of `sha256`, `sha512` and `checksumUrl`, or none with `oci://`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"))]
+#[x_kube(
+    validation = Rule::new("self.url.startsWith('oci://') || [has(self.sha256), has(self.sha512), has(self.checksumUrl)].filter(set, set).size() == 1").message("exactly one of sha256, sha512 and checksumUrl is needed"),
+    validation = Rule::new("!self.url.startsWith('oci://') || !(has(self.sha256) || has(self.sha512) || has(self.checksumUrl))").message("an oci:// image has its checksum in the registry: write @sha256:... at the end of url to choose one")
+)]
 pub struct ImageSource {
-    /// `http://`, `https://`, or `file:///` for a file on the host, in a folder that its administrator allows
-    /// (`--image-dir`). Can change, for example to a mirror: the checksum identifies the content.
+    /// `http://`, `https://`, `oci://REGISTRY/REPOSITORY[:TAG|@DIGEST]` for an image in a container registry, or `file:///` for a
+    /// file on the host, in a folder that its administrator allows (`--image-dir`). Can change, for example to a mirror: the
+    /// checksum identifies the content. An `oci://` URL cannot change.
     #[schemars(length(max = 2048))]
-    #[x_kube(validation = Rule::new("self.matches('^https?://[^/:?#]') || self.startsWith('file:///')").message("must start with http:// or https:// and a host, or with file:///"))]
+    #[x_kube(validation = Rule::new("self.matches('^(https?|oci)://[^/:?#]') || self.startsWith('file:///')").message("must start with http://, https:// or oci:// and a host, or with file:///"))]
     pub url: String,
     /// SHA-256 of the bytes at the source, 64 hexadecimal digits in lower case. Enforced before the first use. Cannot change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,11 +182,15 @@ pub struct ImageStatus {
     /// The number of bytes of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
-    /// The checksum at `source.checksumUrl` when it was first read, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are
+    /// The checksum at `source.checksumUrl`, or of the layer in the registry, when it was first read, 64 (SHA-256) or 128 (SHA-512) hexadecimal digits: disks are
     /// made from exactly this content, whatever the URL returns later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub checksum: Option<String>,
+    /// The media type of that layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
+    pub media_type: Option<String>,
     /// The number of bytes downloaded, while it is being downloaded, in steps of at least 5 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downloaded_bytes: Option<i64>,

@@ -29,8 +29,8 @@ pub trait Images: Send + Sync + fmt::Debug + 'static {
     /// download. An interrupted download resumes where it ended.
     async fn pull(&self, source: &ImageSource, progress: Progress<'_>) -> Result<ImageFacts>;
 
-    /// Reads the digest of an image from a checksum file.
-    async fn checksum(&self, source: &ChecksumSource) -> Result<String>;
+    /// Reads the digest of an image from a checksum file, or from a registry.
+    async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage>;
 
     /// Lists the images in the cache, by digest.
     async fn images(&self) -> Result<Vec<ImageFacts>>;
@@ -75,6 +75,9 @@ pub struct ImageSource {
 pub struct Encoding {
     /// Undone first.
     pub compression: Option<Compression>,
+    /// The image is the only file below `disk/` in a tar archive, as in KubeVirt's container disks.
+    #[serde(default)]
+    pub archive: bool,
     /// Converted to qcow2.
     pub foreign: Option<ForeignFormat>,
 }
@@ -119,14 +122,24 @@ impl fmt::Debug for ImageSource {
     }
 }
 
-/// A checksum file that lists an image.
+/// What a checksum file or a registry says about an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedImage {
+    /// As in [`ImageSource::digest`].
+    pub digest: String,
+    /// The media type of the layer in a registry.
+    pub media_type: Option<String>,
+}
+
+/// A checksum file that lists an image, or the image's name in a registry.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChecksumSource {
     /// The namespace of the Image.
     pub namespace: String,
-    /// The URL of the checksum file, `http://` or `https://`. May contain secrets: never printed.
+    /// The URL of the checksum file (`http://` or `https://`) or of the image (`oci://`). May contain secrets: never
+    /// printed.
     pub url: String,
-    /// The URL of the checksum file without its secrets, for messages.
+    /// That URL without its secrets, for messages.
     pub shown: String,
     /// The URL of the image: the last segment of its path is the image's name in the checksum file. May contain
     /// secrets.

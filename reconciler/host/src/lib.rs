@@ -30,7 +30,9 @@ mod usage;
 mod volumes;
 
 pub use error::{Retry, SystemError};
-pub use images::{ChecksumSource, Compression, Encoding, ImageFacts, ImageSource, Images, Progress};
+pub use images::{
+    ChecksumSource, Compression, Encoding, ImageFacts, ImageSource, Images, Progress, ResolvedImage,
+};
 pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFacts};
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};

@@ -51,14 +51,14 @@ use tokio::sync::RwLock;
 use super::{
     ChecksumSource, Firewall, ForeignObject, Forwarding, HostFacts, HostInfo, HostUse, ImageFacts,
     ImageSource, Images, InstanceFacts, LaunchRequest, LeaseTaken, MachineUse, Machines, NetworkConfig,
-    Networks, NewVolume, ProcessFacts, Progress, Result, StateAccess, SystemError, TapConfig, TapFacts,
-    TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
+    Networks, NewVolume, ProcessFacts, Progress, ResolvedImage, Result, StateAccess, SystemError, TapConfig,
+    TapFacts, TrashedVolume, Uplink, VolumeFacts, VolumeOwner, Volumes,
 };
 use direct_io::DirectIo;
 pub use doctor::{DoctorFacts, DoctorKvm, DoctorMemory, DoctorQemu, doctor_facts};
 use files::blocking;
 use host::LinuxInfo;
-pub use images::{ImageRules, decompress};
+pub use images::{ImageRules, unpack};
 use images::{LinuxImages, Unpacker};
 use layout::Layout;
 use machines::LinuxMachines;
@@ -216,8 +216,8 @@ impl Images for LinuxSystem {
         self.images.pull(source, progress).await
     }
 
-    async fn checksum(&self, source: &ChecksumSource) -> Result<String> {
-        self.images.checksum(source).await
+    async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage> {
+        self.images.resolve(source).await
     }
 
     async fn images(&self) -> Result<Vec<ImageFacts>> {

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use berth_host::Compression;
 use clap::Args;
 
-/// Options of `berth decompress-image`.
+/// Options of `berth unpack-image`.
 #[derive(Debug, Args)]
-pub struct DecompressImageOptions {
-    #[arg(value_parser = compression)]
-    pub compression: Compression,
+pub struct UnpackImageOptions {
     pub input: PathBuf,
     /// Exists and is empty.
     pub output: PathBuf,
+    /// The image is the only file below `disk/` of a tar archive.
+    #[arg(long)]
+    pub archive: bool,
+    #[arg(long, value_parser = compression)]
+    pub compression: Option<Compression>,
 }
 
 fn compression(text: &str) -> Result<Compression, String> {

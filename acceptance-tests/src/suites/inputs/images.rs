@@ -7,12 +7,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde_json::json;
 
 use super::{LONGER, SOON, delete};
 use crate::guests::GuestImage;
 use crate::image_server::Content;
 use crate::kubectl::condition_of;
 use crate::manifests;
+use crate::oci_registry::OciRegistry;
 use crate::platform::Platform;
 use crate::report::Report;
 use crate::suites::kubectl::contains_all;
@@ -126,6 +128,20 @@ pub(super) fn run(report: &mut Report, platform: &Platform, guest: &GuestImage) 
         let cached = cached.to_str().unwrap_or_default();
         qemu_img(&["compare", "-f", "qcow2", "-F", "qcow2", original, cached], folder)?;
         delete(kubectl, &["image/foreign"])
+    });
+    report.case("a container disk in a registry becomes the same disk in qcow2", || {
+        let registry = OciRegistry::start(platform.namespace())?;
+        registry.push_container_disk("disks/small", "1", &guest.path, platform.folder())?;
+        let mut image = manifests::image("from-registry", &format!("{}:1", registry.url("disks/small")), "");
+        image["spec"]["source"] = json!({"url": image["spec"]["source"]["url"]});
+        let kubectl = platform.kubectl();
+        kubectl.apply(&image.to_string())?;
+        let image = kubectl.condition("image/from-registry", "Ready=True", None, LONGER)?;
+        let sum = image["status"]["checksum"].as_str().unwrap_or_default();
+        let cached = platform.host().state().join("images").join(sum);
+        let [original, cached] = [&guest.path, &cached].map(|path| path.to_str().unwrap_or_default());
+        qemu_img(&["compare", "-f", "qcow2", "-F", "qcow2", original, cached], platform.folder())?;
+        delete(kubectl, &["image/from-registry"])
     });
     report.case("a file that is not compressed as declared is refused, with the decoder's reason", || {
         let mut image = manifests::image("packed", &good, &guest.sha256);

@@ -18,7 +18,7 @@ mod tests;
 
 use async_trait::async_trait;
 use berth_api::{
-    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageSpec, ImageStatus, Readiness,
+    Binding, Conditions, Disk, Image, ImageCompression, ImageFormat, ImageStatus, Readiness,
     SHARED_NAMESPACE, VM, redacted_url,
 };
 use berth_host::{ChecksumSource, Compression, Encoding, ImageSource};
@@ -103,14 +103,14 @@ pub(crate) fn wanted_by(image: &Image) -> Wanted {
     let url = image.spec.source.url.clone();
     match image.digest() {
         Some(digest) => {
-            let (format, encoding) = encoding(&image.spec);
+            let (format, encoding) = encoding(image);
             // Only administrators can declare images in the shared namespace, and they declare them for all.
             let (shared, shown) = (namespace == SHARED_NAMESPACE, redacted_url(&url));
             let digest = digest.to_owned();
             Wanted::Image(ImageSource { namespace, shared, url, shown, digest, format, encoding })
         }
         None => {
-            let at = image.spec.source.checksum_url.clone().unwrap_or_default();
+            let at = image.spec.source.checksum_url.clone().unwrap_or_else(|| url.clone());
             let shown = redacted_url(&at);
             Wanted::Checksum(ChecksumSource { namespace, url: at, shown, image_url: url })
         }
@@ -118,8 +118,8 @@ pub(crate) fn wanted_by(image: &Image) -> Wanted {
 }
 
 /// Returns the format of the image on a host, and how its bytes are encoded at the source.
-fn encoding(spec: &ImageSpec) -> (Format, Encoding) {
-    let (format, foreign) = match spec.format {
+fn encoding(image: &Image) -> (Format, Encoding) {
+    let (format, foreign) = match image.spec.format {
         ImageFormat::Qcow2 => (Format::Qcow2, None),
         ImageFormat::Raw => (Format::Raw, None),
         ImageFormat::Iso => (Format::Iso, None),
@@ -128,11 +128,23 @@ fn encoding(spec: &ImageSpec) -> (Format, Encoding) {
         ImageFormat::Vhdx => (Format::Qcow2, Some(ForeignFormat::Vhdx)),
         ImageFormat::Vhd => (Format::Qcow2, Some(ForeignFormat::Vhd)),
     };
-    let compression = spec.compression.map(|compression| match compression {
+    let declared = image.spec.compression.map(|compression| match compression {
         ImageCompression::Gzip => Compression::Gzip,
         ImageCompression::Xz => Compression::Xz,
         ImageCompression::Zstd => Compression::Zstd,
         ImageCompression::Bzip2 => Compression::Bzip2,
     });
-    (format, Encoding { compression, foreign })
+    let layer = image.status.as_ref().and_then(|status| status.media_type.as_deref());
+    let (compression, archive) = layer.map_or((declared, false), of_layer);
+    (format, Encoding { compression, archive, foreign })
+}
+
+/// Reads the encoding of a layer from its media type (OCI Image Specification, and Docker's before it).
+fn of_layer(media_type: &str) -> (Option<Compression>, bool) {
+    let (rest, compression) = match media_type.rsplit_once(['+', '.']) {
+        Some((rest, "gzip")) => (rest, Some(Compression::Gzip)),
+        Some((rest, "zstd")) => (rest, Some(Compression::Zstd)),
+        _ => (media_type, None),
+    };
+    (compression, rest.ends_with(".tar"))
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::state::{Volume, image_path};
 use super::{FakeSource, FakeSystem};
-use crate::{ChecksumSource, ImageFacts, ImageSource, Images, Progress, Result, SystemError};
+use crate::{ChecksumSource, ImageFacts, ImageSource, Images, Progress, ResolvedImage, Result, SystemError};
 
 /// Duration of a download, which arrives in `PULL_PIECES` pieces.
 const PULL_TIME: Duration = Duration::from_secs(3);
@@ -78,13 +78,14 @@ impl Images for FakeSystem {
         self.call("pull", self.download(source, progress)).await
     }
 
-    async fn checksum(&self, source: &ChecksumSource) -> Result<String> {
+    async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage> {
         let work = async {
             let found = self.state().checksums.get(&source.url).cloned();
             let (url, detail) = (source.shown.clone(), "404 Not Found".to_owned());
-            found.ok_or(SystemError::ImageNotFound { url, detail })
+            let digest = found.ok_or(SystemError::ImageNotFound { url, detail })?;
+            Ok(ResolvedImage { digest, media_type: None })
         };
-        self.call("checksum", work).await
+        self.call("resolve", work).await
     }
 
     async fn images(&self) -> Result<Vec<ImageFacts>> {

@@ -9,14 +9,15 @@
 
 mod cache;
 mod checksums;
-mod decompress;
 mod download;
 mod file;
 mod http;
 mod job;
+mod oci;
 mod partial;
 mod rules;
 mod unpack;
+mod unpack_file;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -29,14 +30,14 @@ use tokio::sync::watch;
 
 use super::files::{self, blocking};
 use super::layout::{Layout, check_digest};
-use crate::{ChecksumSource, ImageFacts, ImageSource, Progress, SystemError};
+use crate::{ChecksumSource, ImageFacts, ImageSource, Progress, ResolvedImage, SystemError};
 use cache::Cache;
-pub use decompress::decompress;
 use job::Job;
 use partial::{Partial, Place};
 pub use rules::ImageRules;
 use rules::Rules;
 pub(super) use unpack::Unpacker;
+pub use unpack_file::unpack;
 
 type Result<T> = std::result::Result<T, SystemError>;
 /// Bytes so far, and the total if known.
@@ -112,8 +113,12 @@ impl LinuxImages {
         self.rules.refuse(ranges);
     }
 
-    pub(super) async fn checksum(&self, source: &ChecksumSource) -> Result<String> {
-        checksums::find(&self.http, source).await
+    pub(super) async fn resolve(&self, source: &ChecksumSource) -> Result<ResolvedImage> {
+        if source.url.starts_with("oci://") {
+            return oci::resolve(&self.http, source).await;
+        }
+        let digest = checksums::find(&self.http, source).await?;
+        Ok(ResolvedImage { digest, media_type: None })
     }
 
     pub(super) async fn pull(

@@ -2,7 +2,6 @@
 //!
 //! Such a program is confined like a machine. It runs as a user without rights and without network, can open only the two
 //! files (Landlock), and has limits on memory, processor time and the size of the result.
-#![allow(unsafe_code, reason = "prlimit on another process has no safe wrapper among our dependencies")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -114,10 +113,20 @@ impl Filter {
             ruleset.allow(&self.output, Reach::Write).map_err(LaunchError::Confine)?;
         }
         let hidden = hidden_without(&[&self.program, &self.input, &self.output]);
-        let cell = Cell { run_as: self.user, ruleset: ruleset.as_ref(), hidden, group: None, cgroups: &[] };
-        let running = Running(launch::spawn(&self.program, &self.args, stderr, &[], &cell)?);
-        limit(&running.0, self).map_err(|source| failed(&self.program, source))?;
-        Ok(running)
+        let limits = [
+            (libc::RLIMIT_AS, self.memory),
+            (libc::RLIMIT_FSIZE, self.max_bytes),
+            (libc::RLIMIT_CPU, self.time.as_secs().max(1)),
+        ];
+        let cell = Cell {
+            run_as: self.user,
+            ruleset: ruleset.as_ref(),
+            hidden,
+            group: None,
+            cgroups: &[],
+            limits: &limits,
+        };
+        Ok(Running(launch::spawn(&self.program, &self.args, stderr, &[], &cell)?))
     }
 }
 
@@ -139,24 +148,4 @@ fn said(output: &mut File) -> String {
     let _ = io::Read::read_to_end(&mut io::Read::take(output, OUTPUT), &mut text);
     let text = String::from_utf8_lossy(&text);
     text.chars().filter(|c| *c == '\n' || !c.is_control()).collect::<String>().trim().replace('\n', "; ")
-}
-
-fn limit(child: &Child, filter: &Filter) -> io::Result<()> {
-    let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
-    let limits = [
-        (libc::RLIMIT_AS, filter.memory),
-        (libc::RLIMIT_FSIZE, filter.max_bytes),
-        (libc::RLIMIT_CPU, filter.time.as_secs().max(1)),
-    ];
-    for (resource, value) in limits {
-        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-        // SAFETY: the kernel reads one such structure and writes nothing.
-        let result = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
-        let error = io::Error::last_os_error();
-        // It may have ended already.
-        if result < 0 && error.raw_os_error() != Some(libc::ESRCH) {
-            return Err(error);
-        }
-    }
-    Ok(())
 }

@@ -24,7 +24,11 @@ struct Child0 {
     /// Directories that appear empty to it. Kept alive here: the child only reads the pointers.
     hidden: Vec<CString>,
     groups: Vec<libc::gid_t>,
+    limits: Vec<ResourceLimit>,
 }
+
+/// A limit of the process (setrlimit), such as `libc::RLIMIT_AS`.
+pub(super) type ResourceLimit = (libc::__rlimit_resource_t, u64);
 
 /// The user and the restrictions of the process.
 #[derive(Debug)]
@@ -38,6 +42,7 @@ pub(super) struct Cell<'a> {
     pub(super) group: Option<u32>,
     /// The process files of the control groups that it enters.
     pub(super) cgroups: &'a [File],
+    pub(super) limits: &'a [ResourceLimit],
 }
 
 /// Starts QEMU. Blocks until `exec` has succeeded or failed.
@@ -58,6 +63,7 @@ pub(super) fn spawn(
         ruleset: cell.ruleset.map(Ruleset::as_raw_fd),
         hidden: cell.hidden.clone(),
         groups: cell.group.into_iter().collect(),
+        limits: cell.limits.to_vec(),
     };
     let mut command = Command::new(binary);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
@@ -83,6 +89,10 @@ fn become_qemu(plan: &Child0) -> io::Result<()> {
         // A core file of QEMU would write the guest's memory to the host's disk.
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         check(libc::setrlimit(libc::RLIMIT_CORE, &raw const none))?;
+        for (resource, value) in &plan.limits {
+            let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
+            check(libc::setrlimit(*resource, &raw const limit))?;
+        }
         // Prevents accidental inheritance: libraries do not always set close-on-exec. Before Linux 5.11 the call fails,
         // and descriptors that those libraries left open stay open.
         libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);

@@ -244,8 +244,14 @@ impl LocalHypervisor {
         let args = command_line(&spec);
         let hidden = if spec.files.confinement.is_some() { self.hidden(&spec) } else { Vec::new() };
         let cgroups = &entrances.files;
-        let cell =
-            launch::Cell { run_as: self.user_of(&spec), ruleset: ruleset.as_ref(), hidden, group, cgroups };
+        let cell = launch::Cell {
+            run_as: self.user_of(&spec),
+            ruleset: ruleset.as_ref(),
+            hidden,
+            group,
+            cgroups,
+            limits: &[],
+        };
         let mut tpm = None;
         if let Some(files) = &spec.files.tpm {
             let cell = launch::Cell {

@@ -20,8 +20,11 @@ pub(super) fn status(
         Some(Pull::Running { done, .. }) => Some(i64::try_from(*done).unwrap_or(i64::MAX)),
         _ => None,
     };
-    if let Some(Pull::Found(digest)) = &observed.pull {
-        status.checksum.get_or_insert_with(|| digest.clone());
+    if let Some(Pull::Found(resolved)) = &observed.pull
+        && status.checksum.is_none()
+    {
+        status.checksum = Some(resolved.digest.clone());
+        status.media_type = resolved.media_type.clone();
     }
     if let Some(facts) = &observed.cached {
         status.virtual_size = Some(Quantity::from_bytes(facts.virtual_size).0);

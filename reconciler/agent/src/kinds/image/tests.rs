@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::{ImageState, Reason};
-use berth_host::{Compression, Encoding, ImageFacts};
+use berth_host::{Compression, Encoding, ImageFacts, ResolvedImage};
 use berth_qemu::machine::{ForeignFormat, Format};
 use serde_json::json;
 
@@ -81,7 +81,10 @@ fn the_first_checksum_that_was_read_is_kept() {
     image.spec.source.sha256 = None;
     image.spec.source.checksum_url = Some("https://a.example/SHA512SUMS".into());
     assert!(matches!(wanted_by(&image), Wanted::Checksum(_)));
-    let found = |digest: &str| Observed { cached: None, pull: Some(Pull::Found(digest.into())) };
+    let found = |digest: &str| Observed {
+        cached: None,
+        pull: Some(Pull::Found(ResolvedImage { digest: digest.into(), media_type: None })),
+    };
     let now = Timestamp::UNIX_EPOCH;
     let readiness = ImageReconciler::plan(&image, &found("cd")).readiness;
     let status = ImageReconciler::status(&image, &found("cd"), &readiness, now);
@@ -109,6 +112,30 @@ fn a_compressed_image_of_a_foreign_format_is_qcow2_on_the_host() {
     let spec = json!({"source": {"url": "http://x/d.vmdk.xz", "sha256": "ab"}, "format": "vmdk", "compression": "xz"});
     image.spec = serde_json::from_value(spec).expect("a spec");
     let Wanted::Image(source) = wanted_by(&image) else { panic!("the checksum is known") };
-    let encoding = Encoding { compression: Some(Compression::Xz), foreign: Some(ForeignFormat::Vmdk) };
+    let encoding =
+        Encoding { compression: Some(Compression::Xz), foreign: Some(ForeignFormat::Vmdk), archive: false };
     assert_eq!((source.format, source.encoding), (Format::Qcow2, encoding));
+}
+
+#[test]
+fn the_layer_of_a_container_disk_is_unpacked_as_its_media_type_says() {
+    let mut image = image();
+    let spec = json!({"source": {"url": "oci://r.example/disks/debian:13"}});
+    image.spec = serde_json::from_value(spec).expect("a spec");
+    let Wanted::Checksum(source) = wanted_by(&image) else { panic!("the layer is not known") };
+    assert_eq!(source.url, "oci://r.example/disks/debian:13");
+    for (media_type, compression, archive) in [
+        ("application/vnd.docker.image.rootfs.diff.tar.gzip", Some(Compression::Gzip), true),
+        ("application/vnd.oci.image.layer.v1.tar+gzip", Some(Compression::Gzip), true),
+        ("application/vnd.oci.image.layer.v1.tar+zstd", Some(Compression::Zstd), true),
+        ("application/vnd.oci.image.layer.v1.tar", None, true),
+        ("application/vnd.example.disk+zstd", Some(Compression::Zstd), false),
+        ("application/octet-stream", None, false),
+    ] {
+        let mut status = image.status.clone().expect("a status");
+        (status.checksum, status.media_type) = (Some("cd".into()), Some(media_type.into()));
+        image.status = Some(status);
+        let Wanted::Image(source) = wanted_by(&image) else { panic!("the layer is known") };
+        assert_eq!(source.encoding, Encoding { compression, archive, foreign: None }, "{media_type}");
+    }
 }

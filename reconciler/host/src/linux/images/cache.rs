@@ -193,9 +193,10 @@ fn as_declared(facts: ImageFacts, source: &ImageSource) -> Result<ImageFacts> {
 
 fn described(format: Format, encoding: Encoding) -> String {
     let format = encoding.foreign.map_or(format.name(), |foreign| foreign.name());
+    let archive = if encoding.archive { " in an archive" } else { "" };
     match encoding.compression {
-        Some(compression) => format!("{format} compressed with {}", compression.name()),
-        None => format.to_owned(),
+        Some(compression) => format!("{format}{archive} compressed with {}", compression.name()),
+        None => format!("{format}{archive}"),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
 use reqwest::header::HeaderMap;
 use reqwest::{StatusCode, Url};
 
@@ -44,11 +43,11 @@ async fn fetch(client: &Client, source: &ChecksumSource) -> Result<String> {
     let failed = |detail: String| SystemError::Download { url: source.shown.clone(), detail };
     let url = Url::parse(&source.url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     let url = url.ok_or_else(|| failed("http:// or https:// is needed".to_owned()))?;
-    let response = client.get(&url, HeaderMap::new()).await.map_err(|why| match why {
+    let answer = client.small(&url, HeaderMap::new(), MAX_BYTES).await.map_err(|why| match why {
         NoAnswer::NotAllowed => SystemError::ImageNotAllowed { url: source.shown.clone(), why: NOT_ALLOWED },
         NoAnswer::Never(detail) | NoAnswer::Failed(detail) => failed(detail),
     })?;
-    match response.status() {
+    match answer.status {
         StatusCode::OK => {}
         status @ (StatusCode::NOT_FOUND | StatusCode::GONE) => {
             let (url, detail) = (source.shown.clone(), format!("HTTP {status}"));
@@ -56,16 +55,7 @@ async fn fetch(client: &Client, source: &ChecksumSource) -> Result<String> {
         }
         status => return Err(failed(format!("HTTP {status}"))),
     }
-    let mut bytes = Vec::new();
-    let mut body = response.bytes_stream();
-    while let Some(block) = body.next().await {
-        let block = block.map_err(|_| failed("the transfer failed".to_owned()))?;
-        if bytes.len() + block.len() > MAX_BYTES {
-            return Err(failed("it is larger than 1 MiB: no file of checksums".to_owned()));
-        }
-        bytes.extend_from_slice(&block);
-    }
-    String::from_utf8(bytes).map_err(|_| failed("it is no text".to_owned()))
+    String::from_utf8(answer.body).map_err(|_| failed("it is no text".to_owned()))
 }
 
 /// Returns the last segment of a URL's path.

@@ -3,9 +3,10 @@
 use reqwest::Url;
 
 use super::super::files::blocking;
+use super::http::Request;
 use super::job::Job;
 use super::partial::Partial;
-use super::{Result, file, http};
+use super::{Result, file, http, oci};
 use crate::SystemError;
 
 /// Downloads all bytes and verifies their checksum.
@@ -27,8 +28,11 @@ async fn transfer(job: &Job<'_>, client: &http::Client) -> Result<Partial> {
     let taken_up = partial.len() > 0;
     let partial = match url.scheme() {
         "file" => file::copy(job, &url, partial).await?,
-        "http" | "https" => http::download(job, client, &url, partial).await?,
-        _ => return Err(job.unusable("http://, https:// or file:/// is needed")),
+        "http" | "https" => {
+            http::download(job, client, &Request { url, authorization: None }, partial).await?
+        }
+        "oci" => http::download(job, client, &oci::blob(client, job.source).await?, partial).await?,
+        _ => return Err(job.unusable("http://, https://, oci:// or file:/// is needed")),
     };
     if partial.is_right() {
         return Ok(partial);

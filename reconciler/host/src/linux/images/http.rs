@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, IF_RANGE, LAST_MODIFIED, RANGE};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, IF_RANGE, LAST_MODIFIED, RANGE,
+};
 use reqwest::redirect::{Attempt as Redirect, Policy};
 use reqwest::{Response, StatusCode, Url};
 use tokio::sync::mpsc;
@@ -41,6 +43,20 @@ pub(super) struct Client {
     secure: OnceLock<reqwest::Client>,
 }
 
+/// The request for an image.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) url: Url,
+    /// Sent to this host only, and not where it redirects to. Sensitive: never printed.
+    pub(super) authorization: Option<HeaderValue>,
+}
+
+/// A response with a small body.
+pub(super) struct SmallAnswer {
+    pub(super) status: StatusCode,
+    pub(super) body: Vec<u8>,
+}
+
 /// Why there is no response.
 pub(super) enum NoAnswer {
     NotAllowed,
@@ -67,6 +83,26 @@ impl Client {
             Some(address) if !self.rules.allows(address.ip()) => Err(NoAnswer::NotAllowed),
             _ => Ok(response),
         }
+    }
+
+    /// Sends a GET request for a body of at most `max` bytes.
+    pub(super) async fn small(
+        &self,
+        url: &Url,
+        headers: HeaderMap,
+        max: usize,
+    ) -> std::result::Result<SmallAnswer, NoAnswer> {
+        let response = self.get(url, headers).await?;
+        let status = response.status();
+        let (mut body, mut stream) = (Vec::new(), response.bytes_stream());
+        while let Some(block) = stream.next().await {
+            let block = block.map_err(|error| NoAnswer::Failed(chain(&error)))?;
+            if body.len() + block.len() > max {
+                return Err(NoAnswer::Never(format!("the answer is larger than {} MiB", max >> 20)));
+            }
+            body.extend_from_slice(&block);
+        }
+        Ok(SmallAnswer { status, body })
     }
 
     fn of(&self, url: &Url) -> std::result::Result<&reqwest::Client, reqwest::Error> {
@@ -177,14 +213,14 @@ impl From<SystemError> for Stop {
 pub(super) async fn download(
     job: &Job<'_>,
     client: &Client,
-    url: &Url,
+    wanted: &Request,
     mut partial: Partial,
 ) -> Result<Partial> {
     let mut pace = Pace::new(job.rules);
     let (mut fruitless, mut attempts) = (0, 0);
     loop {
         let before = partial.len();
-        let (kept, outcome) = attempt(job, client, url, partial, &mut pace).await;
+        let (kept, outcome) = attempt(job, client, wanted, partial, &mut pace).await;
         let stopped = match (kept, outcome) {
             (Some(complete), Ok(())) => return Ok(complete),
             (_, Err(Stop::Final(error))) => return Err(error),
@@ -212,11 +248,11 @@ type Attempt = (Option<Partial>, std::result::Result<(), Stop>);
 async fn attempt(
     job: &Job<'_>,
     client: &Client,
-    url: &Url,
+    wanted: &Request,
     mut partial: Partial,
     pace: &mut Pace,
 ) -> Attempt {
-    let response = match request(job, client, url, &partial).await {
+    let response = match request(job, client, wanted, &partial).await {
         Ok(response) => response,
         Err(stop) => return (Some(partial), Err(stop)),
     };
@@ -236,10 +272,11 @@ async fn attempt(
 async fn request(
     job: &Job<'_>,
     client: &Client,
-    url: &Url,
+    wanted: &Request,
     partial: &Partial,
 ) -> std::result::Result<Response, Stop> {
     let mut headers = HeaderMap::new();
+    headers.extend(wanted.authorization.iter().map(|value| (AUTHORIZATION, value.clone())));
     if partial.len() > 0 {
         headers.insert(RANGE, value(&format!("bytes={}-", partial.len()))?);
         let origin = Origin::read(job.place).filter(|_| job.stored);
@@ -247,7 +284,7 @@ async fn request(
             headers.insert(IF_RANGE, value(&validator)?);
         }
     }
-    client.get(url, headers).await.map_err(|why| match why {
+    client.get(&wanted.url, headers).await.map_err(|why| match why {
         NoAnswer::NotAllowed => Stop::Final(job.not_allowed(NOT_ALLOWED)),
         NoAnswer::Never(detail) => Stop::Final(job.failed(detail)),
         NoAnswer::Failed(detail) => Stop::Cut(detail),

@@ -3,6 +3,7 @@
 mod formats;
 mod hostile;
 mod reach;
+mod registry;
 mod server;
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Turns verified bytes into an image: decompresses them, and converts foreign formats to qcow2.
 //!
 //! ```text
-//!  <name>.partial ──berth decompress-image──▶ <name>.unpacked ──qemu-img convert──▶ <name>.converted
+//!  <name>.partial ──berth unpack-image──▶ <name>.unpacked ──qemu-img convert──▶ <name>.converted
 //! ```
 //!
 //! The caller holds the lock of the partial file, so nobody else makes these files at the same time.
@@ -20,7 +20,7 @@ use super::super::files::{self, blocking, failed};
 use super::super::program::Program;
 use super::Result;
 use super::partial::Place;
-use crate::{Compression, ImageSource, SystemError};
+use crate::{Encoding, ImageSource, SystemError};
 
 const QEMU_IMG: Program = Program {
     name: "qemu-img",
@@ -33,7 +33,7 @@ const TIME: Duration = Duration::from_secs(3 * 3600);
 /// The address space of `qemu-img`.
 const CONVERT_MEMORY: u64 = 1 << 30;
 /// The address space of `berth`: its allocator reserves more than it uses.
-const DECOMPRESS_MEMORY: u64 = 4 << 30;
+const UNPACK_MEMORY: u64 = 4 << 30;
 
 /// The programs that unpack images, and their limits.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,8 @@ impl Unpacker {
         }
         place.discard_made()?;
         let mut made = None;
-        if let Some(compression) = source.encoding.compression {
-            self.decompress(source, compression, &place.file, &place.unpacked).await?;
+        if source.encoding.compression.is_some() || source.encoding.archive {
+            self.unpack(source, &place.file, &place.unpacked).await?;
             made = Some(&place.unpacked);
         }
         if let Some(format) = source.encoding.foreign {
@@ -64,17 +64,21 @@ impl Unpacker {
         Ok(made.cloned())
     }
 
-    async fn decompress(
-        &self,
-        source: &ImageSource,
-        compression: Compression,
-        from: &Path,
-        to: &Path,
-    ) -> Result<()> {
-        let args = ["decompress-image", compression.name(), &text(from), &text(to)];
-        let filter = self.filter(PathBuf::from(BERTH), &args, (from, to), DECOMPRESS_MEMORY);
-        let what = format!("its {} compression", compression.name());
-        self.carry_out(source, &filter, &what).await
+    async fn unpack(&self, source: &ImageSource, from: &Path, to: &Path) -> Result<()> {
+        let Encoding { compression, archive, .. } = source.encoding;
+        let (from_text, to_text) = (text(from), text(to));
+        let mut args = vec!["unpack-image", &from_text, &to_text];
+        let mut what = Vec::new();
+        if archive {
+            args.push("--archive");
+            what.push("the archive of a container disk".to_owned());
+        }
+        if let Some(compression) = compression {
+            args.extend(["--compression", compression.name()]);
+            what.push(format!("its {} compression", compression.name()));
+        }
+        let filter = self.filter(PathBuf::from(BERTH), &args, (from, to), UNPACK_MEMORY);
+        self.carry_out(source, &filter, &what.join(" with ")).await
     }
 
     async fn convert(
@@ -144,7 +148,8 @@ fn explain(source: &ImageSource, what: &str, filter: &Filter, error: FilterError
             SystemError::NoSpace { what: text(&filter.output), needed: 0, free }
         }
         FilterError::Failed { said, status } => {
-            let why = if said.is_empty() { status } else { said };
+            let said = said.trim_start_matches("berth: ").trim_start_matches("qemu-img: ");
+            let why = if said.is_empty() { &status } else { said };
             SystemError::ImageRefused { url, detail: format!("{what} cannot be undone: {why}") }
         }
         FilterError::TooSlow { after } => {

@@ -88,7 +88,7 @@ async fn a_refused_address_says_the_same_whether_or_not_something_answers() {
                 shown: url.clone(),
                 image_url: "http://a/b".to_owned(),
             };
-            let error = images.checksum(&sums).await.expect_err("refused");
+            let error = images.resolve(&sums).await.expect_err("refused");
             assert_eq!(error.variant(), "ImageNotAllowed", "{url}: {}", error.chain());
         }
     }
@@ -218,7 +218,7 @@ async fn a_file_of_checksums_is_read_and_bounded() {
         let image_url = format!("https://images.example/{image}?sig=canary");
         let (url, shown) = (server.url(path), without_query(&server.url(path)));
         let at = ChecksumSource { namespace: "ns".to_owned(), url, shown, image_url };
-        cache.images.checksum(&at).await
+        cache.images.resolve(&at).await.map(|resolved| resolved.digest)
     };
     assert_eq!(find("/SHA512SUMS?sig=canary", "debian.qcow2").await.expect("found"), digest);
     for (path, image, says) in [

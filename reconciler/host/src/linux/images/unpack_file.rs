@@ -1,18 +1,19 @@
-//! Decompression of an image: from one file to another, with holes where the image has zeros. Blocking.
+//! Takes an image out of compressed files and archives: from one file to another, with holes where the image has zeros.
+//! Blocking.
 //!
-//! Runs in a process of its own (`berth decompress-image`), because a decoder that fails on hostile data must not end the
+//! Runs in a process of its own (`berth unpack-image`), because a decoder that fails on hostile data must not end the
 //! agent.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use berth_qemu::qcow2::MAX_VIRTUAL_SIZE;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
-use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::Compression;
 
@@ -26,25 +27,62 @@ const SMALL: u64 = 100 << 30;
 /// somebody has made to be downloaded.
 const MAX_RATIO: u64 = 2000;
 
-/// Decompresses the whole input to the output, which exists and is empty.
+/// Unpacks the input to the output, which exists and is empty.
 ///
-/// *Errors*: [`io::ErrorKind::InvalidData`] when the input is not compressed like this or is incomplete;
+/// *Errors*: [`io::ErrorKind::InvalidData`] when the input is not encoded like this or is incomplete;
 /// [`io::ErrorKind::FileTooLarge`] when the output exceeds every reasonable size.
-pub fn decompress(compression: Compression, input: &Path, output: &Path) -> io::Result<()> {
+pub fn unpack(
+    compression: Option<Compression>,
+    archive: bool,
+    input: &Path,
+    output: &Path,
+) -> io::Result<()> {
     let file = File::open(input)?;
-    let compressed = file.metadata()?.len();
-    let reader = BufReader::with_capacity(BLOCK, file);
-    let mut writer = SparseWriter::create(output, compressed)?;
-    match compression {
-        Compression::Gzip => copy(MultiGzDecoder::new(reader), &mut writer)?,
-        Compression::Bzip2 => copy(bzip2::bufread::MultiBzDecoder::new(reader), &mut writer)?,
-        Compression::Xz => {
-            let limit = u32::try_from(MAX_WINDOW >> 10).unwrap_or(u32::MAX);
-            copy(XzReader::new_mem_limit(reader, true, limit), &mut writer)?;
-        }
-        Compression::Zstd => zstd(reader, &mut writer)?,
+    let mut writer = SparseWriter::create(output, file.metadata()?.len())?;
+    let reader = decoder(compression, BufReader::with_capacity(BLOCK, file))?;
+    match archive {
+        true => container_disk(reader, &mut writer)?,
+        false => copy(reader, &mut writer)?,
     }
     writer.finish()
+}
+
+fn decoder(compression: Option<Compression>, reader: BufReader<File>) -> io::Result<Box<dyn Read>> {
+    Ok(match compression {
+        None => Box::new(reader),
+        Some(Compression::Gzip) => Box::new(MultiGzDecoder::new(reader)),
+        Some(Compression::Bzip2) => Box::new(bzip2::bufread::MultiBzDecoder::new(reader)),
+        Some(Compression::Xz) => {
+            let limit = u32::try_from(MAX_WINDOW >> 10).unwrap_or(u32::MAX);
+            Box::new(XzReader::new_mem_limit(reader, true, limit))
+        }
+        Some(Compression::Zstd) => Box::new(ZstdFrames::start(reader)?),
+    })
+}
+
+/// Copies the only file below `disk/` of a tar archive.
+fn container_disk(reader: Box<dyn Read>, writer: &mut SparseWriter) -> io::Result<()> {
+    let mut archive = tar::Archive::new(reader);
+    let mut found = false;
+    for entry in archive.entries()? {
+        let entry = entry?;
+        let path = entry.path()?;
+        let mut parts =
+            path.components().filter(|part| !matches!(part, Component::CurDir | Component::RootDir));
+        if !entry.header().entry_type().is_file() || parts.next() != Some(Component::Normal("disk".as_ref()))
+        {
+            continue;
+        }
+        if found {
+            return Err(invalid("the archive has more than one file below /disk"));
+        }
+        found = true;
+        copy(entry, writer)?;
+    }
+    match found {
+        true => Ok(()),
+        false => Err(invalid("the archive has no file below /disk")),
+    }
 }
 
 fn copy(mut from: impl Read, to: &mut SparseWriter) -> io::Result<()> {
@@ -65,24 +103,68 @@ fn copy(mut from: impl Read, to: &mut SparseWriter) -> io::Result<()> {
 }
 
 /// A file of frames, some of which may be skippable.
-fn zstd(mut reader: BufReader<File>, to: &mut SparseWriter) -> io::Result<()> {
-    let mut frames = 0;
-    while !reader.fill_buf()?.is_empty() {
-        match StreamingDecoder::new_with_max_window_size(&mut reader, MAX_WINDOW) {
-            Ok(decoder) => copy(decoder, to)?,
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                length, ..
-            })) => {
-                io::copy(&mut (&mut reader).take(u64::from(length)), &mut io::sink())?;
-            }
-            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
+struct ZstdFrames {
+    reader: BufReader<File>,
+    frame: FrameDecoder,
+}
+
+impl ZstdFrames {
+    fn start(reader: BufReader<File>) -> io::Result<Self> {
+        let mut frame = FrameDecoder::new();
+        frame.set_max_window_size(MAX_WINDOW);
+        let mut frames = Self { reader, frame };
+        match frames.next()? {
+            true => Ok(frames),
+            false => Err(invalid("the file is empty")),
         }
-        frames += 1;
     }
-    match frames {
-        0 => Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty")),
-        _ => Ok(()),
+
+    /// Begins the next frame with data. Returns false at the end of the file.
+    fn next(&mut self) -> io::Result<bool> {
+        while !self.reader.fill_buf()?.is_empty() {
+            match self.frame.init(&mut self.reader) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    io::copy(&mut (&mut self.reader).take(u64::from(length)), &mut io::sink())?;
+                }
+                Err(error) => return Err(invalid(&error.to_string())),
+            }
+        }
+        Ok(false)
     }
+
+    fn check_sum(&self) -> io::Result<()> {
+        match (self.frame.get_checksum_from_data(), self.frame.get_calculated_checksum()) {
+            (Some(declared), Some(found)) if declared != found => {
+                Err(invalid("a frame has a wrong checksum"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for ZstdFrames {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.frame.can_collect() == 0 {
+            if self.frame.is_finished() {
+                self.check_sum()?;
+                if !self.next()? {
+                    return Ok(0);
+                }
+            }
+            let strategy = BlockDecodingStrategy::UptoBlocks(1);
+            let decoded = self.frame.decode_blocks(&mut self.reader, strategy);
+            decoded.map_err(|error| invalid(&error.to_string()))?;
+        }
+        self.frame.read(buffer)
+    }
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// Writes blocks, and leaves holes where they have only zeros.
@@ -152,7 +234,7 @@ mod tests {
         let (input, output) = (folder.path().join("in"), folder.path().join("out"));
         fs::write(&input, bytes).expect("written");
         fs::write(&output, b"").expect("created");
-        decompress(compression, &input, &output)?;
+        unpack(Some(compression), false, &input, &output)?;
         let blocks = fs::metadata(&output).expect("there").blocks();
         Ok((fs::read(&output).expect("read"), blocks * 512))
     }
@@ -203,5 +285,29 @@ mod tests {
         writer.at = SMALL - 1;
         let error = writer.write(&[0, 0]).expect_err("one too many");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    fn from_archive(make: &str) -> io::Result<Vec<u8>> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let script = format!("mkdir disk etc && {make} && tar -czf in disk etc");
+        let status = Command::new("sh").arg("-ec").arg(script).current_dir(folder.path()).status();
+        assert!(status.expect("a shell").success(), "{make}");
+        let output = folder.path().join("out");
+        fs::write(&output, b"").expect("created");
+        unpack(Some(Compression::Gzip), true, &folder.path().join("in"), &output)?;
+        Ok(fs::read(&output).expect("read"))
+    }
+
+    #[test]
+    fn the_only_file_below_disk_is_the_image_of_a_container_disk() {
+        assert_eq!(from_archive("echo image > disk/a.qcow2; echo x > etc/y").expect("one"), b"image\n");
+        for (make, why) in [
+            ("echo x > etc/y", "no file below /disk"),
+            ("echo a > disk/a; echo b > disk/b", "more than one"),
+            ("ln -s /etc/passwd disk/a", "no file below /disk"),
+        ] {
+            let error = from_archive(make).expect_err(make).to_string();
+            assert!(error.contains(why), "{make}: {error}");
+        }
     }
 }

@@ -1,0 +1,116 @@
+//! Images in a container registry.
+
+use std::sync::OnceLock;
+
+use serde_json::json;
+
+use super::*;
+use crate::{ChecksumSource, ResolvedImage};
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+/// A registry with one repository, `disks/debian`, that gives its content to those with a token.
+struct Registry {
+    server: Server,
+    layer: Vec<u8>,
+}
+
+impl Registry {
+    fn start(layers: usize) -> Self {
+        let layer = raw(MIB);
+        let described = json!({"mediaType": LAYER, "digest": format!("sha256:{}", sha256(&layer))});
+        let manifest = json!({"layers": vec![described; layers]}).to_string();
+        let platform = |architecture: &str| json!({"architecture": architecture, "os": "linux"});
+        let index = json!({"mediaType": INDEX, "manifests": [
+            {"digest": format!("sha256:{}", "0".repeat(64)), "platform": platform("s390x")},
+            {"digest": format!("sha256:{}", sha256(manifest.as_bytes())), "platform": platform("amd64")},
+            {"digest": format!("sha256:{}", sha256(manifest.as_bytes())), "platform": platform("arm64")},
+        ]})
+        .to_string();
+        let realm: Arc<OnceLock<String>> = Arc::default();
+        let (own, bytes) = (Arc::clone(&realm), layer.clone());
+        let server = Server::start(move |request| {
+            let realm = own.get().expect("set before the first request");
+            let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+            if path == "/token" {
+                assert_eq!(query, "service=test&scope=repository%3Adisks%2Fdebian%3Apull");
+                assert_eq!(request.authorization, None);
+                return Reply::file(br#"{"token": "t0ken"}"#);
+            }
+            if request.authorization.as_deref() != Some("Bearer t0ken") {
+                let challenge = format!("Bearer realm=\"{realm}\",service=\"test\"");
+                return Reply::status(401).header("WWW-Authenticate", challenge);
+            }
+            let manifests = "/v2/disks/debian/manifests/";
+            match path.strip_prefix(manifests) {
+                Some("13") => Reply::file(index.as_bytes()),
+                Some(digest) if *digest == format!("sha256:{}", sha256(manifest.as_bytes())) => {
+                    Reply::file(manifest.as_bytes())
+                }
+                // A registry that returns other bytes than were asked for.
+                Some(digest) if digest.starts_with("sha256:f") => Reply::file(manifest.as_bytes()),
+                Some(_) => Reply::status(404),
+                None if path.starts_with("/v2/disks/debian/blobs/sha256:") => Reply::range(&bytes, request),
+                None => Reply::status(200),
+            }
+        });
+        realm.set(server.url("/token")).expect("once");
+        Self { server, layer }
+    }
+
+    fn url(&self, reference: &str) -> String {
+        self.server.url(&format!("/disks/debian{reference}")).replacen("http://", "oci://", 1)
+    }
+
+    fn wanted(&self, reference: &str) -> ChecksumSource {
+        let url = self.url(reference);
+        ChecksumSource { namespace: "ns".to_owned(), shown: url.clone(), image_url: url.clone(), url }
+    }
+}
+
+#[tokio::test]
+async fn a_layer_is_found_by_tag_and_downloaded_by_its_digest_with_a_token() {
+    let registry = Registry::start(1);
+    let cache = Cache::new();
+    let resolved = cache.images.resolve(&registry.wanted(":13")).await.expect("resolved");
+    let digest = sha256(&registry.layer);
+    assert_eq!(resolved, ResolvedImage { digest: digest.clone(), media_type: Some(LAYER.to_owned()) });
+    // As an artifact that is the disk itself: containers are unpacked by a process of `berth`, which tests here have not.
+    let source = ImageSource { digest, ..source(registry.url(":13"), &registry.layer, Format::Raw) };
+    let facts = cache.images.pull(&source, &quiet()).await.expect("pulled");
+    assert_eq!(fs::read(&facts.path).expect("in the cache"), registry.layer);
+    let blobs = registry.server.requests().into_iter().filter(|request| request.path.contains("/blobs/"));
+    assert_eq!(blobs.count(), 1);
+}
+
+#[tokio::test]
+async fn an_image_of_several_layers_is_refused() {
+    for layers in [0, 2] {
+        let registry = Registry::start(layers);
+        let error = Cache::new().images.resolve(&registry.wanted(":13")).await.expect_err("refused");
+        assert!(matches!(error, SystemError::ImageRefused { .. }), "{error:?}");
+        assert!(error.chain().contains(&format!("{layers} layers")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_registry_without_the_image_and_one_that_lies_about_a_digest_are_told_apart() {
+    let registry = Registry::start(1);
+    let images = Cache::new().images;
+    let error = images.resolve(&registry.wanted(":12")).await.expect_err("not there");
+    assert!(matches!(error, SystemError::ImageNotFound { .. }), "{error:?}");
+    let other = format!("@sha256:{}", "f".repeat(64));
+    let error = images.resolve(&registry.wanted(&other)).await.expect_err("other bytes");
+    assert!(matches!(error, SystemError::ChecksumMismatch { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_registry_at_an_address_that_is_not_allowed_is_not_asked() {
+    let registry = Registry::start(1);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let images = with_rules(folder.path(), 1 << 30, ImageRules::default());
+    let error = images.resolve(&registry.wanted(":13")).await.expect_err("refused");
+    assert!(matches!(error, SystemError::ImageNotAllowed { .. }), "{error:?}");
+    assert!(registry.server.requests().is_empty());
+}
