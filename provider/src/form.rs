@@ -1,6 +1,6 @@
 //! Forms of text: their syntax, their equality and their canonical spelling.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_api::{
     CpuAmount, Quantity, ResourceName,
@@ -48,6 +48,10 @@ pub enum Form {
     Ipv4,
     /// A range of IPv4 addresses.
     Ipv4Range,
+    /// A range of IPv4 or IPv6 addresses.
+    IpRange,
+    /// A port or a range of ports.
+    Ports,
     /// 64 hexadecimal digits.
     Sha256,
     /// 128 hexadecimal digits.
@@ -179,6 +183,18 @@ impl Form {
             Self::Ipv4Range => Some(format!(
                 "{text:?} is not a range of IPv4 addresses: write for example \"10.77.0.0/16\", with no host bits set."
             )),
+            Self::IpRange if is_ip_range(text) => None,
+            Self::IpRange if text.parse::<IpAddr>().is_ok() => Some(format!(
+                "{text:?} is an address: write the range of this address alone, \"{text}/{}\".",
+                if text.contains(':') { 128 } else { 32 }
+            )),
+            Self::IpRange => Some(format!(
+                "{text:?} is not a range of addresses: write for example \"192.0.2.0/24\" or \"fd00::/8\", with no host bits set."
+            )),
+            Self::Ports if berth_api::security_group::port_range(text).is_some() => None,
+            Self::Ports => Some(format!(
+                "{text:?} is not a port or a range of ports: write a number from 1 to 65535, or for example \"8000-8099\"."
+            )),
             Self::Sha256 if is_digest(text, 64) => None,
             Self::Sha256 => Some(format!(
                 "{text:?} is not a SHA-256 checksum: write 64 hexadecimal digits in lower case, as sha256sum prints them."
@@ -248,6 +264,17 @@ fn is_ipv4_range(text: &str) -> bool {
     };
     let host_bits = u32::MAX.checked_shr(length).unwrap_or_default();
     address.parse::<Ipv4Addr>().is_ok_and(|address| u32::from(address) & host_bits == 0)
+}
+
+fn is_ip_range(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let Ok(address) = address.parse::<Ipv6Addr>() else { return is_ipv4_range(text) };
+    let is_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    let Some(length) = length.parse::<u32>().ok().filter(|length| is_number && *length <= 128) else {
+        return false;
+    };
+    let host_bits = u128::MAX.checked_shr(length).unwrap_or_default();
+    u128::from(address) & host_bits == 0
 }
 
 fn is_digest(text: &str, digits: usize) -> bool {
@@ -354,6 +381,13 @@ mod tests {
             (Form::Ipv4Range, "10.0.0.0/33"),
             (Form::Ipv4Range, "10.0.0.0/+8"),
             (Form::Ipv4Range, "fd00::/64"),
+            (Form::IpRange, "fd00::1/64"),
+            (Form::IpRange, "fd00::1"),
+            (Form::IpRange, "10.0.0.1"),
+            (Form::IpRange, "10.0.0.1/24"),
+            (Form::Ports, "0"),
+            (Form::Ports, "90-80"),
+            (Form::Ports, "http"),
             (Form::Sha256, "ABC"),
             (Form::Sha512, "abc"),
             (Form::HttpUrl, "file:///SHA256SUMS"),
@@ -386,6 +420,11 @@ mod tests {
             (Form::Ipv4Range, "10.0.0.0/24"),
             (Form::Ipv4Range, "0.0.0.0/0"),
             (Form::Ipv4Range, "192.0.2.7/32"),
+            (Form::IpRange, "192.0.2.7/32"),
+            (Form::IpRange, "::/0"),
+            (Form::IpRange, "fd00:60::/64"),
+            (Form::Ports, "443"),
+            (Form::Ports, "8000-8099"),
             (Form::ImageUrl, "file:///tmp/x.qcow2"),
             (Form::ImageUrl, "oci://quay.io/containerdisks/fedora:40"),
             (Form::HttpUrl, "https://example.org/SHA512SUMS"),

@@ -70,6 +70,7 @@ pub mod references;
 pub mod replacement;
 pub mod resource;
 pub mod run;
+pub mod security_group;
 pub mod selector;
 pub mod session;
 pub mod storage_pool;

@@ -53,6 +53,9 @@ pub const DISK: Reference = reference("Disk", "disks", Scope::Namespace, Some("b
 /// A PublicIP.
 pub const PUBLIC_IP: Reference =
     reference("PublicIP", "publicips", Scope::Namespace, Some("berth_public_ips"));
+/// A SecurityGroup.
+pub const SECURITY_GROUP: Reference =
+    reference("SecurityGroup", "securitygroups", Scope::Namespace, Some("berth_security_groups"));
 /// A PlacementGroup.
 pub const GROUP: Reference =
     reference("PlacementGroup", "placementgroups", Scope::Namespace, Some("berth_placement_groups"));

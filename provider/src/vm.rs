@@ -25,7 +25,7 @@ use crate::{
     kind::{KindInfo, ResourceKind, SideObject},
     private::Private,
     readiness::{self, Outcome, Readiness},
-    references::{CLASS, DISK, GROUP, HOST, IMAGE, NETWORK, Named, PUBLIC_IP, Reference},
+    references::{CLASS, DISK, GROUP, HOST, IMAGE, NETWORK, Named, PUBLIC_IP, Reference, SECURITY_GROUP},
 };
 
 /// A virtual machine.
@@ -42,6 +42,7 @@ fn network_interfaces() -> Field {
             .effect(Effect::Fixed)
             .refers(NETWORK),
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
+        Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),

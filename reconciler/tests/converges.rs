@@ -105,6 +105,64 @@ fn a_vm_is_created_and_deleted_while_the_disk_is_full() {
     a_vm_is_created_and_deleted(Fault::FullDisk);
 }
 
+fn rules(names: &[&str]) -> serde_json::Value {
+    let rule =
+        |name: &&str| json!({"name": name, "protocol": "tcp", "ports": ["22"], "securityGroups": ["web"]});
+    json!({"ingress": names.iter().map(rule).collect::<Vec<_>>(), "egress": []})
+}
+
+#[test]
+fn a_vm_with_a_security_group_never_has_an_open_filter_and_follows_its_rules_and_members() {
+    converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter, Fault::StaleWatches], async |rig| {
+        rig.system.expect_filters();
+        let mut spec = web("Running");
+        spec["networkInterfaces"][0]["securityGroups"] = json!(["web", "more"]);
+        web_is_declared_with(rig, "Stopped").await;
+        rig.apply("SecurityGroup", "web", rules(&["ssh"])).await;
+        rig.apply("SecurityGroup", "more", rules(&["ssh"])).await;
+        rig.apply("VM", "web", spec).await;
+        web_runs(rig).await;
+        let own = || rig.system.filters().ports.first().map(|filtered| filtered.port.address);
+        let members = || rig.system.filters().sets.get("default/web").cloned();
+        until_host("its own address is in the set of its group", || {
+            own().is_some_and(|address| members() == Some(vec![(address, address)]))
+        })
+        .await;
+        rig.strike_from_here();
+        rig.apply("SecurityGroup", "web", rules(&["ssh", "more"])).await;
+        let ingress = || {
+            let filters = rig.system.filters();
+            let group = filters.groups.iter().find(|group| group.name == "default/web");
+            group.map(|group| (group.ingress.len(), group.egress.as_ref().map(Vec::len)))
+        };
+        until_host("the new rule is in force", || ingress() == Some((2, Some(0)))).await;
+        rig.delete("SecurityGroup", "more").await;
+        spec_without_more(rig).await;
+        until_host("the VM has one group left", || {
+            rig.system.filters().ports.iter().all(|port| port.groups == ["default/web"])
+        })
+        .await;
+        rig.must_settle().await;
+        all_is_deleted(rig).await;
+        rig.delete("SecurityGroup", "web").await;
+        rig.until_nothing_is_left().await;
+    });
+}
+
+async fn until_host(what: &str, holds: impl Fn() -> bool) {
+    let begun = tokio::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed().as_secs() < 900, "not reached: {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+async fn spec_without_more(rig: &Rig) {
+    let mut spec = web("Running");
+    spec["networkInterfaces"][0]["securityGroups"] = json!(["web"]);
+    rig.apply("VM", "web", spec).await;
+}
+
 #[test]
 fn a_vm_is_stopped_and_started_again() {
     converges(&[Fault::Error, Fault::LostAnswer, Fault::CrashAfter], async |rig| {

@@ -21,13 +21,14 @@ use kube::{
 use serde_json::{Value, json};
 use site::{Plane, Site, declared, joined, runs};
 
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 12] = [
     ("StoragePool", "storagepools"),
     ("IPPool", "ippools"),
     ("Network", "networks"),
     ("VMClass", "vmclasses"),
     ("Image", "images"),
     ("PlacementGroup", "placementgroups"),
+    ("SecurityGroup", "securitygroups"),
     ("Host", "hosts"),
     ("Disk", "disks"),
     ("PublicIP", "publicips"),

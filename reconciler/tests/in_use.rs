@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 use berth::install;
 use berth_agent::AgentConfig;
 use berth_api::{
-    Disk, Host, IPPool, Image, Network, PlacementGroup, PublicIP, StoragePool, VM, VMClass, condition,
+    Disk, Host, IPPool, Image, Network, PlacementGroup, PublicIP, SecurityGroup, StoragePool, VM, VMClass,
+    condition,
 };
 use berth_controllers as controllers;
 use berth_engine::Identities;
@@ -33,11 +34,12 @@ use serve::serve;
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// The objects that [`Site::declare_everything`] declares, the users last.
-const EVERYTHING: [(&str, &str); 9] = [
+const EVERYTHING: [(&str, &str); 10] = [
     ("VMClass", "small"),
     ("Image", "debian"),
     ("PlacementGroup", "spread"),
     ("Network", "back"),
+    ("SecurityGroup", "front"),
     ("PublicIP", "web"),
     ("Disk", "root"),
     ("Disk", "data"),
@@ -88,10 +90,12 @@ impl Site {
         self.apply(namespace, "Image", "debian", image::spec()).await;
         self.apply(namespace, "PlacementGroup", "spread", json!({})).await;
         self.apply(namespace, "Network", "back", json!({"cidr": range})).await;
+        let rule = json!({"name": "own", "securityGroups": ["front"]});
+        self.apply(namespace, "SecurityGroup", "front", json!({"ingress": [rule]})).await;
         self.apply(namespace, "PublicIP", "web", json!({})).await;
         self.apply(namespace, "Disk", "root", json!({"image": "debian", "size": "2Gi"})).await;
         let spec = json!({"class": "small", "disks": [{"name": "root", "boot": true}],
-            "networkInterfaces": [{"name": "nic0", "network": "back", "publicIP": "web"}],
+            "networkInterfaces": [{"name": "nic0", "network": "back", "publicIP": "web", "securityGroups": ["front"]}],
             "placement": {"group": "spread"}, "stop": {"gracePeriodSeconds": 5}});
         self.apply(namespace, "VM", "web", spec).await;
         self.until("the VM runs", async || {
@@ -197,6 +201,7 @@ async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_onc
     site.declare_all("default", "10.78.0.0/24").await;
     let (classes, groups): (Api<VMClass>, Api<PlacementGroup>) =
         (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
+    let filters: Api<SecurityGroup> = Api::default_namespaced(client.clone());
     let (networks, images): (Api<Network>, Api<Image>) =
         (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
     let (disks, ips): (Api<Disk>, Api<PublicIP>) =
@@ -208,6 +213,7 @@ async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_onc
         held(&site, &classes, "small").await,
         held(&site, &groups, "spread").await,
         held(&site, &networks, "back").await,
+        held(&site, &filters, "front").await,
     ];
     for message in by_vm {
         assert_eq!(message, "deleted, and held until nothing uses it: used by VM default/web");
@@ -224,6 +230,7 @@ async fn whatever_a_vm_uses_stays_when_it_is_deleted_names_its_user_and_goes_onc
     site.until_deleted(&site.in_namespace::<VM>("default"), "web").await;
     site.until("all of it goes", async || {
         let gone = is_gone(&classes, "small").await && is_gone(&groups, "spread").await;
+        let gone = gone && is_gone(&filters, "front").await;
         let gone = gone && is_gone(&networks, "back").await && is_gone(&images, "debian").await;
         let gone = gone && is_gone(&disks, "root").await && is_gone(&ips, "web").await;
         gone && is_gone(&pools, "default").await && is_gone(&storage, "default").await
@@ -262,11 +269,11 @@ async fn a_vm_that_is_going_no_longer_keeps_its_class_and_group() {
 async fn everything_goes_in_whatever_order_it_is_deleted() {
     let site = Site::new().await;
     for order in [
-        [0, 1, 2, 3, 4, 5, 6, 7, 8],
-        [8, 7, 6, 5, 4, 3, 2, 1, 0],
-        [2, 5, 0, 7, 6, 3, 8, 1, 4],
-        [4, 1, 8, 3, 0, 6, 2, 7, 5],
-        [6, 8, 5, 7, 4, 2, 0, 1, 3],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+        [9, 8, 7, 6, 5, 4, 3, 2, 1, 0],
+        [2, 5, 0, 7, 6, 3, 9, 8, 1, 4],
+        [4, 1, 8, 3, 9, 0, 6, 2, 7, 5],
+        [6, 9, 8, 5, 7, 4, 2, 0, 1, 3],
     ] {
         site.declare_everything().await;
         for which in order {

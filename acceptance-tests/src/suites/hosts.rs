@@ -5,6 +5,7 @@ pub mod access;
 pub mod faults;
 pub mod joining;
 pub mod overhead;
+pub mod security_groups;
 pub mod spread;
 pub mod tenants;
 pub mod zones;

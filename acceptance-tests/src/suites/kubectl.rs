@@ -60,6 +60,7 @@ pub fn reading(report: &mut Report, platform: &Platform) {
             ("placementgroups", "pg", "PlacementGroup"),
             ("publicips", "pip", "PublicIP"),
             ("networks", "", "Network"),
+            ("securitygroups", "sg", "SecurityGroup"),
             ("ippools", "", "IPPool"),
             ("storagepools", "", "StoragePool"),
             ("hosts", "", "Host"),

@@ -192,6 +192,16 @@ fn find_named_objects(
                     find_named_objects(fields, was, element, &path.clone().index(i), found);
                 }
             }
+            (Shape::TextList(_), Some(reference)) => {
+                let before: Vec<&str> = was.elements().iter().filter_map(Value::as_str).collect();
+                let names =
+                    is.elements().iter().enumerate().filter_map(|(i, name)| Some((i, name.as_str()?)));
+                found.extend(names.filter(|(_, name)| !before.contains(name)).map(|(i, name)| Named {
+                    path: path.clone().index(i),
+                    reference,
+                    name: name.to_owned(),
+                }));
+            }
             (_, Some(reference)) => {
                 let Some(name) = is.as_str().filter(|name| was.as_str() != Some(name)) else { continue };
                 let needs_no_object = reference.has_default && name == berth_api::DEFAULT_NAME;

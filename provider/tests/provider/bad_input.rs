@@ -508,6 +508,10 @@ fn pools() -> Vec<(&'static str, Bad)> {
     ]
 }
 
+fn one_rule(rule: Json) -> Json {
+    json!({"name": "g", "ingress": [rule]})
+}
+
 fn others() -> Vec<(&'static str, Bad)> {
     let group = || json!({"name": "g"});
     let attachment = || json!({"vm": "web", "disk": "data"});
@@ -523,6 +527,39 @@ fn others() -> Vec<(&'static str, Bad)> {
         (
             "berth_placement_group",
             everywhere(with(group(), "/enforcement", json!("x")), "enforcement", "is not one of"),
+        ),
+        (
+            "berth_security_group",
+            everywhere(one_rule(json!({"cidrs": ["10.0.0.1/24"]})), "ingress[0].cidrs[0]", "host bits"),
+        ),
+        (
+            "berth_security_group",
+            everywhere(one_rule(json!({"cidrs": ["10.0.0.1"]})), "ingress[0].cidrs[0]", "10.0.0.1/32"),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(json!({"cidrs": ["::/0"], "protocol": "tcp", "ports": ["90-80"]})),
+                "ingress[0].ports[0]",
+                "not a port",
+            ),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
+                one_rule(json!({"cidrs": ["::/0"], "protocol": "sctp"})),
+                "ingress[0].protocol",
+                "is not one of",
+            ),
+        ),
+        ("berth_security_group", here(one_rule(json!({"protocol": "tcp"})), "ingress[0]", "security_groups")),
+        (
+            "berth_security_group",
+            here(
+                one_rule(json!({"cidrs": ["::/0"], "ports": ["80"]})),
+                "ingress[0].ports",
+                "\"tcp\" or \"udp\"",
+            ),
         ),
         ("berth_host", here(json!({"name": "h 1"}), "name", "is not a name")),
         (

@@ -469,7 +469,7 @@ struct Player {
     hold_users: Arc<AtomicBool>,
 }
 
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "Host",
     "StoragePool",
     "IPPool",
@@ -478,6 +478,7 @@ const KINDS: [&str; 11] = [
     "Image",
     "Disk",
     "PlacementGroup",
+    "SecurityGroup",
     "PublicIP",
     "VM",
     "HotswapDiskAttachment",
@@ -713,6 +714,7 @@ fn list_users(object: &Json, all: &[&Json], status: &mut Json) {
         "StoragePool" => ("Disk", "/spec/pool"),
         "IPPool" => ("PublicIP", "/spec/pool"),
         "Network" => ("VM", "/spec/networkInterfaces/0/network"),
+        "SecurityGroup" => ("VM", "/spec/networkInterfaces/0/securityGroups/0"),
         _ => return,
     };
     let users = all.iter().filter(|user| user["kind"] == kind && user.pointer(named_by) == Some(name));

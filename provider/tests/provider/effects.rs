@@ -105,7 +105,7 @@ fn vm() -> Json {
         "disks": [{"name": "root", "boot": true}, {"name": "data", "boot": false, "bus": "virtio-scsi", "read_only": false}],
         "cdroms": [{"name": "installer", "image": "i", "connected": true, "boot_first": false}],
         "network_interfaces": [{"name": "nic0", "network": "default", "public_ip": "a", "mac_address": "52:54:00:00:00:01", "address": "10.77.0.9",
-            "model": "virtio"}],
+            "model": "virtio", "security_groups": ["a"]}],
         "placement": {"group": "g", "host": "h", "host_selector": {"a": "b"}},
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A"], "hostname": "web", "user_data": "x", "domain": "example.net",
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
@@ -179,6 +179,7 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ),
         ("/disks", json!([{"name": "data"}, {"name": "root", "boot": true}]), Announced::Live),
         ("/network_interfaces/0/public_ip", json!("b"), Announced::Live),
+        ("/network_interfaces/0/security_groups", json!(["b"]), Announced::Live),
         ("/network_interfaces/0/model", json!("e1000e"), Announced::PowerCycle),
         ("/network_interfaces/0/network", json!("lan"), Announced::Refused),
         ("/network_interfaces/0/mac_address", json!("52:54:00:00:00:02"), Announced::Refused),
@@ -258,6 +259,8 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
     let storage = json!({"name": "s", "type": "Local", "trash_retention_seconds": 60});
     let host =
         json!({"name": "h", "cordoned": false, "draining": false, "reserved": {"cpus": 1, "memory": "1Gi"}});
+    let rule = json!({"name": "r", "protocol": "tcp", "ports": ["80"], "cidrs": ["10.0.0.0/8"], "security_groups": ["web"]});
+    let security = json!({"name": "g", "namespace": "default", "ingress": [rule], "egress": [rule]});
     let group = json!({"name": "g", "namespace": "default", "strategy": "spread", "enforcement": "required"});
     vec![
         ("berth_image", image.clone(), "/source/url", json!("https://b/x"), Announced::Live),
@@ -306,6 +309,17 @@ fn others() -> Vec<(&'static str, Json, &'static str, Json, Announced)> {
         ("berth_host", host.clone(), "/draining", json!(true), Announced::Live),
         ("berth_host", host.clone(), "/reserved/cpus", json!(2), Announced::Live),
         ("berth_host", host, "/reserved/memory", json!("2Gi"), Announced::Live),
+        ("berth_security_group", security.clone(), "/ingress/0/ports", json!(["443"]), Announced::Live),
+        ("berth_security_group", security.clone(), "/ingress/0/protocol", json!("udp"), Announced::Live),
+        ("berth_security_group", security.clone(), "/ingress/0/cidrs", json!(["::/0"]), Announced::Live),
+        (
+            "berth_security_group",
+            security.clone(),
+            "/ingress/0/security_groups",
+            json!(["db"]),
+            Announced::Live,
+        ),
+        ("berth_security_group", security, "/egress", json!([]), Announced::Live),
         ("berth_placement_group", group, "/enforcement", json!("preferred"), Announced::Live),
     ]
 }

@@ -54,6 +54,13 @@ pub(crate) fn stories() -> Vec<(&'static str, &'static str, Json, Json)> {
             json!({"name": "web", "strategy": "spread"}),
             json!({"name": "web", "enforcement": "preferred"}),
         ),
+        (
+            "berth_security_group",
+            "SecurityGroup",
+            json!({"name": "web", "ingress": [{"protocol": "tcp", "ports": ["443"], "cidrs": ["0.0.0.0/0"]}]}),
+            json!({"name": "web", "ingress": [{"protocol": "tcp", "ports": ["80", "443"], "cidrs": ["0.0.0.0/0"]}],
+                "egress": []}),
+        ),
         ("berth_public_ip", "PublicIP", json!({"name": "web"}), json!({"name": "web", "labels": {"a": "b"}})),
         ("berth_vm", "VM", web(), with(web(), json!({"power": "Stopped"}))),
         (

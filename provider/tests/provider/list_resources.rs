@@ -99,6 +99,10 @@ async fn the_generated_configuration_of_every_kind_plans_empty() {
     for (type_name, config) in [
         ("berth_ip_pool", json!({"name": "segment", "cidrs": ["192.0.2.64/27"], "mode": "l2"})),
         ("berth_public_ip", json!({"name": "web", "pool": "segment"})),
+        (
+            "berth_security_group",
+            json!({"name": "web", "ingress": [{"protocol": "tcp", "ports": ["22"], "security_groups": ["web"]}], "egress": []}),
+        ),
         ("berth_storage_pool", json!({"name": "fast", "trash_retention_seconds": 5})),
         (
             "berth_image",

@@ -179,6 +179,15 @@ fn every_other_kind_becomes_its_custom_resource() {
             json!({}),
             json!({"strategy": "spread", "enforcement": "required", "topologyKey": "kubernetes.io/hostname"}),
         ),
+        ("berth_security_group", json!({}), json!({})),
+        (
+            "berth_security_group",
+            json!({"ingress": [{"protocol": "tcp", "ports": ["22"], "security_groups": ["db"]}, {"cidrs": ["::/0"]}], "egress": []}),
+            json!({"ingress": [
+                {"name": "rule0", "protocol": "tcp", "ports": ["22"], "securityGroups": ["db"]},
+                {"name": "rule1", "protocol": "any", "cidrs": ["::/0"]},
+            ], "egress": []}),
+        ),
         ("berth_network", json!({"cidr": "10.80.0.0/24"}), json!({"cidr": "10.80.0.0/24"})),
         (
             "berth_ip_pool",

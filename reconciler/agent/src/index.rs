@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::size::size_taken;
 use berth_api::{
-    CpuControls, Disk, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP, Size, SizeError,
-    StoragePool, VM, VMClass,
+    CpuControls, Disk, Host, HotswapDiskAttachment, Image, Network, Profile, PublicIP, SecurityGroup, Size,
+    SizeError, StoragePool, VM, VMClass,
 };
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
@@ -34,6 +34,7 @@ pub(crate) struct Tables {
     pub(crate) images: Table<Image>,
     pub(crate) classes: Table<VMClass>,
     pub(crate) networks: Table<Network>,
+    pub(crate) security_groups: Table<SecurityGroup>,
     pub(crate) pools: Table<StoragePool>,
     pub(crate) hosts: Table<Host>,
     pub(crate) host_addresses: HostAddresses,
@@ -43,7 +44,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Returns whether each table holds the control plane's objects.
-    pub(crate) fn synced(&self) -> [bool; 10] {
+    pub(crate) fn synced(&self) -> [bool; 11] {
         // Names each field, so that the compiler reports one that is missing.
         let Self {
             vms,
@@ -53,6 +54,7 @@ impl Tables {
             images,
             classes,
             networks,
+            security_groups,
             pools,
             hosts,
             host_addresses,
@@ -67,6 +69,7 @@ impl Tables {
             images.is_synced(),
             classes.is_synced(),
             networks.is_synced(),
+            security_groups.is_synced(),
             pools.is_synced(),
             hosts.is_synced(),
             host_addresses.is_synced(),
@@ -195,6 +198,11 @@ impl Index {
         keys.sort();
         keys.dedup();
         keys
+    }
+
+    /// Records that the control plane does not have the kind.
+    pub(crate) fn set_unserved<K: Indexed>(&self) {
+        K::table(&mut self.read()).set_unserved();
     }
 
     /// Keeps the watch events of an object back until [`Index::written`] or [`Index::not_written`].

@@ -9,6 +9,7 @@ pub(crate) mod hotswap_disk_attachment;
 pub(crate) mod image;
 pub(crate) mod network;
 pub(crate) mod public_ip;
+pub(crate) mod security_group;
 pub(crate) mod storage_pool;
 pub(crate) mod vm;
 pub(crate) mod vm_class;
@@ -16,7 +17,9 @@ pub(crate) mod vm_class;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use berth_api::{Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, StoragePool, VM, VMClass};
+use berth_api::{
+    Disk, Host, HotswapDiskAttachment, Image, Network, PublicIP, SecurityGroup, StoragePool, VM, VMClass,
+};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -61,6 +64,8 @@ const CONTROLLERS: &[Controller] = &[
     ),
     controller::<VMClass>(watch::all::<VMClass>, None),
     controller::<Network>(watch::all::<Network>, Some(|ctx, _| network::reconcile(ctx).boxed())),
+    // A control plane of an earlier version does not have the kind.
+    controller::<SecurityGroup>(watch::all_if_served::<SecurityGroup>, None),
     controller::<StoragePool>(watch::all::<StoragePool>, None),
     controller::<Host>(watch::own::<Host>, Some(|ctx, _| host::reconcile(ctx).boxed())),
     controller::<ConfigMap>(watch::host_addresses, None),

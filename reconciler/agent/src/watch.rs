@@ -29,7 +29,15 @@ pub(crate) fn all<K>(ctx: &Arc<Context>) -> Watch
 where
     K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    watch::<K>(ctx, watcher::Config::default())
+    watch::<K>(ctx, watcher::Config::default(), IfUnserved::Wait)
+}
+
+/// Watches all objects of a kind that not every control plane has.
+pub(crate) fn all_if_served<K>(ctx: &Arc<Context>) -> Watch
+where
+    K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    watch::<K>(ctx, watcher::Config::default(), IfUnserved::Empty)
 }
 
 /// Watches the objects that are bound to this host.
@@ -37,7 +45,8 @@ pub(crate) fn bound<K>(ctx: &Arc<Context>) -> Watch
 where
     K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    watch::<K>(ctx, watcher::Config::default().fields(&format!("status.binding.host={}", ctx.host())))
+    let config = watcher::Config::default().fields(&format!("status.binding.host={}", ctx.host()));
+    watch::<K>(ctx, config, IfUnserved::Wait)
 }
 
 /// Watches this host's object.
@@ -45,10 +54,20 @@ pub(crate) fn own<K>(ctx: &Arc<Context>) -> Watch
 where
     K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    watch::<K>(ctx, watcher::Config::default().fields(&format!("metadata.name={}", ctx.host())))
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", ctx.host()));
+    watch::<K>(ctx, config, IfUnserved::Wait)
 }
 
-fn watch<K>(ctx: &Arc<Context>, config: watcher::Config) -> Watch
+/// The meaning of a control plane that does not have the kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IfUnserved {
+    /// Nothing is known of its objects.
+    Wait,
+    /// There are none.
+    Empty,
+}
+
+fn watch<K>(ctx: &Arc<Context>, config: watcher::Config, if_unserved: IfUnserved) -> Watch
 where
     K: Indexed + DeserializeOwned + Debug + Send + Sync + 'static,
 {
@@ -65,6 +84,9 @@ where
                 }
                 Some(Err(error)) => {
                     tracing::debug!(error = %error, kind = %kind::<K>(), "watch broke, trying again");
+                    if if_unserved == IfUnserved::Empty && has_code(&error, 404) {
+                        ctx.index.set_unserved::<K>();
+                    }
                 }
                 None => return,
             }
@@ -100,7 +122,7 @@ pub(crate) fn host_addresses(ctx: &Arc<Context>) -> Watch {
                 Some(Err(error)) => {
                     tracing::debug!(%error, "the watch of the hosts' addresses broke, trying again");
                     // The roles predate this list; VMs must not wait for it.
-                    if is_forbidden(&error) {
+                    if has_code(&error, 403) {
                         ctx.index.read().host_addresses.set_unreadable();
                     }
                 }
@@ -111,9 +133,10 @@ pub(crate) fn host_addresses(ctx: &Arc<Context>) -> Watch {
     })
 }
 
-fn is_forbidden(error: &watcher::Error) -> bool {
+/// Whether the list of the objects was answered with this error.
+fn has_code(error: &watcher::Error, code: u16) -> bool {
     match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status.code == 403,
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status.code == code,
         _ => false,
     }
 }

@@ -37,6 +37,8 @@ pub enum ConditionType {
     ClassSynced,
     /// A running VM has the network interfaces its spec declares.
     InterfacesSynced,
+    /// The SecurityGroups that a VM's interfaces name exist. Present only while they do not.
+    SecurityGroupsSynced,
     /// A VM's host is one that its placement allows. Present only while it is not: a placed VM does not move.
     PlacementSynced,
     /// An attachment's disk is attached to the running VM.
@@ -73,6 +75,7 @@ impl ConditionType {
             Self::GuestReady => "GuestReady",
             Self::ClassSynced => "ClassSynced",
             Self::InterfacesSynced => "InterfacesSynced",
+            Self::SecurityGroupsSynced => "SecurityGroupsSynced",
             Self::PlacementSynced => "PlacementSynced",
             Self::Attached => "Attached",
             Self::Accelerated => "Accelerated",

@@ -8,7 +8,7 @@
 //!                                     │
 //!                                     ▼
 //!   kinds, one file each:  vm  vm_class  disk  hotswap_disk_attachment  image  storage_pool
-//!                          network  public_ip  ip_pool  placement_group  host
+//!                          network  security_group  public_ip  ip_pool  placement_group  host
 //!                                     │
 //!                                     ▼
 //!   shared types:          condition ─▶ reason    quantity   cpu_amount   name   binding   object_user   hardware
@@ -54,6 +54,7 @@ pub mod profile;
 pub mod public_ip;
 pub mod quantity;
 pub mod reason;
+pub mod security_group;
 pub mod site;
 pub mod size;
 pub mod storage_pool;
@@ -89,6 +90,7 @@ pub use profile::Profile;
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};
 pub use reason::Reason;
+pub use security_group::{RuleProtocol, SecurityGroup, SecurityGroupSpec, SecurityGroupStatus, SecurityRule};
 pub use size::{Size, SizeError};
 pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus, StoragePoolType};
 pub use unmanaged::Unmanaged;
@@ -107,7 +109,7 @@ pub const SYSTEM_NAMESPACE: &str = "berth-system";
 pub const HOST_FINALIZER: &str = "berth.dev/host";
 /// The finalizer of a PublicIP until the controllers have returned its address to the pool.
 pub const ADDRESS_FINALIZER: &str = "berth.dev/address";
-/// The finalizer of an object that others name (Host, Image, IPPool, Network, PlacementGroup, StoragePool, VMClass) until nothing
+/// The finalizer of an object that others name (Host, Image, IPPool, Network, PlacementGroup, SecurityGroup, StoragePool, VMClass) until nothing
 /// uses it. Added by the controllers before its first use, and kept from then on.
 pub const USED_FINALIZER: &str = "berth.dev/in-use";
 /// On a Disk made by `berth undelete`: `<host>/<volumeID>` of the file in that host's trash to bring back.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     DEFAULT_NAME, Disk, GROUP, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP,
-    SHARED_NAMESPACE, SYSTEM_NAMESPACE, StoragePool, VERSION_LABEL, VM, VMClass, power,
+    SHARED_NAMESPACE, SYSTEM_NAMESPACE, SecurityGroup, StoragePool, VERSION_LABEL, VM, VMClass, power,
 };
 
 /// The definitions of all kinds, in the order of their names.
@@ -30,6 +30,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         Network::crd(),
         PlacementGroup::crd(),
         PublicIP::crd(),
+        SecurityGroup::crd(),
         StoragePool::crd(),
         VM::crd(),
         VMClass::crd(),
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn every_kind_is_found_under_the_category_berth_and_starts_unobserved() {
         let crds = crds();
-        assert_eq!(crds.len(), 11);
+        assert_eq!(crds.len(), 12);
         for crd in crds {
             assert_eq!(
                 crd.spec.names.categories.as_deref(),

@@ -77,6 +77,8 @@ reasons! {
     WaitingForGroup => "Create the PlacementGroup.",
     /// The Network does not exist yet.
     WaitingForNetwork => "Create the Network, in the VM's namespace or in `berth-shared`.",
+    /// A SecurityGroup does not exist yet. A running VM receives and sends only what its other groups allow.
+    WaitingForSecurityGroup => "Create the SecurityGroup, or take its name out of the VM's `securityGroups`.",
     /// The PublicIP does not exist yet or has no address yet.
     WaitingForPublicIP => "Create the PublicIP, or look at it with `berth why publicip/NAME`.",
     /// The Secret with bootstrap data does not exist yet.

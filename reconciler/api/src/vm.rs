@@ -310,6 +310,13 @@ pub struct NetworkInterface {
     /// Name of a PublicIP in the VM's namespace that leads to this interface. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "publicIP")]
     pub public_ip: Option<ResourceName>,
+    /// Names of SecurityGroups in the VM's namespace, at most 8: the interface receives and sends only what one of them allows.
+    /// Default: none, and the interface receives everything from its Network and, by its public address, from outside, and sends
+    /// everything. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
+    pub security_groups: Vec<ResourceName>,
     /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
     /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -364,6 +371,7 @@ impl Default for NetworkInterface {
             name: "nic0".into(),
             network: default_network(),
             public_ip: None,
+            security_groups: Vec::new(),
             mac_address: None,
             address: None,
             model: NicModel::default(),
@@ -464,7 +472,7 @@ pub struct VMStatus {
     #[serde(default = "crate::condition::never_observed")]
     pub observed_generation: i64,
     /// `Ready`, `Reconciling`, `Stalled`, `Scheduled`, `Running`, `GuestReady`, `ClassSynced`, `InterfacesSynced`,
-    /// `PlacementSynced` (only while it is `False`).
+    /// `PlacementSynced` and `SecurityGroupsSynced` (only while they are `False`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::schema")]
     pub conditions: Conditions,
@@ -599,6 +607,11 @@ pub struct InterfaceStatus {
     /// The private IPv4 address.
     #[schemars(length(max = 15))]
     pub address: String,
+    /// The SecurityGroups that filter it: those that the spec names, or for an interface that is removed from the spec, those
+    /// that it had.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 63)))]
+    pub security_groups: Vec<String>,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]

@@ -7,6 +7,7 @@ pub(crate) mod claims;
 pub(crate) mod index;
 pub(crate) mod recovery;
 pub(crate) mod secrets;
+pub(crate) mod security_groups;
 mod silence;
 mod table;
 pub(crate) mod underlay;
@@ -261,6 +262,10 @@ impl Cache {
             ObjectKind::HotswapDiskAttachment => {
                 let attachment = self.tables.attachments.get(key);
                 self.index.set_attachment(key, attachment.map(AsRef::as_ref))
+            }
+            ObjectKind::SecurityGroup => {
+                let group = self.tables.security_groups.get(key);
+                self.index.security_groups.set(key, group.map(AsRef::as_ref))
             }
             ObjectKind::ServiceAccount => self.index.secrets.keys_of_account(key),
             ObjectKind::StoragePool

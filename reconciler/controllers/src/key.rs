@@ -12,6 +12,7 @@ macro_rules! with_kinds {
             StoragePool, storage_pools, berth_api::StoragePool;
             IPPool, ip_pools, berth_api::IPPool;
             Network, networks, berth_api::Network;
+            SecurityGroup, security_groups, berth_api::SecurityGroup;
             VMClass, vm_classes, berth_api::VMClass;
             PlacementGroup, placement_groups, berth_api::PlacementGroup;
             Image, images, berth_api::Image;

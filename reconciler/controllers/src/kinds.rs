@@ -14,13 +14,14 @@ mod network;
 mod placement_group;
 mod public_ip;
 mod role;
+mod security_group;
 mod storage_pool;
 mod vm;
 mod vm_class;
 
 use berth_api::{
     Disk, Host, HotswapDiskAttachment, IPPool, Image, Network, PlacementGroup, PublicIP, SYSTEM_NAMESPACE,
-    StoragePool, VM, VMClass, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
+    SecurityGroup, StoragePool, VM, VMClass, host_addresses::HOST_ADDRESSES, manifests::access::HOST_LABEL,
 };
 use futures::{Stream, stream::BoxStream, stream::select_all};
 use k8s_openapi::api::{
@@ -62,6 +63,7 @@ const CONTROLLERS: &[Controller] = &[
     controller::<StoragePool>(watch::all::<StoragePool>, Some(storage_pool::reconcile)),
     controller::<IPPool>(watch::all::<IPPool>, Some(ip_pool::reconcile)),
     controller::<Network>(watch::all::<Network>, Some(network::reconcile)),
+    controller::<SecurityGroup>(watch::all::<SecurityGroup>, Some(security_group::reconcile)),
     controller::<VMClass>(watch::all::<VMClass>, Some(vm_class::reconcile)),
     controller::<PlacementGroup>(watch::all::<PlacementGroup>, Some(placement_group::reconcile)),
     controller::<Image>(watch::all::<Image>, Some(image::reconcile)),

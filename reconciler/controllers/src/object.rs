@@ -112,6 +112,7 @@ with_status! {
     PlacementGroup, namespaced;
     VMClass, namespaced;
     Network, namespaced;
+    SecurityGroup, namespaced;
     IPPool, cluster;
     StoragePool, cluster;
     Host, cluster;

@@ -22,7 +22,7 @@ use berth_engine::Clock;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
 
-use crate::{Firewall, HostFacts, NetworkConfig, Uplink};
+use crate::{Filters, Firewall, HostFacts, NetworkConfig, Uplink};
 pub use faults::{FaultAction, Faults, NoFaults, When};
 use files::FakeFiles;
 use state::State;
@@ -184,6 +184,16 @@ impl FakeSystem {
             images: state.images.keys().cloned().collect(),
             saved_states: self.files.saved_states(),
         }
+    }
+
+    /// From now on a machine with an interface that nothing filters is a violation.
+    pub fn expect_filters(&self) {
+        self.state().filters_expected = true;
+    }
+
+    /// Returns the filters that are in force.
+    pub fn filters(&self) -> Filters {
+        self.state().firewall.filters.clone()
     }
 
     /// Returns calls that must never be made to a host but were, such as moving away the file of an open disk.

@@ -25,6 +25,7 @@ mod info;
 pub mod linux;
 mod machines;
 mod networks;
+mod packet_filter;
 mod start;
 mod usage;
 mod volumes;
@@ -37,9 +38,10 @@ pub use info::{ForeignKind, ForeignObject, HostFacts, HostInfo, KvmFacts, QemuFa
 pub use linux::bridge_mac;
 pub use machines::{InstanceFacts, LaunchRequest, Machines, ProcessFacts, Seed, StateAccess};
 pub use networks::{
-    Firewall, Forward, Forwarding, HostRange, Lease, LeaseTaken, Nat, NetworkConfig, Networks, Port,
-    TapConfig, TapFacts, Tunnel, Uplink,
+    Firewall, Forward, Forwarding, HostRange, Lease, LeaseTaken, Nat, NetworkConfig, Networks, TapConfig,
+    TapFacts, Tunnel, Uplink,
 };
+pub use packet_filter::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters, Port};
 pub use start::{Earlier, Start};
 pub use usage::{HostUse, InterfaceUse, MachineUse};
 pub use volumes::{NewVolume, TrashedVolume, VolumeFacts, VolumeOwner, Volumes};

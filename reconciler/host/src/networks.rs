@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
 use crate::Result;
+use crate::packet_filter::{Filters, Port};
 
 /// The networks of a host.
 #[async_trait]
@@ -72,6 +73,8 @@ pub struct NetworkConfig {
     pub leases: Vec<Lease>,
     /// The tunnel to the network's part on other hosts; None while the network is on this host only.
     pub tunnel: Option<Tunnel>,
+    /// Whether packets between its ports are tracked as connections, for the filters of interfaces.
+    pub tracked: bool,
 }
 
 /// The connection of a private network to its part on other hosts: VXLAN, with a copy of each broadcast packet sent to
@@ -129,21 +132,14 @@ pub struct Firewall {
     pub forwards: Vec<Forward>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,
+    /// The filters of taps.
+    pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
     pub guests: bool,
     /// Ranges, besides link-local addresses, to which guests' packets are not forwarded.
     pub closed: Vec<Ipv4Net>,
     /// Ranges that the administrator lets guests reach nevertheless, addresses of this host included.
     pub allowed: Vec<Ipv4Net>,
-}
-
-/// The addresses that a guest may send from by one tap.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Port {
-    pub tap: String,
-    /// Lower case.
-    pub mac: String,
-    pub address: Ipv4Addr,
 }
 
 /// A range of addresses that the host itself uses.

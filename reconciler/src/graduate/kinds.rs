@@ -28,13 +28,14 @@ pub(super) const HOST: MovedKind = ours("Host", "hosts", false);
 pub(super) const VM: MovedKind = ours("VM", "vms", true);
 
 /// berth's kinds. Hosts come before all kinds that can run: one that has not reported yet holds back placement.
-pub(super) const OURS: [MovedKind; 11] = [
+pub(super) const OURS: [MovedKind; 12] = [
     ours("StoragePool", "storagepools", false),
     ours("IPPool", "ippools", false),
     ours("Network", "networks", true),
     ours("VMClass", "vmclasses", true),
     ours("Image", "images", true),
     ours("PlacementGroup", "placementgroups", true),
+    ours("SecurityGroup", "securitygroups", true),
     HOST,
     ours("Disk", "disks", true),
     ours("PublicIP", "publicips", true),

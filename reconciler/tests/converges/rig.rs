@@ -31,8 +31,16 @@ use crate::installed::{self, Copy};
 pub(crate) const IMAGE_URL: &str = "https://images.example/debian.qcow2";
 pub(crate) const IMAGE_SHA256: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 /// The kinds that users create.
-const NAMESPACED: [&str; 7] =
-    ["Disk", "HotswapDiskAttachment", "Image", "PlacementGroup", "PublicIP", "VM", "VMClass"];
+const NAMESPACED: [&str; 8] = [
+    "Disk",
+    "HotswapDiskAttachment",
+    "Image",
+    "PlacementGroup",
+    "PublicIP",
+    "SecurityGroup",
+    "VM",
+    "VMClass",
+];
 /// The maximum duration of any step, in simulated time, with any fault: longer than the longest back-off.
 const LIMIT: Duration = Duration::from_secs(900);
 

@@ -214,11 +214,13 @@ impl Site {
         old.declare("VMClass", "small", json!({"cpus": 1, "memory": "512Mi", "firmware": "BIOS"})).await;
         old.declare("Image", "debian", image::spec()).await;
         old.declare("PlacementGroup", "web", json!({})).await;
+        let rule = json!({"name": "own", "securityGroups": ["web"]});
+        old.declare("SecurityGroup", "web", json!({"ingress": [rule]})).await;
         for name in ["one", "two"] {
             old.declare("Disk", name, json!({"image": "debian", "size": "2Gi"})).await;
             old.declare("PublicIP", name, json!({})).await;
             let spec = json!({"class": "small", "disks": [{"name": name, "boot": true}],
-                "networkInterfaces": [{"name": "nic0", "publicIP": name}],
+                "networkInterfaces": [{"name": "nic0", "publicIP": name, "securityGroups": ["web"]}],
                 "bootstrap": {"secretName": name}, "placement": {"group": "web"}});
             old.declare("VM", name, spec).await;
             let uid = old.vm(name).await.and_then(|vm| vm.metadata.uid).expect("it is there");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::security_groups::{self, Addresses};
 use super::{ANSWER, SOON, map, message, page, reaches};
 use crate::fleet::{Fleet, PUBLIC};
 use crate::guests::GuestImage;
@@ -72,6 +73,7 @@ pub fn run(report: &mut Report, fleet: &mut Fleet, guest: &GuestImage) -> Result
         ensure!(field(&text, "hostname")? == "web-1", "{text}");
         Ok(())
     });
+    security_groups::run(report, fleet, &project, &Addresses { private, public });
     one_too_many(report, fleet, &project);
     let public = map(&project, "public_addresses")?;
     let group = Group { project, public };

@@ -51,6 +51,14 @@ impl<K: ResourceExt> Table<K> {
         self.objects.is_synced()
     }
 
+    /// Records that the control plane does not have the kind, unless it had it before.
+    pub(super) fn set_unserved(&mut self) {
+        if !self.objects.is_synced() {
+            self.objects.begin_list();
+            self.objects.end_list();
+        }
+    }
+
     /// Applies a watch event. Returns the actual changes.
     pub(super) fn apply(&mut self, event: Event<K>) -> Vec<Change<K>> {
         match event {

@@ -19,6 +19,8 @@ pub(crate) struct GuestPort {
     /// As `namespace/name`.
     pub(crate) network: String,
     pub(crate) port: Port,
+    /// The security groups (`namespace/name`) that its interface was started with.
+    pub(crate) groups: Vec<String>,
 }
 
 /// Taps by instance, according to its journal as last read or written.
@@ -67,7 +69,8 @@ pub(crate) fn ports_of(instance: &str, journal: &Journal, by_status: &[Interface
         let address: Ipv4Addr = interface.address.parse().ok()?;
         let mac = interface.mac_address.to_ascii_lowercase();
         let port = Port { tap: tap_of(instance, *slot), mac, address };
-        Some(GuestPort { network: interface.network.clone(), port })
+        let groups = interface.security_groups.iter().map(|name| format!("{}/{name}", journal.namespace));
+        Some(GuestPort { network: interface.network.clone(), port, groups: groups.collect() })
     };
     journal.slots.iter().filter_map(recorded).collect()
 }

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use crate::{
     cache::capacity::{Demand, HostCapacity, Members},
     cache::secrets::{NeededSecret, Secrets},
+    cache::security_groups::{Membership, SecurityGroups, memberships_of},
     key::{Key, ObjectKind},
 };
 
@@ -81,6 +82,7 @@ struct VmEntry {
     macs: Vec<String>,
     /// The Secret its host must read.
     secrets: Vec<NeededSecret>,
+    memberships: Vec<Membership>,
 }
 
 /// The index that the module describes.
@@ -90,6 +92,8 @@ pub(crate) struct Index {
     pub(crate) capacity: HostCapacity,
     /// The Secrets hosts must read.
     pub(crate) secrets: Secrets,
+    /// The members of security groups.
+    pub(crate) security_groups: SecurityGroups,
     vm_entries: HashMap<Key, VmEntry>,
     by_host: HashMap<String, BTreeSet<Key>>,
     by_group: HashMap<Key, BTreeSet<Key>>,
@@ -139,6 +143,7 @@ fn entry_of(vm: &VM, demand: Demand) -> VmEntry {
     let scheduled = status.and_then(|s| condition::find(&s.conditions, ConditionType::Scheduled.as_str()));
     VmEntry {
         secrets: NeededSecret::of(vm),
+        memberships: memberships_of(vm),
         host,
         demand,
         group: vm
@@ -184,6 +189,9 @@ impl Index {
         let mut concerned = self.move_networks(old.as_ref(), new.as_ref());
         let needed = |entry: &Option<VmEntry>| entry.as_ref().map_or(Vec::new(), |e| e.secrets.clone());
         concerned.extend(self.secrets.set(&needed(&old), &needed(&new)));
+        let memberships =
+            |entry: &Option<VmEntry>| entry.as_ref().map_or(Vec::new(), |e| e.memberships.clone());
+        concerned.extend(self.security_groups.move_members(&memberships(&old), &memberships(&new)));
         for entry in old.iter().chain(&new) {
             concerned.extend(entry.public_ips.iter().cloned());
             // A group has many members: it is enqueued only for changes to what it reports about them.

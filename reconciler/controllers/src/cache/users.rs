@@ -37,7 +37,7 @@ pub(crate) fn is_shared(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::VMClass | ObjectKind::Network | ObjectKind::Image)
 }
 
-/// Returns the objects a VM uses. A VM that is being deleted needs its networks and its host until its guest has
+/// Returns the objects a VM uses. A VM that is being deleted needs its networks, its security groups and its host until its guest has
 /// ended, and nothing else: it is never started again.
 pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
     let namespace = vm.namespace().unwrap_or_default();
@@ -51,6 +51,10 @@ pub(crate) fn of_vm(vm: &VM) -> BTreeSet<Key> {
         // The networks its addresses come from, whichever network the name resolves to today.
         let given = status.into_iter().flat_map(|s| &s.interfaces).filter_map(|i| i.network.split_once('/'));
         uses.extend(given.map(|(namespace, name)| Key::namespaced(ObjectKind::Network, namespace, name)));
+        let declared = vm.spec.network_interfaces.iter().flat_map(|i| &i.security_groups).map(|g| g.as_str());
+        let had = status.into_iter().flat_map(|s| &s.interfaces).flat_map(|i| &i.security_groups);
+        let groups = declared.chain(had.map(String::as_str));
+        uses.extend(groups.map(|group| named(ObjectKind::SecurityGroup, group)));
     }
     if vm.metadata.deletion_timestamp.is_none() {
         uses.extend(vm.spec.class.as_ref().map(|class| named(ObjectKind::VMClass, class.as_str())));
@@ -266,6 +270,7 @@ impl Cache {
             ObjectKind::VMClass
                 | ObjectKind::Network
                 | ObjectKind::PlacementGroup
+                | ObjectKind::SecurityGroup
                 | ObjectKind::Image
                 | ObjectKind::StoragePool
                 | ObjectKind::IPPool

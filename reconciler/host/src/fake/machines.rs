@@ -94,6 +94,11 @@ impl FakeSystem {
         if !state.journals.contains_key(&machine.instance) {
             state.violations.push(format!("{} launched without a journal", machine.instance));
         }
+        let taps = machine.nics.iter().filter_map(|nic| match &nic.tap {
+            Tap::Name(tap) => Some(tap.clone()),
+            _ => None,
+        });
+        state.check_filters(taps.collect());
         for nic in &machine.nics {
             if let Tap::Name(name) = &nic.tap
                 && !state.taps.contains_key(name)

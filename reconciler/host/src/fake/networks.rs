@@ -14,6 +14,7 @@ use crate::{
 
 use super::FakeSystem;
 use super::calls::refused;
+use super::state::State;
 
 impl FakeSystem {
     /// Returns the leases taken on a bridge: booted guests have taken the addresses reserved for them.
@@ -36,11 +37,42 @@ impl FakeSystem {
     }
 }
 
+impl FakeSystem {
+    /// Returns the taps of running machines.
+    fn taps_in_use(&self) -> Vec<String> {
+        let instances = self.hypervisor.instances();
+        let views = instances.iter().filter_map(|instance| self.hypervisor.view(instance));
+        let taps = views.flat_map(|view| view.spec.nics).filter_map(|nic| match nic.tap {
+            Tap::Name(tap) => Some(tap),
+            _ => None,
+        });
+        taps.collect()
+    }
+}
+
+impl State {
+    /// Records the taps in use that nothing filters, if filters are expected.
+    pub(super) fn check_filters(&mut self, taps: Vec<String>) {
+        for tap in taps.into_iter().filter(|_| self.filters_expected) {
+            let bridge = self.taps.get(&tap).map(|tap| tap.bridge.clone());
+            let is_tracked =
+                bridge.and_then(|b| self.networks.get(&b)).is_some_and(|network| network.tracked);
+            let is_filtered = self.firewall.filters.ports.iter().any(|filtered| filtered.port.tap == tap);
+            if !is_tracked || !is_filtered {
+                self.violations.push(format!("the filter of {tap} is open: {is_tracked}, {is_filtered}"));
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Networks for FakeSystem {
     async fn ensure_network(&self, network: &NetworkConfig) -> Result<()> {
         let work = async {
-            self.state().networks.insert(network.bridge.clone(), network.clone());
+            let taps = self.taps_in_use();
+            let mut state = self.state();
+            state.networks.insert(network.bridge.clone(), network.clone());
+            state.check_filters(taps);
             Ok(())
         };
         self.call("ensure_network", work).await
@@ -99,7 +131,10 @@ impl Networks for FakeSystem {
 
     async fn apply_firewall(&self, firewall: &Firewall) -> Result<()> {
         let work = async {
-            self.state().firewall = firewall.clone();
+            let taps = self.taps_in_use();
+            let mut state = self.state();
+            state.firewall = firewall.clone();
+            state.check_filters(taps);
             Ok(())
         };
         self.call("apply_firewall", work).await

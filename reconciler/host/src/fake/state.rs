@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) networks: BTreeMap<String, NetworkConfig>,
     pub(super) taps: BTreeMap<String, TapConfig>,
     pub(super) firewall: Firewall,
+    /// Whether every running machine must be filtered.
+    pub(super) filters_expected: bool,
     pub(super) journals: BTreeMap<String, Value>,
     /// The control plane that was obeyed last.
     pub(super) site: Option<Value>,
@@ -58,6 +60,7 @@ impl Default for State {
             networks: BTreeMap::new(),
             taps: BTreeMap::new(),
             firewall: Firewall::default(),
+            filters_expected: false,
             journals: BTreeMap::new(),
             site: None,
             started: BTreeMap::new(),

@@ -14,6 +14,7 @@ mod netlink;
 mod probe;
 mod ruleset;
 mod tap;
+mod tracking;
 mod tunnel;
 mod uplink;
 
@@ -100,6 +101,9 @@ impl LinuxNetworks {
         if bridge.mtu != u32::from(network.mtu) {
             netlink.set_mtu(&bridge, network.mtu.into()).await?;
         }
+        if bridge.tracked != network.tracked {
+            tracking::set(netlink, &bridge, network.tracked).await?;
+        }
         let address =
             Ipv4Net::new(network.gateway, network.cidr.prefix_len()).expect("a prefix of a network");
         netlink.exact_addresses(&bridge, &[address]).await?;
@@ -165,7 +169,7 @@ impl LinuxNetworks {
         if link.controller != Some(bridge.index) {
             netlink.join(&link, &bridge).await?;
         }
-        let hairpin = bridged_packets_are_filtered().await;
+        let hairpin = bridge.tracked || tracking::is_global().await;
         if link.hairpin != hairpin {
             netlink.set_hairpin(&link, hairpin).await?;
         }
@@ -320,13 +324,6 @@ fn remove_folder(folder: &Path) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", folder)(error)),
         _ => Ok(()),
     }
-}
-
-/// Whether `br_netfilter` passes bridged packets to the firewall (container runtimes load it). In that case a guest's
-/// packet to its own public address is turned around within the bridge, and has to leave by the port it came in on.
-async fn bridged_packets_are_filtered() -> bool {
-    let setting = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
-    blocking(setting).await.is_ok_and(|value| value.trim() == "1")
 }
 
 async fn sysctl(key: &str, value: &'static str) -> Result<()> {

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 
 use super::Step;
 use super::bridges::{Existing, assign};
+use super::filters::{GroupsOf, filters};
 use crate::context::Context;
 use crate::error::Error;
 use crate::index::{Tables, instance_of, mtu_of};
@@ -275,6 +276,7 @@ impl Observed {
 
 /// Network state of a guest.
 struct Guest {
+    namespace: String,
     interfaces: Vec<InterfaceStatus>,
     hostname: String,
     /// By interface.
@@ -288,11 +290,17 @@ fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
         let public = interfaces
             .iter()
             .filter_map(|i| Some((i.name.clone(), public_address(tables, name, vm, &i.name)?)));
-        Guest { public: public.collect(), interfaces, hostname: hostname(vm) }
+        Guest {
+            namespace: name.namespace.clone(),
+            public: public.collect(),
+            interfaces,
+            hostname: hostname(vm),
+        }
     };
     let is_owned =
         |kept: &KeptGuest| tables.vms.all().any(|(_, vm)| instance_of(vm) == Some(kept.instance.as_str()));
     let of_kept = |kept: &KeptGuest| Guest {
+        namespace: kept.name.namespace.clone(),
         interfaces: kept.interfaces.clone(),
         hostname: kept.name.name.clone(),
         public: kept.public.iter().map(|p| (p.interface.clone(), (p.address, p.mode))).collect(),
@@ -309,6 +317,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     let assigned = assign(tables, named, &existing);
     let mut networks: BTreeMap<String, NetworkConfig> = BTreeMap::new();
     let mut wanted = Desired::default();
+    let groups_of = groups_of(&guests);
     for guest in &guests {
         for interface in &guest.interfaces {
             let (Some(bridge), Ok(address)) =
@@ -327,6 +336,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
                     }
                 }
             };
+            network.tracked |= !interface.security_groups.is_empty();
             let mac = interface.mac_address.to_ascii_lowercase();
             if network.leases.iter().any(|lease| lease.address == address || lease.mac == mac) {
                 continue;
@@ -350,6 +360,7 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.forwards.sort();
     wanted.firewall.nat.sort();
     wanted.firewall.ports = ports(seen);
+    wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();
     wanted.firewall.closed = closed(tables, &assigned.bridges, seen);
@@ -357,6 +368,17 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.bridges = assigned.bridges;
     wanted.refused_networks = assigned.refused;
     wanted
+}
+
+/// Returns the security groups of the interfaces in the statuses of guests, also the empty lists.
+fn groups_of(guests: &[Guest]) -> GroupsOf {
+    let of_interface = |namespace: &str, interface: &InterfaceStatus| {
+        let address = interface.address.parse().ok()?;
+        let groups = interface.security_groups.iter().map(|name| format!("{namespace}/{name}"));
+        Some(((interface.network.clone(), address), groups.collect()))
+    };
+    let all = guests.iter().flat_map(|guest| guest.interfaces.iter().map(|i| (guest.namespace.as_str(), i)));
+    all.filter_map(|(namespace, interface)| of_interface(namespace, interface)).collect()
 }
 
 /// Returns, by network, the bridge that a tap of it is on.
@@ -458,6 +480,7 @@ fn config(network: &Network, bridge: &str, host: &str) -> Option<NetworkConfig> 
         dns: network.spec.dns.iter().filter_map(|server| server.parse().ok()).collect(),
         leases: Vec::new(),
         tunnel: tunnel(network, host),
+        tracked: false,
     })
 }
 

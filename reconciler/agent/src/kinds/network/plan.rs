@@ -129,6 +129,7 @@ mod tests {
                         },
                     ],
                     tunnel: None,
+                    tracked: false,
                 },
             ),
             ApplyFirewall(
@@ -149,6 +150,11 @@ mod tests {
                         },
                     ],
                     ports: [],
+                    filters: Filters {
+                        ports: [],
+                        groups: [],
+                        sets: {},
+                    },
                     guests: false,
                     closed: [],
                     allowed: [],
@@ -363,7 +369,11 @@ mod tests {
             mac: "52:54:00:00:00:01".into(),
             address: Ipv4Addr::new(10, 77, 0, 2),
         };
-        let noted = vec![GuestPort { network: "berth-shared/default".into(), port: port.clone() }];
+        let noted = vec![GuestPort {
+            network: "berth-shared/default".into(),
+            port: port.clone(),
+            groups: Vec::new(),
+        }];
         let here = Actual { host: "h1", taps: &taps, ports: noted, ..Actual::default() };
         let wanted = wanted(&index.read(), &here);
         assert_eq!(wanted.firewall.ports, [port]);
@@ -379,7 +389,7 @@ mod tests {
             mac: "52:54:00:00:00:01".into(),
             address: Ipv4Addr::new(10, 77, 0, 2),
         };
-        let noted = vec![GuestPort { network: "berth-shared/default".into(), port }];
+        let noted = vec![GuestPort { network: "berth-shared/default".into(), port, groups: Vec::new() }];
         let before = Actual { host: "h1", ports: noted, ..Actual::default() };
         let taps = [TapFacts { name: "btt01234567n0".into(), bridge: Some(BRIDGE.into()) }];
         let after = Actual { taps: &taps, ..before.clone() };

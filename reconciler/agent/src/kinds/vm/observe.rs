@@ -1,6 +1,6 @@
 //! Observation of a VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use berth_api::condition::{find, is_true};
@@ -83,6 +83,8 @@ pub(crate) struct Observed {
     pub(crate) missing_networks: Vec<String>,
     /// Why one of its interfaces cannot be on its network here, for people.
     pub(crate) refused_network: Option<String>,
+    /// The security groups of its interfaces that do not exist.
+    pub(crate) missing_groups: Vec<String>,
     /// The bridge of each of its networks.
     pub(crate) bridges: BTreeMap<String, String>,
     pub(crate) mtus: BTreeMap<String, u16>,
@@ -284,6 +286,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         mounts: BTreeMap::new(),
         missing_networks,
         refused_network: network::why_not(ctx, &tables, vm),
+        missing_groups: missing_groups(&tables, vm, name),
         bridges,
         mtus,
         public: public(&ctx.networks, &tables, vm, name),
@@ -307,6 +310,13 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
                 && users.into_iter().any(|user| Some(&user.vm_uid) == vm.metadata.uid.as_ref())
         }),
     }
+}
+
+fn missing_groups(tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<String> {
+    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| &i.security_groups);
+    let missing = named.filter(|group| tables.security_groups.get(&name.beside(group)).is_none());
+    let missing: BTreeSet<String> = missing.cloned().collect();
+    missing.into_iter().collect()
 }
 
 fn attachments(tables: &Tables, name: &ObjectName) -> BTreeMap<String, (String, String)> {

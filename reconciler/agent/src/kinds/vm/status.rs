@@ -33,6 +33,7 @@ pub(super) fn status(vm: &VM, observed: &Observed, readiness: &Readiness, now: T
     write_class_synced(&mut status, vm, observed, generation, now);
     write_interfaces_synced(&mut status, vm, observed, generation, now);
     write_placement_synced(&mut status, observed, generation, now);
+    write_security_groups_synced(&mut status, observed, generation, now);
     write_admission(&mut status, observed, readiness, generation, now);
     status.state = Some(state(vm, observed, readiness));
     status.pending_power_cycle = pending_power_cycle(vm, observed);
@@ -287,6 +288,20 @@ fn disks_of_another_start(observed: &Observed) -> impl Iterator<Item = String> {
 fn is_booted_later(disk: &DeclaredDisk, observed: &Observed) -> bool {
     let booted = observed.journal.run.as_ref().filter(|run| run.process.is_some());
     disk.boot && booted.is_some_and(|run| Some(&run.boot_volume) != disk.volume_id.as_ref())
+}
+
+fn write_security_groups_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {
+    let kind = ConditionType::SecurityGroupsSynced;
+    if observed.missing_groups.is_empty() {
+        remove(&mut status.conditions, kind);
+        return;
+    }
+    let text = format!(
+        "SecurityGroup {} does not exist: interfaces that name it receive and send only what their other groups allow",
+        observed.missing_groups.join(", ")
+    );
+    let update = ConditionUpdate::from_bool(kind, false, Reason::WaitingForSecurityGroup, &text);
+    condition::set(&mut status.conditions, update, generation, now);
 }
 
 fn write_placement_synced(status: &mut VMStatus, observed: &Observed, generation: i64, now: Timestamp) {

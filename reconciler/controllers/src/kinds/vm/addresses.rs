@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 
-use berth_api::{Network, VM, vm::InterfaceStatus};
+use berth_api::{
+    Network, VM,
+    vm::{InterfaceStatus, NetworkInterface},
+};
 use ipnet::Ipv4Net;
 use kube::ResourceExt;
 
@@ -71,7 +74,7 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
     let mut decided = Vec::new();
     for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(networks.iter().zip(fresh)) {
         if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
-            decided.push(given.clone());
+            decided.push(InterfaceStatus { security_groups: groups_of(interface), ..given.clone() });
         } else if let (Some(network), Ok((mac_address, address))) = (network, fresh)
             && is_accepted(network)
         {
@@ -80,11 +83,16 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
                 network: network_name(network),
                 mac_address: mac_address.clone(),
                 address: address.clone(),
+                security_groups: groups_of(interface),
                 public_address: None,
             });
         }
     }
     decided
+}
+
+fn groups_of(interface: &NetworkInterface) -> Vec<String> {
+    interface.security_groups.iter().map(ToString::to_string).collect()
 }
 
 /// Returns a network's name as statuses contain it.

@@ -42,6 +42,8 @@ pub(super) struct Observed {
     pub(super) members: Members,
     /// The network of each interface, if it exists.
     pub(super) networks: Vec<Option<Arc<Network>>>,
+    /// A security group that it names and that does not exist.
+    pub(super) no_security_group: Option<Key>,
     pub(super) policy: PlacementPolicy,
     /// The host it is bound to, or that holds it, is silent.
     pub(super) host_silent: bool,
@@ -140,6 +142,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
             group: None,
             members: Members::new(),
             networks,
+            no_security_group: None,
             policy,
             host_silent: !cache.is_alive(&binding.host)
                 && cache.tables.hosts.cluster(&binding.host).is_some(),
@@ -176,6 +179,7 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         group,
         members: members.unwrap_or_default(),
         networks,
+        no_security_group: no_security_group(cache, vm),
         policy,
         host_silent: claim.is_some_and(|claim| !cache.is_alive(&claim.host)),
         host_fenced: false,
@@ -188,6 +192,11 @@ pub(super) fn observe(cache: &Cache, vm: &VM, config: &Config) -> Observed {
         refused_by: refusal.map(|r| (r.host.clone(), r.message.clone())),
         fresh,
     }
+}
+
+fn no_security_group(cache: &Cache, vm: &VM) -> Option<Key> {
+    let used = users::of_vm(vm).into_iter().filter(|key| key.kind == ObjectKind::SecurityGroup);
+    used.into_iter().find(|key| cache.tables.security_groups.get(key).is_none())
 }
 
 /// Returns why a VM that was bound once (it has the finalizer), without a record of that in its status, is not

@@ -107,6 +107,7 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
             ObjectKind::VMClass => Reason::WaitingForClass,
             ObjectKind::Network => Reason::WaitingForNetwork,
             ObjectKind::PlacementGroup => Reason::WaitingForGroup,
+            ObjectKind::SecurityGroup => Reason::WaitingForSecurityGroup,
             ObjectKind::Image => Reason::WaitingForImage,
             _ => Reason::WaitingForPool,
         };
@@ -134,6 +135,11 @@ fn requirements(vm: &VM, observed: &Observed) -> Result<Request, Blocked> {
         if let Some(text) = why_not(network) {
             return Err(wait(Reason::WaitingForNetwork, text, shared(ObjectKind::Network, name)));
         }
+    }
+    if let Some(key) = &observed.no_security_group {
+        // It would start without the packets that its first boot needs.
+        let text = format!("SecurityGroup {} does not exist in namespace {namespace}", key.name);
+        return Err(wait(Reason::WaitingForSecurityGroup, text, vec![Dependency::Object(key.clone())]));
     }
     if let Some(Err(why)) = observed.fresh.interfaces.iter().find(|i| i.is_err()) {
         let readiness = Readiness::Stalled(Reason::AddressUnavailable, why.clone());

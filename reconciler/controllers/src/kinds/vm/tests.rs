@@ -86,6 +86,7 @@ fn observed(disk: Option<Arc<Disk>>) -> Observed {
         group: None,
         members: Members::new(),
         networks: vec![Some(network())],
+        no_security_group: None,
         policy: PlacementPolicy::Balance,
         host_silent: false,
         host_fenced: false,
@@ -185,6 +186,27 @@ fn what_is_missing_is_waited_for_with_its_own_reason() {
     assert!(
         matches!(nowhere.decision, Decision::Wait(VMState::Unschedulable, r) if r.reason() == Reason::Unschedulable)
     );
+}
+
+#[test]
+fn a_vm_waits_for_a_security_group_and_a_bound_one_follows_its_spec_in_the_status() {
+    let mut seen = observed(Some(disk(ready_disk())));
+    let group = Key::namespaced(ObjectKind::SecurityGroup, "default", "front");
+    seen.no_security_group = Some(group.clone());
+    let waits = plan(&vm(json!(null)), &seen, &capacity());
+    assert_eq!(waits_for(&vm(json!(null)), &seen), Reason::WaitingForSecurityGroup);
+    let Outcome::Blocked(dependencies) = waits.outcome else { panic!("it waits") };
+    assert_eq!(dependencies, [Dependency::Object(group)]);
+
+    let given = json!({"name": "nic0", "network": "berth-shared/default", "macAddress": "52:54:00:00:00:01", "address": "10.0.0.2"});
+    let bound = json!({"binding": {"host": "h1", "epoch": 1}, "interfaces": [given]});
+    let mut bound = vm(bound);
+    bound.spec.network_interfaces[0].security_groups = vec!["front".into()];
+    let Decision::Interfaces(interfaces) = plan(&bound, &observed(None), &capacity()).decision else {
+        panic!("its groups differ")
+    };
+    assert_eq!(interfaces[0].security_groups, ["front"]);
+    assert_eq!(interfaces[0].address, "10.0.0.2", "and nothing else changes");
 }
 
 #[test]

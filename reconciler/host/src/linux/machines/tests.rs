@@ -273,6 +273,7 @@ fn a_machine_is_wired_to_its_network() {
             dns: Vec::new(),
             leases,
             tunnel: None,
+            tracked: false,
         };
         system.ensure_network(&network).await.expect("a network");
         let wanted = TapConfig { name: tap.clone(), bridge: bridge.clone(), mtu: 1500 };

@@ -9,15 +9,17 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
-    LinkLayerType, LinkMessage,
+    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags,
+    LinkInfo, LinkLayerType, LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVxlan, RouteMessageBuilder};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVxlan, RouteMessageBuilder,
+};
 
 use super::Result;
 use crate::SystemError;
@@ -49,6 +51,8 @@ pub(super) struct Link {
     pub(super) controller: Option<u32>,
     /// As a bridge port: whether frames may leave by the port they came in on.
     pub(super) hairpin: bool,
+    /// As a bridge: whether packets between its ports pass the rules for routed packets.
+    pub(super) tracked: bool,
     pub(super) vxlan: Option<Vxlan>,
     /// Its MAC address, if it is an Ethernet link.
     pub(super) mac: Option<[u8; 6]>,
@@ -142,6 +146,16 @@ impl Netlink {
     pub(super) async fn set_hairpin(&self, link: &Link, on: bool) -> Result<()> {
         let message = LinkBridgePort::new(link.index).hairpin(on).build();
         self.change(link, "set the hairpin mode of", message).await
+    }
+
+    /// Sets whether packets between the bridge's ports pass the rules for routed packets.
+    pub(super) async fn set_tracked(&self, bridge: &Link, on: bool) -> Result<()> {
+        let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge)
+            .index(bridge.index)
+            .append_info_data(InfoBridge::NfCallIpTables(on))
+            .append_info_data(InfoBridge::NfCallIp6Tables(on))
+            .build();
+        self.change(bridge, "set the tracking of", message).await
     }
 
     async fn change(&self, link: &Link, attempt: &'static str, message: LinkMessage) -> Result<()> {
@@ -358,6 +372,7 @@ fn link(message: LinkMessage) -> Option<Link> {
         up: message.header.flags.contains(LinkFlags::Up),
         controller: None,
         hairpin: false,
+        tracked: false,
         vxlan: None,
         mac: None,
     };
@@ -372,6 +387,7 @@ fn link(message: LinkMessage) -> Option<Link> {
             LinkAttribute::LinkInfo(infos) => {
                 link.kind = infos.iter().find_map(kind);
                 link.hairpin = infos.iter().any(hairpin);
+                link.tracked = infos.iter().any(tracked);
                 link.vxlan = infos.iter().find_map(vxlan);
             }
             _ => {}
@@ -406,6 +422,13 @@ fn vxlan(info: &LinkInfo) -> Option<Vxlan> {
 fn hairpin(info: &LinkInfo) -> bool {
     let LinkInfo::PortData(InfoPortData::BridgePort(port)) = info else { return false };
     port.iter().any(|attribute| matches!(attribute, InfoBridgePort::HairpinMode(true)))
+}
+
+fn tracked(info: &LinkInfo) -> bool {
+    let LinkInfo::Data(InfoData::Bridge(bridge)) = info else { return false };
+    let is_on = |of: fn(&InfoBridge) -> bool| bridge.iter().any(of);
+    is_on(|info| matches!(info, InfoBridge::NfCallIpTables(true)))
+        && is_on(|info| matches!(info, InfoBridge::NfCallIp6Tables(true)))
 }
 
 fn errno(error: &rtnetlink::Error) -> Option<i32> {

@@ -7,12 +7,14 @@
 //!  from a private network to the host itself: DHCP, DNS and echo requests to its own gateway, replies; nothing else
 //!  from a private network to link-local addresses, other hosts and the control plane: nothing, unless it is allowed
 //!  from a tap: packets that pass [`ports`]
+//!  to and from a filtered tap: packets that also pass [`groups`]
 //! ```
 //!
 //! Packets of a guest with an announced public address have that address as their source on the interface it is
 //! announced on. All others have the host's address: the addresses of a `local` pool are not routed to this host from
 //! outside, so replies to them would not come back.
 
+mod groups;
 mod ports;
 mod tunnels;
 
@@ -80,6 +82,7 @@ pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
     commands.extend(rules(&nat, &forwards));
     commands.push(BRIDGED.add());
     commands.extend(ports::guard(&firewall.ports));
+    commands.extend(groups::filter(&firewall.filters));
     if nat.iter().any(|network| network.tunnel.is_some()) {
         commands.extend(tunnels::between(&nat));
     }

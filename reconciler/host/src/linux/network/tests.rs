@@ -1,6 +1,7 @@
 //! Networks in the test's own network namespace, with guests in namespaces of their own. Needs root.
 
 mod dhcp;
+mod filters;
 mod guest;
 mod host;
 mod hosts;
@@ -126,6 +127,7 @@ fn network(bridge: &str, cidr: &str, leases: Vec<Lease>) -> NetworkConfig {
         dns: Vec::new(),
         leases,
         tunnel: None,
+        tracked: false,
     }
 }
 

@@ -147,6 +147,7 @@ fn ready_to_start() -> Observed {
         attachments: Default::default(),
         mounts: Default::default(),
         missing_networks: Vec::new(),
+        missing_groups: Vec::new(),
         refused_network: None,
         bridges: [("berth-shared/default".to_owned(), "bth-00004d".to_owned())].into(),
         mtus: [("berth-shared/default".to_owned(), 1500)].into(),

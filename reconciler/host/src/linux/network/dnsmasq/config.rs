@@ -123,6 +123,7 @@ mod tests {
             dns: Vec::new(),
             leases: Vec::new(),
             tunnel: None,
+            tracked: false,
         }
     }
 

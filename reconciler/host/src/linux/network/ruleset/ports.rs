@@ -18,8 +18,8 @@ use super::{BRIDGED, accept, compare, drop, meta};
 use crate::Port;
 
 const MACS: &str = "macs";
-const ADDRESSES: &str = "addresses";
-const LINK_LOCALS: &str = "link_locals";
+pub(super) const ADDRESSES: &str = "addresses";
+pub(super) const LINK_LOCALS: &str = "link_locals";
 const CHAIN: &str = "guests";
 /// The chains for frames to a DHCP server, and for advertisements of an IPv6 address: each tap has its own rule there.
 const ASKS_DHCP: &str = "asks_dhcp";
@@ -151,7 +151,7 @@ fn raw((offset, length): (u32, u32)) -> Value {
 }
 
 /// Derives the link-local IPv6 address of a MAC (RFC 4291, appendix A).
-fn link_local(mac: &str) -> Option<std::net::Ipv6Addr> {
+pub(super) fn link_local(mac: &str) -> Option<std::net::Ipv6Addr> {
     let [a, b, c, d, e, f] = bytes(mac)?;
     let pair = |high: u8, low: u8| u16::from(high) << 8 | u16::from(low);
     let [first, second, third, fourth] = [pair(a ^ 2, b), pair(c, 0xff), pair(0xfe, d), pair(e, f)];

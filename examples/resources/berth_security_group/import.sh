@@ -1,0 +1,1 @@
+terraform import berth_security_group.example default/web

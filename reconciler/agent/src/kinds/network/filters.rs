@@ -1,0 +1,148 @@
+//! Security groups → the packet filters of the interfaces here. Pure.
+//!
+//! *Guarantees:* an interface that names a group is in the list of filtered ones, whether the group exists or not. What cannot be
+//! understood allows nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use berth_api::security_group::port_range;
+use berth_api::{RuleProtocol, SecurityGroup, SecurityRule};
+use berth_host::{FilterGroup, FilterProtocol, FilterRule, FilteredPort, Filters};
+
+use crate::index::Tables;
+use crate::key::ObjectName;
+use crate::networking::GuestPort;
+
+/// The groups (`namespace/name`) of the interfaces here that have any, by network and address.
+pub(super) type GroupsOf = BTreeMap<(String, Ipv4Addr), Vec<String>>;
+
+pub(super) fn filters(tables: &Tables, groups_of: &GroupsOf, ports: &[GuestPort]) -> Filters {
+    let filtered = |guest: &GuestPort| {
+        let declared = groups_of.get(&(guest.network.clone(), guest.port.address));
+        // An interface that its VM's status does not have: what it was started with counts.
+        let groups = declared.unwrap_or(&guest.groups);
+        let port = FilteredPort { port: guest.port.clone(), groups: groups.clone() };
+        (!groups.is_empty()).then_some(port)
+    };
+    let mut ports: Vec<FilteredPort> = ports.iter().filter_map(filtered).collect();
+    ports.sort();
+    ports.dedup();
+    let used: BTreeSet<&String> = ports.iter().flat_map(|port| &port.groups).collect();
+    let found: Vec<_> = used.iter().filter_map(|name| Some((*name, find(tables, name)?))).collect();
+    let mut sets = BTreeMap::new();
+    let mut groups = Vec::new();
+    for (name, group) in found {
+        let namespace = name.split_once('/').map(|(namespace, _)| namespace).unwrap_or_default();
+        for named in group.spec.named_groups() {
+            let named = format!("{namespace}/{named}");
+            let members = find(tables, &named).map(|group| members(&group)).unwrap_or_default();
+            sets.insert(named, members);
+        }
+        let rules = |rules: &[SecurityRule]| rules.iter().filter_map(|r| rule(namespace, r)).collect();
+        groups.push(FilterGroup {
+            name: name.clone(),
+            ingress: rules(&group.spec.ingress),
+            egress: group.spec.egress.as_deref().map(rules),
+        });
+    }
+    Filters { ports, groups, sets }
+}
+
+fn find(tables: &Tables, name: &str) -> Option<std::sync::Arc<SecurityGroup>> {
+    let (namespace, name) = name.split_once('/')?;
+    tables.security_groups.get(&ObjectName::new(namespace, name))
+}
+
+fn members(group: &SecurityGroup) -> Vec<(Ipv4Addr, Ipv4Addr)> {
+    let range = |text: &String| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last): (Ipv4Addr, Ipv4Addr) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then_some((first, last))
+    };
+    group.status.iter().flat_map(|status| &status.addresses).filter_map(range).collect()
+}
+
+/// Returns a rule, or None if a part of it cannot be understood: it would allow more without that part.
+fn rule(namespace: &str, rule: &SecurityRule) -> Option<FilterRule> {
+    let protocol = match rule.protocol {
+        RuleProtocol::Any => FilterProtocol::Any,
+        RuleProtocol::Tcp => FilterProtocol::Tcp,
+        RuleProtocol::Udp => FilterProtocol::Udp,
+        RuleProtocol::Icmp => FilterProtocol::Icmp,
+        RuleProtocol::Icmpv6 => FilterProtocol::Icmpv6,
+    };
+    let ports: Option<Vec<(u16, u16)>> = rule.ports.iter().map(|text| port_range(text)).collect();
+    let ranges: Option<Vec<ipnet::IpNet>> = rule.cidrs.iter().map(|cidr| cidr.parse().ok()).collect();
+    Some(FilterRule {
+        name: rule.name.to_string(),
+        protocol,
+        ports: ports?,
+        ranges: ranges?,
+        sets: rule.security_groups.iter().map(|group| format!("{namespace}/{group}")).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_host::Port;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::index::Index;
+
+    fn index(groups: &[(&str, Value, Value)]) -> Index {
+        let index = Index::default();
+        for (name, spec, addresses) in groups {
+            let group = json!({
+                "metadata": {"name": name, "namespace": "ns", "resourceVersion": "1"}, "spec": spec,
+                "status": {"observedGeneration": 1, "addresses": addresses},
+            });
+            index.apply::<SecurityGroup>(Event::Apply(serde_json::from_value(group).expect("a group")));
+        }
+        index
+    }
+
+    fn port(last: u8, groups: &[&str]) -> GuestPort {
+        let tap = format!("btt0000000{last}n0");
+        let port =
+            Port { tap, mac: format!("52:54:00:00:00:0{last}"), address: Ipv4Addr::new(10, 0, 0, last) };
+        let groups = groups.iter().map(|name| format!("ns/{name}")).collect();
+        GuestPort { network: "ns/default".into(), port, groups }
+    }
+
+    #[test]
+    fn the_groups_of_the_status_count_and_those_of_the_start_where_it_has_none() {
+        let index = index(&[]);
+        let key = ("ns/default".to_owned(), Ipv4Addr::new(10, 0, 0, 2));
+        let groups_of = GroupsOf::from([(key, vec!["ns/new".to_owned()])]);
+        let ports = [port(2, &["old"]), port(3, &["kept"]), port(4, &[])];
+        let filters = filters(&index.read(), &groups_of, &ports);
+        let found: Vec<_> =
+            filters.ports.iter().map(|p| (p.port.address.octets()[3], p.groups[0].as_str())).collect();
+        assert_eq!(found, [(2, "ns/new"), (3, "ns/kept")]);
+        assert!(filters.groups.is_empty(), "neither exists: both let nothing pass");
+    }
+
+    #[test]
+    fn the_members_of_groups_that_rules_name_are_there_and_a_broken_rule_is_left_out() {
+        let web = json!({"ingress": [
+            {"name": "a", "protocol": "tcp", "ports": ["22", "80-81"], "cidrs": ["192.0.2.0/24", "fd00::/8"], "securityGroups": ["db", "gone"]},
+            {"name": "b", "protocol": "tcp", "ports": ["x"], "cidrs": ["0.0.0.0/0"]},
+            {"name": "c", "cidrs": ["192.0.2.1/33"]},
+        ], "egress": []});
+        let index = index(&[
+            ("web", web, json!([])),
+            ("db", json!({}), json!(["10.0.0.2-10.0.0.9", "10.0.1.1", "x", "10.0.0.9-10.0.0.1"])),
+        ]);
+        let filters = filters(&index.read(), &GroupsOf::new(), &[port(2, &["web"])]);
+        let [group] = &filters.groups[..] else { panic!("{filters:?}") };
+        assert_eq!((group.ingress.len(), group.egress.as_ref().map(Vec::len)), (1, Some(0)));
+        assert_eq!(group.ingress[0].ports, [(22, 22), (80, 81)]);
+        assert_eq!(group.ingress[0].sets, ["ns/db", "ns/gone"]);
+        let address = |a, b| Ipv4Addr::new(10, 0, a, b);
+        assert_eq!(filters.sets["ns/db"], [(address(0, 2), address(0, 9)), (address(1, 1), address(1, 1))]);
+        assert!(filters.sets["ns/gone"].is_empty());
+    }
+}

@@ -1,0 +1,157 @@
+//! The members of security groups, and which groups name which in their rules: an index that costs no more than the change.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+
+use berth_api::{SecurityGroup, VM};
+use kube::ResourceExt;
+
+use crate::key::{Key, ObjectKind};
+
+/// A group, and the address of an interface that has it.
+pub(crate) type Membership = (Key, Ipv4Addr);
+
+/// The index that the module describes.
+#[derive(Debug, Default)]
+pub(crate) struct SecurityGroups {
+    members: HashMap<Key, BTreeSet<Ipv4Addr>>,
+    /// By group: the groups whose rules name it.
+    named_by: HashMap<Key, BTreeSet<Key>>,
+    /// By group: the groups that its rules name.
+    names: HashMap<Key, BTreeSet<Key>>,
+}
+
+/// Returns the memberships of a VM's interfaces. The status counts: of an interface that is removed from the spec the guest
+/// keeps the address.
+pub(crate) fn memberships_of(vm: &VM) -> Vec<Membership> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    let of_interface = |interface: &berth_api::vm::InterfaceStatus| {
+        let address: Option<Ipv4Addr> = interface.address.parse().ok();
+        let groups = interface.security_groups.iter().zip(address.into_iter().cycle());
+        let memberships = groups
+            .map(|(group, address)| (Key::namespaced(ObjectKind::SecurityGroup, &namespace, group), address));
+        memberships.collect::<Vec<_>>()
+    };
+    let mut all: Vec<Membership> = interfaces.flat_map(of_interface).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+impl SecurityGroups {
+    /// Replaces the memberships of a VM; returns the groups with other members than before.
+    pub(crate) fn move_members(&mut self, old: &[Membership], new: &[Membership]) -> BTreeSet<Key> {
+        let mut changed = BTreeSet::new();
+        for (group, address) in old.iter().filter(|membership| !new.contains(membership)) {
+            if let Some(members) = self.members.get_mut(group) {
+                members.remove(address);
+                if members.is_empty() {
+                    self.members.remove(group);
+                }
+            }
+            changed.insert(group.clone());
+        }
+        for (group, address) in new.iter().filter(|membership| !old.contains(membership)) {
+            self.members.entry(group.clone()).or_default().insert(*address);
+            changed.insert(group.clone());
+        }
+        // The hosts are not written to for a group that no rule names.
+        changed.retain(|group| self.is_named(group));
+        changed
+    }
+
+    /// Indexes a group (`None`: gone); returns the groups whose status its change concerns.
+    pub(crate) fn set(&mut self, key: &Key, group: Option<&SecurityGroup>) -> Vec<Key> {
+        let named = group.into_iter().flat_map(|group| group.spec.named_groups());
+        let now: BTreeSet<Key> =
+            named.map(|name| Key::namespaced(ObjectKind::SecurityGroup, key.namespace(), name)).collect();
+        let existed = self.names.contains_key(key);
+        let before = self.names.remove(key).unwrap_or_default();
+        for named in before.difference(&now) {
+            if let Some(by) = self.named_by.get_mut(named) {
+                by.remove(key);
+                if by.is_empty() {
+                    self.named_by.remove(named);
+                }
+            }
+        }
+        for named in now.difference(&before) {
+            self.named_by.entry(named.clone()).or_default().insert(key.clone());
+        }
+        let mut concerned: BTreeSet<Key> = before.symmetric_difference(&now).cloned().collect();
+        if existed != group.is_some() {
+            concerned.extend(self.named_by.get(key).into_iter().flatten().cloned());
+        }
+        if group.is_some() {
+            self.names.insert(key.clone(), now);
+        }
+        concerned.into_iter().collect()
+    }
+
+    /// Whether a rule of any group names this one.
+    pub(crate) fn is_named(&self, group: &Key) -> bool {
+        self.named_by.contains_key(group)
+    }
+
+    /// Returns the addresses of a group's members, in order.
+    pub(crate) fn members(&self, group: &Key) -> impl Iterator<Item = Ipv4Addr> {
+        self.members.get(group).into_iter().flatten().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::namespaced(ObjectKind::SecurityGroup, "ns", name)
+    }
+
+    fn group(name: &str, names: &[&str]) -> SecurityGroup {
+        let group = json!({
+            "metadata": {"name": name, "namespace": "ns"},
+            "spec": {"ingress": [{"name": "a", "securityGroups": names}]},
+        });
+        serde_json::from_value(group).expect("a SecurityGroup")
+    }
+
+    #[test]
+    fn a_group_is_concerned_by_its_members_only_while_a_rule_names_it() {
+        let mut index = SecurityGroups::default();
+        let member = |name: &str, last| (key(name), Ipv4Addr::new(10, 0, 0, last));
+        assert!(index.move_members(&[], &[member("web", 2)]).is_empty(), "no rule names it");
+        let concerned = index.set(&key("db"), Some(&group("db", &["web", "db"])));
+        assert_eq!(concerned, [key("db"), key("web")]);
+        assert_eq!(index.members(&key("web")).collect::<Vec<_>>(), [Ipv4Addr::new(10, 0, 0, 2)]);
+        let moved = index.move_members(&[member("web", 2)], &[member("web", 2), member("db", 2)]);
+        assert_eq!(moved.into_iter().collect::<Vec<_>>(), [key("db")]);
+        assert_eq!(index.set(&key("db"), Some(&group("db", &["db"]))), [key("web")]);
+        assert!(!index.is_named(&key("web")) && index.is_named(&key("db")));
+        assert_eq!(index.set(&key("db"), None), [key("db")]);
+    }
+
+    #[test]
+    fn a_group_that_comes_or_goes_concerns_those_that_name_it() {
+        let mut index = SecurityGroups::default();
+        index.set(&key("db"), Some(&group("db", &["web"])));
+        assert_eq!(index.set(&key("web"), Some(&group("web", &[]))), [key("db")]);
+        assert!(index.set(&key("web"), Some(&group("web", &[]))).is_empty());
+        assert_eq!(index.set(&key("web"), None), [key("db")]);
+    }
+
+    #[test]
+    fn an_interface_that_left_the_spec_is_a_member_while_it_has_its_address() {
+        let vm = json!({
+            "metadata": {"name": "a", "namespace": "ns"},
+            "spec": {"class": "s", "disks": [], "networkInterfaces": []},
+            "status": {"observedGeneration": 1, "interfaces": [{"name": "nic0", "network": "ns/default",
+                "macAddress": "52:54:00:00:00:01", "address": "10.0.0.9", "securityGroups": ["web", "db"]}]},
+        });
+        let vm: VM = serde_json::from_value(vm).expect("a VM");
+        let address = Ipv4Addr::new(10, 0, 0, 9);
+        assert_eq!(memberships_of(&vm), [(key("db"), address), (key("web"), address)]);
+    }
+}

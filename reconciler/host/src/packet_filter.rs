@@ -1,0 +1,67 @@
+//! Packet filters of interfaces: groups of rules, each interface with one or more of them.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ipnet::IpNet;
+
+/// The addresses that a guest may send from by one tap.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    pub tap: String,
+    /// Lower case.
+    pub mac: String,
+    pub address: Ipv4Addr,
+}
+
+/// The filters of the taps of a host. A tap that is not listed is not filtered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filters {
+    pub ports: Vec<FilteredPort>,
+    /// The groups that ports name. One that is missing allows nothing.
+    pub groups: Vec<FilterGroup>,
+    /// Ranges of addresses that rules name. One that is missing is empty.
+    pub sets: BTreeMap<String, Vec<(Ipv4Addr, Ipv4Addr)>>,
+}
+
+/// A tap that receives and sends what one of its groups allows, and the answers to that.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FilteredPort {
+    pub port: Port,
+    /// Names of groups.
+    pub groups: Vec<String>,
+}
+
+/// The connections that a group of rules allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterGroup {
+    pub name: String,
+    pub ingress: Vec<FilterRule>,
+    /// None: all.
+    pub egress: Option<Vec<FilterRule>>,
+}
+
+/// Connections that are allowed. A rule without ranges and sets allows none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterRule {
+    /// Its name in its group, for people.
+    pub name: String,
+    pub protocol: FilterProtocol,
+    /// Destination ports, first and last. Empty: all. Only for TCP and UDP.
+    pub ports: Vec<(u16, u16)>,
+    /// The addresses at the other end.
+    pub ranges: Vec<IpNet>,
+    /// Names of sets with further addresses at the other end.
+    pub sets: Vec<String>,
+}
+
+/// The protocol of a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FilterProtocol {
+    #[default]
+    Any,
+    Tcp,
+    Udp,
+    Icmp,
+    Icmpv6,
+}
