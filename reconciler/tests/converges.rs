@@ -142,6 +142,9 @@ fn a_vm_with_a_security_group_never_has_an_open_filter_and_follows_its_rules_and
             rig.system.filters().ports.iter().all(|port| port.groups == ["default/web"])
         })
         .await;
+        let before = rig.system.filters();
+        rig.system.lose_firewall();
+        until_host("removed rules are there again", || rig.system.filters() == before).await;
         rig.must_settle().await;
         all_is_deleted(rig).await;
         rig.delete("SecurityGroup", "web").await;

@@ -51,6 +51,7 @@ pub async fn run(
         () = watch_all(&ctx) => {}
         () = ctx.lease_watcher.run() => {}
         () = ctx.system.rotate_logs() => {}
+        () = restore_firewall(&ctx) => {}
         () = console::serve(&ctx) => {}
         () = measure::serve(&ctx) => {}
         () = work(&ctx) => {}
@@ -58,6 +59,10 @@ pub async fn run(
     tracing::info!("the agent ends; what runs goes on");
     Ok(())
 }
+
+/// The pause between two restorations of the firewall.
+const BETWEEN_RESTORATIONS: Duration = Duration::from_secs(1);
+const RETRY_LISTENING: Duration = Duration::from_secs(300);
 
 async fn watch_all(ctx: &Arc<Context>) {
     let mut watches: FuturesUnordered<_> = kinds::watch_all(ctx).collect();
@@ -87,6 +92,25 @@ async fn work(ctx: &Arc<Context>) {
             key = ctx.queue.next() => key,
         };
         workers.spawn(one(ctx.clone(), key));
+    }
+}
+
+/// Writes the firewall's rules again whenever another program has removed them.
+async fn restore_firewall(ctx: &Context) {
+    loop {
+        match ctx.system.firewall_removed().await {
+            Ok(()) => {
+                tracing::warn!("another program has removed the firewall rules: they are written again");
+                ctx.networks.applied().firewall = None;
+                ctx.queue.add(Key::networks());
+            }
+            Err(error) => {
+                tracing::warn!(error = %error.chain(), "changes of the firewall are not noticed at once");
+                tokio::time::sleep(RETRY_LISTENING).await;
+            }
+        }
+        // A program that removes them again and again takes no more than this.
+        tokio::time::sleep(BETWEEN_RESTORATIONS).await;
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_engine::Clock;
 use berth_qemu::fake::FakeHypervisor;
 use berth_qemu::machine::Format;
+use tokio::sync::Notify;
 
 use crate::{Filters, Firewall, HostFacts, NetworkConfig, Uplink};
 pub use faults::{FaultAction, Faults, NoFaults, When};
@@ -66,6 +67,7 @@ pub struct FakeSystem {
     files: FakeFiles,
     state: Mutex<State>,
     faults: Mutex<Arc<dyn Faults>>,
+    firewall_removed: Notify,
     clock: Arc<dyn Clock>,
 }
 
@@ -78,6 +80,7 @@ impl FakeSystem {
             files,
             state: Mutex::default(),
             faults: Mutex::new(Arc::new(NoFaults)),
+            firewall_removed: Notify::new(),
             clock,
         }
     }
@@ -184,6 +187,12 @@ impl FakeSystem {
             images: state.images.keys().cloned().collect(),
             saved_states: self.files.saved_states(),
         }
+    }
+
+    /// Removes all rules of the firewall, as another program may.
+    pub fn lose_firewall(&self) {
+        self.state().firewall = Firewall::default();
+        self.firewall_removed.notify_one();
     }
 
     /// From now on a machine with an interface that nothing filters is a violation.

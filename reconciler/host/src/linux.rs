@@ -345,6 +345,10 @@ impl Networks for LinuxSystem {
         self.networks.apply_firewall(firewall).await
     }
 
+    async fn firewall_removed(&self) -> Result<()> {
+        self.networks.firewall_removed().await
+    }
+
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.networks.leases_taken(bridge).await
     }

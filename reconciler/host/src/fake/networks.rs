@@ -140,6 +140,11 @@ impl Networks for FakeSystem {
         self.call("apply_firewall", work).await
     }
 
+    async fn firewall_removed(&self) -> Result<()> {
+        self.firewall_removed.notified().await;
+        Ok(())
+    }
+
     async fn leases_taken(&self, bridge: &str) -> Result<Vec<LeaseTaken>> {
         self.call("leases_taken", async { Ok(self.taken(bridge)) }).await
     }

@@ -10,6 +10,7 @@ mod firewall;
 mod foreign;
 pub(super) mod guest_port;
 mod host_ranges;
+mod lost;
 mod netlink;
 mod probe;
 mod ruleset;
@@ -24,6 +25,7 @@ use std::path::Path;
 
 use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
 
 use super::files::{self, blocking, failed};
 use super::layout::{Layout, check_link};
@@ -35,6 +37,7 @@ use announce::Announcer;
 pub(super) use dnsmasq::DNSMASQ;
 pub(super) use firewall::NFT;
 use firewall::Rules;
+use lost::Removals;
 use netlink::{Link, LinkKind, Netlink};
 pub(super) use uplink::Choice as UplinkChoice;
 
@@ -53,12 +56,13 @@ pub(super) struct LinuxNetworks {
     layout: Layout,
     rules: Rules,
     announcer: Announcer,
+    removals: OnceCell<Removals>,
 }
 
 impl LinuxNetworks {
     pub(super) fn new(layout: Layout) -> Self {
         let rules = Rules::new(layout.networks().join("firewall.json"));
-        Self { layout, rules, announcer: Announcer::default() }
+        Self { layout, rules, announcer: Announcer::default(), removals: OnceCell::new() }
     }
 
     pub(super) async fn ensure(&self, network: &NetworkConfig) -> Result<()> {
@@ -238,6 +242,12 @@ impl LinuxNetworks {
             }
             None => Ok(()),
         }
+    }
+
+    /// Returns once another program has removed the firewall's rules.
+    pub(super) async fn firewall_removed(&self) -> Result<()> {
+        self.removals.get_or_try_init(async || Removals::open()).await?.next().await;
+        Ok(())
     }
 
     /// Announces addresses last, when they are already reachable on this host.

@@ -9,22 +9,48 @@ use crate::Forwarding;
 /// `tunnels`: whether this host's networks have tunnels to other hosts.
 pub(super) async fn forwarding(tunnels: bool) -> Result<Forwarding> {
     // There are few chains but possibly tens of thousands of rules, so rules are only read where they matter.
-    let found = judge(&list("chains").await?, tunnels);
-    if found.ok { Ok(found) } else { Ok(judge(&list("ruleset").await?, tunnels)) }
+    let mut seen = list(&["chains"]).await?;
+    let first =
+        foreign_chains(items(&seen)).map(|c| ["family", "table", "name"].map(|key| text(&c[key]).to_owned()));
+    for [family, table, name] in first.take(MOST_CHAINS).collect::<Vec<_>>() {
+        // A chain that has just been removed drops nothing.
+        let Ok(of_chain) = list(&["chain", &family, &table, &name]).await else { continue };
+        let rules = items(&of_chain).iter().filter(|item| item.get("rule").is_some()).cloned();
+        let rules: Vec<Value> = rules.collect();
+        seen["nftables"].as_array_mut().into_iter().for_each(|items| items.extend(rules.iter().cloned()));
+    }
+    let found = judge(&seen, tunnels);
+    if found.ok { Ok(found) } else { Ok(judge(&list(&["ruleset"]).await?, tunnels)) }
 }
 
-async fn list(what: &str) -> Result<Value> {
-    let output = NFT.run(&["-j", "list", what], Vec::new()).await?;
+/// The chains of other programs whose rules are read.
+const MOST_CHAINS: usize = 32;
+
+fn items(listing: &Value) -> &[Value] {
+    listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Chains of other programs that forwarded or received packets begin in.
+fn foreign_chains(items: &[Value]) -> impl Iterator<Item = &Value> {
+    items.iter().filter_map(|i| i.get("chain")).filter(|c| {
+        c["table"] != ruleset::TABLE
+            && (c["hook"] == "forward" || c["hook"] == "input")
+            && (c["family"] == "ip" || c["family"] == "inet")
+    })
+}
+
+async fn list(what: &[&str]) -> Result<Value> {
+    let output = NFT.run(&[&["-j", "list"], what].concat(), Vec::new()).await?;
     if !output.ok {
         return Err(NFT.failed(output.stderr));
     }
     serde_json::from_slice(&output.stdout).map_err(|e| NFT.failed(e.to_string()))
 }
 
-/// Guests' packets are dropped by a chain with policy drop in a table whose rules do not mention berth's bridges: in
-/// nftables a packet has to pass every chain of a hook.
+/// Guests' packets are dropped by a chain with policy drop, or with a last rule that drops or rejects everything as firewalld's, in
+/// a table whose rules do not mention berth's bridges: in nftables a packet has to pass every chain of a hook.
 fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
-    let items = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let items = items(ruleset);
     let closed = dropping(items, "forward", BRIDGE_PREFIX);
     if let Some(first) = closed.first() {
         let (family, rest) = first.split_once(' ').unwrap_or(("ip", first));
@@ -48,19 +74,27 @@ fn judge(ruleset: &Value, tunnels: bool) -> Forwarding {
     Forwarding { ok: true, message: "nothing on this host drops guests' packets".to_owned() }
 }
 
-/// Lists foreign chains of this hook with policy drop, in tables whose rules do not mention `known`.
+/// Lists foreign chains of this hook that drop what none of their rules accepts, in tables whose rules do not mention `known`.
 fn dropping(items: &[Value], hook: &str, known: &str) -> Vec<String> {
-    let dropping = items.iter().filter_map(|i| i.get("chain")).filter(|c| {
-        let foreign = c["table"] != ruleset::TABLE;
-        foreign
-            && c["hook"] == hook
-            && c["policy"] == "drop"
-            && (c["family"] == "ip" || c["family"] == "inet")
-    });
+    let dropping = foreign_chains(items).filter(|c| c["hook"] == hook);
     dropping
+        .filter(|chain| chain["policy"] == "drop" || ends_with_refusal(items, chain))
         .filter(|chain| !speaks_of(items, chain, known))
         .map(|c| format!("{} {} {}", text(&c["family"]), text(&c["table"]), text(&c["name"])))
         .collect()
+}
+
+/// Whether the last rule of the chain drops or rejects every packet that reaches it.
+fn ends_with_refusal(items: &[Value], chain: &Value) -> bool {
+    let of_chain = |rule: &&Value| {
+        rule["family"] == chain["family"] && rule["table"] == chain["table"] && rule["chain"] == chain["name"]
+    };
+    let last = items.iter().filter_map(|i| i.get("rule")).filter(of_chain).next_back();
+    let expressions = last.and_then(|rule| rule["expr"].as_array()).map(Vec::as_slice).unwrap_or_default();
+    let is = |name: &str, expression: &Value| expression.get(name).is_some();
+    let only_counts = |e: &Value| is("counter", e) || is("log", e) || is("drop", e) || is("reject", e);
+    expressions.last().is_some_and(|e| is("drop", e) || is("reject", e))
+        && expressions.iter().all(only_counts)
 }
 
 /// Whether a rule of the chain's table mentions berth's links: its author took them into account.
@@ -96,6 +130,30 @@ mod tests {
         let found = judge(&json!({"nftables": docker()}), false);
         assert!(!found.ok);
         insta::assert_snapshot!(found.message, @r#"the firewall chain ip filter FORWARD drops forwarded packets, guests' too: accept them there (nft insert rule ip filter FORWARD iifname "bth-*" accept; nft insert rule ip filter FORWARD oifname "bth-*" accept)"#);
+    }
+
+    /// As firewalld writes it, without the zones.
+    #[test]
+    fn a_chain_whose_last_rule_rejects_everything_is_named_like_one_that_drops() {
+        let chain = json!({"chain": {"family": "inet", "table": "firewalld", "name": "filter_FORWARD", "hook": "forward", "policy": "accept"}});
+        let rule = |expr: Value| json!({"rule": {"family": "inet", "table": "firewalld", "chain": "filter_FORWARD", "expr": expr}});
+        let invalid = json!({"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": "invalid"}});
+        let reject = json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}});
+        let items = json!([
+            chain,
+            rule(json!([{"jump": {"target": "filter_FORWARD_ZONES"}}])),
+            rule(json!([invalid, {"drop": null}])),
+            rule(json!([reject]))
+        ]);
+        let found = judge(&json!({"nftables": items}), false);
+        assert!(!found.ok && found.message.contains("inet firewalld filter_FORWARD"), "{found:?}");
+        let open = json!([chain, rule(json!([reject])), rule(json!([invalid, {"drop": null}]))]);
+        assert!(judge(&json!({"nftables": open}), false).ok, "the last rule drops some packets only");
+        let zone = rule(
+            json!([{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-00004d"}}, {"accept": null}]),
+        );
+        let told = json!([chain, zone, rule(json!([reject]))]);
+        assert!(judge(&json!({"nftables": told}), false).ok);
     }
 
     #[test]

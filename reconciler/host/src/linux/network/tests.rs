@@ -215,6 +215,29 @@ fn wait_gone(pid: i32) {
 }
 
 #[test]
+fn rules_that_another_program_removes_are_missed_at_once_and_a_replacement_is_no_removal() {
+    in_own_namespace(|| async {
+        let f = Fixture::new();
+        let lost = async |wait| {
+            tokio::time::timeout(Duration::from_millis(wait), f.networks.firewall_removed()).await
+        };
+        assert!(lost(10).await.is_err(), "it listens");
+        f.networks.apply_firewall(&firewall(&[])).await.expect("written");
+        f.networks.apply_firewall(&firewall(&[("198.51.100.7", "10.77.0.2")])).await.expect("replaced");
+        assert!(lost(400).await.is_err(), "no removal");
+        run("nft", "flush ruleset");
+        assert!(matches!(lost(1000).await, Ok(Ok(()))), "noticed within a second");
+        f.networks.apply_firewall(&firewall(&[])).await.expect("written again");
+        assert!(run("nft", "list table inet berth").contains("masquerade"));
+        run("nft", "add table inet other");
+        run("nft", "delete table inet other");
+        assert!(lost(400).await.is_err(), "a table of another program");
+        run("nft", "delete table inet berth");
+        assert!(matches!(lost(1000).await, Ok(Ok(()))), "a single table too");
+    });
+}
+
+#[test]
 fn a_tap_joins_its_bridge_and_goes_again() {
     in_own_namespace(|| async {
         let f = Fixture::new();

@@ -1,0 +1,148 @@
+//! Notices that another program has removed berth's tables, as `nft flush ruleset` does, by the kernel's messages about nftables.
+
+use std::io;
+use std::time::Duration;
+
+use rtnetlink::sys::protocols::NETLINK_NETFILTER;
+use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
+
+use super::netlink::network;
+use super::{Result, ruleset};
+
+/// The multicast group of messages about nftables (`NFNLGRP_NFTABLES`, 7), as a bit.
+const GROUP: u32 = 1 << 6;
+/// `NFNL_SUBSYS_NFTABLES` in the upper byte of a message's type.
+const SUBSYSTEM: u16 = 10 << 8;
+const NEW_TABLE: u16 = SUBSYSTEM;
+const DELETE_TABLE: u16 = SUBSYSTEM | 2;
+/// `NFTA_TABLE_NAME`
+const NAME: u16 = 1;
+/// The lengths of a netlink message's header, and of the one of netfilter behind it.
+const HEADER: usize = 16;
+const NETFILTER: usize = 4;
+/// After a removal, the time in which its program may write the tables again itself.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The messages of the kernel. One receiver, which sees all messages since it was opened.
+#[derive(Debug)]
+pub(super) struct Removals {
+    socket: TokioSocket,
+}
+
+impl Removals {
+    pub(super) fn open() -> Result<Self> {
+        let open = || {
+            let mut socket = TokioSocket::new(NETLINK_NETFILTER)?;
+            socket.socket_mut().bind(&SocketAddr::new(0, GROUP))?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|e: io::Error| network("listen to", "nftables", e.to_string()))?;
+        Ok(Self { socket })
+    }
+
+    /// Returns once a table of berth's is removed and not made again at once.
+    pub(super) async fn next(&self) {
+        let mut removed = false;
+        loop {
+            let received = match removed {
+                false => self.socket.recv_from_full().await,
+                true => match tokio::time::timeout(PATIENCE, self.socket.recv_from_full()).await {
+                    Ok(received) => received,
+                    Err(_) => return,
+                },
+            };
+            match received {
+                Ok((bytes, _)) => {
+                    if let Some(last) = last_change(&bytes) {
+                        removed = last == Change::Removed;
+                    }
+                }
+                // Messages were lost: one of them may have been such a removal.
+                Err(_) => removed = true,
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Made,
+    Removed,
+}
+
+/// Returns the last change of one of berth's tables among these messages. A replacement removes a table and makes it again.
+fn last_change(mut bytes: &[u8]) -> Option<Change> {
+    let mut last = None;
+    while bytes.len() >= HEADER {
+        let length = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
+        let Some(length) = usize::try_from(length).ok().filter(|l| (HEADER..=bytes.len()).contains(l)) else {
+            return last;
+        };
+        let attributes = bytes.get(HEADER + NETFILTER..length).unwrap_or_default();
+        if name(attributes).is_some_and(|name| name == ruleset::TABLE.as_bytes()) {
+            last = match kind {
+                NEW_TABLE => Some(Change::Made),
+                DELETE_TABLE => Some(Change::Removed),
+                _ => last,
+            };
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    last
+}
+
+/// Returns the name among the attributes of a table. Other messages have other attributes under this number, which do not matter:
+/// their kind is another.
+fn name(mut attributes: &[u8]) -> Option<&[u8]> {
+    while let [a, b, c, d, ..] = attributes {
+        let length = usize::from(u16::from_ne_bytes([*a, *b]));
+        let kind = u16::from_ne_bytes([*c, *d]);
+        let value = attributes.get(4..length)?;
+        if kind == NAME {
+            return Some(value.strip_suffix(&[0]).unwrap_or(value));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, name: &str) -> Vec<u8> {
+        let mut attribute = u16::try_from(4 + name.len() + 1).expect("short").to_ne_bytes().to_vec();
+        attribute.extend(NAME.to_ne_bytes());
+        attribute.extend(name.as_bytes());
+        attribute.push(0);
+        attribute.resize(attribute.len().next_multiple_of(4), 0);
+        let length = u32::try_from(HEADER + NETFILTER + attribute.len()).expect("short");
+        let mut message = length.to_ne_bytes().to_vec();
+        message.extend(kind.to_ne_bytes());
+        message.resize(HEADER + NETFILTER, 0);
+        message.extend(attribute);
+        message
+    }
+
+    #[test]
+    fn a_replacement_of_a_table_is_no_removal_and_other_tables_do_not_matter() {
+        let removed = message(DELETE_TABLE, "berth");
+        let replaced = [removed.clone(), message(NEW_TABLE, "berth")].concat();
+        assert_eq!(last_change(&removed), Some(Change::Removed));
+        assert_eq!(last_change(&replaced), Some(Change::Made));
+        assert_eq!(last_change(&message(DELETE_TABLE, "berths")), None);
+        assert_eq!(last_change(&[replaced, message(DELETE_TABLE, "filter")].concat()), Some(Change::Made));
+    }
+
+    #[test]
+    fn messages_that_are_cut_are_not_read_beyond_their_end() {
+        let whole = message(DELETE_TABLE, "berth");
+        for end in 0..whole.len() {
+            assert_eq!(last_change(&whole[..end]), None, "{end}");
+        }
+        let mut lies = whole;
+        lies[HEADER + NETFILTER] = 0;
+        assert_eq!(last_change(&lies), None, "an attribute without length");
+    }
+}
