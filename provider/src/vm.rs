@@ -43,6 +43,8 @@ fn network_interfaces() -> Field {
             .refers(NETWORK),
         Field::spec("public_ip", Shape::Text(Form::Name)).key("publicIP").refers(PUBLIC_IP),
         Field::spec("security_groups", Shape::TextList(Form::Name)).refers(SECURITY_GROUP),
+        Field::spec("allowed_addresses", Shape::TextList(Form::Ipv4Range)),
+        Field::spec("allowed_mac_addresses", Shape::TextList(Form::Mac)),
         Field::spec("mac_address", Shape::Text(Form::Mac)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("address", Shape::Text(Form::Ipv4)).presence(Presence::Kept).effect(Effect::Fixed),
         Field::spec("model", Shape::Text(Form::Any)).default("virtio").effect(Effect::PowerCycle),
@@ -467,6 +469,16 @@ fn check_interfaces(config: &Value) -> Vec<Diagnostic> {
         ("address", "the address", private),
     ];
     let mut found = Vec::new();
+    for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {
+        let has = |name: &str| !interface.get(name).elements().is_empty();
+        if has("allowed_addresses") && has("security_groups") {
+            let path = AttributePath::root("network_interfaces").index(i).attribute("allowed_addresses");
+            let detail = format!(
+                "{path}: a security group would not know these addresses. Leave out `allowed_addresses` or `security_groups`."
+            );
+            found.push(Diagnostic::error("Further addresses of a filtered interface", detail).at(path));
+        }
+    }
     for (name, what, of) in shared {
         let mut seen = std::collections::BTreeMap::new();
         for (i, interface) in config.get("network_interfaces").elements().iter().enumerate() {

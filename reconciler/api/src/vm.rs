@@ -298,6 +298,7 @@ fn yes() -> bool {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network == oldSelf.network)").message("network cannot change on an existing interface: give the interface another name"),
+    validation = Rule::new("!has(self.allowedAddresses) || self.allowedAddresses.size() == 0 || !has(self.securityGroups) || self.securityGroups.size() == 0").message("allowedAddresses and securityGroups exclude each other: a group would not know these addresses").field_path(".allowedAddresses"),
     validation = Rule::new("!has(self.macAddress) || self.macAddress != '00:00:00:00:00:00'").message("a macAddress of zeros is the address of no interface").field_path(".macAddress")
 )]
 pub struct NetworkInterface {
@@ -317,6 +318,21 @@ pub struct NetworkInterface {
     #[schemars(length(max = 8))]
     #[x_kube(validation = Rule::new("self.all(g, self.filter(h, h == g).size() == 1)").message("a security group can be named once"))]
     pub security_groups: Vec<ResourceName>,
+    /// Ranges of IPv4 addresses, beside its own, that the interface may send from and answer for: `10.64.0.100/32` for an address that
+    /// several VMs share (VRRP), `0.0.0.0/0` for a router. At most 16. Only on a Network of the VM's own namespace, and not
+    /// together with `securityGroups`. The gateway's address is never among them. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 18)))]
+    #[x_kube(validation = Rule::new("self.all(c, isCIDR(c) && cidr(c).ip().family() == 4 && cidr(c).masked() == cidr(c))").message("each of allowedAddresses must be an IPv4 range such as 10.64.0.100/32, with no host bits set"))]
+    pub allowed_addresses: Vec<String>,
+    /// MAC addresses, beside its own, that the interface may send from, such as `00:00:5e:00:01:0a` of VRRP, lower case, at most 4. Only
+    /// on a Network of the VM's own namespace. Default: none. Applied live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 4),
+        inner(length(max = 17), regex(pattern = r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$"))
+    )]
+    pub allowed_mac_addresses: Vec<String>,
     /// A specific MAC address. Default: one is generated once and kept. Cannot change; the generated address can be
     /// added later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -372,6 +388,8 @@ impl Default for NetworkInterface {
             network: default_network(),
             public_ip: None,
             security_groups: Vec::new(),
+            allowed_addresses: Vec::new(),
+            allowed_mac_addresses: Vec::new(),
             mac_address: None,
             address: None,
             model: NicModel::default(),
@@ -612,6 +630,14 @@ pub struct InterfaceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 63)))]
     pub security_groups: Vec<String>,
+    /// The further addresses that it may send from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 18)))]
+    pub allowed_addresses: Vec<String>,
+    /// The further MAC addresses that it may send from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), inner(length(max = 17)))]
+    pub allowed_mac_addresses: Vec<String>,
     /// The public address that leads here, once the host forwards it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 15))]

@@ -136,6 +136,8 @@ pub struct Firewall {
     pub forwards: Vec<Forward>,
     /// The addresses that each tap may send from. A tap that is not listed passes nothing.
     pub ports: Vec<Port>,
+    /// Further addresses that single taps may send from.
+    pub exceptions: Vec<PortException>,
     /// The filters of taps.
     pub filters: Filters,
     /// Whether any guest, known or not, has a tap here or is about to get one: the rules then stay in place.
@@ -144,6 +146,17 @@ pub struct Firewall {
     pub closed: Vec<Ipv4Net>,
     /// Ranges that the administrator lets guests reach nevertheless, addresses of this host included.
     pub allowed: Vec<Ipv4Net>,
+}
+
+/// What a guest may send by a tap beside what its [`Port`] allows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortException {
+    pub tap: String,
+    pub ranges: Vec<Ipv4Net>,
+    /// Lower case.
+    pub macs: Vec<String>,
+    /// The address that is never among the ranges.
+    pub gateway: Ipv4Addr,
 }
 
 /// A range of addresses that the host itself uses.

@@ -6,6 +6,7 @@
 
 mod apply;
 mod bridges;
+mod exceptions;
 mod filters;
 mod observe;
 mod plan;

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 
 use super::Step;
 use super::bridges::{Existing, assign};
+use super::exceptions::exceptions;
 use super::filters::{GroupsOf, filters};
 use crate::context::Context;
 use crate::error::Error;
@@ -360,6 +361,8 @@ pub(super) fn wanted(tables: &Tables, seen: &Actual<'_>) -> Desired {
     wanted.firewall.forwards.sort();
     wanted.firewall.nat.sort();
     wanted.firewall.ports = ports(seen);
+    let interfaces = guests.iter().flat_map(|guest| &guest.interfaces);
+    wanted.firewall.exceptions = exceptions(tables, interfaces, &seen.ports);
     wanted.firewall.filters = filters(tables, &groups_of, &seen.ports);
     // A tap that is about to be created counts, so that the firewall is the same before and after.
     wanted.firewall.guests = !seen.taps.is_empty() || !wanted.firewall.ports.is_empty();

@@ -150,6 +150,7 @@ mod tests {
                         },
                     ],
                     ports: [],
+                    exceptions: [],
                     filters: Filters {
                         ports: [],
                         groups: [],

@@ -227,19 +227,39 @@ fn write_interfaces_synced(
         return;
     };
     let differing = unsynced_interfaces(run, vm, &observed.journal);
-    let (reason, text) = if differing.is_empty() {
+    let shared = on_shared_networks(vm);
+    let (reason, text) = if !shared.is_empty() {
+        let text = format!(
+            "{} may not send from further addresses: its Network is shared by namespaces; take allowedAddresses and \
+             allowedMacAddresses away, or create a Network in the VM's namespace",
+            shared.join(", ")
+        );
+        (Reason::InvalidSpec, text)
+    } else if differing.is_empty() {
         (Reason::Synced, String::new())
     } else {
         let names = differing.join(", ");
         (Reason::PowerCycleNeeded, format!("stop and start the VM for the change of {names} to take effect"))
     };
-    let (kind, synced) = (ConditionType::InterfacesSynced, differing.is_empty());
+    let (kind, synced) = (ConditionType::InterfacesSynced, differing.is_empty() && shared.is_empty());
     condition::set(
         &mut status.conditions,
         ConditionUpdate::from_bool(kind, synced, reason, &text),
         generation,
         now,
     );
+}
+
+/// Returns the interfaces that declare further addresses on a Network of another namespace, where they have none.
+fn on_shared_networks(vm: &VM) -> Vec<String> {
+    let declares = |name: &str| {
+        let mut declared = vm.spec.network_interfaces.iter().filter(|i| i.name.as_str() == name);
+        declared.any(|i| !i.allowed_addresses.is_empty() || !i.allowed_mac_addresses.is_empty())
+    };
+    let namespace = vm.metadata.namespace.as_deref();
+    let interfaces = vm.status.iter().flat_map(|status| &status.interfaces);
+    let foreign = interfaces.filter(|i| i.network.split_once('/').map(|(of, _)| of) != namespace);
+    foreign.filter(|i| declares(&i.name)).map(|i| i.name.clone()).collect()
 }
 
 /// Returns the names of what takes effect when the VM is next started.

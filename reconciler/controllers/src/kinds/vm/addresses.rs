@@ -74,25 +74,34 @@ pub(crate) fn decide(vm: &VM, networks: &[Option<Arc<Network>>], fresh: &[Fresh]
     let mut decided = Vec::new();
     for (interface, (network, fresh)) in vm.spec.network_interfaces.iter().zip(networks.iter().zip(fresh)) {
         if let Some(given) = given.iter().find(|g| g.name == interface.name.as_str()) {
-            decided.push(InterfaceStatus { security_groups: groups_of(interface), ..given.clone() });
+            decided.push(with_declared(vm, interface, given.clone()));
         } else if let (Some(network), Ok((mac_address, address))) = (network, fresh)
             && is_accepted(network)
         {
-            decided.push(InterfaceStatus {
+            let given = InterfaceStatus {
                 name: interface.name.0.clone(),
                 network: network_name(network),
                 mac_address: mac_address.clone(),
                 address: address.clone(),
-                security_groups: groups_of(interface),
-                public_address: None,
-            });
+                ..InterfaceStatus::default()
+            };
+            decided.push(with_declared(vm, interface, given));
         }
     }
     decided
 }
 
-fn groups_of(interface: &NetworkInterface) -> Vec<String> {
-    interface.security_groups.iter().map(ToString::to_string).collect()
+/// Returns the interface with what its host enforces of the spec. On a Network that namespaces share, no VM may send from
+/// addresses of others.
+fn with_declared(vm: &VM, interface: &NetworkInterface, given: InterfaceStatus) -> InterfaceStatus {
+    let is_own = given.network.split_once('/').map(|(namespace, _)| namespace) == vm.namespace().as_deref();
+    let own = |values: &[String]| if is_own { values.to_vec() } else { Vec::new() };
+    InterfaceStatus {
+        security_groups: interface.security_groups.iter().map(ToString::to_string).collect(),
+        allowed_addresses: own(&interface.allowed_addresses),
+        allowed_mac_addresses: own(&interface.allowed_mac_addresses),
+        ..given
+    }
 }
 
 /// Returns a network's name as statuses contain it.

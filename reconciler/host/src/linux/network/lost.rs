@@ -1,5 +1,6 @@
 //! Notices that another program has removed berth's tables, as `nft flush ruleset` does, by the kernel's messages about nftables.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -24,9 +25,14 @@ const NETFILTER: usize = 4;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The messages of the kernel. One receiver, which sees all messages since it was opened.
-#[derive(Debug)]
 pub(super) struct Removals {
     socket: TokioSocket,
+}
+
+impl fmt::Debug for Removals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Removals").finish_non_exhaustive()
+    }
 }
 
 impl Removals {

@@ -79,9 +79,12 @@ pub(super) fn replace(firewall: &Firewall, there: &[Table]) -> Value {
     commands.extend(sets(&nat, &forwards));
     commands.extend([range_set(CLOSED, closed(firewall)), range_set(ALLOWED, firewall.allowed.clone())]);
     commands.extend(chains());
+    if !firewall.exceptions.is_empty() {
+        commands.extend(nat.iter().map(own_addresses_leave));
+    }
     commands.extend(rules(&nat, &forwards));
     commands.push(BRIDGED.add());
-    commands.extend(ports::guard(&firewall.ports));
+    commands.extend(ports::guard(&firewall.ports, &firewall.exceptions));
     commands.extend(groups::filter(&firewall.filters));
     if nat.iter().any(|network| network.tunnel.is_some()) {
         commands.extend(tunnels::between(&nat));
@@ -155,6 +158,16 @@ fn chains() -> Vec<Value> {
         ROUTED.chain("input", "filter", "input", 0),
         ROUTED.chain("redirects", "filter", "output", 0),
     ]
+}
+
+/// Drops what leaves a network from an address that is not of its range: a guest that may send from other addresses does so within
+/// its network only.
+fn own_addresses_leave(network: &Nat) -> Value {
+    let range = json!({"prefix": {"addr": network.cidr.network(), "len": network.cidr.prefix_len()}});
+    let bridge = || json!(network.bridge);
+    let from_it = compare("==", meta("iifname"), bridge());
+    let to_another = compare("!=", meta("oifname"), bridge());
+    rule("forward", vec![from_it, to_another, compare("!=", field("saddr"), range), drop()])
 }
 
 fn rules(nat: &[Nat], forwards: &[Forward]) -> Vec<Value> {

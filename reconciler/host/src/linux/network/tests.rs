@@ -1,6 +1,7 @@
 //! Networks in the test's own network namespace, with guests in namespaces of their own. Needs root.
 
 mod dhcp;
+mod exceptions;
 mod filters;
 mod guest;
 mod host;

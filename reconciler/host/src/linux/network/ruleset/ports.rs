@@ -11,16 +11,21 @@
 //! The sets assign addresses to taps: a tap that is in none of them passes nothing. Rules are stateless, because not
 //! every kernel tracks connections between the ports of a bridge.
 
+use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
 use super::super::TAP_PREFIX;
 use super::{BRIDGED, accept, compare, drop, meta};
-use crate::Port;
+use crate::{Port, PortException};
 
 const MACS: &str = "macs";
 pub(super) const ADDRESSES: &str = "addresses";
 pub(super) const LINK_LOCALS: &str = "link_locals";
 const CHAIN: &str = "guests";
+/// Ranges of further addresses that single taps may send from, and the chains that look there.
+const OTHERS: &str = "others";
+const OTHER_ARP: &str = "other_arp";
+const OTHER_IPV4: &str = "other_ipv4";
 /// The chains for frames to a DHCP server, and for advertisements of an IPv6 address: each tap has its own rule there.
 const ASKS_DHCP: &str = "asks_dhcp";
 const ADVERTISES: &str = "advertises";
@@ -39,7 +44,7 @@ const MULTICAST_REPORT: u8 = 143;
 const UPPER: [u8; 3] = [6, 17, 58];
 
 /// The sets, chains and rules, for an empty table.
-pub(super) fn guard(ports: &[Port]) -> Vec<Value> {
+pub(super) fn guard(ports: &[Port], exceptions: &[PortException]) -> Vec<Value> {
     let mut ports: Vec<&Port> = ports.iter().collect();
     ports.sort();
     ports.dedup_by_key(|port| &port.tap);
@@ -47,14 +52,20 @@ pub(super) fn guard(ports: &[Port]) -> Vec<Value> {
         let element = |port: &&Port| Some(json!({"concat": [port.tap, value(port)?]}));
         ports.iter().filter_map(element).collect()
     };
+    let mut macs = elements(|port| Some(json!(port.mac)));
+    let further = exceptions.iter().flat_map(|e| e.macs.iter().map(|mac| json!({"concat": [e.tap, mac]})));
+    macs.extend(further);
+    macs.sort_by_key(ToString::to_string);
+    macs.dedup();
     let mut commands = vec![
-        set(MACS, "ether_addr", elements(|port| Some(json!(port.mac)))),
+        set(MACS, "ether_addr", macs),
         set(ADDRESSES, "ipv4_addr", elements(|port| Some(json!(port.address)))),
         set(LINK_LOCALS, "ipv6_addr", elements(|port| Some(json!(link_local(&port.mac)?)))),
         chain(ASKS_DHCP),
         chain(ADVERTISES),
         BRIDGED.chain(CHAIN, "filter", "prerouting", PRIORITY),
     ];
+    commands.extend(others(exceptions));
     for port in ports {
         let by_it = || compare("==", meta("iifname"), json!(port.tap));
         let Some(mac) = bytes(&port.mac) else { continue };
@@ -67,6 +78,30 @@ pub(super) fn guard(ports: &[Port]) -> Vec<Value> {
         }
     }
     commands.extend(rules().into_iter().map(|expressions| BRIDGED.rule(CHAIN, expressions)));
+    commands
+}
+
+/// The set and the chains for addresses that are not a tap's own.
+fn others(exceptions: &[PortException]) -> Vec<Value> {
+    let ranges = |exception: &PortException| Ipv4Net::aggregate(&exception.ranges);
+    let element = |tap: &String, range: Ipv4Net| json!({"concat": [tap, {"prefix": {"addr": range.network(), "len": range.prefix_len()}}]});
+    let elements =
+        exceptions.iter().flat_map(|e| ranges(e).into_iter().map(|range| element(&e.tap, range))).collect();
+    let mut extra = set(OTHERS, "ipv4_addr", elements);
+    extra["add"]["set"]["flags"] = json!(["interval"]);
+    let mut commands = vec![extra];
+    for (name, protocol, field) in [(OTHER_ARP, "arp", "saddr ip"), (OTHER_IPV4, "ip", "saddr")] {
+        commands.push(chain(name));
+        for exception in exceptions {
+            let by_it = compare("==", meta("iifname"), json!(exception.tap));
+            let as_gateway = compare("==", payload(protocol, field), json!(exception.gateway));
+            commands.push(BRIDGED.rule(name, vec![by_it, as_gateway, drop()]));
+        }
+        let there = json!({"concat": [meta("iifname"), payload(protocol, field)]});
+        let allowed = compare("==", there, json!(format!("@{OTHERS}")));
+        commands.push(BRIDGED.rule(name, vec![allowed, json!({"return": null})]));
+        commands.push(BRIDGED.rule(name, vec![drop()]));
+    }
     commands
 }
 
@@ -90,7 +125,7 @@ fn rules() -> Vec<Vec<Value>> {
         vec![not_of(payload("arp", "saddr ether"), MACS), drop()],
         // A guest that probes whether its address is free.
         vec![is("arp", "saddr ip", json!("0.0.0.0")), is("arp", "operation", json!(1)), accept()],
-        vec![not_of(payload("arp", "saddr ip"), ADDRESSES), drop()],
+        vec![not_of(payload("arp", "saddr ip"), ADDRESSES), go(OTHER_ARP)],
         vec![is("udp", "sport", json!({"set": [67, 547]})), drop()],
         vec![is("udp", "dport", json!({"set": [68, 546]})), drop()],
         // In a fragmented message, the client's MAC is not in the first fragment.
@@ -107,7 +142,7 @@ fn rules() -> Vec<Vec<Value>> {
             is("udp", "dport", json!(67)),
             accept(),
         ],
-        vec![not_of(payload("ip", "saddr"), ADDRESSES), drop()],
+        vec![not_of(payload("ip", "saddr"), ADDRESSES), go(OTHER_IPV4)],
         vec![compare("==", json!({"exthdr": {"name": "frag"}}), json!(true)), drop()],
         vec![is("icmpv6", "type", json!({"set": [ROUTER_ADVERTISEMENT, REDIRECT]})), drop()],
         vec![is("icmpv6", "type", json!(NEIGHBOUR_ADVERTISEMENT)), go(ADVERTISES)],
