@@ -62,10 +62,11 @@ fn check_rule(at: &AttributePath, rule: &Value) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let is_empty = |name: &str| !rule.get(name).is_unknown() && rule.get(name).elements().is_empty();
     if is_empty("cidrs") && is_empty("security_groups") {
+        let path = at.clone().attribute("cidrs");
         let detail = format!(
-            "{at}: a rule needs `cidrs` or `security_groups`. For everything, write cidrs = [\"0.0.0.0/0\", \"::/0\"]."
+            "{path}: a rule needs `cidrs` or `security_groups`. For everything, write cidrs = [\"0.0.0.0/0\", \"::/0\"]."
         );
-        found.push(Diagnostic::error("A rule without addresses", detail).at(at.clone()));
+        found.push(Diagnostic::error("A rule without addresses", detail).at(path));
     }
     let protocol = rule.get("protocol").as_str().unwrap_or("any");
     let has_ports = !rule.get("protocol").is_unknown() && !rule.get("ports").elements().is_empty();

@@ -552,13 +552,16 @@ fn others() -> Vec<(&'static str, Bad)> {
                 "is not one of",
             ),
         ),
-        ("berth_security_group", here(one_rule(json!({"protocol": "tcp"})), "ingress[0]", "security_groups")),
         (
             "berth_security_group",
-            here(
+            everywhere(one_rule(json!({"protocol": "tcp"})), "ingress[0].cidrs", "a rule needs"),
+        ),
+        (
+            "berth_security_group",
+            everywhere(
                 one_rule(json!({"cidrs": ["::/0"], "ports": ["80"]})),
                 "ingress[0].ports",
-                "\"tcp\" or \"udp\"",
+                "ports need",
             ),
         ),
         ("berth_host", here(json!({"name": "h 1"}), "name", "is not a name")),

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_api::vm::InterfaceStatus;
 use berth_api::{IPPoolMode, Network, Reason, VM};
 use berth_qemu::single_flight::SingleFlight;
 use kube::ResourceExt;
@@ -130,6 +131,16 @@ pub(crate) fn guest_name(vm: &VM) -> String {
     let domain = vm.spec.bootstrap.as_ref().and_then(|b| b.domain.as_deref());
     let hostname = hostname(vm);
     domain.map_or_else(|| hostname.clone(), |domain| format!("{hostname}.{domain}"))
+}
+
+/// Returns the names of the security groups of an interface in a VM's status. Those of the spec count as soon as they are declared: a
+/// guest is never started without them. An interface that left the spec keeps those it had.
+pub(crate) fn security_groups_of(vm: &VM, interface: &InterfaceStatus) -> Vec<String> {
+    let declared = vm.spec.network_interfaces.iter().find(|n| n.name.as_str() == interface.name);
+    match declared {
+        Some(declared) => declared.security_groups.iter().map(ToString::to_string).collect(),
+        None => interface.security_groups.clone(),
+    }
 }
 
 /// Returns the public address to forward to this interface, once the control plane has given it to this VM, and how it

@@ -4,6 +4,7 @@ use berth_api::SecurityGroup;
 
 use crate::index::{Change, Indexed, Table, Tables};
 use crate::key::{Key, ObjectName};
+use crate::networking::security_groups_of;
 
 impl Indexed for SecurityGroup {
     fn table(tables: &mut Tables) -> &mut Table<Self> {
@@ -12,9 +13,9 @@ impl Indexed for SecurityGroup {
 
     fn keys_of(name: &ObjectName, _: &Self, tables: &Tables) -> Vec<Key> {
         let mut keys = tables.vms_where(|vm_name, vm| {
-            let interfaces = vm.status.iter().flat_map(|s| &s.interfaces);
+            let mut interfaces = vm.status.iter().flat_map(|s| &s.interfaces);
             vm_name.namespace == name.namespace
-                && interfaces.into_iter().any(|i| i.security_groups.contains(&name.name))
+                && interfaces.any(|i| security_groups_of(vm, i).contains(&name.name))
         });
         keys.push(Key::networks());
         keys

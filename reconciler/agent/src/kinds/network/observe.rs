@@ -23,7 +23,8 @@ use crate::index::{Tables, instance_of, mtu_of};
 use crate::journal::{ForwardedAddress, Journal};
 use crate::key::ObjectName;
 use crate::networking::{
-    Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, tap_prefix,
+    Applied, GuestPort, Probe, RefusedAddress, find, hostname, ports_of, public_address, security_groups_of,
+    tap_prefix,
 };
 
 /// Desired state according to the objects.
@@ -287,7 +288,11 @@ struct Guest {
 /// Returns the guests of the VMs bound here, followed by the kept ones.
 fn guests(tables: &Tables, kept: &[KeptGuest]) -> Vec<Guest> {
     let of_vm = |(name, vm): (&ObjectName, &Arc<VM>)| {
-        let interfaces: Vec<InterfaceStatus> = vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
+        let mut interfaces: Vec<InterfaceStatus> =
+            vm.status.iter().flat_map(|s| s.interfaces.clone()).collect();
+        for interface in &mut interfaces {
+            interface.security_groups = security_groups_of(vm, interface);
+        }
         let public = interfaces
             .iter()
             .filter_map(|i| Some((i.name.clone(), public_address(tables, name, vm, &i.name)?)));

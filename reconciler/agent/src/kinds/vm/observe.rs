@@ -29,7 +29,7 @@ use crate::key::ObjectName;
 use crate::kinds::network;
 use crate::lease_watcher::PendingLease;
 use crate::machine::{Connection, GuestFacts, Machine, MachineState};
-use crate::networking::{Networks, public_address, tap_prefix};
+use crate::networking::{Networks, public_address, security_groups_of, tap_prefix};
 use crate::probes::{ProbePlan, ProbeResults};
 use crate::start_order::Held;
 use berth_host::{HostFacts, ProcessFacts, System, VolumeFacts};
@@ -313,9 +313,9 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
 }
 
 fn missing_groups(tables: &Tables, vm: &VM, name: &ObjectName) -> Vec<String> {
-    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| &i.security_groups);
+    let named = vm.status.iter().flat_map(|s| &s.interfaces).flat_map(|i| security_groups_of(vm, i));
     let missing = named.filter(|group| tables.security_groups.get(&name.beside(group)).is_none());
-    let missing: BTreeSet<String> = missing.cloned().collect();
+    let missing: BTreeSet<String> = missing.collect();
     missing.into_iter().collect()
 }
 

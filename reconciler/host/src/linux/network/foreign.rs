@@ -152,8 +152,8 @@ mod tests {
         let zone = rule(
             json!([{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "bth-00004d"}}, {"accept": null}]),
         );
-        let told = json!([chain, zone, rule(json!([reject]))]);
-        assert!(judge(&json!({"nftables": told}), false).ok);
+        let known = json!([chain, zone, rule(json!([reject]))]);
+        assert!(judge(&json!({"nftables": known}), false).ok);
     }
 
     #[test]

@@ -82,5 +82,5 @@ fn a_guest_answers_for_the_addresses_it_is_allowed_and_for_no_others() {
 
 /// An announcement of an address by the guest with MAC ...:05.
 fn gratuitous(address: Ipv4Addr) -> Vec<u8> {
-    super::announce::frame([0x52, 0x54, 0, 0, 0, 5], address, address, 1)
+    announce::frame([0x52, 0x54, 0, 0, 0, 5], address, address, 1)
 }
