@@ -148,7 +148,7 @@ pub struct Firewall {
     pub allowed: Vec<Ipv4Net>,
 }
 
-/// What a guest may send by a tap beside what its [`Port`] allows.
+/// Further addresses that a guest may send from by a tap, beside those of its [`Port`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortException {
     pub tap: String,

@@ -205,7 +205,7 @@ fn group_chain(group: &FilterGroup, direction: Direction, filters: &Filters) -> 
     commands
 }
 
-/// For people who read the rules. nftables allows 128 bytes.
+/// Shown with the rule by `nft list`, at most 128 bytes.
 fn comment(group: &FilterGroup, rule: &FilterRule, direction: Direction) -> String {
     format!("{} {} {}", group.name, direction.chain, rule.name).chars().take(120).collect()
 }

@@ -58,7 +58,7 @@ fn a_guest_answers_for_the_addresses_it_is_allowed_and_for_no_others() {
         assert_eq!(router.fetch("203.0.113.9", 80).as_deref(), Some("203.0.113.1"), "its own address leaves");
         router.on(|| ip("route replace 203.0.113.0/24 via 10.77.0.1 src 192.168.9.1"));
         assert_eq!(router.fetch("203.0.113.9", 80), None, "another one stays within the network");
-        // As the gateway it answers nobody.
+        // It does not answer as the gateway.
         let frames = client.frames();
         router.inject(gratuitous(Ipv4Addr::new(10, 77, 0, 1)));
         router.inject(gratuitous(Ipv4Addr::new(10, 77, 0, 200)));

@@ -160,7 +160,7 @@ fn a_filtered_machine_receives_what_its_groups_allow_from_neighbours_and_from_ou
     });
 }
 
-/// A UDP packet to port 9999 of everybody, in a frame for one machine alone.
+/// A UDP packet to port 9999 of all machines, in a frame for one alone.
 fn broadcast_to(last: u8, from: u8) -> Vec<u8> {
     let mut frame = vec![0x52, 0x54, 0, 0, 0, last, 0x52, 0x54, 0, 0, 0, from, 0x08, 0x00];
     let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, from, 255, 255, 255, 255];
