@@ -66,7 +66,7 @@ pub struct ImageSource {
     pub digest: String,
     /// The format in the cache: as declared, or qcow2 after a conversion. Never probed.
     pub format: Format,
-    /// What has to be done to the bytes at the source before they have this format.
+    /// The work on the bytes at the source before they have this format.
     pub encoding: Encoding,
 }
 
@@ -122,7 +122,7 @@ impl fmt::Debug for ImageSource {
     }
 }
 
-/// What a checksum file or a registry says about an image.
+/// A statement of a checksum file or a registry about an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedImage {
     /// As in [`ImageSource::digest`].

@@ -177,7 +177,7 @@ struct SparseWriter {
 impl SparseWriter {
     fn create(path: &Path, compressed: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).truncate(true).open(path)?;
-        let max = compressed.saturating_mul(MAX_RATIO).max(SMALL).min(MAX_VIRTUAL_SIZE);
+        let max = compressed.saturating_mul(MAX_RATIO).clamp(SMALL, MAX_VIRTUAL_SIZE);
         Ok(Self { file, at: 0, max })
     }
 
