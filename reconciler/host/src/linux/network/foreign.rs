@@ -89,7 +89,7 @@ fn ends_with_refusal(items: &[Value], chain: &Value) -> bool {
     let of_chain = |rule: &&Value| {
         rule["family"] == chain["family"] && rule["table"] == chain["table"] && rule["chain"] == chain["name"]
     };
-    let last = items.iter().filter_map(|i| i.get("rule")).filter(of_chain).next_back();
+    let last = items.iter().filter_map(|i| i.get("rule")).rfind(of_chain);
     let expressions = last.and_then(|rule| rule["expr"].as_array()).map(Vec::as_slice).unwrap_or_default();
     let is = |name: &str, expression: &Value| expression.get(name).is_some();
     let only_counts = |e: &Value| is("counter", e) || is("log", e) || is("drop", e) || is("reject", e);
