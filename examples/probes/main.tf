@@ -42,6 +42,11 @@ resource "berth_vm" "server" {
     timeout_seconds       = 5
   }
 
+  # Called once after each start, as soon as the server answers.
+  hooks = {
+    post_start = { http_get = { port = 80, path = "/" }, timeout_seconds = 120, failure_policy = "Fail" }
+  }
+
   # After a boot of the host: VMs without an order start 10 seconds after this one.
   start_order         = 1
   start_delay_seconds = 10

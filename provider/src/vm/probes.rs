@@ -1,20 +1,34 @@
-//! The probes of a VM.
+//! The probes and hooks of a VM.
 
 use crate::{
     field::{Field, Shape},
     form::Form,
 };
 
-/// A probe with this name.
-pub(super) fn field(name: &'static str) -> Field {
-    let port = || Field::spec("port", Shape::Integer).required();
+fn port() -> Field {
+    Field::spec("port", Shape::Integer).required()
+}
+
+fn http_get() -> Field {
     let path = Field::spec("path", Shape::Text(Form::Any)).default("/");
+    Field::spec("http_get", Shape::Object(vec![port(), path]))
+}
+
+fn exec() -> Field {
     let command = Field::spec("command", Shape::TextList(Form::Any)).required();
-    let number = |name, default: i64| Field::spec(name, Shape::Integer).default(default);
+    Field::spec("exec", Shape::Object(vec![command]))
+}
+
+fn number(name: &'static str, default: i64) -> Field {
+    Field::spec(name, Shape::Integer).default(default)
+}
+
+/// A probe with this name.
+pub(super) fn probe(name: &'static str) -> Field {
     let fields = vec![
         Field::spec("tcp_socket", Shape::Object(vec![port()])),
-        Field::spec("http_get", Shape::Object(vec![port(), path])),
-        Field::spec("exec", Shape::Object(vec![command])),
+        http_get(),
+        exec(),
         number("initial_delay_seconds", 0),
         number("period_seconds", 10),
         number("timeout_seconds", 1),
@@ -22,4 +36,14 @@ pub(super) fn field(name: &'static str) -> Field {
         number("success_threshold", 1),
     ];
     Field::spec(name, Shape::Object(fields))
+}
+
+/// The hooks.
+pub(super) fn hooks() -> Field {
+    let hook = |name| {
+        let policy = Field::spec("failure_policy", Shape::Text(Form::Any)).default("Ignore");
+        let fields = vec![http_get(), exec(), number("timeout_seconds", 30), policy];
+        Field::spec(name, Shape::Object(fields))
+    };
+    Field::spec("hooks", Shape::Object(vec![hook("post_start"), hook("pre_stop")]))
 }

@@ -97,6 +97,11 @@ fn vms() -> Vec<Bad> {
             "liveness_probe.period_seconds",
             "0 is not between 1 and 3600",
         ),
+        everywhere(
+            own("hooks", json!({"pre_stop": {"exec": {"command": ["true"]}, "failure_policy": "Retry"}})),
+            "hooks.pre_stop.failure_policy",
+            "is not one of",
+        ),
         everywhere(own("start_order", json!(-1)), "start_order", "-1 is not between 0 and 65535"),
         everywhere(
             own("start_delay_seconds", json!(3601)),

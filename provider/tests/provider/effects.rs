@@ -111,6 +111,7 @@ fn vm() -> Json {
             "network_config": "version: 1\n", "meta_data": "role: web\n", "user": "admin", "password_hash": "$6$a$b",
             "password_expires": true, "sysprep_unattend": "<a/>", "ssh_authorized_keys_secret": "keys"},
         "power": "Running", "restart_policy": "Always", "stop": {"mode": "Graceful", "grace_period_seconds": 60},
+        "hooks": {"post_start": hook(), "pre_stop": hook()},
         "readiness_probe": probe(), "liveness_probe": probe(),
         "start_order": 2, "start_delay_seconds": 0,
         "restart_mode": "Graceful", "restart_token": "1", "labels": {"a": "b"}, "deletion_protection": false,
@@ -121,6 +122,10 @@ fn vm() -> Json {
 fn probe() -> Json {
     json!({"tcp_socket": {"port": 80}, "http_get": {"port": 80, "path": "/"}, "exec": {"command": ["true"]},
         "initial_delay_seconds": 0, "period_seconds": 10, "timeout_seconds": 1, "failure_threshold": 3, "success_threshold": 1})
+}
+
+fn hook() -> Json {
+    json!({"http_get": {"port": 80, "path": "/"}, "exec": {"command": ["true"]}, "timeout_seconds": 30, "failure_policy": "Ignore"})
 }
 
 fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
@@ -232,6 +237,17 @@ fn changes_of_a_vm() -> Vec<(&'static str, Json, Announced)> {
         ("/liveness_probe/failure_threshold", json!(5), Announced::Live),
         ("/liveness_probe/success_threshold", json!(5), Announced::Live),
         ("/liveness_probe", Json::Null, Announced::Live),
+        ("/hooks/post_start/http_get/port", json!(81), Announced::Live),
+        ("/hooks/post_start/http_get/path", json!("/ready"), Announced::Live),
+        ("/hooks/post_start/exec/command", json!(["false"]), Announced::Live),
+        ("/hooks/post_start/timeout_seconds", json!(5), Announced::Live),
+        ("/hooks/post_start/failure_policy", json!("Fail"), Announced::Live),
+        ("/hooks/pre_stop/http_get/port", json!(81), Announced::Live),
+        ("/hooks/pre_stop/http_get/path", json!("/ready"), Announced::Live),
+        ("/hooks/pre_stop/exec/command", json!(["false"]), Announced::Live),
+        ("/hooks/pre_stop/timeout_seconds", json!(5), Announced::Live),
+        ("/hooks/pre_stop/failure_policy", json!("Fail"), Announced::Live),
+        ("/hooks", Json::Null, Announced::Live),
         ("/start_order", json!(3), Announced::Live),
         ("/start_delay_seconds", json!(30), Announced::Live),
         ("/restart_token", json!("2"), Announced::Reboot),

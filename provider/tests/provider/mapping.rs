@@ -44,6 +44,7 @@ fn a_vm_becomes_the_custom_resource() {
         "bootstrap": {"ssh_authorized_keys": ["ssh-rsa A b\n"], "hostname": "www", "domain": "example.org",
             "network_config": "version: 2\n", "meta_data": "role: db\n"},
         "stop": {"grace_period_seconds": 5}, "restart_mode": "Soft", "start_order": 3,
+        "hooks": {"pre_stop": {"exec": {"command": ["systemctl", "stop", "web"]}, "failure_policy": "Fail"}},
         "readiness_probe": {"http_get": {"port": 8080}, "timeout_seconds": 2},
         "liveness_probe": {"exec": {"command": ["systemctl", "is-active", "web"]}}, "uuid": "7F2F6D5E-5C1F-4C39-9D3A-0D8C5F1B2A3C",
     });
@@ -131,6 +132,19 @@ fn a_vm_becomes_the_custom_resource() {
         "timeoutSeconds": 1,
         "failureThreshold": 3,
         "successThreshold": 1
+      },
+      "hooks": {
+        "preStop": {
+          "exec": {
+            "command": [
+              "systemctl",
+              "stop",
+              "web"
+            ]
+          },
+          "timeoutSeconds": 30,
+          "failurePolicy": "Fail"
+        }
       },
       "startOrder": 3,
       "startDelaySeconds": 0,

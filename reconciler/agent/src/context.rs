@@ -19,6 +19,7 @@ use crate::config::AgentConfig;
 use crate::definitions::Definitions;
 use crate::error::Error;
 use crate::held_statuses::{HeldStatuses, LastReport};
+use crate::hooks::HookCalls;
 use crate::index::Index;
 use crate::key::{Key, ObjectName};
 use crate::lease::HostLease;
@@ -53,6 +54,7 @@ pub(crate) struct Context {
     pub(crate) networks: Networks,
     pub(crate) lease_watcher: LeaseWatcher,
     pub(crate) probes: Probes,
+    pub(crate) hooks: HookCalls,
     /// Which VMs are started first after a boot of the host.
     pub(crate) start_order: StartOrder,
     pub(crate) recorder: Recorder,
@@ -100,6 +102,7 @@ impl Context {
             networks: Networks::new(system.clone(), queue.clone()),
             lease_watcher: LeaseWatcher::new(system.clone(), queue.clone(), config.clock.clone()),
             probes: Probes::new(system.clone(), queue.clone()),
+            hooks: HookCalls::new(system.clone(), queue.clone()),
             start_order: StartOrder::default(),
             recorder,
             held_statuses: HeldStatuses::default(),

@@ -179,9 +179,21 @@ pub(crate) struct Run {
     /// When its guest was booted: before `started_at`, if it was suspended since.
     #[serde(default)]
     pub(crate) booted_at: Option<Timestamp>,
+    /// The hook after its start; None without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) post_start: Option<PostStart>,
     /// Set when it ended by itself.
     #[serde(default)]
     pub(crate) ended: Option<Ended>,
+}
+
+/// The hook after the start of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PostStart {
+    Due,
+    Done,
+    /// Why it failed.
+    Failed(String),
 }
 
 /// The declared profile of a machine, beside its size.
@@ -450,6 +462,7 @@ mod tests {
             process: None,
             started_at: Some(Timestamp::UNIX_EPOCH),
             booted_at: None,
+            post_start: None,
             ended: None,
         };
         Journal { run: Some(run), ..Journal::new(&VM::default()) }

@@ -35,6 +35,7 @@ mod definitions;
 mod departed;
 mod error;
 mod held_statuses;
+mod hooks;
 mod index;
 mod journal;
 mod key;

@@ -26,8 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::key::{Key, ObjectName};
 use crate::machine::Machine;
-pub(crate) use attempt::GuestAddress;
-use attempt::{Asker, Ports};
+pub(crate) use attempt::{Asker, GuestAddress, Ports};
 use count::Count;
 pub(crate) use count::Outcome;
 

@@ -10,6 +10,8 @@ mod disks;
 mod fixture;
 #[path = "agent/guest_access.rs"]
 mod guest_access;
+#[path = "agent/hooks.rs"]
+mod hooks;
 #[path = "agent/life.rs"]
 mod life;
 #[path = "agent/media.rs"]

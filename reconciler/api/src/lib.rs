@@ -85,7 +85,7 @@ pub use network::{Network, NetworkHost, NetworkSpec, NetworkStatus};
 pub use object_user::{LISTED_USERS, ObjectUser, in_use, listed_users};
 pub use placement_group::{Enforcement, PlacementGroup, PlacementGroupSpec, PlacementGroupStatus, Strategy};
 pub use power::{Power, VMState};
-pub use probe::Probe;
+pub use probe::{Hook, HookFailurePolicy, Hooks, Probe};
 pub use profile::Profile;
 pub use public_ip::{PublicIP, PublicIPSpec, PublicIPState, PublicIPStatus};
 pub use quantity::{ParseQuantityError, Quantity};

@@ -1,6 +1,7 @@
-//! Probes of a VM: its host's question whether the guest does its work.
+//! Probes of a VM: its host's question whether the guest does its work; and hooks, which have the guest do something.
 
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A question that the VM's host asks its guest again and again: exactly one of `tcpSocket`, `httpGet` and `exec`.
@@ -70,7 +71,63 @@ pub struct Exec {
     pub command: Vec<String>,
 }
 
-/// The question of a probe.
+/// Calls of the guest by its host, at the start and before a stop.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hooks {
+    /// Called once after each start of the guest, as soon as the guest can be reached: until it has succeeded, or its time is over, `Ready` is
+    /// `False` with the reason `HookRunning`. With the policy `Fail` the VM is `Stalled` after a failure; the guest runs on.
+    /// Takes effect at the next start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_start: Option<Hook>,
+    /// Called before the guest is asked to shut down, within `stop.gracePeriodSeconds`; not before a stop with the mode `Hard`. With the policy `Fail`
+    /// the guest is not stopped after a failure, except for a deletion or a drained host. Applied live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<Hook>,
+}
+
+/// A call of the guest: exactly one of `httpGet` and `exec`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.httpGet) != has(self.exec)").message("set exactly one of httpGet and exec"))]
+pub struct Hook {
+    /// An HTTP request to the guest, which succeeds with a status from 200 to 399.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_get: Option<HttpGet>,
+    /// A program in the guest, which succeeds with exit code 0. Needs qemu-guest-agent in the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
+    /// The time after which a call that has not succeeded has failed, in seconds, 1 to 3600. Default 30.
+    #[serde(default = "thirty")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: i64,
+    /// The effect of a failure: `Ignore`, it is as if the call had succeeded, or `Fail`. Default `Ignore`.
+    #[serde(default)]
+    pub failure_policy: HookFailurePolicy,
+}
+
+/// The effect of a hook that fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HookFailurePolicy {
+    #[default]
+    Ignore,
+    Fail,
+}
+
+impl Hook {
+    /// Returns its call; None if it has none, which admission refuses.
+    #[must_use]
+    pub fn question(&self) -> Option<Question<'_>> {
+        let http = self.http_get.as_ref().map(Question::HttpGet);
+        http.or_else(|| self.exec.as_ref().map(Question::Exec))
+    }
+}
+
+fn thirty() -> i64 {
+    30
+}
+
+/// The question of a probe, or the call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question<'a> {
     TcpSocket(&'a TcpSocket),

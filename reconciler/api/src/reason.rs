@@ -121,6 +121,8 @@ reasons! {
     Restarted => "Read what the guest wrote before its end with `berth logs`.",
     /// The readiness probe fails, or has not succeeded yet; the message has the cause.
     ProbeFailed => "See what the guest does: `berth logs`, `berth exec`, `berth port-forward`.",
+    /// A hook after the start of the guest has not ended yet.
+    HookRunning => "It ends within its `timeoutSeconds`.",
     /// The guest was not seen yet.
     GuestNotSeen => "Look at the guest with `berth logs` and `berth console`. Without DHCP and without qemu-guest-agent it is never seen.",
     /// The host's Lease is stale: the state of its objects is unknown.
@@ -169,6 +171,8 @@ reasons! {
     MountsUnknown => "Run qemu-guest-agent in the guest, stop the VM, or set `force`.",
     /// The guest was asked to shut down and still runs; the mode `Soft` leaves it running.
     ShutdownIgnored => "Shut the guest down from inside, or set `stop.mode` to `Graceful` or `Hard`.",
+    /// A hook with the policy `Fail` has failed: the guest runs on. The message has the cause.
+    HookFailed => "Correct what the hook calls, and stop or restart the VM again; or set `failurePolicy` to `Ignore`.",
     /// The guest's memory could not be saved: the guest runs on.
     SuspendFailed => "It is tried every minute. The message is QEMU's; set `power` to `Running` to leave it.",
     /// The guest's saved memory could not be loaded: the VM stays suspended.

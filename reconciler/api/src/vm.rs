@@ -11,7 +11,7 @@ pub use crate::guest::{GuestEnd, GuestFilesystem, GuestInterface, GuestStatus};
 pub use bootstrap::Bootstrap;
 
 use crate::{
-    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Power, Probe, Quantity,
+    Binding, Conditions, CpuAmount, CpuTopology, Firmware, Graphics, GuestOS, Hooks, Power, Probe, Quantity,
     ResourceName, VMState, Watchdog,
 };
 
@@ -62,6 +62,7 @@ use crate::{
     validation = Rule::new("!has(self.livenessProbe) || !has(self.livenessProbe.successThreshold) || self.livenessProbe.successThreshold == 1").message("successThreshold of a liveness probe must be 1: after its failure the guest is restarted").field_path(".livenessProbe"),
     validation = Rule::new("!has(self.readinessProbe) || has(self.readinessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".readinessProbe"),
     validation = Rule::new("!has(self.livenessProbe) || has(self.livenessProbe.exec) || self.networkInterfaces.size() > 0").message("a probe with tcpSocket or httpGet needs a network interface").field_path(".livenessProbe"),
+    validation = Rule::new("!has(self.hooks) || self.networkInterfaces.size() > 0 || !(has(self.hooks.preStop) && has(self.hooks.preStop.httpGet) || has(self.hooks.postStart) && has(self.hooks.postStart.httpGet))").message("a hook with httpGet needs a network interface").field_path(".hooks"),
     validation = Rule::new("!has(self.startDelaySeconds) || self.startDelaySeconds == 0 || has(self.startOrder)").message("startDelaySeconds needs startOrder: VMs without an order are the last to start").field_path(".startDelaySeconds"),
     validation = Rule::new("self.disks.filter(d, d.boot).size() == 1").message("exactly one disk must have boot: true").field_path(".disks"),
     validation = Rule::new("self.disks.filter(d, has(d.bus) && d.bus == 'sata').size() <= 6").message("at most 6 disks can be on sata").field_path(".disks"),
@@ -201,6 +202,9 @@ pub struct VMSpec {
     /// and the failures that are allowed. Default: none. Applied live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness_probe: Option<Probe>,
+    /// Calls of the guest by its host, at the start and before a stop. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<Hooks>,
     /// The position of the VM when its host starts its VMs after a boot, 0 to 65535: VMs with a lower number are started first,
     /// those with the same number together, and those without one last. A VM that does not start holds back others for
     /// five minutes at most. Default: none. Applied live.

@@ -19,6 +19,7 @@ mod cpu_time;
 mod dependents;
 mod hardware;
 mod held;
+mod hooking;
 mod media;
 mod observe;
 mod plan;
@@ -46,6 +47,7 @@ use crate::context::Context;
 use crate::converge::{Plan, Reconciler, Requeue, converge};
 use crate::departed;
 use crate::error::Error;
+use crate::hooks::HookCall;
 use crate::index::{Change, Departed, Indexed, Table, Tables, instance_of};
 use crate::journal::Journal;
 use crate::key::{Key, ObjectName};
@@ -66,6 +68,8 @@ pub(crate) enum Step {
     WatchLeases(Vec<PendingLease>),
     /// Runs exactly these probes of the guest from now on.
     WatchProbes(Option<Box<ProbePlan>>),
+    /// Begins a call of the guest, which goes on in the background.
+    RunHook(Box<HookCall>),
     /// Writes the journal, so that even after a crash later steps can be distinguished from earlier ones.
     WriteJournal(Box<Journal>),
     /// Applies the bridges and leases that this VM needs.
@@ -180,6 +184,7 @@ impl Reconciler for VmReconciler {
     async fn observe(ctx: &Context, vm: &VM) -> Result<Observed, Error> {
         let mut observed = observe::observe(ctx, vm).await?;
         probing::observe(ctx, vm, &mut observed);
+        hooking::observe(ctx, vm, &mut observed);
         Ok(observed)
     }
 

@@ -1,10 +1,12 @@
 //! One attempt of a probe. Whatever the guest does, it ends within its time.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::VM;
 use berth_api::probe::{Exec, HttpGet, Question};
 use berth_host::System;
 use berth_qemu::guest_agent::GuestCommand;
@@ -29,6 +31,15 @@ const FORGET_PROGRAM: Duration = Duration::from_secs(3600);
 pub(crate) struct GuestAddress {
     pub(crate) bridge: String,
     pub(crate) address: Ipv4Addr,
+}
+
+impl GuestAddress {
+    /// Returns the address of a VM's first interface. `bridges`: by network.
+    pub(crate) fn of(vm: &VM, bridges: &BTreeMap<String, String>) -> Option<Self> {
+        let interface = vm.status.as_ref()?.interfaces.first()?;
+        let bridge = bridges.get(&interface.network)?.clone();
+        Some(Self { bridge, address: interface.address.parse().ok()? })
+    }
 }
 
 /// The ports of a guest.

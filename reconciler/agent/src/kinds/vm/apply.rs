@@ -41,6 +41,10 @@ pub(super) async fn apply(ctx: &Context, vm: &VM, step: &Step) -> Result<(), Err
                 None => ctx.probes.forget(&name),
             }
         }
+        Step::RunHook(call) => {
+            let name = ObjectName::new(vm.namespace().unwrap_or_default(), vm.name_any());
+            ctx.hooks.start(&name, (**call).clone(), machine()?);
+        }
         Step::WriteJournal(journal) => {
             ctx.system.write_journal(instance, &journal.to_value()).await?;
             let given = vm.status.as_ref().map(|s| s.interfaces.as_slice()).unwrap_or_default();

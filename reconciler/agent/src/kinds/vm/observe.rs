@@ -23,6 +23,7 @@ use crate::admission::{Admission, Offer, admitted_before};
 use crate::context::Context;
 use crate::definitions::VersionSkew;
 use crate::error::Error;
+use crate::hooks::DueHook;
 use crate::index::{Tables, cpu_controls, declared_profile, declared_size, instance_of, mtu_of, volume_of};
 use crate::journal::{Journal, Owner};
 use crate::key::ObjectName;
@@ -62,6 +63,8 @@ pub(crate) struct Observed {
     pub(crate) probe_watch: Option<Option<Box<ProbePlan>>>,
     /// Only observed while the VM runs.
     pub(crate) probes: ProbeResults,
+    /// The hook that is due or runs.
+    pub(crate) hook: Option<DueHook>,
     pub(crate) guest: GuestFacts,
     pub(crate) lease_taken: bool,
     /// The size with which it is started next.
@@ -273,6 +276,7 @@ fn from_index(ctx: &Context, vm: &VM, name: &ObjectName) -> Observed {
         lease_watch: None,
         probe_watch: None,
         probes: ProbeResults::default(),
+        hook: None,
         guest: GuestFacts::default(),
         lease_taken: false,
         size: declared_size(&tables, name, vm),

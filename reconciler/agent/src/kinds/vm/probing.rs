@@ -1,7 +1,5 @@
 //! The probes that a VM declares, and their results.
 
-use std::net::Ipv4Addr;
-
 use berth_api::condition::is_true;
 use berth_api::{ConditionType, Power, VM};
 use berth_host::ProcessFacts;
@@ -44,14 +42,7 @@ fn wanted(vm: &VM, observed: &Observed, running: &ProcessFacts) -> Option<ProbeP
         return None;
     }
     let process = running.identity.clone();
-    Some(ProbePlan { process, address: address(vm, observed), readiness, liveness })
-}
-
-/// Returns the address of the first interface.
-fn address(vm: &VM, observed: &Observed) -> Option<GuestAddress> {
-    let interface = vm.status.as_ref()?.interfaces.first()?;
-    let bridge = observed.bridges.get(&interface.network)?.clone();
-    Some(GuestAddress { bridge, address: interface.address.parse::<Ipv4Addr>().ok()? })
+    Some(ProbePlan { process, address: GuestAddress::of(vm, &observed.bridges), readiness, liveness })
 }
 
 /// Whether this process of the VM was ready when its status was last written.

@@ -8,6 +8,7 @@ use berth_qemu::power::RunState;
 use jiff::SignedDuration;
 
 use super::super::cpu_time;
+use super::super::hooking;
 use super::super::media;
 use super::super::observe::User;
 use super::super::surplus;
@@ -170,6 +171,12 @@ fn disks(vm: &VM, observed: &Observed, machine: &MachineState) -> Plan<Step> {
     let waiting = waiting.or(busy_with);
     let readiness =
         waiting.or_else(|| tpm(machine)).or_else(|| addresses(observed)).or_else(|| probe(vm, observed));
+    // It does not wait for the readiness probe, which may depend on it.
+    if let Some(plan) = hooking::after_start(vm, observed)
+        && (readiness.is_none() || !plan.steps.is_empty())
+    {
+        return seek_guest(vm, observed, plan);
+    }
     let declared = if vm.spec.power == Power::Paused { Reason::Paused } else { Reason::Running };
     let readiness = readiness.unwrap_or_else(|| match vm.spec.power {
         Power::Suspended => {

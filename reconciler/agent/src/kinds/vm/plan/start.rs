@@ -26,7 +26,7 @@ use super::super::pending_leases;
 use super::super::seed::{digest, seed};
 use super::{Observed, Step, asks_for_restart, write_journal};
 use crate::converge::Plan;
-use crate::journal::{Journal, MemoryGrowth, PinnedHardware, Run, RunProfile, epoch_of};
+use crate::journal::{Journal, MemoryGrowth, PinnedHardware, PostStart, Run, RunProfile, epoch_of};
 use crate::networking::tap_of;
 use crate::plugging::disk_spec;
 use crate::start_order::Held;
@@ -248,6 +248,12 @@ fn launch(vm: &VM, observed: &Observed, prepared: &Prepared<'_>, is_restart: boo
         process: None,
         started_at: None,
         booted_at: None,
+        post_start: vm
+            .spec
+            .hooks
+            .as_ref()
+            .and_then(|hooks| hooks.post_start.as_ref())
+            .map(|_| PostStart::Due),
         ended: None,
     });
     let cpu_model = profile.cpu_model.as_deref().map_or(pins.cpu_model, cpu_models::argument);
@@ -435,6 +441,7 @@ pub(super) fn unknown_run(vm: &VM, observed: &Observed) -> Run {
         process: None,
         started_at: None,
         booted_at: None,
+        post_start: None,
         ended: None,
     }
 }

@@ -6,6 +6,7 @@ use berth_api::{Readiness, Reason, StopMode, VM};
 use berth_qemu::power::RunState;
 use jiff::{SignedDuration, Timestamp};
 
+use super::super::hooking;
 use super::{Observed, Step, write_journal};
 use crate::converge::Plan;
 use crate::journal::{Journal, Stop, StopReason};
@@ -64,6 +65,11 @@ pub(super) fn plan(vm: &VM, observed: &Observed, stop: &Stop) -> Plan<Step> {
     let readiness = stopping(stop.why);
     let left = time_left(vm, observed, stop);
     let mode = mode(vm, observed, stop.why);
+    if mode != StopMode::Hard
+        && let Some(plan) = hooking::before_stop(vm, observed, stop, &readiness, left)
+    {
+        return plan;
+    }
     if left.is_zero() && mode != StopMode::Soft {
         return Plan::steps(vec![Step::EndProcess], readiness);
     }

@@ -135,6 +135,7 @@ fn ready_to_start() -> Observed {
         lease_watch: None,
         probe_watch: None,
         probes: ProbeResults::default(),
+        hook: None,
         guest: GuestFacts::default(),
         lease_taken: false,
         size: size(json!({"cpus": 1, "memory": "512Mi"})),
@@ -195,6 +196,7 @@ fn run() -> Run {
         process: Some(identity()),
         started_at: Some(at(NOW - 100)),
         booted_at: None,
+        post_start: None,
         ended: None,
     }
 }
@@ -247,6 +249,7 @@ fn names(plan: &Plan<Step>) -> Vec<&'static str> {
         Step::ForgetMachine => "ForgetMachine",
         Step::WatchLeases(_) => "WatchLeases",
         Step::WatchProbes(_) => "WatchProbes",
+        Step::RunHook(_) => "RunHook",
         Step::WriteJournal(_) => "WriteJournal",
         Step::EnsureNetworks => "EnsureNetworks",
         Step::MakeTap(_) => "MakeTap",

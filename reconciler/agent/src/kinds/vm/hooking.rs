@@ -1,0 +1,123 @@
+//! The hooks that a VM declares: which of them is due, and what follows from it.
+
+use std::time::Duration;
+
+use berth_api::{Hook, HookFailurePolicy, Hooks, Power, Readiness, Reason, VM};
+use berth_qemu::power::RunState;
+
+use super::{Observed, Step};
+use crate::context::Context;
+use crate::converge::Plan;
+use crate::hooks::{DueHook, HookCall, HookCause, HookProgress};
+use crate::journal::{Journal, PostStart, Run, Stop, StopReason};
+use crate::key::ObjectName;
+use crate::probes::{GuestAddress, Outcome};
+
+/// Observes the hook that is due.
+pub(super) fn observe(ctx: &Context, vm: &VM, observed: &mut Observed) {
+    let name = ObjectName::of(vm);
+    match due(vm, observed) {
+        Some(call) => {
+            let progress = ctx.hooks.progress(&name, &call);
+            observed.hook = Some(DueHook { call, progress });
+        }
+        // A monitor that does not answer for a moment does not end a call.
+        None if observed.process.is_some() && observed.machine.is_none() => {}
+        None => ctx.hooks.forget(&name),
+    }
+}
+
+fn due(vm: &VM, observed: &Observed) -> Option<HookCall> {
+    let hooks = vm.spec.hooks.as_ref()?;
+    let process = observed.process.as_ref()?.identity.clone();
+    let runs = observed.machine.as_ref().is_some_and(|machine| machine.run_state == RunState::Running);
+    let (cause, hook) = match &observed.journal.stop {
+        Some(stop) => (HookCause::PreStop(stop.since), pre_stop(hooks, stop)?),
+        None if is_post_start_due(vm, observed) => (HookCause::PostStart, hooks.post_start.as_ref()?),
+        None => return None,
+    };
+    let time = Duration::from_secs(u64::try_from(hook.timeout_seconds).unwrap_or_default());
+    runs.then(|| HookCall {
+        process,
+        cause,
+        hook: hook.clone(),
+        address: GuestAddress::of(vm, &observed.bridges),
+        time,
+    })
+}
+
+/// Returns the hook before a stop that has not asked the guest yet. A guest that does not work is not called.
+fn pre_stop<'a>(hooks: &'a Hooks, stop: &Stop) -> Option<&'a Hook> {
+    let is_early = stop.asked == 0 && !stop.cancelled && stop.why != StopReason::Unhealthy;
+    hooks.pre_stop.as_ref().filter(|_| is_early)
+}
+
+fn is_post_start_due(vm: &VM, observed: &Observed) -> bool {
+    let run = observed.journal.run.as_ref();
+    vm.spec.power == Power::Running && run.is_some_and(|run| run.post_start == Some(PostStart::Due))
+}
+
+/// Returns the plan that the hook before a stop makes, if the guest is not to be asked to shut down yet. `left`: of the grace period.
+pub(super) fn before_stop(
+    vm: &VM,
+    observed: &Observed,
+    stop: &Stop,
+    stopping: &Readiness,
+    left: Duration,
+) -> Option<Plan<Step>> {
+    let due = observed.hook.as_ref()?;
+    match &due.progress {
+        HookProgress::Ended(Outcome::Failure(cause)) if is_heeded(vm, observed, stop, &due.call.hook) => {
+            let text = format!("the guest is not stopped, because its preStop hook failed: {cause}");
+            Some(Plan::without_steps(Readiness::Stalled(Reason::HookFailed, text)))
+        }
+        HookProgress::Ended(_) => None,
+        // The grace period ends the wait for a hook whose failure is ignored.
+        _ if left.is_zero() && !is_heeded(vm, observed, stop, &due.call.hook) => None,
+        HookProgress::Due => {
+            Some(Plan::steps(vec![Step::RunHook(Box::new(due.call.clone()))], stopping.clone()))
+        }
+        HookProgress::Running => {
+            let plan = Plan::without_steps(stopping.clone());
+            Some(if left.is_zero() { plan } else { plan.requeue_after(left) })
+        }
+    }
+}
+
+/// Whether a failure keeps the guest running. A guest holds back neither a deletion nor the administrator of its host.
+fn is_heeded(vm: &VM, observed: &Observed, stop: &Stop, hook: &Hook) -> bool {
+    let is_urgent =
+        stop.why == StopReason::Delete || observed.draining || vm.metadata.deletion_timestamp.is_some();
+    hook.failure_policy == HookFailurePolicy::Fail && !is_urgent
+}
+
+/// Returns the plan that the hook after the start makes for a VM that is as declared otherwise.
+pub(super) fn after_start(vm: &VM, observed: &Observed) -> Option<Plan<Step>> {
+    let run = observed.journal.run.as_ref()?;
+    let due = observed.hook.as_ref().filter(|due| due.call.cause == HookCause::PostStart);
+    let waiting =
+        || Readiness::Reconciling(Reason::HookRunning, "its postStart hook has not ended yet".to_owned());
+    let recorded = |outcome: PostStart| {
+        let run = Run { post_start: Some(outcome), ..run.clone() };
+        let journal = Journal { run: Some(run), ..observed.journal.clone() };
+        Some(Plan::steps(vec![Step::WriteJournal(Box::new(journal))], waiting()))
+    };
+    match (&run.post_start, due.map(|due| &due.progress)) {
+        (Some(PostStart::Due), Some(HookProgress::Due)) => {
+            let call = due.map(|due| due.call.clone())?;
+            Some(Plan::steps(vec![Step::RunHook(Box::new(call))], waiting()))
+        }
+        (Some(PostStart::Due), Some(HookProgress::Running)) => Some(Plan::without_steps(waiting())),
+        (Some(PostStart::Due), Some(HookProgress::Ended(Outcome::Success))) => recorded(PostStart::Done),
+        (Some(PostStart::Due), Some(HookProgress::Ended(Outcome::Failure(why)))) => {
+            recorded(PostStart::Failed(why.clone()))
+        }
+        (Some(PostStart::Failed(cause)), _) => {
+            let hook = vm.spec.hooks.as_ref()?.post_start.as_ref()?;
+            let text = format!("its postStart hook failed: {cause}");
+            let stalled = Plan::without_steps(Readiness::Stalled(Reason::HookFailed, text));
+            (hook.failure_policy == HookFailurePolicy::Fail).then_some(stalled)
+        }
+        _ => None,
+    }
+}
