@@ -406,7 +406,9 @@ fn images() -> Vec<Bad> {
     let sum = "0".repeat(64);
     let from = |url: &str| image(json!({"url": url, "sha256": sum}));
     vec![
-        everywhere(from("ftp://x"), "source.url", "must start with http:// or https://"),
+        everywhere(from("ftp://x"), "source.url", "must start with http://, https:// or oci://"),
+        everywhere(from("oci:///x"), "source.url", "and a host"),
+        everywhere(from("oci://r.example/x"), "source.sha256", "has its checksum in the registry"),
         everywhere(from("https://"), "source.url", "and a host"),
         everywhere(
             image(json!({"url": "http://x", "sha256": "0"})),
@@ -429,7 +431,8 @@ fn images() -> Vec<Bad> {
             "source.checksum_url",
             "must start with http:// or https://",
         ),
-        everywhere(with(from("http://x"), "/format", json!("vmdk")), "format", "is not one of"),
+        everywhere(with(from("http://x"), "/format", json!("ova")), "format", "is not one of"),
+        everywhere(with(from("http://x"), "/compression", json!("zip")), "compression", "is not one of"),
     ]
 }
 

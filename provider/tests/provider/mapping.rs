@@ -57,11 +57,15 @@ fn a_vm_becomes_the_custom_resource() {
       "disks": [
         {
           "name": "root",
-          "boot": true
+          "boot": true,
+          "bus": "virtio-scsi",
+          "readOnly": false
         },
         {
           "name": "data",
-          "boot": false
+          "boot": false,
+          "bus": "sata",
+          "readOnly": false
         }
       ],
       "cdroms": [
