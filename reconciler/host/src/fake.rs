@@ -191,7 +191,10 @@ impl FakeSystem {
 
     /// Removes all rules of the firewall, as another program may.
     pub fn lose_firewall(&self) {
-        self.state().firewall = Firewall::default();
+        let mut state = self.state();
+        state.firewall = Firewall::default();
+        state.firewall_lost = true;
+        drop(state);
         self.firewall_removed.notify_one();
     }
 

@@ -72,7 +72,10 @@ impl Networks for FakeSystem {
             let taps = self.taps_in_use();
             let mut state = self.state();
             state.networks.insert(network.bridge.clone(), network.clone());
-            state.check_filters(taps);
+            // What another program has opened is not this call's doing.
+            if !state.firewall_lost {
+                state.check_filters(taps);
+            }
             Ok(())
         };
         self.call("ensure_network", work).await
@@ -134,6 +137,7 @@ impl Networks for FakeSystem {
             let taps = self.taps_in_use();
             let mut state = self.state();
             state.firewall = firewall.clone();
+            state.firewall_lost = false;
             state.check_filters(taps);
             Ok(())
         };

@@ -28,6 +28,8 @@ pub(super) struct State {
     pub(super) firewall: Firewall,
     /// Whether every running machine must be filtered.
     pub(super) filters_expected: bool,
+    /// Another program has removed the rules, and they are not written again yet.
+    pub(super) firewall_lost: bool,
     pub(super) journals: BTreeMap<String, Value>,
     /// The control plane that was obeyed last.
     pub(super) site: Option<Value>,
@@ -61,6 +63,7 @@ impl Default for State {
             taps: BTreeMap::new(),
             firewall: Firewall::default(),
             filters_expected: false,
+            firewall_lost: false,
             journals: BTreeMap::new(),
             site: None,
             started: BTreeMap::new(),
