@@ -40,6 +40,7 @@ pub struct Berth {
     listen: String,
     name: Option<String>,
     image_dir: Option<PathBuf>,
+    image_range: Option<String>,
     clock: Option<Clock>,
     daemon: Option<Daemon>,
 }
@@ -57,6 +58,7 @@ impl Berth {
             listen: LISTEN.to_owned(),
             name: None,
             image_dir: None,
+            image_range: None,
             clock: None,
             daemon: None,
         }
@@ -83,6 +85,11 @@ impl Berth {
     /// Allows images from a folder of the host, from the next start on.
     pub fn allow_images_in(&mut self, folder: &Path) {
         self.image_dir = Some(folder.to_owned());
+    }
+
+    /// Allows images from a range of addresses, from the next start on.
+    pub fn allow_images_from(&mut self, range: &str) {
+        self.image_range = Some(range.to_owned());
     }
 
     /// Gives it a clock of its own. QEMU does not get it, because berth starts QEMU in a separate environment.
@@ -133,6 +140,9 @@ impl Berth {
         }
         if let Some(folder) = &self.image_dir {
             command.arg("--image-dir").arg(folder);
+        }
+        if let Some(range) = &self.image_range {
+            command.args(["--image-allow", range]);
         }
     }
 

@@ -28,6 +28,7 @@ const LONGER: Duration = Duration::from_secs(120);
 pub fn run(report: &mut Report, platform: &mut Platform, guest: &GuestImage) -> Result<()> {
     let failed = report.count().failed;
     images::run(report, platform, guest);
+    images::from_registry(report, platform, guest);
     disks(report, platform, guest);
     waiting(report, platform);
     hopeless(report, platform);

@@ -20,8 +20,8 @@ resource "berth_disk" "scratch" {
 }
 
 # The space is reserved on the host, and the ceilings can be exceeded for half a minute.
-resource "berth_disk" "database" {
-  name         = "database"
+resource "berth_disk" "fast" {
+  name         = "fast"
   size         = "2Gi"
   provisioning = "Thick"
   limits = {

@@ -21,7 +21,7 @@ use crate::kinds::{self, host};
 use crate::measure;
 use crate::recorder::{self, Recorder};
 use berth_engine::queue::LONGEST_BACK_OFF;
-use berth_host::System;
+use berth_host::{Firewall, System};
 
 const RETRY_INVENTORY: Duration = Duration::from_secs(2);
 
@@ -99,6 +99,8 @@ async fn work(ctx: &Arc<Context>) {
 async fn restore_firewall(ctx: &Context) {
     loop {
         match ctx.system.firewall_removed().await {
+            // The agent itself removes the tables that are not needed any more.
+            Ok(()) if ctx.networks.applied().firewall.as_ref().is_some_and(Firewall::is_empty) => {}
             Ok(()) => {
                 tracing::warn!("another program has removed the firewall rules: they are written again");
                 ctx.networks.applied().firewall = None;

@@ -148,6 +148,13 @@ pub struct Firewall {
     pub allowed: Vec<Ipv4Net>,
 }
 
+impl Firewall {
+    /// Whether the host needs no rules at all.
+    pub fn is_empty(&self) -> bool {
+        self.nat.is_empty() && self.forwards.is_empty() && self.ports.is_empty() && !self.guests
+    }
+}
+
 /// Further addresses that a guest may send from by a tap, beside those of its [`Port`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortException {

@@ -45,11 +45,7 @@ impl Rules {
     pub(super) async fn apply(&self, firewall: &Firewall) -> Result<()> {
         let mut written = self.written.lock().await;
         let there = listing().await;
-        if firewall.nat.is_empty()
-            && firewall.forwards.is_empty()
-            && firewall.ports.is_empty()
-            && !firewall.guests
-        {
+        if firewall.is_empty() {
             match there {
                 Ok(there) if there.is_empty() => {}
                 Ok(there) => submit(&ruleset::remove(&tables(&there))).await?,
