@@ -244,7 +244,7 @@ fn query(report: &mut Report, platform: &Platform) {
         project.apply()?;
         project.plan_is_empty()?;
         let generated = project.read("found.tf")?;
-        ensure!(!generated.contains("mac_address"), "what the control plane chose is declared:\n{generated}");
+        ensure!(!generated.contains(" mac_address"), "what the control plane chose is declared:\n{generated}");
         project.destroy()?;
         kubectl.delete("vmclass/query")
     });
