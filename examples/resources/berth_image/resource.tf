@@ -15,7 +15,7 @@ resource "berth_image" "pinned_by_its_publisher" {
 }
 
 resource "berth_image" "appliance" {
-  name        = "appliance-4.2"
+  name        = "appliance-4-2"
   format      = "vmdk"
   compression = "xz"
   source = {
