@@ -17,7 +17,7 @@ use super::landlock::Reach;
 use super::launch::{self, Cell};
 use super::local::{hidden_without, ruleset_of_program};
 use super::pidfd::PidFd;
-use super::{LaunchError, ProcessError, RunAs, identity};
+use super::{LaunchError, ProcessError, RunAs};
 
 /// The maximum length of the program's output in an error.
 const OUTPUT: u64 = 2048;
@@ -78,13 +78,9 @@ impl Filter {
         let started = tokio::task::spawn_blocking(move || own.start(inherited)).await;
         let mut running = started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
         let pid = i32::try_from(running.0.id()).expect("process numbers are positive ints");
-        if let Some(process) = identity::of(pid)?
-            && let Some(fd) = PidFd::open(&process)?
-        {
-            match tokio::time::timeout(self.time, fd.ended(pid)).await {
-                Ok(ended) => ended?,
-                Err(_) => return Err(FilterError::TooSlow { after: self.time }),
-            }
+        match tokio::time::timeout(self.time, PidFd::of_child(&running.0)?.ended(pid)).await {
+            Ok(ended) => ended?,
+            Err(_) => return Err(FilterError::TooSlow { after: self.time }),
         }
         let status = running.0.wait().map_err(|source| failed(&self.program, source))?;
         if status.success() {

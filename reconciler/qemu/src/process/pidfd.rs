@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Child;
 
 use nix::sys::signal::Signal;
 use tokio::io::Interest;
@@ -22,20 +23,31 @@ impl PidFd {
         if !identity::is_alive(process)? {
             return Ok(None);
         }
+        let Some(fd) = Self::of_pid(process.pid)? else { return Ok(None) };
+        // The pid may have been reused before the open: from here on it cannot be.
+        Ok(identity::is_alive(process)?.then_some(fd))
+    }
+
+    /// Opens a child that nobody has waited for: its pid is not reused until then, also if it has ended.
+    pub(super) fn of_child(child: &Child) -> Result<Self, ProcessError> {
+        let pid = i32::try_from(child.id()).expect("process numbers are positive ints");
+        let gone = || ProcessError::Open { pid, source: io::Error::from_raw_os_error(libc::ESRCH) };
+        Self::of_pid(pid)?.ok_or_else(gone)
+    }
+
+    fn of_pid(pid: i32) -> Result<Option<Self>, ProcessError> {
         // SAFETY: takes two integers and no pointer; a negative result is handled below.
-        let number = unsafe { libc::syscall(libc::SYS_pidfd_open, process.pid, 0) };
+        let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         if number < 0 {
             let source = io::Error::last_os_error();
             if source.raw_os_error() == Some(libc::ESRCH) {
                 return Ok(None);
             }
-            return Err(ProcessError::Open { pid: process.pid, source });
+            return Err(ProcessError::Open { pid, source });
         }
         let number = i32::try_from(number).expect("descriptors are ints");
         // SAFETY: the kernel has just created this descriptor; it has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        // The pid may have been reused before the open: from here on it cannot be.
-        Ok(identity::is_alive(process)?.then_some(Self(fd)))
+        Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(number) })))
     }
 
     /// Returns false if the process has ended.
