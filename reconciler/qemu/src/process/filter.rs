@@ -35,7 +35,7 @@ pub struct Filter {
     pub user: Option<RunAs>,
     /// The maximum size of the output, in bytes.
     pub max_bytes: u64,
-    /// The maximum size of the program's address space, in bytes.
+    /// The maximum size of the program's writable memory, in bytes. What its threads only reserve does not count.
     pub memory: u64,
     pub time: Duration,
 }
@@ -110,7 +110,7 @@ impl Filter {
         }
         let hidden = hidden_without(&[&self.program, &self.input, &self.output]);
         let limits = [
-            (libc::RLIMIT_AS, self.memory),
+            (libc::RLIMIT_DATA, self.memory),
             (libc::RLIMIT_FSIZE, self.max_bytes),
             (libc::RLIMIT_CPU, self.time.as_secs().max(1)),
         ];

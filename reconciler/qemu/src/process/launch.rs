@@ -27,7 +27,7 @@ struct Child0 {
     limits: Vec<ResourceLimit>,
 }
 
-/// A limit of the process (setrlimit), such as `libc::RLIMIT_AS`.
+/// A limit of the process (setrlimit), such as `libc::RLIMIT_DATA`.
 pub(super) type ResourceLimit = (libc::__rlimit_resource_t, u64);
 
 /// The user and the restrictions of the process.

@@ -30,9 +30,9 @@ const QEMU_IMG: Program = Program {
 const BERTH: &str = "/proc/self/exe";
 /// Both steps are bounded by the disk and one processor: 256 GiB in three hours are 24 MiB a second.
 const TIME: Duration = Duration::from_secs(3 * 3600);
-/// The address space of `qemu-img`.
-const CONVERT_MEMORY: u64 = 1 << 30;
-/// The address space of `berth`: its allocator reserves more than it uses.
+/// The memory of `qemu-img`: up to 64 threads have stacks of 8 MiB.
+const CONVERT_MEMORY: u64 = 2 << 30;
+/// The memory of `berth`: its allocator takes more than it uses.
 const UNPACK_MEMORY: u64 = 4 << 30;
 
 /// The programs that unpack images, and their limits.
