@@ -35,7 +35,7 @@ pub struct Filter {
     pub user: Option<RunAs>,
     /// The maximum size of the output, in bytes.
     pub max_bytes: u64,
-    /// The maximum size of the program's writable memory, in bytes. What its threads only reserve does not count.
+    /// The maximum size of the program's writable memory, in bytes. Memory that its threads only reserve does not count.
     pub memory: u64,
     pub time: Duration,
 }
